@@ -1,0 +1,64 @@
+"""SIGINT: a KeyboardInterrupt in user code, nothing anywhere else.
+
+```text
+idle ──begin──▶ running ──end──▶ idle        a signal while idle is forgotten
+                 │    ▲
+               hold  release                 a signal while held strikes at the release
+                 ▼    │
+                 held
+```
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+
+class Interrupts:
+    """The one owner of SIGINT; `with interrupts:` holds it back in the main thread."""
+
+    def __init__(self) -> None:
+        self.arrived = False
+        """Whether a signal came since `begin`."""
+        self.cancel: Callable[[], bool] | None = None
+        """Ends a cell that waits in the event loop; says whether it did."""
+        self._running = False
+        self._held = 0
+        self._pending = False
+        self._main = threading.get_ident()
+
+    def install(self) -> None:
+        """(Re)takes the signal; user code may have taken it in between."""
+        if signal.getsignal(signal.SIGINT) != self._handle:
+            signal.signal(signal.SIGINT, self._handle)
+
+    def begin(self) -> None:
+        self.arrived = self._pending = False
+        self._running = True
+
+    def end(self) -> None:
+        self._running = self._pending = False
+
+    def _handle(self, _signal: int, _frame: FrameType | None) -> None:
+        if not self._running:
+            return
+        self.arrived = True
+        if self._held:
+            self._pending = True
+        elif self.cancel is None or not self.cancel():
+            raise KeyboardInterrupt
+
+    def __enter__(self) -> None:
+        if threading.get_ident() == self._main:
+            self._held += 1
+
+    def __exit__(self, *_: object) -> None:
+        if threading.get_ident() != self._main:
+            return
+        self._held -= 1
+        if self._pending and not self._held:
+            self._pending = False
+            raise KeyboardInterrupt

@@ -1,0 +1,103 @@
+"""The one asyncio loop: made when first needed, alive between cells.
+
+A cell runs inside of it when it awaits, and when it or a cell before it starts tasks by name, so
+that `asyncio.create_task` finds a running loop. Cells that bring a loop of their own
+(`asyncio.run`) run outside, as plain Python does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from .interrupt import Interrupts
+
+_TASKS = re.compile(
+    r"\b(?:create_task|ensure_future|get_running_loop|get_event_loop|gather|run_in_executor)\b"
+)
+_OWN_LOOP = re.compile(r"\basyncio\.(?:run|Runner)\b|\brun_until_complete\b|\brun_forever\b")
+
+
+class Loop:
+    """Owns the loop; nothing else runs it."""
+
+    def __init__(self, interrupts: Interrupts) -> None:
+        self._interrupts = interrupts
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def wanted_by(self, source: str) -> bool:
+        """Whether a cell without `await` is to find a running loop."""
+        if self._loop is None and _TASKS.search(source) is None:
+            return False
+        return _OWN_LOOP.search(source) is None
+
+    def run(self, cell: Coroutine[Any, Any, None]) -> None:
+        """Runs a cell to its end; an interrupt cancels what it waits for."""
+        loop = self._ready()
+        task = loop.create_task(cell)
+        self._interrupts.cancel = lambda: self._cancel(loop, task)
+        try:
+            while True:
+                try:
+                    return loop.run_until_complete(task)
+                except KeyboardInterrupt:
+                    if task.done():
+                        raise
+                    task.cancel()  # the interrupt has struck a task in the background
+        finally:
+            self._interrupts.cancel = None
+
+    def idle(self, fd: int) -> None:
+        """Runs what cells have left behind until `fd` is readable."""
+        loop = self._loop
+        if loop is None or loop.is_closed() or loop.is_running():
+            return
+        ready = False
+
+        def stop() -> None:
+            nonlocal ready
+            ready = True
+            loop.stop()
+
+        try:
+            loop.add_reader(fd, stop)
+        except OSError:  # user code has closed the loop's own fds
+            self._loop = None
+            return
+        while not ready:
+            if not self._survive(loop.run_forever):
+                break
+        if not loop.is_closed():
+            self._survive(lambda: loop.remove_reader(fd))
+
+    def forget(self) -> None:
+        """For forked children: the selector is shared with the parent."""
+        self._loop = None
+
+    def _ready(self) -> asyncio.AbstractEventLoop:
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            loop = self._loop = asyncio.SelectorEventLoop(selectors.DefaultSelector())
+        asyncio.set_event_loop(loop)
+        return loop
+
+    def _survive(self, step: Callable[[], Any]) -> bool:
+        """A task that raises SystemExit must not end the kernel; a dead loop must not spin."""
+        try:
+            step()
+        except (OSError, RuntimeError):
+            self._loop = None
+            return False
+        except BaseException:
+            pass  # kept by the task, for who asks it
+        return True
+
+    @staticmethod
+    def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> bool:
+        if asyncio.current_task(loop) is not None:
+            return False
+        loop.call_soon_threadsafe(task.cancel)
+        return True

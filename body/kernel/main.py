@@ -1,0 +1,69 @@
+"""Puts the parts together, in the order in which they depend on each other."""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import platform
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from . import BODY_VERSION, PROTOCOL, packages
+from .cell import Cells
+from .fork import Family
+from .interrupt import Interrupts
+from .loop import Loop
+from .pipes import Pipe, keep
+from .refusals import refuse_input
+from .serve import serve, state
+from .shell import Shell
+from .streams import Streams
+from .turns import Turns
+from .wire import Wire
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="kernel", description="osctl's Python kernel")
+    parser.add_argument("--fd", type=int, required=True, help="a listening Unix socket")
+    parser.add_argument("--session", default="default", help="the session's name")
+    args = parser.parse_args(argv)
+
+    given = keep(os.dup(2))
+    try:
+        parts = _assemble(args.fd, args.session)
+    except BaseException:  # nobody reads the pipes yet: the companion's log must get this
+        traceback.print_exc(file=os.fdopen(given, "w"))
+        return 1
+    os.close(given)
+    serve(*parts)
+    return 0
+
+
+def _assemble(listener: int, session: str) -> tuple[Wire, Cells, Shell, Loop, Family]:
+    interrupts = Interrupts()
+    interrupts.install()
+    pipes = (Pipe.make(1), Pipe.make(2))
+    turns = Turns(pipes)
+    streams = Streams(pipes, turns)
+    faulthandler.enable(pipes[1].write)
+    sys.argv = [""]
+    sys.path.insert(0, "")
+    os.environ["OSCTL_SESSION"] = session
+    os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    refuse_input()
+    loop = Loop(interrupts)
+    shell = Shell.start(loop)
+
+    def hello() -> dict[str, Any]:
+        words = {"type": "hello", "protocol": PROTOCOL, "body_version": BODY_VERSION}
+        words |= {"pid": os.getpid(), "python": platform.python_version()}
+        return words | state(shell)
+
+    wire = Wire(listener, turns, interrupts, hello, (pipes[0].read, pipes[1].read))
+    family = Family(wire, pipes, loop)
+    cells = Cells(shell, wire, interrupts, streams, family)
+    packages.activate(os.environ.get("OSCTL_PACKAGES"))
+    return wire, cells, shell, loop, family

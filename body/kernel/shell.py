@@ -1,0 +1,222 @@
+"""IPython's shell without ZMQ, terminal, database or home folder.
+
+The namespace is a real module, `__main__`, so that pickled classes are found again and functions
+see globals assigned after them. Running a cell is our own: IPython's copies all output, formats
+every traceback twice and keeps both.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from types import CodeType, ModuleType
+from typing import Any
+
+from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
+from IPython.core.profiledir import ProfileDir
+from traitlets import Type, default
+
+from . import commands
+from .display import Displays, Results
+from .history import History
+from .loop import Loop
+from .plain import count_transformers, is_plain_cell
+from .refusals import Exit
+from .sources import Sources
+
+_OURS = ("_", "__", "___", "_i", "_ii", "_iii", "_exit_code")
+_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+
+
+def _hides_an_interrupt(error: BaseException | None) -> bool:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        error = error.__context__
+        if type(error) is KeyboardInterrupt:
+            return True
+    return False
+
+
+class Shell(InteractiveShell):
+    """Runs cells in `__main__`; `failure` is what the last one raised or showed."""
+
+    displayhook_class = Type(Results)
+    display_pub_class = Type(Displays)
+    compiler_class = Sources
+
+    failure: BaseException | None = None
+    loop: Loop
+    _depth = 0
+
+    @classmethod
+    def start(cls, loop: Loop) -> Shell:
+        module = ModuleType("__main__")
+        cls.colors.default_value = "nocolor"
+        shell = cls.instance(user_module=module, user_ns=module.__dict__)
+        shell.loop = loop
+        shell.kept_names = {
+            name: module.__dict__[name]
+            for name in ("__doc__", "__loader__", "__package__", "__spec__")
+        }
+        shell.own_transformers = count_transformers(shell)
+        shell.own_names = {*shell.user_ns, *_OURS}
+        return shell
+
+    # What IPython would look for in the home folder, and does not find here.
+
+    def init_ipython_dir(self, ipython_dir: Any) -> None:
+        pass
+
+    def init_profile_dir(self, profile_dir: Any) -> None:
+        self.profile_dir = ProfileDir()
+        self.db = {}
+
+    def init_virtualenv(self) -> None:
+        pass
+
+    def init_history(self) -> None:
+        self.history_manager = History(shell=self, parent=self)
+
+    def init_alias(self) -> None:
+        super().init_alias()
+        plain = [(name, line.replace(" --color", "")) for name, line in self.alias_manager.aliases]
+        self.alias_manager.default_aliases = plain
+        self.alias_manager.init_aliases()
+
+    @default("exiter")
+    def _exiter_default(self) -> Exit:
+        return Exit(self)
+
+    # Running.
+
+    def run_cell(
+        self,
+        raw_cell: str,
+        store_history: bool = False,
+        silent: bool = False,
+        shell_futures: bool = True,
+        cell_id: str | None = None,
+        **_: Any,
+    ) -> ExecutionResult:
+        """Runs a cell, here and from magics; what it raises is in the result and in `failure`."""
+        info = ExecutionInfo(raw_cell, store_history, silent, shell_futures, cell_id)
+        result = ExecutionResult(info)
+        result.execution_count = number = self.execution_count
+        if store_history:
+            self.execution_count += 1
+        hook = self.displayhook
+        outer, nested = hook.source, self._depth > 0
+        hook.source, hook.sent = raw_cell, nested
+        self._depth += 1
+        try:
+            self.events.trigger("pre_execute")
+            if not silent:
+                self.events.trigger("pre_run_cell", info)
+            with self.builtin_trap, self.display_trap:
+                self._run(raw_cell, number, result)
+        except BaseException as error:
+            result.error_in_exec = self.failure = error
+        finally:
+            self._depth -= 1
+            hook.source, hook.sent = outer, False
+            self.last_execution_result = result
+            self.last_execution_succeeded = result.success
+            self.events.trigger("post_execute")
+            if not silent:
+                self.events.trigger("post_run_cell", result)
+        return result
+
+    def _run(self, raw_cell: str, number: int, result: ExecutionResult) -> None:
+        try:
+            cell, tree, name = self._parse(raw_cell, number)
+            if result.info.store_history:
+                self.history_manager.store_inputs(number, cell, raw_cell)
+            codes = self._compile(tree, name)
+        except Exception as error:
+            result.error_before_exec = self.failure = error
+            return
+        self.displayhook.exec_result = result
+        try:
+            waits = any(code.co_flags & inspect.CO_COROUTINE for code in codes)
+            if waits or self.loop.wanted_by(cell):
+                self.loop.run(self._run_codes_in_loop(codes, result))
+            else:
+                for code in codes:
+                    exec(code, self.user_global_ns, self.user_ns)
+        finally:
+            self.displayhook.exec_result = None
+
+    async def _run_codes_in_loop(self, codes: list[CodeType], result: ExecutionResult) -> None:
+        try:
+            for code in codes:
+                if code.co_flags & inspect.CO_COROUTINE:
+                    await eval(code, self.user_global_ns, self.user_ns)
+                else:
+                    exec(code, self.user_global_ns, self.user_ns)
+        except BaseException as error:  # raised through the loop it would end it
+            result.error_in_exec = self.failure = error
+
+    def _parse(self, raw_cell: str, number: int) -> tuple[str, ast.Module, str]:
+        """The Python that a cell means, parsed, and the name its lines are kept under."""
+        if is_plain_cell(self, raw_cell, self.own_transformers):
+            cell = raw_cell if raw_cell.endswith("\n") else raw_cell + "\n"
+            name = self.compile.cache(cell, number, raw_code=raw_cell)
+            try:
+                return cell, self.compile.ast_parse(cell, filename=name), name
+            except SyntaxError:
+                self.compile.take_back(name)
+        cell = self.transform_cell(raw_cell)
+        name = self.compile.cache(cell, number, raw_code=raw_cell)
+        return cell, self.compile.ast_parse(cell, filename=name), name
+
+    def _compile(self, tree: ast.Module, name: str) -> list[CodeType]:
+        """The statements as one code object, and the last expression as one that is displayed."""
+        body = self.transform_ast(tree).body
+        shown = 0
+        match self.ast_node_interactivity:
+            case "all":
+                shown = len(body)
+            case "last" | "last_expr" | "last_expr_or_assign":
+                shown = 1 if body and isinstance(body[-1], ast.Expr) else 0
+        with self.compile.extra_flags(_AWAIT):
+            split = len(body) - shown
+            codes = [self.compile(ast.Module(body[:split], []), name, "exec")] if split else []
+            for node in body[split:]:
+                codes.append(self.compile(ast.Interactive([node]), name, "single"))
+        return codes
+
+    # Failures go into a frame, not onto a terminal.
+
+    def showtraceback(self, exc_tuple: Any = None, *_: Any, **__: Any) -> None:
+        error = exc_tuple[1] if exc_tuple else sys.exc_info()[1]
+        if _hides_an_interrupt(error):  # formatting code has tripped over it while cleaning up
+            raise KeyboardInterrupt from error
+        self.failure = error or self.failure
+
+    def showsyntaxerror(self, *_: Any, **__: Any) -> None:
+        self.showtraceback()
+
+    def show_usage_error(self, exc: BaseException) -> None:
+        self.failure = exc
+
+    def system(self, cmd: str) -> None:
+        """`!command`: its output is the cell's, its exit code `_exit_code`."""
+        line = self.var_expand(cmd, depth=1)
+        self.user_ns["_exit_code"] = commands.run(line)
+
+    system_raw = system_piped = system
+
+    # The namespace.
+
+    def globals_count(self) -> int:
+        """How many names the user has made."""
+        return len(self.user_ns.keys() - self.own_names - self.displayhook.names)
+
+    def clear(self) -> None:
+        """Forgets the user's names; cells go on being numbered from where they were."""
+        self.reset(new_session=False)
+        self.user_ns.update(self.kept_names)
+        self.last_execution_result = None
+        self.failure = None

@@ -1,0 +1,166 @@
+"""Frames between kernel and companion: u32 big-endian length, then one UTF-8 JSON object.
+
+The kernel listens and serves one connection at a time. A frame that nobody is there to read is
+dropped: what a later connection needs stands in its hello.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from .encode import encode
+from .interrupt import Interrupts
+from .pipes import keep
+from .turns import Turns
+
+MAX_FRAME = 256 << 20
+_CHUNK = 1 << 16
+_LENGTH = struct.Struct(">I")
+
+Frame = dict[str, Any]
+
+
+class Malformed(Exception):
+    """A frame that is not a JSON object; the connection goes on."""
+
+
+def _frame_bytes(frame: Frame) -> bytes:
+    body = encode(frame)
+    if len(body) > MAX_FRAME:
+        notice = f"<an output of {len(body)} bytes, more than a frame may hold>"
+        keep_keys = {k: v for k, v in frame.items() if k not in ("data", "metadata", "error")}
+        if "error" in frame:
+            keep_keys["error"] = {"type": "OverflowError", "message": notice, "traceback": []}
+        else:
+            keep_keys |= {"data": {"text/plain": notice}, "metadata": {}}
+        body = encode(keep_keys)
+    return _LENGTH.pack(len(body)) + body
+
+
+class Wire:
+    """The one owner of the listening socket and of the connection."""
+
+    def __init__(
+        self,
+        listener: int,
+        turns: Turns,
+        interrupts: Interrupts,
+        hello: Callable[[], Frame],
+        passed: tuple[int, int],
+    ) -> None:
+        self._listener = socket.socket(fileno=keep(listener))
+        self._listener.setblocking(True)
+        self._turns = turns
+        self._interrupts = interrupts
+        self._hello = hello
+        self._passed = passed
+        self._lock = threading.Lock()
+        self._conn: socket.socket | None = None
+        self._unread = bytearray()
+        self._pid = os.getpid()
+
+    def send(self, frame: Frame, *, ordered: bool = False) -> None:
+        """Sends from any thread; `ordered` frames come after what was printed before them."""
+        data = _frame_bytes(frame)
+        if ordered:
+            self._turns.to_wire()
+        with self._interrupts, self._lock:
+            if os.getpid() != self._pid:
+                return
+            self._turns.last = self._turns
+            for _ in range(2):  # the second time to whoever has come instead
+                conn = self._conn or self._accept_waiting()
+                if conn is None:
+                    return
+                try:
+                    conn.sendall(data, socket.MSG_NOSIGNAL)
+                    return
+                except OSError:
+                    self._drop()
+
+    def receive(self, idle: Callable[[int], None]) -> Frame:
+        """The next request; `idle(fd)` is called before each wait for `fd` to become readable.
+
+        # Errors
+        `Malformed` when the frame is not a JSON object. OSError when nobody can connect any more.
+        """
+        while True:
+            conn = self._conn
+            if conn is None:
+                idle(self._listener.fileno())
+                with self._lock:
+                    self._accept()
+                continue
+            try:
+                body = self._next_frame(conn, idle)
+            except (OSError, EOFError):
+                with self._lock:
+                    self._drop()
+                continue
+            try:
+                frame = json.loads(body)
+            except (ValueError, RecursionError) as error:
+                raise Malformed(f"not JSON: {error}") from None
+            if not isinstance(frame, dict):
+                raise Malformed("a frame is a JSON object")
+            return frame
+
+    def abandon(self) -> None:
+        """For forked children: the sockets are the parent's."""
+        for owned in (self._conn, self._listener):
+            if owned is not None:
+                try:
+                    os.close(owned.detach())
+                except OSError:
+                    pass
+        self._conn = self._turns.peer = None
+        self._pid = -1
+
+    def _next_frame(self, conn: socket.socket, idle: Callable[[int], None]) -> bytes:
+        self._fill(conn, 4, idle)
+        (size,) = _LENGTH.unpack_from(self._unread)
+        if size > MAX_FRAME:
+            raise EOFError("frame above the limit")
+        self._fill(conn, 4 + size, idle)
+        body = bytes(self._unread[4 : 4 + size])
+        del self._unread[: 4 + size]
+        return body
+
+    def _fill(self, conn: socket.socket, size: int, idle: Callable[[int], None]) -> None:
+        while len(self._unread) < size:
+            idle(conn.fileno())
+            chunk = conn.recv(_CHUNK)
+            if not chunk:
+                raise EOFError
+            self._unread += chunk
+
+    def _accept_waiting(self) -> socket.socket | None:
+        watch = select.poll()
+        watch.register(self._listener, select.POLLIN)
+        return self._accept() if watch.poll(0) else None
+
+    def _accept(self) -> socket.socket | None:
+        accepted, _ = self._listener.accept()
+        conn = socket.socket(fileno=keep(accepted.detach()))
+        conn.setblocking(True)
+        self._unread.clear()
+        try:
+            socket.send_fds(conn, [_frame_bytes(self._hello())], list(self._passed))
+        except OSError:
+            conn.close()
+            return None
+        self._conn = self._turns.peer = conn
+        return conn
+
+    def _drop(self) -> None:
+        if self._conn is not None:
+            self._conn.close()
+        self._conn = self._turns.peer = None
+        self._unread.clear()

@@ -1,0 +1,221 @@
+"""A small companion: starts the real kernel, speaks its frames, reads its pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+KERNEL = Path(__file__).resolve().parents[2] / "body" / "kernel"
+Frame = dict[str, Any]
+LIMIT_S = 60
+
+
+class Gone(Exception):
+    """The kernel has closed the connection, or is dead."""
+
+
+class Run:
+    """What came of one execute, in order: frames, and pieces of output as `stdout`/`stderr`."""
+
+    def __init__(self) -> None:
+        self.events: list[Frame] = []
+
+    def of(self, kind: str) -> list[Frame]:
+        return [event for event in self.events if event["type"] == kind]
+
+    def raw(self, stream: str) -> bytes:
+        return b"".join(event["bytes"] for event in self.of(stream))
+
+    @property
+    def stdout(self) -> str:
+        return self.raw("stdout").decode()
+
+    @property
+    def stderr(self) -> str:
+        return self.raw("stderr").decode()
+
+    @property
+    def result(self) -> str | None:
+        results = self.of("result")
+        return results[0]["data"]["text/plain"] if results else None
+
+    @property
+    def error(self) -> Frame:
+        (event,) = self.of("error")
+        return event["error"]
+
+    @property
+    def traceback(self) -> str:
+        return "\n".join(self.error["traceback"])
+
+    @property
+    def done(self) -> Frame:
+        (event,) = self.of("done")
+        return event
+
+    @property
+    def status(self) -> str:
+        return self.done["status"]
+
+
+class Kernel:
+    """One kernel process, and the connection to it."""
+
+    def __init__(self, env: dict[str, str] | None = None, cwd: str | None = None) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self.address = os.path.join(self._folder.name, "kernel.sock")
+        self.number = 0
+        self.conn: socket.socket | None = None
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(self.address)
+            listener.listen()
+            fd = listener.fileno()
+            self.process = subprocess.Popen(
+                [sys.executable, "-B", str(KERNEL), "--fd", str(fd), "--session", "test"],
+                pass_fds=[fd],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})},
+                cwd=cwd or self._folder.name,
+            )
+        self.connect()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def connect(self) -> Frame:
+        self.unread = b""
+        self.conn = socket.socket(socket.AF_UNIX)
+        self.conn.settimeout(LIMIT_S)
+        self.conn.connect(self.address)
+        data, fds, _, _ = socket.recv_fds(self.conn, 1 << 16, 2)
+        assert len(fds) == 2, (data, fds)
+        self.pipes = dict(zip(fds, ("stdout", "stderr"), strict=True))
+        for fd in fds:
+            os.set_blocking(fd, False)
+        self.unread = data
+        self.hello = self.frame()
+        return self.hello
+
+    def disconnect(self) -> None:
+        if self.conn is None:
+            return
+        self.conn.close()
+        self.conn = None
+        for fd in self.pipes:
+            os.close(fd)
+
+    def send_bytes(self, body: bytes) -> None:
+        self.conn.sendall(struct.pack(">I", len(body)) + body)
+
+    def send(self, frame: Frame) -> None:
+        self.send_bytes(json.dumps(frame).encode())
+
+    def _buffered(self) -> Frame | None:
+        if len(self.unread) < 4:
+            return None
+        (size,) = struct.unpack_from(">I", self.unread)
+        if len(self.unread) < 4 + size:
+            return None
+        body, self.unread = self.unread[4 : 4 + size], self.unread[4 + size :]
+        return json.loads(body, parse_constant=_refuse_constant)
+
+    def _receive(self) -> None:
+        try:
+            chunk = self.conn.recv(1 << 20)
+        except ConnectionError as error:
+            raise Gone from error
+        if not chunk:
+            raise Gone
+        self.unread += chunk
+
+    def frame(self) -> Frame:
+        """The next frame; output is left alone."""
+        while (found := self._buffered()) is None:
+            self._receive()
+        return found
+
+    def ask(self, frame: Frame) -> Frame:
+        self.send(frame)
+        return self.frame()
+
+    def begin(self, code: str) -> Run:
+        self.number += 1
+        self.id = f"run-{self.number}"
+        self.send({"type": "execute", "id": self.id, "code": code})
+        return Run()
+
+    def drain(self, run: Run, fd: int) -> None:
+        while True:
+            try:
+                data = os.read(fd, 1 << 20)
+            except BlockingIOError:
+                return
+            if not data:
+                raise Gone
+            self.note(run, {"type": self.pipes[fd], "bytes": data})
+
+    def note(self, run: Run, event: Frame) -> None:
+        last = run.events[-1] if run.events else {"type": None}
+        if "bytes" in event and last["type"] == event["type"]:
+            last["bytes"] += event["bytes"]
+        else:
+            run.events.append(event)
+
+    def follow(self, run: Run, until: str = "done") -> Run:
+        """Reads on, pipes before frames, until an event of that type (or that text) came."""
+        poll = select.poll()
+        for fd in (*self.pipes, self.conn.fileno()):
+            poll.register(fd, select.POLLIN)
+        while True:
+            while (found := self._buffered()) is not None:
+                if found["type"] == "done":
+                    for fd in self.pipes:
+                        self.drain(run, fd)
+                self.note(run, found)
+                if found["type"] in (until, "done"):
+                    return run
+            ready = [fd for fd, _ in poll.poll(LIMIT_S * 1000)]
+            assert ready, f"nothing came for {LIMIT_S} s after {run.events[-3:]}"
+            for fd in ready:
+                if fd in self.pipes:
+                    self.drain(run, fd)
+            if any(until.encode() in event.get("bytes", b"") for event in run.events[-2:]):
+                return run
+            if self.conn.fileno() in ready:
+                self._receive()
+
+    def run(self, code: str) -> Run:
+        return self.follow(self.begin(code))
+
+    def interrupt(self) -> None:
+        os.kill(self.pid, signal.SIGINT)
+
+    def probe(self) -> Frame:
+        return self.ask({"type": "probe", "id": "probe"})
+
+    def probe_until_reply(self) -> Frame:
+        """As `probe`, past frames of a run that an earlier connection began."""
+        self.send({"type": "probe", "id": "probe"})
+        while (found := self.frame())["type"] != "reply":
+            pass
+        return found
+
+    def close(self) -> None:
+        self.disconnect()
+        self.process.kill()
+        self.process.wait()
+        self._folder.cleanup()
+
+
+def _refuse_constant(name: str) -> None:
+    raise AssertionError(f"{name} is not JSON")

@@ -1,0 +1,31 @@
+"""One kernel per test; `start` makes more, with an environment of their own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from client import Kernel
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Kernel]]:
+    made: list[Kernel] = []
+
+    def make(**settings: object) -> Kernel:
+        made.append(Kernel(**settings))
+        return made[-1]
+
+    yield make
+    for kernel in made:
+        kernel.close()
+
+
+@pytest.fixture
+def kernel(start: Callable[..., Kernel]) -> Kernel:
+    return start()

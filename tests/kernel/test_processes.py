@@ -1,0 +1,81 @@
+"""Forks, children, and death."""
+
+import signal
+
+import pytest
+
+from client import Gone
+
+
+def test_a_forked_child_never_speaks_on_the_wire(kernel):
+    run = kernel.run(
+        "import os\npid = os.fork()\n"
+        "if pid == 0:\n    print('child'); display('unseen')\n"
+        "else:\n    _, status = os.waitpid(pid, 0)\n    print('parent', os.waitstatus_to_exitcode(status))\n"
+    )
+    assert sorted(run.stdout.split("\n")) == ["", "child", "parent 0"]
+    assert not run.of("display")
+    assert kernel.probe()["pid"] == kernel.pid
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("1/0", 1),
+        ("exit(3)", 3),
+        ("os._exit(5)", 5),
+        ("import ctypes; ctypes.CDLL(None).printf(b'c text')", 0),
+    ],
+)
+def test_a_childs_end_is_its_own(kernel, code, status):
+    run = kernel.run(
+        f"import os\npid = os.fork()\nif pid == 0:\n    {code}\n"
+        "else:\n    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])"
+    )
+    assert run.status == "completed"
+    assert kernel.run("code").result == str(status)
+
+
+def test_a_child_forked_inside_the_loop_ends_too(kernel):
+    run = kernel.run(
+        "import os, asyncio\nawait asyncio.sleep(0)\npid = os.fork()\n"
+        "if pid: code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])"
+    )
+    assert run.status == "completed"
+    assert kernel.run("code").result == "0"
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_multiprocessing_works(kernel, method):
+    run = kernel.run(
+        "import multiprocessing, math\n"
+        f"with multiprocessing.get_context('{method}').Pool(2) as pool: r = pool.map(math.sqrt, [4, 9])\nr"
+    )
+    assert run.result == "[2.0, 3.0]", run.events
+
+
+def test_forked_workers_run_functions_of_the_cell(kernel):
+    run = kernel.run(
+        "import multiprocessing\ndef double(x): return 2 * x\n"
+        "with multiprocessing.get_context('fork').Pool(2) as pool: r = pool.map(double, [1, 2])\nr"
+    )
+    assert run.result == "[2, 4]"
+
+
+@pytest.mark.parametrize(
+    ("code", "ended"),
+    [
+        ("import os; os._exit(3)", 3),
+        ("import ctypes; ctypes.string_at(0)", -signal.SIGSEGV),
+        ("import os; os.kill(os.getpid(), 9)", -signal.SIGKILL),
+    ],
+)
+def test_death_is_death(kernel, code, ended):
+    with pytest.raises(Gone):
+        kernel.run(code)
+    assert kernel.process.wait(30) == ended
+
+
+def test_death_is_seen_although_a_forked_child_lives(kernel):
+    with pytest.raises(Gone):
+        kernel.run("import os, time\nif os.fork() == 0: time.sleep(5)\nelse: os._exit(3)")

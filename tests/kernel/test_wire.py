@@ -1,0 +1,94 @@
+"""Frames, connections, and what is no frame."""
+
+import json
+import struct
+
+from client import Gone
+
+
+def test_the_hello_says_who_is_there(kernel):
+    hello = kernel.hello
+    assert hello["type"] == "hello" and hello["protocol"] == 1 and hello["pid"] == kernel.pid
+    assert hello["python"].startswith("3.") and hello["execution_count"] == 0
+
+
+def test_malformed_requests_are_refused_and_the_kernel_goes_on(kernel):
+    for body in (
+        b"",
+        b"{",
+        b"[]",
+        b"5",
+        b"\xff\xfe",
+        b'{"type": 5}',
+        b"[" * 100_000,
+        b'{"id": "a"}',
+    ):
+        kernel.send_bytes(body)
+        answer = kernel.frame()
+        assert answer["type"] == "refused" and answer["error"]["message"], body[:10]
+    for frame in (
+        {"type": "dance", "id": "x"},
+        {"type": "execute", "id": "x"},
+        {"type": "execute", "id": "x", "code": 5},
+    ):
+        answer = kernel.ask(frame)
+        assert (answer["type"], answer["id"]) == ("refused", "x")
+    assert kernel.ask({"type": "probe", "id": None})["id"] is None
+    assert kernel.run("1+1").result == "2"
+
+
+def test_a_frame_above_the_limit_closes_the_connection_and_keeps_the_state(kernel):
+    kernel.run("x = 3")
+    kernel.conn.sendall(struct.pack(">I", (256 << 20) + 1))
+    try:
+        kernel.frame()
+        raise AssertionError("still connected")
+    except Gone:
+        pass
+    kernel.disconnect()
+    kernel.connect()
+    assert kernel.run("x").result == "3"
+
+
+def test_a_large_cell_arrives_whole(kernel):
+    code = f"x = {'y' * 5_000_000!r}\nlen(x)"
+    assert kernel.run(code).result == "5000000"
+
+
+def test_frames_may_come_in_pieces_and_together(kernel):
+    body = json.dumps({"type": "probe", "id": "p"}).encode()
+    frame = struct.pack(">I", len(body)) + body
+    for byte in frame:
+        kernel.conn.sendall(bytes([byte]))
+    assert kernel.frame()["id"] == "p"
+    kernel.conn.sendall(frame * 3)
+    assert [kernel.frame()["id"] for _ in range(3)] == ["p"] * 3
+
+
+def test_the_state_stays_when_the_companion_comes_back(kernel):
+    kernel.run("x = 41")
+    for _ in range(20):
+        kernel.disconnect()
+        hello = kernel.connect()
+        assert hello["globals_count"] == 1
+    assert kernel.run("print('p'); x + 1").stdout == "p\n"
+
+
+def test_code_goes_on_when_the_companion_leaves_and_the_next_hears_of_it(kernel, tmp_path):
+    kernel.follow(
+        kernel.begin(
+            "import time\nprint('begun')\nfor i in range(200): time.sleep(0.001); print(i); display(i)\nx = 'finished'"
+        ),
+        until="begun",
+    )
+    kernel.disconnect()
+    hello = kernel.connect()
+    assert hello["execution_count"] == 1
+    while kernel.probe_until_reply()["globals_count"] < 3:
+        pass
+    assert kernel.run("x").result == "'finished'"
+
+
+def test_a_long_session_does_not_freeze(kernel):
+    for number in range(2000):
+        assert kernel.run(f"{number}").result == str(number)
