@@ -31,9 +31,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--session", default="default", help="the session's name")
     args = parser.parse_args(argv)
 
+    listener = keep(args.fd)
+    if args.fd == 0:  # it travels as standard input, where code shall find nothing
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.set_inheritable(0, True)
     given = keep(os.dup(2))
     try:
-        parts = _assemble(args.fd, args.session)
+        parts = _assemble(listener, args.session)
     except BaseException:  # nobody reads the pipes yet: the companion's log must get this
         traceback.print_exc(file=os.fdopen(given, "w"))
         return 1

@@ -1,0 +1,147 @@
+//! The command line as one type; no logic.
+
+use crate::command::{
+    build, completions, config, doctor, down, exec, health, init, logs, ls, reaper, reset, restart,
+    status, up,
+};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// A computer of its own for an AI agent.
+#[derive(Debug, Parser)]
+#[command(
+    name = "osctl",
+    version,
+    propagate_version = true,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
+#[command(after_help = "Start with `osctl up`, then `osctl exec 'print(6*7)'`.")]
+pub(crate) struct Cli {
+    /// Which instance, where there are several
+    #[arg(long, global = true, env = "OSCTL_INSTANCE", default_value = "default", value_name = "NAME", add = ArgValueCandidates::new(instances))]
+    pub(crate) instance: String,
+    /// The configuration file
+    #[arg(long, global = true, env = "OSCTL_CONFIG", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Say nothing but data, warnings and errors
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Say more; twice for diagnostics
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// Answer with one JSON document
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// When to colour
+    #[arg(long, global = true, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
+    pub(crate) color: Color,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    Auto,
+    Always,
+    Never,
+}
+
+impl From<Color> for Option<bool> {
+    fn from(color: Color) -> Self {
+        match color {
+            Color::Auto => None,
+            Color::Always => Some(true),
+            Color::Never => Some(false),
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// From nothing to a healthy os-host
+    Up(up::UpArgs),
+    /// Stop and remove the container; its state stays
+    Down(down::DownArgs),
+    /// Stop the container and start it again
+    Restart(restart::RestartArgs),
+    /// How the instance stands
+    Status(status::StatusArgs),
+    /// What the container wrote
+    Logs(logs::LogsArgs),
+    /// List the instances
+    Ls(ls::LsArgs),
+    /// Build the image
+    Build(build::BuildArgs),
+    /// Execute Python in the kernel, which keeps its state
+    Exec(exec::ExecArgs),
+    /// Clear the kernel's namespace
+    Reset(reset::ResetArgs),
+    /// Write the body into the project, to change it there
+    Init(init::InitArgs),
+    /// Check every precondition and name its cure
+    Doctor(doctor::DoctorArgs),
+    /// Show or edit the configuration
+    #[command(subcommand)]
+    Config(config::ConfigVerb),
+    /// Print the completion script of a shell
+    Completions(completions::CompletionsArgs),
+    /// The service inside the container
+    #[command(hide = true)]
+    Companion,
+    /// Ask the companion whether all is well; run by the engine
+    #[command(hide = true)]
+    Health(health::HealthArgs),
+    /// Run a command and end all its descendants with it
+    #[command(hide = true)]
+    Reaper(reaper::ReaperArgs),
+}
+
+impl Verb {
+    /// Whether Ctrl-C means something of its own to it.
+    pub(crate) fn owns_interrupts(&self) -> bool {
+        matches!(self, Self::Exec(_) | Self::Companion)
+    }
+
+    /// Whether it is a service, whose log is its output.
+    pub(crate) fn serves(&self) -> bool {
+        matches!(self, Self::Companion)
+    }
+}
+
+pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from(args)
+}
+
+pub(crate) fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Help and version are data and fine; the rest is a usage error.
+pub(crate) fn refuse(error: &clap::Error) -> ExitCode {
+    // Nobody is left to tell when the terminal is gone.
+    let _ = error.print();
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+        _ => ExitCode::from(2),
+    }
+}
+
+fn instances() -> Vec<CompletionCandidate> {
+    crate::command::instance_names()
+        .into_iter()
+        .map(CompletionCandidate::new)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::command().debug_assert();
+    }
+}

@@ -1,0 +1,102 @@
+//! `osctl build`: the image alone.
+
+use super::Context;
+use crate::config::EngineChoice;
+use crate::engine::Engine;
+use crate::error::{Error, Outcome, Result};
+use crate::host::build::{self, Options};
+use crate::host::project;
+use clap::Args;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Args)]
+pub(crate) struct BuildArgs {
+    /// Install what is missing to make the base image
+    #[arg(short, long)]
+    yes: bool,
+    /// Build even when nothing has changed
+    #[arg(long)]
+    force: bool,
+    /// The folder with the body [default: the current one]
+    #[arg(long, value_name = "PATH")]
+    project: Option<PathBuf>,
+    /// The Linux binary of osctl that runs inside
+    #[arg(long, value_name = "PATH")]
+    companion: Option<PathBuf>,
+}
+
+#[derive(Debug)]
+struct Plan {
+    may_install: bool,
+    force: bool,
+    project: Option<PathBuf>,
+    companion: Option<PathBuf>,
+}
+
+impl From<BuildArgs> for Plan {
+    fn from(args: BuildArgs) -> Self {
+        let BuildArgs {
+            yes,
+            force,
+            project,
+            companion,
+        } = args;
+        Self {
+            may_install: yes,
+            force,
+            project,
+            companion,
+        }
+    }
+}
+
+pub(crate) async fn run(args: BuildArgs, cx: &Context) -> Result<Outcome> {
+    let plan = Plan::from(args);
+    let _lock = cx.instance.lock()?;
+    let Engine::Docker(docker) = cx.engine(EngineChoice::Docker).await? else {
+        return Err(Error::usage(
+            "the embedded engine has no images",
+            "`osctl up --engine embedded`",
+        )
+        .into());
+    };
+    let socket = docker.address().socket().map(Path::to_owned);
+    let recorded = cx.instance.record()?;
+    let project = project::find(
+        plan.project.as_deref(),
+        recorded.as_ref(),
+        &cx.instance.name,
+        &cx.folders,
+        socket.as_deref(),
+    )?;
+    let flags = plan
+        .companion
+        .map(|c| ("companion", json!(c)))
+        .into_iter()
+        .collect();
+    let config = cx.config(Some(&project), flags)?.config;
+    let work = cx.ui.work("looking at what the image is made of");
+    let recipe = build::recipe(&docker, &config, &project).await?;
+    let options = Options {
+        folders: &cx.folders,
+        may_install: plan.may_install,
+        force: plan.force,
+    };
+    let built = build::ensure(&docker, &config, &cx.instance, &recipe, options, &work).await?;
+    drop(work);
+    if cx.ui.json {
+        let (id, size) = (&built.image.id, built.image.size);
+        cx.ui.document(
+            &json!({"image": cx.instance.image(), "id": id, "bytes": size, "built": built.fresh}),
+        )?;
+    } else {
+        let how = if built.fresh { "built" } else { "up to date" };
+        cx.ui.line(format!(
+            "{} is {how} ({})",
+            cx.instance.image(),
+            crate::ui::bytes(built.image.size)
+        ));
+    }
+    Ok(Outcome::Done)
+}

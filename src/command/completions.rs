@@ -1,0 +1,46 @@
+//! `osctl completions`: the script that a shell loads.
+
+use crate::error::{Outcome, Result};
+use crate::ui::Ui;
+use clap::{Args, ValueEnum};
+use clap_complete::env::Shells;
+
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    shell: Shell,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+    Powershell,
+    Elvish,
+}
+
+impl Shell {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Bash => "bash",
+            Self::Zsh => "zsh",
+            Self::Fish => "fish",
+            Self::Powershell => "powershell",
+            Self::Elvish => "elvish",
+        }
+    }
+}
+
+/// The script asks the binary at each completion, so names that exist are completed, too.
+pub(crate) fn run(args: CompletionsArgs, ui: Ui) -> Result<Outcome> {
+    let CompletionsArgs { shell } = args;
+    let shells = Shells::builtins();
+    let completer = shells
+        .completer(shell.name())
+        .ok_or_else(|| anyhow::anyhow!("no script for {}", shell.name()))?;
+    let mut script = Vec::new();
+    completer.write_registration("COMPLETE", "osctl", "osctl", "osctl", &mut script)?;
+    ui.data(&String::from_utf8_lossy(&script));
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,143 @@
+//! `osctl config`: what holds, where it comes from, where to change it.
+
+use super::Context;
+use crate::error::{Error, Outcome, Result};
+use anyhow::Context as _;
+use clap::Subcommand;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::{env, fs};
+
+const TEMPLATE: &str = include_str!("../../assets/osctl.yaml");
+
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub(crate) enum ConfigVerb {
+    /// Print each value with where it came from
+    Show,
+    /// Print where the file is
+    Path,
+    /// Open the file in $VISUAL or $EDITOR
+    Edit,
+    /// Write a file with every key, commented out
+    Init,
+}
+
+pub(crate) fn run(verb: ConfigVerb, cx: &Context) -> Result<Outcome> {
+    match verb {
+        ConfigVerb::Show => show(cx),
+        ConfigVerb::Path => {
+            cx.ui.line(cx.config_file.display().to_string());
+            Ok(Outcome::Done)
+        }
+        ConfigVerb::Edit => edit(cx),
+        ConfigVerb::Init => init(cx),
+    }
+}
+
+fn show(cx: &Context) -> Result<Outcome> {
+    let project = cx.instance.record()?.map(|r| r.project);
+    let project = project.or_else(|| env::current_dir().ok());
+    let resolved = cx.config(project.as_deref(), Vec::new())?;
+    if cx.ui.json {
+        let all: BTreeMap<_, _> = resolved
+            .values
+            .iter()
+            .map(|(key, (value, source))| {
+                (key, json!({"value": value, "source": source.to_string()}))
+            })
+            .collect();
+        cx.ui.document(&all)?;
+        return Ok(Outcome::Done);
+    }
+    let mut rows = vec![["KEY", "VALUE", "SOURCE"].map(str::to_owned).to_vec()];
+    for (key, (value, source)) in &resolved.values {
+        // What is handed in may be secret: its names are shown, never its values.
+        let shown = if key == "env" {
+            json!(value.as_object().map(|m| m.keys().collect::<Vec<_>>()))
+        } else {
+            value.clone()
+        };
+        rows.push(vec![key.clone(), shown.to_string(), source.to_string()]);
+    }
+    cx.ui.table(&rows);
+    Ok(Outcome::Done)
+}
+
+fn init(cx: &Context) -> Result<Outcome> {
+    let path = &cx.config_file;
+    if path.exists() {
+        return Err(Error::usage(
+            format!("`{}` is there already", path.display()),
+            "`osctl config edit` opens it",
+        )
+        .into());
+    }
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(path, TEMPLATE).with_context(|| format!("writing `{}`", path.display()))?;
+    cx.ui.line(path.display().to_string());
+    Ok(Outcome::Done)
+}
+
+fn edit(cx: &Context) -> Result<Outcome> {
+    let editor = env::var("VISUAL")
+        .or_else(|_| env::var("EDITOR"))
+        .ok()
+        .filter(|e| !e.trim().is_empty());
+    let Some(editor) = editor else {
+        let hint = format!(
+            "`EDITOR=nano osctl config edit`, or open `{}`",
+            cx.config_file.display()
+        );
+        return Err(Error::usage("neither `VISUAL` nor `EDITOR` is set", hint).into());
+    };
+    if !cx.config_file.exists() {
+        init(cx)?;
+    }
+    // Editors are configured with arguments: `code --wait`.
+    let mut words = editor.split_whitespace();
+    let program = words.next().unwrap_or_default();
+    let status = std::process::Command::new(program)
+        .args(words)
+        .arg(&cx.config_file)
+        .status()
+        .map_err(|e| {
+            Error::usage(
+                format!("`{editor}` can't be started: {e}"),
+                "set `EDITOR` to one that is installed",
+            )
+        })?;
+    // What was written is checked at once, while the person still has it in mind.
+    cx.config(None, Vec::new())?;
+    Ok(if status.success() {
+        Outcome::Done
+    } else {
+        Outcome::Code(crate::error::NO)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::TEMPLATE;
+    use crate::config::Resolved;
+
+    #[test]
+    fn the_template_names_every_key_and_its_lines_hold_when_uncommented() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("osctl.yaml");
+        let text: String = TEMPLATE
+            .lines()
+            .map(|l| l.strip_prefix("#: ").unwrap_or(l))
+            .flat_map(|l| [l, "\n"])
+            .collect();
+        std::fs::write(&file, text).unwrap();
+        let read = Resolved::load(&file, None, vec![]).unwrap();
+        for (key, (_, source)) in &read.values {
+            assert!(
+                source.to_string().contains("osctl.yaml"),
+                "{key} is not in the template"
+            );
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! `osctl doctor`: every precondition with its cure.
+
+use super::Context;
+use super::status::warnings;
+use crate::config::{Config, EngineChoice};
+use crate::engine::{Docker, Engine};
+use crate::error::{Error, NO, Outcome, Result};
+use crate::host::instance::LABEL;
+use crate::host::provision::{self, Cure};
+use crate::host::{ports, project};
+use crate::image::{Body, Companion};
+use clap::Args;
+use serde::Serialize;
+use std::path::Path;
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Cure what can be cured: install and start the engine
+    #[arg(long)]
+    fix: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Finding {
+    what: &'static str,
+    verdict: Verdict,
+    detail: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cure: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Verdict {
+    Fine,
+    Warning,
+    Broken,
+}
+
+pub(crate) async fn run(args: DoctorArgs, cx: &Context) -> Result<Outcome> {
+    let DoctorArgs { fix } = args;
+    let mut findings = Vec::new();
+    let config = judge(&mut findings, "configuration", read_config(cx), |_| {
+        "readable".into()
+    });
+    let record = cx.instance.record()?;
+    let choice = record
+        .as_ref()
+        .map(|r| r.engine)
+        .or(config.as_ref().map(|c| c.engine))
+        .unwrap_or(EngineChoice::Docker);
+    let engine = judge(
+        &mut findings,
+        "engine",
+        engine(choice, fix, cx).await,
+        describe,
+    );
+    let socket = match &engine {
+        Some(Engine::Docker(docker)) => docker.address().socket().map(Path::to_owned),
+        _ => None,
+    };
+    let found = project::find(
+        None,
+        record.as_ref(),
+        &cx.instance.name,
+        &cx.folders,
+        socket.as_deref(),
+    );
+    let project = judge(&mut findings, "project", found, |p| p.display().to_string());
+    if let (Some(config), Some(project)) = (&config, &project) {
+        let body = Body::of_project(&project.join(&config.body));
+        judge(&mut findings, "body", body, |b| match &b.folder {
+            Some(folder) => folder.display().to_string(),
+            None => "the one in this binary".into(),
+        });
+    }
+    if let (Some(Engine::Docker(docker)), Some(config)) = (&engine, &config) {
+        check_docker(&mut findings, docker, config, cx).await;
+    }
+    if let (Some(engine), Some(config)) = (&engine, &config) {
+        let running = engine
+            .inspect(&cx.instance.container())
+            .await
+            .ok()
+            .flatten()
+            .is_some();
+        if !running {
+            let wanted = record.as_ref().map_or(config.ports, |r| r.ports);
+            let free = ports::choose(wanted, config.bind, false, engine).await;
+            judge(&mut findings, "ports", free, |p| {
+                format!("{}, {}, {} are free", p.kernel, p.mcp, p.vnc)
+            });
+        } else {
+            let health = match cx.client() {
+                Ok(client) => client.health().await,
+                Err(error) => Err(error),
+            };
+            judge(&mut findings, "companion", health, |h| {
+                format!("{:?}, version {}", h.status, h.version).to_lowercase()
+            });
+        }
+        for detail in warnings(choice, config) {
+            findings.push(Finding {
+                what: "safety",
+                verdict: Verdict::Warning,
+                detail,
+                cure: None,
+            });
+        }
+    }
+    report(cx, &findings)
+}
+
+fn read_config(cx: &Context) -> Result<Config> {
+    let project = cx.instance.record()?.map(|r| r.project);
+    Ok(cx.config(project.as_deref(), Vec::new())?.config)
+}
+
+async fn engine(choice: EngineChoice, fix: bool, cx: &Context) -> Result<Engine> {
+    let found = cx.engine(choice).await;
+    let cure = Cure::find();
+    match found {
+        Err(error)
+            if fix
+                && cure != Cure::None
+                && matches!(error.downcast_ref(), Some(Error::NoEngine { .. })) =>
+        {
+            let work = cx.ui.work("curing the engine");
+            Ok(Engine::Docker(
+                provision::engine(cure, &cx.folders, &work).await?,
+            ))
+        }
+        found => found,
+    }
+}
+
+fn describe(engine: &Engine) -> String {
+    match engine {
+        Engine::Docker(docker) => format!("version {} at {}", docker.version(), docker.address()),
+        Engine::Embedded(_) => "embedded".into(),
+    }
+}
+
+async fn check_docker(findings: &mut Vec<Finding>, docker: &Docker, config: &Config, cx: &Context) {
+    let binary = match docker.architecture().await {
+        Ok(architecture) => Companion::load(config.companion.as_deref(), &architecture),
+        Err(error) => Err(error),
+    };
+    judge(findings, "binary", binary, |b| {
+        format!("static, {}", crate::ui::bytes(b.content.len() as u64))
+    });
+    let name = cx.instance.container();
+    let own = match docker.inspect(&name).await {
+        Ok(Some(container)) if container.labels.get(LABEL) != Some(&cx.instance.name) => {
+            Err(Error::ForeignContainer { name }.into())
+        }
+        Ok(found) => Ok(found),
+        Err(error) => Err(error),
+    };
+    judge(findings, "container", own, |c| {
+        c.as_ref()
+            .map_or("absent".into(), |c| format!("{:?}", c.phase).to_lowercase())
+    });
+    let image = docker
+        .image(&format!("{}:latest", cx.instance.image()))
+        .await;
+    judge(findings, "image", image, |i| {
+        i.as_ref()
+            .map_or("not built yet".into(), |i| crate::ui::bytes(i.size))
+    });
+}
+
+/// Writes down how a check went, and hands on what it found.
+fn judge<T>(
+    findings: &mut Vec<Finding>,
+    what: &'static str,
+    found: Result<T>,
+    say: impl Fn(&T) -> String,
+) -> Option<T> {
+    match found {
+        Ok(value) => {
+            findings.push(Finding {
+                what,
+                verdict: Verdict::Fine,
+                detail: say(&value),
+                cure: None,
+            });
+            Some(value)
+        }
+        Err(error) => {
+            let cure = error.downcast_ref::<Error>().and_then(Error::hint);
+            findings.push(Finding {
+                what,
+                verdict: Verdict::Broken,
+                detail: format!("{error:#}"),
+                cure,
+            });
+            None
+        }
+    }
+}
+
+fn report(cx: &Context, findings: &[Finding]) -> Result<Outcome> {
+    let broken = findings.iter().any(|f| f.verdict == Verdict::Broken);
+    let outcome = if broken {
+        Outcome::Code(NO)
+    } else {
+        Outcome::Done
+    };
+    if cx.ui.json {
+        cx.ui.document(&findings)?;
+        return Ok(outcome);
+    }
+    for finding in findings {
+        let mark = match finding.verdict {
+            Verdict::Fine => "ok",
+            Verdict::Warning => "warning",
+            Verdict::Broken => "broken",
+        };
+        cx.ui
+            .line(format!("{mark:<9}{:<15}{}", finding.what, finding.detail));
+        if let Some(cure) = &finding.cure {
+            cx.ui.line(format!("{:<24}cure: {cure}", ""));
+        }
+    }
+    Ok(outcome)
+}

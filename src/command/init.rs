@@ -1,0 +1,78 @@
+//! `osctl init`: the body as files of the project, to be changed there.
+
+use super::Context;
+use crate::error::{Error, Outcome, Result};
+use crate::image::{Body, Update};
+use clap::Args;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+pub(crate) struct InitArgs {
+    /// The project [default: the current folder]
+    #[arg(value_name = "PATH")]
+    project: Option<PathBuf>,
+    /// Bring an earlier body up to date; edited files are kept
+    #[arg(long)]
+    update: bool,
+}
+
+#[derive(Debug)]
+struct Plan {
+    project: PathBuf,
+    update: bool,
+}
+
+impl From<InitArgs> for Plan {
+    fn from(args: InitArgs) -> Self {
+        let InitArgs { project, update } = args;
+        Self {
+            project: project.unwrap_or_else(|| ".".into()),
+            update,
+        }
+    }
+}
+
+pub(crate) fn run(args: InitArgs, cx: &Context) -> Result<Outcome> {
+    let plan = Plan::from(args);
+    let folder = plan.project.join("body");
+    let body = Body::embedded();
+    let done: BTreeMap<String, Update> = match (folder.join("Dockerfile").exists(), plan.update) {
+        (true, false) => {
+            let message = format!("`{}` is there already", folder.display());
+            return Err(Error::usage(
+                message,
+                "`osctl init --update` brings it up to date and keeps your edits",
+            )
+            .into());
+        }
+        (false, _) => {
+            body.write(&folder)?;
+            body.files
+                .keys()
+                .map(|path| (path.clone(), Update::Added))
+                .collect()
+        }
+        (true, true) => body.update(&folder)?,
+    };
+    if cx.ui.json {
+        cx.ui.document(&json!({"body": folder, "files": done}))?;
+        return Ok(Outcome::Done);
+    }
+    for (path, update) in &done {
+        let what = match update {
+            Update::Added => "added",
+            Update::Updated => "updated",
+            Update::Kept => "kept your edit of",
+            Update::Conflict => "both changed, ours is beside it as .new:",
+        };
+        cx.ui.say(format!("{what} {path}"));
+    }
+    cx.ui.line(format!(
+        "{} files in {}",
+        body.files.len(),
+        folder.display()
+    ));
+    Ok(Outcome::Done)
+}

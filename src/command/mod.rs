@@ -1,0 +1,118 @@
+//! One file per verb: what was typed, what is meant, and its story.
+
+pub(crate) mod build;
+pub(crate) mod companion;
+pub(crate) mod completions;
+pub(crate) mod config;
+pub(crate) mod doctor;
+pub(crate) mod down;
+pub(crate) mod exec;
+pub(crate) mod health;
+pub(crate) mod init;
+pub(crate) mod logs;
+pub(crate) mod ls;
+pub(crate) mod reaper;
+pub(crate) mod reset;
+pub(crate) mod restart;
+pub(crate) mod status;
+pub(crate) mod up;
+
+use crate::cli::{Cli, Verb};
+use crate::config::{EngineChoice, Resolved};
+use crate::engine::{Docker, Embedded, Engine};
+use crate::error::{Outcome, Result};
+use crate::host::client::{Client, not_running};
+use crate::host::folders::Folders;
+use crate::host::instance::{Instance, Record};
+use crate::host::provision::Cure;
+use crate::ui::Ui;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// What every verb of the host works with.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) ui: Ui,
+    pub(crate) folders: Folders,
+    pub(crate) instance: Instance,
+    config_file: PathBuf,
+}
+
+pub(crate) async fn run(cli: Cli, ui: Ui) -> Result<Outcome> {
+    match cli.verb {
+        Verb::Companion => return companion::run().await,
+        Verb::Health(args) => return health::run(args).await,
+        Verb::Reaper(args) => return reaper::run(args),
+        Verb::Completions(args) => return completions::run(args, ui),
+        _ => {}
+    }
+    let folders = Folders::find()?;
+    let cx = Context {
+        ui,
+        instance: Instance::new(&cli.instance, &folders)?,
+        config_file: folders.config_file(cli.config.as_deref()),
+        folders,
+    };
+    match cli.verb {
+        Verb::Up(args) => up::run(args, &cx).await,
+        Verb::Down(args) => down::run(args, &cx).await,
+        Verb::Restart(args) => restart::run(args, &cx).await,
+        Verb::Status(args) => status::run(args, &cx).await,
+        Verb::Logs(args) => logs::run(args, &cx).await,
+        Verb::Ls(args) => ls::run(args, &cx).await,
+        Verb::Build(args) => build::run(args, &cx).await,
+        Verb::Exec(args) => exec::run(args, &cx).await,
+        Verb::Reset(args) => reset::run(args, &cx).await,
+        Verb::Init(args) => init::run(args, &cx),
+        Verb::Doctor(args) => doctor::run(args, &cx).await,
+        Verb::Config(verb) => config::run(verb, &cx),
+        Verb::Completions(_) | Verb::Companion | Verb::Health(_) | Verb::Reaper(_) => {
+            Ok(Outcome::Done)
+        }
+    }
+}
+
+impl Context {
+    /// The configuration; `flags` are dotted keys with their values.
+    pub(crate) fn config(
+        &self,
+        project: Option<&Path>,
+        flags: Vec<(&str, Value)>,
+    ) -> Result<Resolved> {
+        Resolved::load(&self.config_file, project, flags)
+    }
+
+    /// What the first `up` fixed.
+    ///
+    /// # Errors
+    /// When the instance was never up.
+    pub(crate) fn record(&self) -> Result<Record> {
+        self.instance
+            .record()?
+            .ok_or_else(|| not_running(&self.instance))
+    }
+
+    /// The engine of that choice, which must answer.
+    pub(crate) async fn engine(&self, choice: EngineChoice) -> Result<Engine> {
+        Ok(match choice {
+            EngineChoice::Docker => {
+                Engine::Docker(Docker::find(&self.folders.home, Cure::find().hint()).await?)
+            }
+            EngineChoice::Embedded => Engine::Embedded(Embedded::new(&self.folders.state)),
+        })
+    }
+
+    /// The companion's API.
+    pub(crate) fn client(&self) -> Result<Client> {
+        let record = self.record()?;
+        let bind = self.config(Some(&record.project), Vec::new())?.config.bind;
+        Client::new(&self.instance, &record, bind)
+    }
+}
+
+/// For completion: quick, and silent about everything that is wrong.
+pub(crate) fn instance_names() -> Vec<String> {
+    let all = Folders::find().and_then(|folders| Instance::all(&folders));
+    all.map(|all| all.into_iter().map(|i| i.name).collect())
+        .unwrap_or_default()
+}

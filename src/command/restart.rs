@@ -1,0 +1,28 @@
+//! `osctl restart`: stop the container and start it again; everything on disk stays.
+
+use super::{Context, up};
+use crate::engine::Progress;
+use crate::error::{Outcome, Result};
+use crate::host::client::not_running;
+use clap::Args;
+
+#[derive(Debug, Args)]
+pub(crate) struct RestartArgs {}
+
+pub(crate) async fn run(args: RestartArgs, cx: &Context) -> Result<Outcome> {
+    let RestartArgs {} = args;
+    let record = cx.record()?;
+    {
+        let _lock = cx.instance.lock()?;
+        let engine = cx.engine(record.engine).await?;
+        let name = cx.instance.container();
+        let work = cx.ui.work(&format!("stopping `{name}`"));
+        if engine.inspect(&name).await?.is_none() {
+            return Err(not_running(&cx.instance));
+        }
+        engine.stop(&name).await?;
+        work.step(&format!("starting `{name}`"));
+        engine.start(&name).await?;
+    }
+    up::wait(&record, cx).await
+}

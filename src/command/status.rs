@@ -1,0 +1,154 @@
+//! `osctl status`: how the instance stands.
+
+use super::Context;
+use crate::config::{Config, EngineChoice};
+use crate::engine::{Engine, Phase};
+use crate::error::{NO, Outcome, Result};
+use crate::host::client::Client;
+use crate::host::instance::Record;
+use crate::protocol::service::{HealthStatus, Service};
+use clap::Args;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {}
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+pub(crate) struct Status {
+    pub(crate) instance: String,
+    pub(crate) engine: &'static str,
+    pub(crate) state: State,
+    pub(crate) healthy: bool,
+    pub(crate) image: Option<String>,
+    pub(crate) version: Option<String>,
+    pub(crate) project: PathBuf,
+    pub(crate) endpoints: BTreeMap<&'static str, String>,
+    pub(crate) token_file: PathBuf,
+    pub(crate) services: Vec<Service>,
+    pub(crate) warnings: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum State {
+    Running,
+    Stopped,
+    Absent,
+}
+
+pub(crate) async fn run(args: StatusArgs, cx: &Context) -> Result<Outcome> {
+    let StatusArgs {} = args;
+    let record = cx.record()?;
+    let config = cx.config(Some(&record.project), Vec::new())?.config;
+    let engine = cx.engine(record.engine).await?;
+    let status = gather(cx, &record, &config, &engine).await?;
+    let outcome = if status.healthy {
+        Outcome::Done
+    } else {
+        Outcome::Code(NO)
+    };
+    if cx.ui.json {
+        cx.ui.document(&status)?;
+        return Ok(outcome);
+    }
+    for warning in &status.warnings {
+        cx.ui.warn(warning);
+    }
+    let state = match (status.state, status.healthy) {
+        (State::Running, true) => "running, healthy",
+        (State::Running, false) => "running, not healthy",
+        (State::Stopped, _) => "stopped",
+        (State::Absent, _) => "absent",
+    };
+    let mut rows = vec![
+        ("instance", status.instance),
+        ("state", state.into()),
+        ("engine", status.engine.into()),
+        ("project", status.project.display().to_string()),
+    ];
+    rows.extend(status.version.map(|v| ("version", v)));
+    rows.extend(status.image.map(|i| ("image", i)));
+    rows.extend(
+        status
+            .endpoints
+            .iter()
+            .map(|(what, address)| (*what, address.clone())),
+    );
+    rows.extend(
+        status
+            .services
+            .iter()
+            .map(|s| ("service", format!("{}: {}", s.name, s.detail))),
+    );
+    rows.push(("token", status.token_file.display().to_string()));
+    for (what, value) in rows {
+        cx.ui.line(format!("{what:<10}{value}"));
+    }
+    if !status.healthy {
+        cx.ui.say(format!("next: {}", cx.instance.command("up")));
+    }
+    Ok(outcome)
+}
+
+pub(crate) async fn gather(
+    cx: &Context,
+    record: &Record,
+    config: &Config,
+    engine: &Engine,
+) -> Result<Status> {
+    let container = engine.inspect(&cx.instance.container()).await?;
+    let state = match &container {
+        None => State::Absent,
+        Some(c) if matches!(c.phase, Phase::Running | Phase::Restarting | Phase::Paused) => {
+            State::Running
+        }
+        Some(_) => State::Stopped,
+    };
+    let health = match state {
+        // Not answering is an answer to this question.
+        State::Running => Client::new(&cx.instance, record, config.bind)?
+            .health()
+            .await
+            .ok(),
+        _ => None,
+    };
+    let client = Client::new(&cx.instance, record, config.bind);
+    Ok(Status {
+        instance: cx.instance.name.clone(),
+        engine: engine.name(),
+        state,
+        healthy: health
+            .as_ref()
+            .is_some_and(|h| h.status == HealthStatus::Healthy),
+        image: container.map(|c| c.image),
+        version: health.as_ref().map(|h| h.version.clone()),
+        project: record.project.clone(),
+        endpoints: client
+            .iter()
+            .map(|c| ("kernel", c.address().to_owned()))
+            .collect(),
+        token_file: cx.instance.token_file(),
+        services: health.map(|h| h.services).unwrap_or_default(),
+        warnings: warnings(record.engine, config),
+    })
+}
+
+/// What a person must know who relies on isolation.
+pub(crate) fn warnings(engine: EngineChoice, config: &Config) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if engine == EngineChoice::Embedded {
+        warnings.push("no isolation: the embedded engine runs the agent's code as your own processes, with all your rights".into());
+    } else if config.docker_socket {
+        warnings.push(
+            "docker_socket is on: whoever controls the container is root on this machine".into(),
+        );
+    }
+    if !config.auth {
+        warnings
+            .push("authentication is off: every process of this machine can use the kernel".into());
+    }
+    warnings
+}

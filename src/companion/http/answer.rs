@@ -1,0 +1,152 @@
+//! Every refusal as an HTTP answer, and every body that can't be read.
+
+use super::json;
+use crate::companion::kernel::Refusal;
+use crate::protocol::fault::{Failed, Fault};
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::de::DeserializeOwned;
+use serde_json::error::Category;
+
+pub(super) fn failed(
+    status: StatusCode,
+    kind: &str,
+    message: impl Into<String>,
+    hint: Option<&str>,
+) -> Response {
+    let mut fault = Fault::new(kind, message);
+    if let Some(hint) = hint {
+        fault = fault.hint(hint);
+    }
+    json(status, Failed::from(fault))
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let later = |mut response: Response| {
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            response
+        };
+        match self {
+            Self::Busy => later(failed(
+                StatusCode::TOO_MANY_REQUESTS,
+                "busy",
+                "the kernel executes other code",
+                Some("send `\"queue\": true` to wait for your turn"),
+            )),
+            Self::QueueFull => later(failed(
+                StatusCode::TOO_MANY_REQUESTS,
+                "queue_full",
+                "too many requests wait already",
+                None,
+            )),
+            Self::OtherRun(id) => {
+                let message = format!("run `{id}` exists and is another request");
+                failed(
+                    StatusCode::CONFLICT,
+                    "id_in_use",
+                    message,
+                    Some("choose another id, or leave it out"),
+                )
+            }
+            Self::NoRun(id) => {
+                let message = format!("there is no run `{id}`");
+                failed(
+                    StatusCode::NOT_FOUND,
+                    "unknown_run",
+                    message,
+                    Some("the last runs are kept, older ones are forgotten"),
+                )
+            }
+            Self::NoSession(name) => {
+                let message = format!("there is no session `{name}`");
+                failed(
+                    StatusCode::NOT_FOUND,
+                    "unknown_session",
+                    message,
+                    Some("leave `session` out for the default one"),
+                )
+            }
+            Self::NoKernel(why) => {
+                let message = format!("the kernel can't be started: {why}");
+                later(failed(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "no_kernel",
+                    message,
+                    Some("`osctl logs` shows more"),
+                ))
+            }
+            Self::Stopping => later(failed(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "stopping",
+                "the companion is stopping",
+                None,
+            )),
+        }
+    }
+}
+
+/// A JSON body; whatever is wrong with it is said in words.
+pub(super) struct Body<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
+        let bytes = Bytes::from_request(request, state)
+            .await
+            .map_err(|rejection| {
+                let status = rejection.status();
+                if status == StatusCode::PAYLOAD_TOO_LARGE {
+                    let message =
+                        format!("the body is larger than {} MiB", super::BODY_LIMIT >> 20);
+                    return failed(
+                        status,
+                        "too_large",
+                        message,
+                        Some("write it to a file and read it there"),
+                    );
+                }
+                failed(status, "unreadable_body", rejection.body_text(), None)
+            })?;
+        parse(&bytes).map(Body).map_err(|(kind, message)| {
+            let hint = "`GET /openapi.json` describes every field";
+            failed(StatusCode::BAD_REQUEST, kind, message, Some(hint))
+        })
+    }
+}
+
+/// The query; whatever is wrong with it is said in words.
+pub(super) struct Params<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        let found = Query::<T>::from_request_parts(parts, state).await;
+        found.map(|Query(value)| Self(value)).map_err(|rejection| {
+            failed(
+                StatusCode::BAD_REQUEST,
+                "invalid_query",
+                rejection.body_text(),
+                Some("`GET /openapi.json` describes every field"),
+            )
+        })
+    }
+}
+
+/// An empty body is an empty object.
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, (&'static str, String)> {
+    let bytes = if bytes.is_empty() { b"{}" } else { bytes };
+    serde_json::from_slice(bytes).map_err(|error| match error.classify() {
+        Category::Data => ("invalid_field", format!("the body does not fit: {error}")),
+        Category::Syntax | Category::Eof | Category::Io => {
+            ("malformed_json", format!("the body is no JSON: {error}"))
+        }
+    })
+}

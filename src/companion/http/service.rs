@@ -1,0 +1,109 @@
+//! What the companion says of itself, over HTTP.
+
+use super::{State, json};
+use crate::protocol;
+use crate::protocol::kernel::DEFAULT_SESSION;
+use crate::protocol::service::{Description, Health, HealthStatus, Ping, Service, Session, Status};
+use axum::extract::State as Shared;
+use axum::http::StatusCode;
+use axum::response::Response;
+use std::collections::BTreeMap;
+
+/// Whether somebody is there; the only question that needs no token.
+#[utoipa::path(get, path = "/ping", responses((status = 200, body = Ping)))]
+pub(super) async fn ping() -> Response {
+    json(
+        StatusCode::OK,
+        Ping {
+            status: "ok".into(),
+        },
+    )
+}
+
+/// What the kernel holds and does.
+#[utoipa::path(get, path = "/status", responses((status = 200, body = Status)))]
+pub(super) async fn status(Shared(state): Shared<State>) -> Response {
+    let view = state.kernel.view();
+    let session = Session {
+        name: DEFAULT_SESSION.into(),
+        busy: view.busy,
+        queued: view.queued as u64,
+        exec_count: view.execution_count,
+        generation: view.report.generation,
+        python: view.python,
+    };
+    json(
+        StatusCode::OK,
+        Status {
+            status: "ok".into(),
+            exec_count: view.execution_count,
+            globals_count: view.globals_count,
+            resources_count: 0,
+            busy: view.busy,
+            kernel: view.report,
+            sessions: vec![session],
+            version: env!("CARGO_PKG_VERSION").into(),
+        },
+    )
+}
+
+/// Whether every service is ready.
+#[utoipa::path(get, path = "/health", responses(
+    (status = 200, description = "All are.", body = Health),
+    (status = 503, description = "Some are not yet, or not any more.", body = Health),
+))]
+pub(super) async fn health(Shared(state): Shared<State>) -> Response {
+    let view = state.kernel.view();
+    let (code, status) = match view.ready {
+        true => (StatusCode::OK, HealthStatus::Healthy),
+        false => (StatusCode::SERVICE_UNAVAILABLE, HealthStatus::Starting),
+    };
+    let services = vec![Service {
+        name: "kernel".into(),
+        ready: view.ready,
+        detail: view.detail,
+    }];
+    json(
+        code,
+        Health {
+            status,
+            version: env!("CARGO_PKG_VERSION").into(),
+            services,
+        },
+    )
+}
+
+/// What can be asked here.
+#[utoipa::path(get, path = "/", responses((status = 200, body = Description)))]
+pub(super) async fn describe(Shared(state): Shared<State>) -> Response {
+    let mut endpoints = BTreeMap::new();
+    for (path, item) in &state.document.paths.paths {
+        for (method, operation) in [
+            ("GET", &item.get),
+            ("POST", &item.post),
+            ("PUT", &item.put),
+            ("DELETE", &item.delete),
+        ] {
+            if let Some(operation) = operation {
+                let summary = operation.summary.clone().unwrap_or_default();
+                endpoints.insert(format!("{method} {path}"), summary);
+            }
+        }
+    }
+    let (name, version) = ("osctl companion".into(), env!("CARGO_PKG_VERSION").into());
+    json(
+        StatusCode::OK,
+        Description {
+            name,
+            version,
+            protocol: protocol::VERSION,
+            endpoints,
+        },
+    )
+}
+
+/// The OpenAPI document.
+#[utoipa::path(get, path = "/openapi.json", responses((status = 200, description = "The document.")))]
+pub(super) async fn openapi(Shared(state): Shared<State>) -> Response {
+    json(StatusCode::OK, state.document.as_ref())
+}

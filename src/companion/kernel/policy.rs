@@ -1,0 +1,264 @@
+//! What the owner does next, as a pure function.
+//!
+//! ```text
+//!             Ready          Work            Stop             GraceOver
+//!  Starting ────────▶ Idle ────────▶ Busy ────────▶ Stopping(1) ───────▶ Stopping(2) ──▶ Killed
+//!   ▲  │               ▲ │            │ │              │ │                   │ │            │
+//!   │  │ Died          │ │            │ └──── Done ────┘ └───────────────────┘ │            │
+//!   │  ▼               └─┼────────────┘                                        │            │
+//!   │ Resting            │ Died            every Died ─────────────────────────┴────────────┘
+//!   └──┴─────────────────┴──────────────────────▶ Starting
+//! ```
+//!
+//! A kernel that dies before it was ever ready is started again at once twice, then after rests
+//! that double up to [`LONGEST_REST`]. It decides nothing about what callers are told.
+
+use std::time::Duration;
+
+/// Between two interrupts, and between the last one and the kill.
+pub(super) const GRACE: Duration = Duration::from_secs(2);
+
+/// From the spawn to the hello.
+pub(super) const START: Duration = Duration::from_secs(60);
+
+const STRIKES: u8 = 2;
+const QUICK_STARTS: u32 = 2;
+const FIRST_REST: Duration = Duration::from_secs(1);
+const LONGEST_REST: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// A process was made and has not said hello. `failed`: how often in a row it died before.
+    Starting {
+        failed: u32,
+    },
+    Idle,
+    /// Executes a cell or resets.
+    Busy,
+    /// Was interrupted so many times.
+    Stopping {
+        strikes: u8,
+    },
+    /// Will be dead in a moment.
+    Killed {
+        failed: u32,
+    },
+    /// Waits until the next start is tried.
+    Resting {
+        failed: u32,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Event {
+    Ready,
+    Work,
+    Done,
+    Stop,
+    Died,
+    /// What [`Action::Arm`] armed has run out.
+    TimeUp,
+    /// The connection is useless: end the process.
+    Broken,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    Spawn,
+    Interrupt,
+    Kill,
+    /// Wakes the owner after that long; replaces what was armed.
+    Arm(Duration),
+    Disarm,
+}
+
+impl State {
+    pub(super) const BEGIN: Self = Self::Starting { failed: 0 };
+
+    pub(super) fn after(self, event: Event) -> (Self, Vec<Action>) {
+        use Action::{Arm, Disarm, Interrupt, Kill, Spawn};
+        match (self, event) {
+            (Self::Starting { .. }, Event::Ready) => (Self::Idle, vec![Disarm]),
+            (Self::Starting { failed }, Event::TimeUp) => {
+                (Self::Killed { failed: failed + 1 }, vec![Kill, Disarm])
+            }
+            (Self::Starting { failed }, Event::Died) => Self::start_again(failed + 1),
+            (Self::Idle, Event::Work) => (Self::Busy, vec![]),
+            (Self::Busy, Event::Done) => (Self::Idle, vec![]),
+            (Self::Busy, Event::Stop) => {
+                (Self::Stopping { strikes: 1 }, vec![Interrupt, Arm(GRACE)])
+            }
+            (Self::Stopping { .. }, Event::Done) => (Self::Idle, vec![Disarm]),
+            (Self::Stopping { strikes }, Event::TimeUp) if strikes < STRIKES => (
+                Self::Stopping {
+                    strikes: strikes + 1,
+                },
+                vec![Interrupt, Arm(GRACE)],
+            ),
+            (Self::Stopping { .. }, Event::TimeUp) => {
+                (Self::Killed { failed: 0 }, vec![Kill, Disarm])
+            }
+            (Self::Killed { failed: 0 }, Event::Died) => (Self::BEGIN, vec![Spawn, Arm(START)]),
+            (Self::Killed { failed }, Event::Died) => Self::start_again(failed),
+            (Self::Resting { failed }, Event::TimeUp) => {
+                (Self::Starting { failed }, vec![Spawn, Arm(START)])
+            }
+            (Self::Idle | Self::Busy | Self::Stopping { .. }, Event::Died) => {
+                (Self::BEGIN, vec![Spawn, Arm(START)])
+            }
+            (Self::Idle | Self::Busy | Self::Stopping { .. }, Event::Broken) => {
+                (Self::Killed { failed: 0 }, vec![Kill, Disarm])
+            }
+            (Self::Starting { failed }, Event::Broken) => {
+                (Self::Killed { failed: failed + 1 }, vec![Kill, Disarm])
+            }
+            // Late news, such as the end of a cell whose process was just killed.
+            (state, _) => (state, vec![]),
+        }
+    }
+
+    fn start_again(failed: u32) -> (Self, Vec<Action>) {
+        if failed <= QUICK_STARTS {
+            return (
+                Self::Starting { failed },
+                vec![Action::Spawn, Action::Arm(START)],
+            );
+        }
+        let doubled = FIRST_REST.saturating_mul(1 << (failed - QUICK_STARTS - 1).min(16));
+        (
+            Self::Resting { failed },
+            vec![Action::Arm(doubled.min(LONGEST_REST))],
+        )
+    }
+
+    /// Whether code may be inside the process.
+    pub(super) fn is_busy(self) -> bool {
+        matches!(
+            self,
+            Self::Busy | Self::Stopping { .. } | Self::Killed { failed: 0 }
+        )
+    }
+
+    /// Whether no start has succeeded for so long that callers are better told than kept.
+    pub(super) fn is_hopeless(self) -> bool {
+        matches!(self, Self::Resting { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Action, Event, GRACE, LONGEST_REST, START, State};
+
+    fn walk(events: &[Event]) -> (State, Vec<Action>) {
+        events
+            .iter()
+            .fold((State::BEGIN, vec![]), |(state, _), event| {
+                state.after(*event)
+            })
+    }
+
+    #[test]
+    fn work_that_ends_leaves_an_idle_kernel() {
+        assert_eq!(
+            walk(&[Event::Ready, Event::Work, Event::Done]).0,
+            State::Idle
+        );
+    }
+
+    #[test]
+    fn an_interrupt_is_repeated_once_and_then_becomes_a_kill() {
+        let mut events = vec![Event::Ready, Event::Work, Event::Stop];
+        assert_eq!(
+            walk(&events),
+            (
+                State::Stopping { strikes: 1 },
+                vec![Action::Interrupt, Action::Arm(GRACE)]
+            )
+        );
+        events.push(Event::TimeUp);
+        assert_eq!(
+            walk(&events),
+            (
+                State::Stopping { strikes: 2 },
+                vec![Action::Interrupt, Action::Arm(GRACE)]
+            )
+        );
+        events.push(Event::TimeUp);
+        assert_eq!(
+            walk(&events),
+            (
+                State::Killed { failed: 0 },
+                vec![Action::Kill, Action::Disarm]
+            )
+        );
+        events.extend([Event::Done, Event::Died]);
+        assert_eq!(
+            walk(&events),
+            (State::BEGIN, vec![Action::Spawn, Action::Arm(START)])
+        );
+    }
+
+    #[test]
+    fn a_second_stop_does_not_restart_the_grace() {
+        let events = [Event::Ready, Event::Work, Event::Stop, Event::Stop];
+        assert_eq!(walk(&events), (State::Stopping { strikes: 1 }, vec![]));
+    }
+
+    #[test]
+    fn a_kernel_that_never_starts_is_tried_ever_more_rarely() {
+        let mut state = State::BEGIN;
+        let mut rests = Vec::new();
+        for _ in 0..12 {
+            let (next, actions) = state.after(Event::Died);
+            state = next;
+            if let [Action::Arm(rest)] = actions[..] {
+                rests.push(rest);
+                state = state.after(Event::TimeUp).0;
+            }
+        }
+        assert!(rests.is_sorted() && rests.len() == 10);
+        assert_eq!(rests.last(), Some(&LONGEST_REST));
+    }
+
+    #[test]
+    fn a_ready_kernel_has_a_clean_slate() {
+        let events = [Event::Died, Event::Died, Event::Ready, Event::Died];
+        assert_eq!(
+            walk(&events),
+            (State::BEGIN, vec![Action::Spawn, Action::Arm(START)])
+        );
+    }
+
+    #[test]
+    fn whatever_happens_a_death_leads_to_a_start_or_a_rest() {
+        let all = [
+            Event::Ready,
+            Event::Work,
+            Event::Done,
+            Event::Stop,
+            Event::Died,
+            Event::TimeUp,
+            Event::Broken,
+        ];
+        for first in all {
+            for second in all {
+                for third in all {
+                    let (state, _) = walk(&[first, second, third]);
+                    let (after, actions) = state.after(Event::Died);
+                    let resting = matches!(state, State::Resting { .. });
+                    assert!(
+                        resting
+                            || actions
+                                .iter()
+                                .any(|a| matches!(a, Action::Spawn | Action::Arm(_))),
+                        "{state:?}"
+                    );
+                    assert!(
+                        matches!(after, State::Starting { .. } | State::Resting { .. }),
+                        "{state:?}"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,584 @@
+//! The task that owns the process: turns wake-ups into events, asks the policy, does as it says.
+
+use super::ledger::Ledger;
+use super::policy::{Action, Event, State};
+use super::process::{News, Process, Stream};
+use super::run::Run;
+use super::wire::{Ending, Frame, Hello, Request};
+use super::{Message, Refusal, Settings, View};
+use crate::protocol::BODY_VERSION;
+use crate::protocol::kernel::{
+    DEFAULT_SESSION, Event as RunEvent, KernelReport, KernelState, Raised, RunStatus,
+};
+use std::collections::VecDeque;
+use std::future::pending;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep_until};
+
+/// Requests that may wait for their turn.
+const QUEUE: usize = 1024;
+
+/// What the process works on or is asked to.
+#[derive(Debug)]
+enum Job {
+    Run(Arc<Run>),
+    Reset(oneshot::Sender<Result<KernelReport, Refusal>>),
+}
+
+/// Why the current job is to end early.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Stop {
+    Asked,
+    Timeout(f64),
+    Shutdown,
+}
+
+pub(super) struct Owner {
+    settings: Settings,
+    mailbox: mpsc::Receiver<Message>,
+    view: watch::Sender<View>,
+    ledger: Ledger,
+    state: State,
+    process: Option<Process>,
+    /// What the policy armed.
+    alarm: Option<Instant>,
+    current: Option<Job>,
+    /// When the current run has had its time.
+    deadline: Option<(Instant, f64)>,
+    stop: Option<Stop>,
+    queue: VecDeque<Job>,
+    hello: Option<Hello>,
+    counts: (u64, u64),
+    memory_kills: u64,
+    /// When a shutdown was asked for: until when running code may finish.
+    shutdown: Option<Instant>,
+    trouble: String,
+}
+
+impl Owner {
+    pub(super) fn new(
+        settings: Settings,
+        mailbox: mpsc::Receiver<Message>,
+    ) -> (Self, watch::Receiver<View>) {
+        let ledger = Ledger::open(&settings.data, DEFAULT_SESSION);
+        let view = View {
+            ready: false,
+            detail: "starting".into(),
+            busy: false,
+            queued: 0,
+            execution_count: 0,
+            globals_count: 0,
+            report: ledger.view(ledger.generation(), None),
+            python: None,
+        };
+        let (view, seen) = watch::channel(view);
+        let owner = Self {
+            settings,
+            mailbox,
+            view,
+            ledger,
+            state: State::BEGIN,
+            process: None,
+            alarm: None,
+            current: None,
+            deadline: None,
+            stop: None,
+            queue: VecDeque::new(),
+            hello: None,
+            counts: (0, 0),
+            memory_kills: memory_kills(),
+            shutdown: None,
+            trouble: String::new(),
+        };
+        (owner, seen)
+    }
+
+    /// Until a shutdown is complete, or every handle is gone.
+    pub(super) async fn run(mut self) {
+        self.act(vec![Action::Spawn, Action::Arm(super::policy::START)]);
+        loop {
+            self.publish();
+            if self.is_over() {
+                break;
+            }
+            tokio::select! {
+                biased;
+                message = self.mailbox.recv() => match message {
+                    Some(message) => self.hear(message),
+                    None => break,
+                },
+                // Time comes before output, or a flood would hold it up.
+                () = at(self.alarm) => { self.alarm = None; self.step(Event::TimeUp); }
+                () = at(self.deadline.map(|(at, _)| at)) => self.time_is_up(),
+                () = at(self.shutdown.filter(|_| self.stop.is_none())) => self.grace_is_over(),
+                news = news(&mut self.process) => self.read(news),
+            }
+            self.begin_next().await;
+        }
+        self.mailbox.close();
+        while let Ok(message) = self.mailbox.try_recv() {
+            refuse(message, &Refusal::Stopping);
+        }
+        if let Some(mut process) = self.process.take() {
+            process.end();
+            while !matches!(process.next().await, News::Exited(_)) {}
+        }
+    }
+
+    fn hear(&mut self, message: Message) {
+        match message {
+            _ if self.shutdown.is_some() && !matches!(message, Message::Interrupt { .. }) => {
+                refuse(message, &Refusal::Stopping);
+            }
+            Message::Execute { run, queue, taken } => {
+                let answer = self.admit(queue);
+                if answer.is_ok() {
+                    self.queue.push_back(Job::Run(run));
+                }
+                // Whoever asked may have left; the run goes on and can be found by its id.
+                let _ = taken.send(answer);
+            }
+            Message::Reset { done } => match self.admit(false) {
+                Ok(()) => self.queue.push_back(Job::Reset(done)),
+                Err(refusal) => drop(done.send(Err(refusal))),
+            },
+            Message::Interrupt { id } => self.interrupt(&id),
+            Message::Shutdown { grace } => self.shutdown = Some(Instant::now() + grace),
+        }
+    }
+
+    fn admit(&self, queue: bool) -> Result<(), Refusal> {
+        let waiting = self.current.is_some() || !self.queue.is_empty();
+        match () {
+            () if self.state.is_hopeless() => Err(Refusal::NoKernel(self.trouble.clone())),
+            () if waiting && !queue => Err(Refusal::Busy),
+            () if self.queue.len() >= QUEUE => Err(Refusal::QueueFull),
+            () => Ok(()),
+        }
+    }
+
+    fn interrupt(&mut self, id: &str) {
+        if matches!(&self.current, Some(Job::Run(run)) if run.id == id) {
+            self.stop.get_or_insert(Stop::Asked);
+            self.step(Event::Stop);
+            return;
+        }
+        let is_it = |job: &Job| matches!(job, Job::Run(run) if run.id == id);
+        if let Some(at) = self.queue.iter().position(is_it)
+            && let Some(Job::Run(run)) = self.queue.remove(at)
+        {
+            let message = "the run was taken out of the queue before it began".into();
+            run.fold(RunEvent::Error {
+                error: raised("Interrupted", message),
+            });
+            let report = self
+                .ledger
+                .report(self.ledger.generation(), run.request.seen);
+            run.finish(RunStatus::Interrupted, report);
+        }
+    }
+
+    fn time_is_up(&mut self) {
+        if let Some((_, seconds)) = self.deadline.take() {
+            self.stop.get_or_insert(Stop::Timeout(seconds));
+            self.step(Event::Stop);
+        }
+    }
+
+    fn grace_is_over(&mut self) {
+        self.stop = Some(Stop::Shutdown);
+        for job in std::mem::take(&mut self.queue) {
+            self.abandon(job, &Refusal::Stopping);
+        }
+        self.step(Event::Stop);
+    }
+
+    /// Nothing is left to finish.
+    fn is_over(&self) -> bool {
+        self.shutdown.is_some() && self.current.is_none() && self.queue.is_empty()
+    }
+
+    async fn begin_next(&mut self) {
+        if self.state != State::Idle || self.current.is_some() {
+            return;
+        }
+        let Some(job) = self.queue.pop_front() else {
+            return;
+        };
+        let Some(process) = &mut self.process else {
+            return;
+        };
+        let sent = match &job {
+            Job::Run(run) => {
+                run.started();
+                if let Some(seconds) = run.request.timeout {
+                    self.deadline = Some((Instant::now() + seconds_from(seconds), seconds));
+                }
+                process
+                    .send(&Request::Execute {
+                        id: &run.id,
+                        code: &run.request.code,
+                    })
+                    .await
+            }
+            Job::Reset(_) => process.send(&Request::Reset { id: "reset" }).await,
+        };
+        self.current = Some(job);
+        self.step(Event::Work);
+        if let Err(why) = sent {
+            tracing::warn!("the kernel could not be reached: {why}");
+            self.step(Event::Broken);
+        }
+    }
+
+    fn read(&mut self, news: News) {
+        match news {
+            News::Output(stream, bytes) => self.output(stream, bytes),
+            News::Frame(frame) => self.frame(frame),
+            News::Broken(why) => {
+                tracing::warn!("the kernel is ended: {why}");
+                self.trouble = why;
+                self.step(Event::Broken);
+            }
+            News::Exited(status) => self.died(status),
+        }
+    }
+
+    fn output(&self, stream: Stream, bytes: Vec<u8>) {
+        match (&self.current, stream) {
+            _ if bytes.is_empty() => {}
+            (Some(Job::Run(run)), Stream::Stdout) => run.fold(RunEvent::Stdout { bytes }),
+            (Some(Job::Run(run)), Stream::Stderr) => run.fold(RunEvent::Stderr { bytes }),
+            // Of threads and processes that a run left behind: nobody waits for it.
+            _ => tracing::info!(
+                "output between runs: {}",
+                String::from_utf8_lossy(&bytes).trim_end()
+            ),
+        }
+    }
+
+    fn frame(&mut self, frame: Frame) {
+        match (frame, &self.current) {
+            (Frame::Hello(hello), _) => self.greet(hello),
+            (Frame::Started { execution_count }, Some(Job::Run(run))) => {
+                run.counted(execution_count)
+            }
+            (Frame::Display { data }, Some(Job::Run(run))) => run.fold(RunEvent::Display { data }),
+            (Frame::Result { data }, Some(Job::Run(run))) => run.fold(RunEvent::Result { data }),
+            (Frame::Error { error }, Some(Job::Run(run))) => run.fold(RunEvent::Error { error }),
+            (
+                Frame::Done {
+                    status,
+                    execution_count,
+                    globals_count,
+                },
+                Some(_),
+            ) => {
+                self.counts = (execution_count, globals_count);
+                self.drain();
+                self.finish_run(status);
+            }
+            (
+                Frame::Reply {
+                    execution_count,
+                    globals_count,
+                },
+                Some(_),
+            ) => {
+                self.counts = (execution_count, globals_count);
+                self.finish_reset();
+            }
+            (Frame::Refused { error }, _) => {
+                tracing::error!("the kernel refused a request: {}", error.message);
+                self.step(Event::Broken);
+            }
+            (late, _) => tracing::debug!("a frame that nobody waits for: {late:?}"),
+        }
+    }
+
+    fn greet(&mut self, hello: Hello) {
+        if hello.protocol != BODY_VERSION {
+            self.trouble = format!(
+                "the kernel speaks protocol {}, this companion {BODY_VERSION}",
+                hello.protocol
+            );
+            tracing::error!("{}", self.trouble);
+            return self.step(Event::Broken);
+        }
+        self.ledger.begin();
+        self.counts = (hello.execution_count, hello.globals_count);
+        let (body, generation) = (&hello.body_version, self.ledger.generation());
+        tracing::info!(python = hello.python, body, generation, "kernel is ready");
+        self.hello = Some(hello);
+        self.step(Event::Ready);
+    }
+
+    fn drain(&mut self) {
+        let Some(process) = &self.process else { return };
+        for (stream, bytes) in process.drain() {
+            self.output(stream, bytes);
+        }
+    }
+
+    fn finish_run(&mut self, ending: Ending) {
+        self.deadline = None;
+        let stop = self.stop.take();
+        if let Some(Job::Run(run)) = self.current.take() {
+            let status = match (ending, stop) {
+                (Ending::Completed, _) => RunStatus::Completed,
+                // Code that was interrupted may well end in another exception.
+                (_, Some(stop)) => {
+                    let traceback = run.raised().map(|e| e.traceback).unwrap_or_default();
+                    let error = stopped(stop, "and was interrupted; its state is kept");
+                    run.fold(RunEvent::Error {
+                        error: Raised { traceback, ..error },
+                    });
+                    RunStatus::Interrupted
+                }
+                (Ending::Interrupted, None) => RunStatus::Interrupted,
+                (Ending::Failed, None) => RunStatus::Failed,
+            };
+            let report = self
+                .ledger
+                .report(self.ledger.generation(), run.request.seen);
+            run.finish(status, report);
+        }
+        self.step(Event::Done);
+    }
+
+    fn finish_reset(&mut self) {
+        if let Some(Job::Reset(done)) = self.current.take() {
+            // The namespace of the old generation is gone, which those who knew it must learn.
+            let known = self.ledger.generation();
+            self.ledger.begin();
+            let report = self.ledger.report(self.ledger.generation(), Some(known));
+            let _ = done.send(Ok(report));
+        }
+        self.stop = None;
+        self.step(Event::Done);
+    }
+
+    fn died(&mut self, status: ExitStatus) {
+        self.drain();
+        let last_words = self
+            .process
+            .take()
+            .map(|p| p.last_words())
+            .unwrap_or_default();
+        self.deadline = None;
+        let stop = self.stop.take();
+        let how = self.cause(status);
+        tracing::warn!("the kernel ended: {how}");
+        if matches!(self.state, State::Starting { .. }) || self.trouble.is_empty() {
+            self.trouble = [how.clone(), last_words].join("\n").trim_end().to_owned();
+        }
+        match self.current.take() {
+            Some(Job::Run(run)) => {
+                let (status, error) = match stop {
+                    Some(stop) => (
+                        RunStatus::Interrupted,
+                        stopped(
+                            stop,
+                            "and did not stop when interrupted, so the kernel was ended; its state is lost",
+                        ),
+                    ),
+                    None => {
+                        let message = format!(
+                            "the kernel ended while it ran this code: {how}; its state is lost"
+                        );
+                        (RunStatus::Failed, raised("KernelDied", message))
+                    }
+                };
+                run.fold(RunEvent::Error { error });
+                let generation = self.ledger.generation();
+                self.ledger.report(generation, None);
+                run.finish(
+                    status,
+                    KernelReport {
+                        generation,
+                        state: KernelState::Lost,
+                    },
+                );
+            }
+            Some(job) => self.abandon(job, &Refusal::NoKernel(how)),
+            None => {}
+        }
+        self.hello = None;
+        self.counts = (0, 0);
+        self.step(Event::Died);
+        if self.state.is_hopeless() {
+            let refusal = Refusal::NoKernel(self.trouble.clone());
+            for job in std::mem::take(&mut self.queue) {
+                self.abandon(job, &refusal);
+            }
+        }
+    }
+
+    /// Ends a job that never began.
+    fn abandon(&mut self, job: Job, refusal: &Refusal) {
+        match job {
+            Job::Reset(done) => drop(done.send(Err(refusal.clone()))),
+            Job::Run(run) => {
+                let why = match refusal {
+                    Refusal::NoKernel(why) => format!("the kernel can't be started: {why}"),
+                    _ => "the companion was stopped before the code began".into(),
+                };
+                run.fold(RunEvent::Error {
+                    error: raised("NotStarted", why),
+                });
+                let report = self
+                    .ledger
+                    .report(self.ledger.generation(), run.request.seen);
+                run.finish(RunStatus::Failed, report);
+            }
+        }
+    }
+
+    /// How a process ended, in words; the reaper gives 128+n for signal n.
+    fn cause(&mut self, status: ExitStatus) -> String {
+        let kills = memory_kills();
+        let by_memory = kills > self.memory_kills;
+        self.memory_kills = kills;
+        match status.code() {
+            Some(137) if by_memory => "it ran out of memory and was killed".into(),
+            Some(code @ 129..) => {
+                let name = nix::sys::signal::Signal::try_from(code - 128)
+                    .map_or("an unknown signal", |s| s.as_str());
+                format!("it was killed by {name}")
+            }
+            Some(code) => format!("it exited with code {code}"),
+            None => "its reaper was killed".into(),
+        }
+    }
+
+    fn step(&mut self, event: Event) {
+        let (state, actions) = self.state.after(event);
+        if state != self.state {
+            tracing::debug!(?event, from = ?self.state, to = ?state, "kernel");
+        }
+        self.state = state;
+        self.act(actions);
+    }
+
+    fn act(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Spawn if self.is_over() => {}
+                Action::Spawn => match Process::spawn(&self.settings, DEFAULT_SESSION) {
+                    Ok(process) => self.process = Some(process),
+                    Err(why) => {
+                        tracing::error!("the kernel can't be started: {why:#}");
+                        self.trouble = format!("{why:#}");
+                        self.step(Event::Died);
+                    }
+                },
+                Action::Interrupt => self.process.iter().for_each(Process::interrupt),
+                Action::Kill => self.process.iter().for_each(Process::end),
+                Action::Arm(time) => self.alarm = Some(Instant::now() + time),
+                Action::Disarm => self.alarm = None,
+            }
+        }
+    }
+
+    fn publish(&self) {
+        let ready = self.hello.is_some();
+        let fresh = View {
+            ready,
+            detail: self.detail(),
+            busy: self.state.is_busy(),
+            queued: self.queue.len(),
+            execution_count: self.counts.0,
+            globals_count: self.counts.1,
+            report: self.ledger.view(self.ledger.generation(), None),
+            python: self.hello.as_ref().map(|h| h.python.clone()),
+        };
+        self.view.send_if_modified(|old| {
+            let changed = *old != fresh;
+            *old = fresh;
+            changed
+        });
+    }
+
+    fn detail(&self) -> String {
+        match self.state {
+            State::Starting { .. } => "starting".into(),
+            State::Idle => "idle".into(),
+            State::Busy => "executing".into(),
+            State::Stopping { .. } => "being interrupted".into(),
+            State::Killed { .. } => "being ended".into(),
+            State::Resting { .. } => {
+                format!("can't be started, will be tried again: {}", self.trouble)
+            }
+        }
+    }
+}
+
+async fn news(process: &mut Option<Process>) -> News {
+    match process {
+        Some(process) => process.next().await,
+        None => pending().await,
+    }
+}
+
+async fn at(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant).await,
+        None => pending().await,
+    }
+}
+
+fn refuse(message: Message, refusal: &Refusal) {
+    match message {
+        Message::Execute { taken, .. } => drop(taken.send(Err(refusal.clone()))),
+        Message::Reset { done } => drop(done.send(Err(refusal.clone()))),
+        Message::Interrupt { .. } | Message::Shutdown { .. } => {}
+    }
+}
+
+fn stopped(stop: Stop, outcome: &str) -> Raised {
+    match stop {
+        Stop::Timeout(seconds) => raised(
+            "Timeout",
+            format!("the code ran longer than {seconds} s {outcome}"),
+        ),
+        Stop::Asked => raised(
+            "Interrupted",
+            format!("the code was to be stopped {outcome}"),
+        ),
+        Stop::Shutdown => raised(
+            "Interrupted",
+            format!("the companion was stopped while the code ran {outcome}"),
+        ),
+    }
+}
+
+fn raised(kind: &str, message: String) -> Raised {
+    Raised {
+        kind: kind.into(),
+        message,
+        traceback: Vec::new(),
+    }
+}
+
+/// Whatever is out of a clock's range is as good as never.
+fn seconds_from(seconds: f64) -> Duration {
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    Duration::try_from_secs_f64(seconds).map_or(YEAR, |d| d.min(YEAR))
+}
+
+/// How often the system killed for memory in this container, in either version of cgroups.
+fn memory_kills() -> u64 {
+    let files = [
+        "/sys/fs/cgroup/memory.events",
+        "/sys/fs/cgroup/memory/memory.oom_control",
+    ];
+    let count = |file| {
+        let text = std::fs::read_to_string(file).ok()?;
+        text.lines()
+            .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+    };
+    files.into_iter().find_map(count).unwrap_or(0)
+}

@@ -1,0 +1,238 @@
+//! Frames between companion and kernel: u32 big-endian length, then one JSON object.
+//!
+//! Control is never read from what code prints: output comes through pipes of its own, whose
+//! read ends the kernel passes along with its first frame.
+
+use crate::protocol::kernel::{Bundle, Raised};
+use bytes::{Bytes, BytesMut};
+use futures_util::{SinkExt, StreamExt};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use serde::{Deserialize, Serialize};
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio_util::codec::{Framed, FramedParts, LengthDelimitedCodec};
+
+/// A frame above this ends the connection.
+const MAX_FRAME: usize = 256 << 20;
+
+/// Companion to kernel.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(super) enum Request<'a> {
+    Execute { id: &'a str, code: &'a str },
+    Reset { id: &'a str },
+}
+
+/// Kernel to companion. Kinds that this version does not know are passed over.
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(super) enum Frame {
+    Hello(Hello),
+    Started {
+        execution_count: u64,
+    },
+    Display {
+        data: Bundle,
+    },
+    Result {
+        data: Bundle,
+    },
+    Error {
+        error: Raised,
+    },
+    Done {
+        status: Ending,
+        execution_count: u64,
+        globals_count: u64,
+    },
+    Reply {
+        execution_count: u64,
+        globals_count: u64,
+    },
+    Refused {
+        error: Raised,
+    },
+    #[serde(other)]
+    Unknown,
+}
+
+/// The kernel's first frame.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(super) struct Hello {
+    pub(super) protocol: u32,
+    pub(super) body_version: String,
+    pub(super) python: String,
+    pub(super) execution_count: u64,
+    pub(super) globals_count: u64,
+}
+
+/// How a cell ended, in the kernel's eyes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Ending {
+    Completed,
+    Failed,
+    Interrupted,
+}
+
+/// The connection, after its first bytes.
+#[derive(Debug)]
+pub(super) struct Wire {
+    frames: Framed<UnixStream, LengthDelimitedCodec>,
+}
+
+impl Wire {
+    /// Waits for the kernel's first bytes, and takes the pipes that come with them. Loses nothing
+    /// when dropped.
+    ///
+    /// # Errors
+    /// When the kernel ended before, or passed no pipes.
+    pub(super) async fn first(stream: &UnixStream) -> io::Result<First> {
+        loop {
+            stream.readable().await?;
+            match stream.try_io(Interest::READABLE, || receive(stream)) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                received => return received,
+            }
+        }
+    }
+
+    pub(super) fn new(stream: UnixStream, first: BytesMut) -> Self {
+        let codec = LengthDelimitedCodec::builder()
+            .max_frame_length(MAX_FRAME)
+            .new_codec();
+        let mut parts = FramedParts::new::<Bytes>(stream, codec);
+        parts.read_buf = first;
+        Self {
+            frames: Framed::from_parts(parts),
+        }
+    }
+
+    /// The next frame; `None` at the end of the connection. Loses nothing when dropped.
+    ///
+    /// # Errors
+    /// When the connection breaks, or what comes is no frame.
+    pub(super) async fn next(&mut self) -> io::Result<Option<Frame>> {
+        match self.frames.next().await {
+            None => Ok(None),
+            Some(bytes) => Ok(Some(serde_json::from_slice(&bytes?)?)),
+        }
+    }
+
+    pub(super) async fn send(&mut self, request: &Request<'_>) -> io::Result<()> {
+        self.frames
+            .send(Bytes::from(serde_json::to_vec(request)?))
+            .await
+    }
+}
+
+/// The first bytes, and the read ends of the kernel's stdout and stderr.
+type First = (BytesMut, [OwnedFd; 2]);
+
+fn receive(stream: &UnixStream) -> io::Result<First> {
+    let mut bytes = [0u8; 4096];
+    let mut space = nix::cmsg_space!([i32; 4]);
+    let mut parts = [IoSliceMut::new(&mut bytes)];
+    let message = recvmsg::<()>(
+        stream.as_raw_fd(),
+        &mut parts,
+        Some(&mut space),
+        MsgFlags::MSG_CMSG_CLOEXEC,
+    )?;
+    let length = message.bytes;
+    let mut passed = Vec::new();
+    for control in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(fds) = control {
+            // SAFETY: the kernel of the system just made these descriptors for this process, and
+            // nothing else knows their numbers.
+            passed.extend(
+                fds.into_iter()
+                    .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }),
+            );
+        }
+    }
+    if length == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let pipes = passed
+        .try_into()
+        .map_err(|_| io::Error::other("the kernel passed no output pipes"))?;
+    Ok((BytesMut::from(&bytes[..length]), pipes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ending, Frame, Wire};
+    use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+    use proptest::prelude::*;
+    use std::io::IoSlice;
+    use std::os::fd::AsRawFd;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::UnixStream;
+
+    fn framed(text: &str) -> Vec<u8> {
+        [
+            &u32::try_from(text.len()).unwrap().to_be_bytes(),
+            text.as_bytes(),
+        ]
+        .concat()
+    }
+
+    async fn connected(first: &[u8]) -> (Wire, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (read, _write) = nix::unistd::pipe().unwrap();
+        let fds = [read.as_raw_fd(), read.as_raw_fd()];
+        let rights = [ControlMessage::ScmRights(&fds)];
+        theirs.writable().await.unwrap();
+        sendmsg::<()>(
+            theirs.as_raw_fd(),
+            &[IoSlice::new(first)],
+            &rights,
+            MsgFlags::empty(),
+            None,
+        )
+        .unwrap();
+        let (bytes, _pipes) = Wire::first(&ours).await.unwrap();
+        (Wire::new(ours, bytes), theirs)
+    }
+
+    #[tokio::test]
+    async fn frames_arrive_whole_however_they_are_cut() {
+        let text = r#"{"type":"done","id":"a","status":"completed","execution_count":1,"globals_count":0}"#;
+        let bytes = [framed(text), framed(r#"{"type":"news","id":"a"}"#)].concat();
+        let (mut wire, mut theirs) = connected(&bytes[..3]).await;
+        for byte in &bytes[3..] {
+            theirs.write_all(&[*byte]).await.unwrap();
+        }
+        let done = Frame::Done {
+            status: Ending::Completed,
+            execution_count: 1,
+            globals_count: 0,
+        };
+        assert_eq!(wire.next().await.unwrap(), Some(done));
+        assert_eq!(wire.next().await.unwrap(), Some(Frame::Unknown));
+        drop(theirs);
+        assert_eq!(wire.next().await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_length_beyond_the_limit_is_an_error_and_no_allocation() {
+        let (mut wire, _theirs) = connected(&u32::MAX.to_be_bytes()).await;
+        assert!(wire.next().await.is_err());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn any_bytes_are_a_frame_or_an_error(bytes in prop::collection::vec(any::<u8>(), 1..200)) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let (mut wire, theirs) = connected(&bytes).await;
+                drop(theirs);
+                while let Ok(Some(_)) = wire.next().await {}
+            });
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Inside the container: one process that owns the kernel and answers over HTTP.
+//!
+//! [`serve`] is its whole life. It is handed its sockets and its reason to stop, so tests and
+//! production differ at the call alone.
+
+mod http;
+mod kernel;
+pub(crate) mod reaper;
+mod settings;
+
+pub(crate) use settings::Settings;
+
+use crate::error::Result;
+use anyhow::Context;
+use kernel::Kernel;
+use std::fs;
+use std::future::Future;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// The sockets the companion answers on.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    /// For everyone who has the token.
+    pub(crate) tcp: TcpListener,
+    /// For those inside, guarded by the folder's rights.
+    pub(crate) unix: UnixListener,
+}
+
+/// Opens the sockets and serves until SIGTERM or SIGINT.
+///
+/// # Errors
+/// When a socket can't be opened.
+pub(crate) async fn run(settings: Settings) -> Result<()> {
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
+    if settings.embedded {
+        // Out of the terminal's session, so that closing it does not end the service. It fails
+        // when this already is a session's leader, which is as good.
+        let _ = nix::unistd::setsid();
+    }
+    let listeners = Listeners::open(&settings).await?;
+    let shutdown = async move {
+        tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+    };
+    serve(listeners, settings, shutdown).await
+}
+
+/// Starts the kernel, answers requests, and when `shutdown` comes lets running code finish.
+///
+/// # Errors
+/// When serving fails; a failing kernel is no error here but told to those who ask.
+pub(crate) async fn serve(
+    listeners: Listeners,
+    settings: Settings,
+    shutdown: impl Future<Output = ()>,
+) -> Result<()> {
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), address = %listeners.tcp.local_addr()?, "companion starts");
+    let grace = settings.grace;
+    let (kernel, owner) = Kernel::start(kernel::Settings::from(&settings));
+    let server = http::Server::start(listeners, &settings, kernel.clone());
+    shutdown.await;
+    tracing::info!(
+        "companion stops: running code may finish within {} s",
+        grace.as_secs()
+    );
+    kernel.shutdown(grace).await;
+    server.stop().await;
+    owner.await.context("the kernel's owner ended badly")?;
+    tracing::info!("companion ended");
+    Ok(())
+}
+
+impl Listeners {
+    async fn open(settings: &Settings) -> Result<Self> {
+        private_folder(&settings.run)?;
+        let path = settings.socket();
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(e).context("removing a stale socket");
+            }
+            _ => {}
+        }
+        let unix = UnixListener::bind(&path)
+            .with_context(|| format!("listening on `{}`", path.display()))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        let tcp = TcpListener::bind(settings.listen)
+            .await
+            .with_context(|| format!("listening on {}", settings.listen))?;
+        Ok(Self { tcp, unix })
+    }
+}
+
+fn private_folder(path: &Path) -> Result<()> {
+    fs::create_dir_all(path).with_context(|| format!("making `{}`", path.display()))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
+    Ok(())
+}
+
+/// Asks the companion of this machine, over its private socket, whether all services are ready.
+///
+/// # Errors
+/// When it does not answer.
+pub(crate) async fn is_healthy() -> Result<bool> {
+    let socket = Settings::run_folder().join(settings::SOCKET);
+    let stream = UnixStream::connect(&socket)
+        .await
+        .with_context(|| format!("connecting to `{}`", socket.display()))?;
+    http::is_healthy(stream).await
+}

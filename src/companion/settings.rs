@@ -1,0 +1,88 @@
+//! What the engine tells the companion, by environment variables.
+
+use crate::error::{Error, Result};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+use std::{env, fs};
+
+/// The private socket's name in the run folder.
+pub(super) const SOCKET: &str = "companion.sock";
+
+/// Seconds in which running code may finish; the engine kills five seconds later.
+const GRACE: u64 = 10;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) listen: SocketAddr,
+    /// Sockets; readable by this user alone.
+    pub(crate) run: PathBuf,
+    /// State that survives the container.
+    pub(crate) data: PathBuf,
+    /// The body's folder, with `kernel/` in it.
+    pub(crate) body: PathBuf,
+    /// The interpreter of the kernel's environment.
+    pub(crate) python: PathBuf,
+    /// SHA-256 of the token in hexadecimal; `None` when authentication is off.
+    pub(crate) token: Option<String>,
+    /// Names besides loopback's by which the companion may be called.
+    pub(crate) hosts: Vec<String>,
+    /// Whether this is a plain process, without isolation.
+    pub(crate) embedded: bool,
+    pub(crate) grace: Duration,
+}
+
+impl Settings {
+    /// # Errors
+    /// Outside of a container that an engine of ours started.
+    pub(crate) fn from_environment() -> Result<Self> {
+        let embedded = env::var_os("OSCTL_EMBEDDED").is_some();
+        let token = text("OSCTL_TOKEN_SHA256");
+        let off = text("OSCTL_AUTH").as_deref() == Some("off");
+        if !(embedded || is_container()) || (token.is_none() && !off) {
+            return Err(Error::usage(
+                "the companion runs inside the container",
+                "`osctl up` starts it there",
+            )
+            .into());
+        }
+        let path =
+            |name: &str, default: &str| text(name).map_or_else(|| default.into(), PathBuf::from);
+        let listen = text("OSCTL_LISTEN").and_then(|l| l.parse().ok());
+        Ok(Self {
+            listen: listen.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, 8080))),
+            run: Self::run_folder(),
+            data: path("OSCTL_DATA", "/data"),
+            body: path("OSCTL_BODY", "/opt/osctl/body"),
+            python: path("OSCTL_PYTHON", "/opt/osctl/kernel-env/bin/python"),
+            token,
+            hosts: text("OSCTL_HOSTS")
+                .unwrap_or_default()
+                .split(',')
+                .map(str::to_owned)
+                .filter(|h| !h.is_empty())
+                .collect(),
+            embedded,
+            grace: Duration::from_secs(GRACE),
+        })
+    }
+
+    pub(crate) fn run_folder() -> PathBuf {
+        text("OSCTL_RUN").map_or_else(|| "/run/osctl".into(), PathBuf::from)
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.run.join(SOCKET)
+    }
+}
+
+fn text(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|v| !v.is_empty())
+}
+
+/// Engines mark their containers.
+fn is_container() -> bool {
+    ["/.dockerenv", "/run/.containerenv"]
+        .iter()
+        .any(|mark| fs::exists(mark).unwrap_or(false))
+}

@@ -1,0 +1,316 @@
+//! Containers and their networks.
+
+use super::{Docker, cause, is_status, lost};
+use crate::engine::{Container, LogOptions, Phase};
+use crate::error::{Error, Result};
+use crate::protocol::spec::{Mount, Port, Spec};
+use bollard::container::LogOutput;
+use bollard::models::{
+    ContainerCreateBody, ContainerInspectResponse, ContainerStateStatusEnum, HealthConfig,
+    HostConfig, Mount as ApiMount, MountType, NetworkCreateRequest, PortBinding, RestartPolicy,
+    RestartPolicyNameEnum,
+};
+use bollard::query_parameters::{
+    CreateContainerOptionsBuilder, ListContainersOptionsBuilder, LogsOptionsBuilder,
+    RemoveContainerOptionsBuilder,
+};
+use futures_util::StreamExt;
+use std::collections::{BTreeMap, HashMap};
+
+const SECOND: i64 = 1_000_000_000;
+
+impl Docker {
+    pub(crate) async fn inspect(&self, name: &str) -> Result<Option<Container>> {
+        match self.api.inspect_container(name, None).await {
+            Ok(found) => Ok(Some(read(found))),
+            Err(e) if is_status(&e, 404) => Ok(None),
+            Err(e) => Err(lost("looking at the container", e)),
+        }
+    }
+
+    /// The names of the containers with that label, running or not.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn labelled(&self, label: &str) -> Result<Vec<String>> {
+        let filters = HashMap::from([("label".to_owned(), vec![label.to_owned()])]);
+        let options = ListContainersOptionsBuilder::new()
+            .all(true)
+            .filters(&filters)
+            .build();
+        let found = self
+            .api
+            .list_containers(Some(options))
+            .await
+            .map_err(|e| lost("listing containers", e))?;
+        let names = found
+            .into_iter()
+            .filter_map(|c| c.names?.into_iter().next());
+        Ok(names
+            .map(|n| n.trim_start_matches('/').to_owned())
+            .collect())
+    }
+
+    /// Which container publishes that port of the host.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn publisher(&self, port: u16) -> Result<Option<String>> {
+        let found = self
+            .api
+            .list_containers(None)
+            .await
+            .map_err(|e| lost("listing containers", e))?;
+        let owner = found.into_iter().find(|c| {
+            c.ports
+                .iter()
+                .flatten()
+                .any(|p| p.public_port == Some(port))
+        });
+        Ok(owner
+            .and_then(|c| c.names?.into_iter().next())
+            .map(|n| n.trim_start_matches('/').to_owned()))
+    }
+
+    pub(crate) async fn create(&self, spec: &Spec) -> Result<()> {
+        self.ensure_network(spec).await?;
+        let options = CreateContainerOptionsBuilder::new()
+            .name(&spec.name)
+            .build();
+        self.api
+            .create_container(Some(options), body(spec))
+            .await
+            .map_err(|e| {
+                if is_status(&e, 409) {
+                    Error::ForeignContainer {
+                        name: spec.name.clone(),
+                    }
+                    .into()
+                } else {
+                    lost("to create the container", e)
+                }
+            })?;
+        if let Err(error) = self.api.start_container(&spec.name, None).await {
+            let why = cause(&error);
+            // A container that never ran holds nothing worth keeping, and would be in the way.
+            self.remove(&spec.name).await?;
+            if why.contains("port is already allocated") || why.contains("address already in use") {
+                return Err(self.taken(spec, &why).await);
+            }
+            return Err(lost("to start the container", error));
+        }
+        Ok(())
+    }
+
+    async fn taken(&self, spec: &Spec, why: &str) -> anyhow::Error {
+        let port = spec
+            .ports
+            .iter()
+            .find(|p| why.contains(&format!(":{}", p.host)))
+            .or(spec.ports.first());
+        let Some(port) = port else {
+            return anyhow::anyhow!("{why}");
+        };
+        let owner = self.publisher(port.host).await.ok().flatten();
+        let owner = owner
+            .map(|o| format!(" by the container `{o}`"))
+            .unwrap_or_default();
+        Error::PortTaken {
+            bind: port.bind.to_string(),
+            port: port.host,
+            owner,
+        }
+        .into()
+    }
+
+    async fn ensure_network(&self, spec: &Spec) -> Result<()> {
+        match self.api.inspect_network(&spec.network, None).await {
+            Ok(_) => return Ok(()),
+            Err(e) if is_status(&e, 404) => {}
+            Err(e) => return Err(lost("looking at the network", e)),
+        }
+        let request = NetworkCreateRequest {
+            name: spec.network.clone(),
+            driver: Some("bridge".into()),
+            labels: Some(spec.labels.clone().into_iter().collect()),
+            ..Default::default()
+        };
+        match self.api.create_network(request).await {
+            Ok(_) => Ok(()),
+            Err(e) if is_status(&e, 409) => Ok(()),
+            Err(e) => Err(lost("to create the network", e)),
+        }
+    }
+
+    /// Removes a network of ours; not an error when there is none or somebody still uses it.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn remove_network(&self, name: &str) -> Result<()> {
+        match self.api.remove_network(name).await {
+            Ok(()) => Ok(()),
+            Err(e) if is_status(&e, 404) || is_status(&e, 403) => Ok(()),
+            Err(e) => Err(lost("to remove the network", e)),
+        }
+    }
+
+    pub(crate) async fn start(&self, name: &str) -> Result<()> {
+        match self.api.start_container(name, None).await {
+            Ok(()) => Ok(()),
+            Err(e) if is_status(&e, 304) => Ok(()),
+            Err(e) => Err(lost("to start the container", e)),
+        }
+    }
+
+    pub(crate) async fn stop(&self, name: &str) -> Result<()> {
+        match self.api.stop_container(name, None).await {
+            Ok(()) => Ok(()),
+            Err(e) if is_status(&e, 304) || is_status(&e, 404) => Ok(()),
+            Err(e) => Err(lost("to stop the container", e)),
+        }
+    }
+
+    pub(crate) async fn remove(&self, name: &str) -> Result<()> {
+        let options = RemoveContainerOptionsBuilder::new()
+            .force(true)
+            .v(true)
+            .build();
+        match self.api.remove_container(name, Some(options)).await {
+            Ok(()) => Ok(()),
+            Err(e) if is_status(&e, 404) => Ok(()),
+            Err(e) => Err(lost("to remove the container", e)),
+        }
+    }
+
+    pub(crate) async fn logs(
+        &self,
+        name: &str,
+        options: LogOptions,
+        each: &mut (dyn FnMut(&str) + Send),
+    ) -> Result<()> {
+        let tail = options
+            .tail
+            .map_or_else(|| "all".to_owned(), |n| n.to_string());
+        let query = LogsOptionsBuilder::new()
+            .stdout(true)
+            .stderr(true)
+            .follow(options.follow)
+            .tail(&tail)
+            .build();
+        let mut stream = std::pin::pin!(self.api.logs(name, Some(query)));
+        let mut rest = Vec::new();
+        while let Some(chunk) = stream.next().await {
+            let chunk = chunk.map_err(|e| lost("reading the log", e))?;
+            let (LogOutput::StdErr { message }
+            | LogOutput::StdOut { message }
+            | LogOutput::StdIn { message }
+            | LogOutput::Console { message }) = chunk;
+            rest.extend_from_slice(&message);
+            while let Some(end) = rest.iter().position(|b| *b == b'\n') {
+                let line: Vec<u8> = rest.drain(..=end).collect();
+                each(String::from_utf8_lossy(&line).trim_end());
+            }
+        }
+        if !rest.is_empty() {
+            each(String::from_utf8_lossy(&rest).trim_end());
+        }
+        Ok(())
+    }
+}
+
+fn read(found: ContainerInspectResponse) -> Container {
+    let state = found.state.unwrap_or_default();
+    let phase = match state.status {
+        Some(ContainerStateStatusEnum::CREATED) => Phase::Created,
+        Some(ContainerStateStatusEnum::RUNNING) => Phase::Running,
+        Some(ContainerStateStatusEnum::RESTARTING) => Phase::Restarting,
+        Some(ContainerStateStatusEnum::PAUSED) => Phase::Paused,
+        _ => Phase::Stopped,
+    };
+    let exit = (phase == Phase::Stopped || phase == Phase::Restarting).then(|| {
+        let code = state.exit_code.unwrap_or_default();
+        match (state.oom_killed, state.error.filter(|e| !e.is_empty())) {
+            (Some(true), _) => format!("it ran out of memory (exit code {code})"),
+            (_, Some(error)) => error,
+            _ => format!("it ended with exit code {code}"),
+        }
+    });
+    let labels = found.config.and_then(|c| c.labels).unwrap_or_default();
+    Container {
+        phase,
+        image: found.image.unwrap_or_default(),
+        labels: labels.into_iter().collect(),
+        exit,
+    }
+}
+
+fn body(spec: &Spec) -> ContainerCreateBody {
+    let env = spec.env.0.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    let user = format!("{}:{}", spec.workload.uid, spec.workload.gid);
+    let test = [vec!["CMD".to_owned()], spec.health_check.clone()].concat();
+    ContainerCreateBody {
+        hostname: Some(spec.hostname.clone()),
+        user: Some(user),
+        image: Some(spec.image.clone()),
+        env: Some(env),
+        labels: Some(spec.labels.clone().into_iter().collect()),
+        exposed_ports: Some(spec.ports.iter().map(inside).collect()),
+        stop_timeout: Some(spec.stop_timeout.into()),
+        healthcheck: Some(HealthConfig {
+            test: Some(test),
+            interval: Some(15 * SECOND),
+            timeout: Some(5 * SECOND),
+            start_period: Some(30 * SECOND),
+            retries: Some(3),
+            ..Default::default()
+        }),
+        host_config: Some(host_config(spec)),
+        ..Default::default()
+    }
+}
+
+fn host_config(spec: &Spec) -> HostConfig {
+    let mut published: BTreeMap<String, Vec<PortBinding>> = BTreeMap::new();
+    for port in &spec.ports {
+        published
+            .entry(inside(port))
+            .or_default()
+            .push(PortBinding {
+                host_ip: Some(port.bind.to_string()),
+                host_port: Some(port.host.to_string()),
+            });
+    }
+    HostConfig {
+        network_mode: Some(spec.network.clone()),
+        mounts: Some(spec.mounts.iter().map(mount).collect()),
+        port_bindings: Some(published.into_iter().map(|(k, v)| (k, Some(v))).collect()),
+        restart_policy: Some(RestartPolicy {
+            name: Some(RestartPolicyNameEnum::UNLESS_STOPPED),
+            maximum_retry_count: None,
+        }),
+        cap_drop: Some(vec!["ALL".into()]),
+        cap_add: Some(spec.capabilities.clone()),
+        security_opt: Some(spec.security.clone()),
+        nano_cpus: spec.limits.cpus.map(|c| (c * 1e9) as i64),
+        memory: spec.limits.memory.map(|m| m as i64),
+        // Swap beyond the limit would only make a runaway slower to end.
+        memory_swap: spec.limits.memory.map(|m| m as i64),
+        pids_limit: Some(spec.limits.pids.into()),
+        shm_size: Some(spec.limits.shm as i64),
+        ..Default::default()
+    }
+}
+
+fn inside(port: &Port) -> String {
+    format!("{}/tcp", port.container)
+}
+
+fn mount(mount: &Mount) -> ApiMount {
+    ApiMount {
+        typ: Some(MountType::BIND),
+        source: Some(mount.host.display().to_string()),
+        target: Some(mount.container.clone()),
+        read_only: Some(mount.read_only),
+        ..Default::default()
+    }
+}

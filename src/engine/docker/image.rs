@@ -1,0 +1,311 @@
+//! Images: pulled, imported, built.
+
+use super::{Docker, cause, is_status, lost};
+use crate::engine::Progress;
+use crate::error::{Error, Result};
+use bollard::moby::buildkit::v1::StatusResponse;
+use bollard::models::{BuildInfo, BuildInfoAux};
+use bollard::query_parameters::{
+    BuildImageOptionsBuilder, BuilderVersion, CreateImageOptionsBuilder, RemoveImageOptionsBuilder,
+};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+
+/// Lines of a failed build's output that go with the error.
+const LOG_LINES: usize = 20;
+
+/// An image that exists.
+#[derive(Debug, Clone)]
+pub(crate) struct Image {
+    pub(crate) id: String,
+    pub(crate) labels: HashMap<String, String>,
+    /// Bytes.
+    pub(crate) size: u64,
+}
+
+/// What to build an image from.
+#[derive(Debug, Clone)]
+pub(crate) struct Build {
+    pub(crate) tag: String,
+    /// A tar archive with the `Dockerfile` at its root.
+    pub(crate) context: Bytes,
+    /// The same for builders without BuildKit.
+    pub(crate) classic_context: Bytes,
+    pub(crate) args: BTreeMap<String, String>,
+    pub(crate) labels: BTreeMap<String, String>,
+}
+
+impl Docker {
+    /// The image of that name, if there is one.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn image(&self, name: &str) -> Result<Option<Image>> {
+        match self.api.inspect_image(name).await {
+            Ok(found) => Ok(Some(Image {
+                id: found.id.unwrap_or_default(),
+                labels: found.config.and_then(|c| c.labels).unwrap_or_default(),
+                size: found
+                    .size
+                    .unwrap_or_default()
+                    .try_into()
+                    .unwrap_or_default(),
+            })),
+            Err(e) if is_status(&e, 404) => Ok(None),
+            Err(e) => Err(lost("looking at the image", e)),
+        }
+    }
+
+    /// Pulls an image from its registry.
+    ///
+    /// # Errors
+    /// The reason in the engine's words, when it can't be had.
+    pub(crate) async fn pull(
+        &self,
+        name: &str,
+        progress: &dyn Progress,
+    ) -> std::result::Result<(), String> {
+        let (image, tag) = name.rsplit_once(':').unwrap_or((name, "latest"));
+        let options = CreateImageOptionsBuilder::new()
+            .from_image(image)
+            .tag(tag)
+            .build();
+        let mut stream = self.api.create_image(Some(options), None, None);
+        let mut layers: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+        while let Some(info) = stream.next().await {
+            let info = info.map_err(|e| cause(&e))?;
+            let Some((id, detail)) = info.id.zip(info.progress_detail) else {
+                continue;
+            };
+            if let Some((current, total)) = detail.current.zip(detail.total) {
+                layers.insert(
+                    id,
+                    (
+                        current.try_into().unwrap_or(0),
+                        total.try_into().unwrap_or(0),
+                    ),
+                );
+                let (done, all) = layers
+                    .values()
+                    .fold((0, 0), |(d, t), (c, a)| (d + c, t + a));
+                progress.amount(&format!("pulling {name}"), done, Some(all));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes an image of one layer from a tar archive of a root folder.
+    ///
+    /// # Errors
+    /// When the engine refuses it or goes away.
+    pub(crate) async fn import(
+        &self,
+        name: &str,
+        archive: impl Stream<Item = Bytes> + Send + 'static,
+    ) -> Result<()> {
+        let (image, tag) = name.rsplit_once(':').unwrap_or((name, "latest"));
+        let options = CreateImageOptionsBuilder::new()
+            .from_src("-")
+            .repo(image)
+            .tag(tag)
+            .build();
+        let mut stream =
+            self.api
+                .create_image(Some(options), Some(bollard::body_stream(archive)), None);
+        while let Some(info) = stream.next().await {
+            info.map_err(|e| lost("importing the base image", e))?;
+        }
+        Ok(())
+    }
+
+    /// Removes an image; not an error when there is none or a container needs it.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn remove_image(&self, name: &str) -> Result<()> {
+        let options = RemoveImageOptionsBuilder::new().build();
+        match self.api.remove_image(name, Some(options), None).await {
+            Ok(_) => Ok(()),
+            Err(e) if is_status(&e, 404) || is_status(&e, 409) => Ok(()),
+            Err(e) => Err(lost("to remove the image", e)),
+        }
+    }
+
+    /// Builds with BuildKit, or with the classic builder where the engine has no other.
+    ///
+    /// # Errors
+    /// [`Error::BuildFailed`] with the end of the output, [`Error::DiskFull`], or a lost engine.
+    pub(crate) async fn build(&self, build: &Build, progress: &dyn Progress) -> Result<()> {
+        match self
+            .build_with(build, BuilderVersion::BuilderBuildKit, progress)
+            .await
+        {
+            Err(error) if is_without_buildkit(&error) => {
+                progress.log("the engine has no BuildKit, using its classic builder");
+                self.build_with(build, BuilderVersion::BuilderV1, progress)
+                    .await
+            }
+            done => done,
+        }
+    }
+
+    async fn build_with(
+        &self,
+        build: &Build,
+        builder: BuilderVersion,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let buildkit = builder == BuilderVersion::BuilderBuildKit;
+        let context = if buildkit {
+            &build.context
+        } else {
+            &build.classic_context
+        };
+        let args: HashMap<_, _> = build.args.clone().into_iter().collect();
+        let labels: HashMap<_, _> = build.labels.clone().into_iter().collect();
+        let mut options = BuildImageOptionsBuilder::new()
+            .t(&build.tag)
+            .buildargs(&args)
+            .labels(&labels)
+            .rm(true)
+            .forcerm(true)
+            .version(builder);
+        if buildkit {
+            options = options.session(&session()?);
+        }
+        let mut trace = Trace::default();
+        let stream = self.api.build_image(
+            options.build(),
+            None,
+            Some(bollard::body_full(context.clone())),
+        );
+        let mut stream = std::pin::pin!(stream);
+        while let Some(info) = stream.next().await {
+            match info {
+                Ok(info) => trace.read(info, progress),
+                Err(error) => return Err(trace.failure(error)),
+            }
+        }
+        match trace.error.take() {
+            Some(why) => Err(Error::BuildFailed {
+                why,
+                log: trace.log.into(),
+            }
+            .into()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// BuildKit wants a session of its own for each build.
+fn session() -> Result<String> {
+    let mut bytes = [0u8; 16];
+    getrandom::fill(&mut bytes).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
+    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
+}
+
+fn is_without_buildkit(error: &anyhow::Error) -> bool {
+    let text = error.to_string();
+    [
+        "buildkit not supported",
+        "BuildKit is not supported",
+        "version \"2\"",
+        "unsupported builder",
+    ]
+    .iter()
+    .any(|sign| text.contains(sign))
+}
+
+/// What the builder says, as steps and a log.
+#[derive(Debug, Default)]
+struct Trace {
+    log: VecDeque<String>,
+    steps: HashSet<String>,
+    names: HashMap<String, String>,
+    error: Option<String>,
+}
+
+impl Trace {
+    fn read(&mut self, info: BuildInfo, progress: &dyn Progress) {
+        if let Some(text) = info.stream {
+            self.lines(&text, progress);
+        }
+        if let Some(BuildInfoAux::BuildKit(status)) = info.aux {
+            self.status(status, progress);
+        }
+    }
+
+    fn status(&mut self, status: StatusResponse, progress: &dyn Progress) {
+        for vertex in status.vertexes {
+            self.names
+                .insert(vertex.digest.clone(), vertex.name.clone());
+            // "[internal] load …" and "exporting …" are not steps of the person's Dockerfile.
+            let name = vertex.name.as_str();
+            if vertex.started.is_some()
+                && vertex.completed.is_none()
+                && !name.starts_with("[internal]")
+            {
+                progress.step(&format!("building: {}", short(name)));
+            }
+            if vertex.completed.is_some() && self.steps.insert(vertex.digest) {
+                progress.log(&format!(
+                    "{}{}",
+                    if vertex.cached { "cached " } else { "" },
+                    short(name)
+                ));
+            }
+            if !vertex.error.is_empty() {
+                self.error = Some(format!("{}: {}", short(name), vertex.error));
+            }
+        }
+        for log in status.logs {
+            self.lines(&String::from_utf8_lossy(&log.msg), progress);
+        }
+    }
+
+    fn lines(&mut self, text: &str, progress: &dyn Progress) {
+        for line in text.lines().map(str::trim_end).filter(|l| !l.is_empty()) {
+            if let Some(step) = line.strip_prefix("Step ") {
+                progress.step(&format!("building: {}", short(step)));
+            }
+            progress.log(line);
+            if self.log.len() == LOG_LINES {
+                self.log.pop_front();
+            }
+            self.log.push_back(line.to_owned());
+        }
+    }
+
+    fn failure(self, error: bollard::errors::Error) -> anyhow::Error {
+        let full = self
+            .log
+            .iter()
+            .chain(&self.error)
+            .any(|line| line.to_lowercase().contains("no space left on device"));
+        match error {
+            _ if full => Error::DiskFull { why: cause(&error) }.into(),
+            bollard::errors::Error::DockerStreamError { .. }
+            | bollard::errors::Error::DockerResponseServerError { .. }
+                if !cause(&error).contains("no space left") =>
+            {
+                let why = self.error.unwrap_or_else(|| cause(&error));
+                Error::BuildFailed {
+                    why,
+                    log: self.log.into(),
+                }
+                .into()
+            }
+            _ => lost("building the image", error),
+        }
+    }
+}
+
+/// A step's name on one line of a terminal.
+fn short(name: &str) -> String {
+    let line = name.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(100) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
+}

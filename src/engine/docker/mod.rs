@@ -1,0 +1,157 @@
+//! Docker, and what speaks its API. The only place that names bollard.
+
+mod address;
+mod container;
+mod image;
+
+pub(crate) use image::{Build, Image};
+
+use crate::error::{Error, Result};
+use address::Address;
+use bollard::API_DEFAULT_VERSION;
+use bollard::errors::Error as ApiError;
+use std::path::Path;
+use std::time::Duration;
+
+/// Seconds until a request without an answer counts as lost; imports and stops take long.
+const TIMEOUT: u64 = 600;
+
+/// A connection to an engine that answered.
+#[derive(Debug, Clone)]
+pub(crate) struct Docker {
+    api: bollard::Docker,
+    address: Address,
+    version: String,
+}
+
+impl Docker {
+    /// The engine of the person's choice, else the first usual one that answers.
+    ///
+    /// # Errors
+    /// When the chosen one does not answer, or none does: [`Error::NoEngine`].
+    pub(crate) async fn find(home: &Path, hint: &str) -> Result<Self> {
+        let candidates = Address::candidates(home)?;
+        let mut tried = Vec::new();
+        for address in candidates {
+            match Self::connect(address.clone()).await {
+                Ok(docker) => return Ok(docker),
+                Err(why) if address.chosen => {
+                    return Err(Error::EngineUnreachable {
+                        address: address.url,
+                        why,
+                    }
+                    .into());
+                }
+                Err(_) => tried.push(address.url),
+            }
+        }
+        Err(Error::NoEngine {
+            tried: format!("tried {}", tried.join(", ")),
+            hint: hint.into(),
+        }
+        .into())
+    }
+
+    async fn connect(address: Address) -> std::result::Result<Self, String> {
+        let api = open(&address).map_err(|e| e.to_string())?;
+        let version = tokio::time::timeout(Duration::from_secs(10), api.version())
+            .await
+            .map_err(|_| "no answer within 10 s".to_string())?
+            .map_err(|e| cause(&e))?;
+        // Old and new engines are met at the newest version that both sides know.
+        let api = api.negotiate_version().await.map_err(|e| cause(&e))?;
+        Ok(Self {
+            api,
+            address,
+            version: version.version.unwrap_or_default(),
+        })
+    }
+
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The engine's own version.
+    pub(crate) fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// The architecture of the containers it runs, as Docker names it.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn architecture(&self) -> Result<String> {
+        let version = self
+            .api
+            .version()
+            .await
+            .map_err(|e| lost("asking for its version", e))?;
+        Ok(version.arch.unwrap_or_default())
+    }
+}
+
+fn open(address: &Address) -> std::result::Result<bollard::Docker, ApiError> {
+    let url = address.url.as_str();
+    if let Some(folder) = &address.certificates {
+        let (key, cert, ca) = (
+            folder.join("key.pem"),
+            folder.join("cert.pem"),
+            folder.join("ca.pem"),
+        );
+        return bollard::Docker::connect_with_ssl(
+            url,
+            &key,
+            &cert,
+            &ca,
+            TIMEOUT,
+            API_DEFAULT_VERSION,
+        );
+    }
+    if url.starts_with("tcp://") || url.starts_with("http://") {
+        return bollard::Docker::connect_with_http(url, TIMEOUT, API_DEFAULT_VERSION);
+    }
+    if url.starts_with("ssh://") {
+        let why = "osctl does not tunnel: `ssh -NL /tmp/docker.sock:/var/run/docker.sock HOST`, then DOCKER_HOST=unix:///tmp/docker.sock";
+        return Err(ApiError::UnsupportedURISchemeError { uri: why.into() });
+    }
+    bollard::Docker::connect_with_socket(url, TIMEOUT, API_DEFAULT_VERSION)
+}
+
+/// The innermost reason, which is the one that tells.
+fn cause(error: &ApiError) -> String {
+    let mut inner: &dyn std::error::Error = error;
+    while let Some(source) = inner.source() {
+        inner = source;
+    }
+    match error {
+        ApiError::DockerResponseServerError { message, .. } => message.clone(),
+        ApiError::DockerStreamError { error } => error.trim().to_owned(),
+        _ => inner.to_string(),
+    }
+}
+
+/// What an API error means for the person.
+fn lost(doing: &str, error: ApiError) -> anyhow::Error {
+    let why = cause(&error);
+    if why.contains("no space left on device") {
+        return Error::DiskFull { why }.into();
+    }
+    match error {
+        ApiError::DockerResponseServerError { .. } | ApiError::DockerStreamError { .. } => {
+            Error::precondition(
+                format!("the engine refused {doing}: {why}"),
+                "`osctl doctor` tells what is wrong",
+            )
+            .into()
+        }
+        _ => Error::EngineLost {
+            doing: doing.into(),
+            why,
+        }
+        .into(),
+    }
+}
+
+fn is_status(error: &ApiError, wanted: u16) -> bool {
+    matches!(error, ApiError::DockerResponseServerError { status_code, .. } if *status_code == wanted)
+}

@@ -1,0 +1,328 @@
+//! The companion as a plain process of this machine, for those without Docker. No isolation.
+//!
+//! A "container" is a folder here: its specification, the process's id, its log. The virtual
+//! environment is shared by all of the same requirements.
+
+use super::{Container, LogOptions, Phase, Progress};
+use crate::error::{Error, Result};
+use crate::protocol::spec::Spec;
+use anyhow::Context;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+use tokio::process::Command;
+
+const POLL: Duration = Duration::from_millis(50);
+
+/// Where the plain processes' folders lie.
+#[derive(Debug, Clone)]
+pub(crate) struct Embedded {
+    root: PathBuf,
+}
+
+impl Embedded {
+    pub(crate) fn new(state: &Path) -> Self {
+        Self {
+            root: state.join("embedded"),
+        }
+    }
+
+    /// Whether this machine's Python can make environments.
+    pub(crate) async fn has_python() -> bool {
+        let mut probe = Command::new("python3");
+        probe.args([
+            "-c",
+            "import ensurepip, venv, sys; sys.exit(sys.version_info < (3, 11))",
+        ]);
+        quiet(probe).await.is_ok()
+    }
+
+    fn folder(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// Writes the body and makes its Python environment, when either is not there yet. Returns
+    /// what takes the place of an image: the environment's folder.
+    ///
+    /// # Errors
+    /// When Python is missing or its packages can't be installed.
+    pub(crate) async fn prepare(
+        &self,
+        name: &str,
+        body: &BTreeMap<String, Vec<u8>>,
+        progress: &dyn Progress,
+    ) -> Result<String> {
+        let place = self.folder(name).join("body");
+        match fs::remove_dir_all(&place) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e.into()),
+            _ => {}
+        }
+        for (path, content) in body {
+            let path = place.join(path);
+            fs::create_dir_all(path.parent().context("a file has a folder")?)?;
+            fs::write(path, content)?;
+        }
+        let requirements = body
+            .get("requirements/kernel.txt")
+            .context("the body has no requirements/kernel.txt")?;
+        let digest: String = Sha256::digest(requirements)
+            .iter()
+            .take(6)
+            .map(|b| format!("{b:02x}"))
+            .collect();
+        let environment = self.root.join(format!("venv-{digest}"));
+        if !environment.join("ready").exists() {
+            make_environment(
+                &environment,
+                &place.join("requirements/kernel.txt"),
+                progress,
+            )
+            .await?;
+            fs::write(environment.join("ready"), "")?;
+        }
+        Ok(environment.display().to_string())
+    }
+
+    pub(super) fn inspect(&self, name: &str) -> Result<Option<Container>> {
+        let Some(spec) = self.spec(name)? else {
+            return Ok(None);
+        };
+        let running = self.process(name).is_some();
+        let exit = (!running).then(|| {
+            format!(
+                "the process ended; its log is `{}`",
+                self.log(name).display()
+            )
+        });
+        let phase = if running {
+            Phase::Running
+        } else {
+            Phase::Stopped
+        };
+        Ok(Some(Container {
+            phase,
+            image: spec.image,
+            labels: spec.labels,
+            exit,
+        }))
+    }
+
+    pub(super) fn create(&self, spec: &Spec) -> Result<()> {
+        let folder = self.folder(&spec.name);
+        fs::create_dir_all(&folder)?;
+        write_private(&folder.join("spec.json"), &serde_json::to_vec(spec)?)?;
+        self.start(&spec.name)
+    }
+
+    pub(super) fn start(&self, name: &str) -> Result<()> {
+        if self.process(name).is_some() {
+            return Ok(());
+        }
+        let spec = self
+            .spec(name)?
+            .with_context(|| format!("`{name}` does not exist"))?;
+        let folder = self.folder(name);
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.log(name))?;
+        let mut command = std::process::Command::new(std::env::current_exe()?);
+        command
+            .arg("companion")
+            .envs(&spec.env.0)
+            .envs(places(&spec, &folder)?);
+        command
+            .current_dir(mounted(&spec, "/repo")?)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        let child = command.spawn().context("starting the companion")?;
+        let pid = child.id();
+        fs::write(
+            folder.join("pid"),
+            format!("{pid} {}", started(pid).unwrap_or_default()),
+        )?;
+        Ok(())
+    }
+
+    pub(super) async fn stop(&self, name: &str) -> Result<()> {
+        let Some(pid) = self.process(name) else {
+            return Ok(());
+        };
+        let grace = self.spec(name)?.map_or(10, |s| s.stop_timeout);
+        signal(pid, false);
+        let deadline = Instant::now() + Duration::from_secs(grace.into());
+        while self.process(name).is_some() {
+            if Instant::now() > deadline {
+                signal(pid, true);
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn remove(&self, name: &str) -> Result<()> {
+        self.stop(name).await?;
+        match fs::remove_dir_all(self.folder(name)) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e.into()),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) async fn logs(
+        &self,
+        name: &str,
+        options: LogOptions,
+        each: &mut (dyn FnMut(&str) + Send),
+    ) -> Result<()> {
+        let path = self.log(name);
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        let skipped = options.tail.map_or(0, |n| lines.len().saturating_sub(n));
+        lines.iter().skip(skipped).for_each(|line| each(line));
+        let mut offset = text.len();
+        while options.follow && self.process(name).is_some() {
+            tokio::time::sleep(POLL * 4).await;
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            let Some(fresh) = text.get(offset..) else {
+                offset = 0;
+                continue;
+            };
+            // A line without its end is still being written.
+            let whole = fresh.rfind('\n').map_or(0, |end| end + 1);
+            fresh[..whole].lines().for_each(&mut *each);
+            offset += whole;
+        }
+        Ok(())
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.folder(name).join("companion.log")
+    }
+
+    fn spec(&self, name: &str) -> Result<Option<Spec>> {
+        match fs::read(self.folder(name).join("spec.json")) {
+            Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// The id of the companion's process while it lives; a reused id does not count.
+    fn process(&self, name: &str) -> Option<u32> {
+        let text = fs::read_to_string(self.folder(name).join("pid")).ok()?;
+        let (pid, start) = text.trim().split_once(' ')?;
+        let pid = pid.parse().ok()?;
+        (started(pid)?.to_string() == start).then_some(pid)
+    }
+}
+
+/// The variables that tell the companion its places on this machine.
+fn places(spec: &Spec, folder: &Path) -> Result<Vec<(&'static str, String)>> {
+    let listen = spec
+        .ports
+        .iter()
+        .find(|p| p.container == 8080)
+        .context("the specification has no port 8080")?;
+    let environment = Path::new(&spec.image);
+    let data = mounted(spec, "/data")?;
+    let text = |path: PathBuf| path.display().to_string();
+    Ok(vec![
+        ("OSCTL_EMBEDDED", "1".into()),
+        ("OSCTL_LISTEN", format!("{}:{}", listen.bind, listen.host)),
+        ("OSCTL_RUN", text(folder.join("run"))),
+        ("OSCTL_DATA", text(data.clone())),
+        ("OSCTL_BODY", text(folder.join("body"))),
+        ("OSCTL_PYTHON", text(environment.join("bin/python"))),
+        ("OSCTL_PACKAGES", text(data.join("packages/embedded"))),
+    ])
+}
+
+fn mounted(spec: &Spec, container: &str) -> Result<PathBuf> {
+    let mount = spec.mounts.iter().find(|m| m.container == container);
+    mount
+        .map(|m| m.host.clone())
+        .with_context(|| format!("the specification mounts nothing on {container}"))
+}
+
+async fn make_environment(
+    environment: &Path,
+    requirements: &Path,
+    progress: &dyn Progress,
+) -> Result<()> {
+    let hint = "`apt-get install -y python3 python3-venv`, or another Python from 3.11 on";
+    progress.step("making a Python environment");
+    let mut venv = Command::new("python3");
+    venv.args(["-m", "venv", "--clear"]).arg(environment);
+    quiet(venv).await.map_err(|why| {
+        Error::precondition(format!("Python can't make an environment: {why}"), hint)
+    })?;
+    progress.step("installing the kernel's packages");
+    let mut pip = Command::new(environment.join("bin/python"));
+    pip.args(["-m", "pip", "install", "--quiet", "--require-hashes", "-r"])
+        .arg(requirements);
+    quiet(pip).await.map_err(|why| {
+        Error::precondition(
+            format!("the kernel's packages can't be installed: {why}"),
+            "`python3 --version` must be 3.11 or later",
+        )
+    })?;
+    Ok(())
+}
+
+/// Runs to the end; an error is the last line that was said.
+async fn quiet(mut command: Command) -> std::result::Result<(), String> {
+    command.stdin(Stdio::null()).kill_on_drop(true);
+    let output = command.output().await.map_err(|e| e.to_string())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    Err(said
+        .lines()
+        .rfind(|l| !l.trim().is_empty())
+        .unwrap_or("it said nothing")
+        .trim()
+        .to_owned())
+}
+
+/// When a process started, in clock ticks since boot: with the id, this names a process for ever.
+#[cfg(target_os = "linux")]
+fn started(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    (*fields.first()? != "Z").then_some(())?;
+    fields.get(19)?.parse().ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn started(_pid: u32) -> Option<u64> {
+    None
+}
+
+#[cfg(unix)]
+fn signal(pid: u32, kill: bool) {
+    use nix::sys::signal::{Signal, kill as send};
+    let signal = if kill {
+        Signal::SIGKILL
+    } else {
+        Signal::SIGTERM
+    };
+    // Gone already is what was wanted.
+    let _ = send(nix::unistd::Pid::from_raw(pid.cast_signed()), signal);
+}
+
+#[cfg(not(unix))]
+fn signal(_pid: u32, _kill: bool) {}
+
+fn write_private(path: &Path, content: &[u8]) -> Result<()> {
+    let folder = path.parent().context("a file has a folder")?;
+    let file = tempfile::NamedTempFile::new_in(folder)?;
+    fs::write(file.path(), content)?;
+    file.persist(path)?;
+    Ok(())
+}

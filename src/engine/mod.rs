@@ -1,0 +1,141 @@
+//! Where bodies run: a container engine, or plain processes of this machine.
+//!
+//! An [`Engine`] takes a [`Spec`] and says what became of it. It owns no policy: what to build,
+//! when to replace and what to tell people is decided by `host` and `keeper`.
+
+mod docker;
+mod embedded;
+
+pub(crate) use docker::{Build, Docker, Image};
+pub(crate) use embedded::Embedded;
+
+use crate::error::Result;
+use crate::protocol::spec::Spec;
+use std::collections::BTreeMap;
+
+/// Who is told how the work goes.
+pub(crate) trait Progress: Send + Sync {
+    /// What is done now.
+    fn step(&self, what: &str);
+    /// How far it is, in bytes.
+    fn amount(&self, what: &str, done: u64, total: Option<u64>);
+    /// A line of detail, for those who asked for it.
+    fn log(&self, line: &str);
+}
+
+/// The engines there are.
+#[derive(Debug, Clone)]
+pub(crate) enum Engine {
+    Docker(Docker),
+    Embedded(Embedded),
+}
+
+/// How a container stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Made and never started: what an interrupted `up` leaves.
+    Created,
+    Running,
+    Restarting,
+    Paused,
+    Stopped,
+}
+
+/// A container that exists.
+#[derive(Debug, Clone)]
+pub(crate) struct Container {
+    pub(crate) phase: Phase,
+    pub(crate) image: String,
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Why it ended, when it did.
+    pub(crate) exit: Option<String>,
+}
+
+/// Lines of a log.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LogOptions {
+    pub(crate) follow: bool,
+    /// The last so many; `None` is all.
+    pub(crate) tail: Option<usize>,
+}
+
+impl Engine {
+    /// How people call it.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Docker(_) => "docker",
+            Self::Embedded(_) => "embedded",
+        }
+    }
+
+    /// The container of that name, if there is one.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn inspect(&self, name: &str) -> Result<Option<Container>> {
+        match self {
+            Self::Docker(docker) => docker.inspect(name).await,
+            Self::Embedded(embedded) => embedded.inspect(name),
+        }
+    }
+
+    /// Creates the container and starts it.
+    ///
+    /// # Errors
+    /// When the engine refuses; nothing is left behind then.
+    pub(crate) async fn create(&self, spec: &Spec) -> Result<()> {
+        match self {
+            Self::Docker(docker) => docker.create(spec).await,
+            Self::Embedded(embedded) => embedded.create(spec),
+        }
+    }
+
+    /// Starts a container that is stopped.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub(crate) async fn start(&self, name: &str) -> Result<()> {
+        match self {
+            Self::Docker(docker) => docker.start(name).await,
+            Self::Embedded(embedded) => embedded.start(name),
+        }
+    }
+
+    /// Stops it and waits until it has ended.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub(crate) async fn stop(&self, name: &str) -> Result<()> {
+        match self {
+            Self::Docker(docker) => docker.stop(name).await,
+            Self::Embedded(embedded) => embedded.stop(name).await,
+        }
+    }
+
+    /// Removes it, running or not. Not an error when there is none.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub(crate) async fn remove(&self, name: &str) -> Result<()> {
+        match self {
+            Self::Docker(docker) => docker.remove(name).await,
+            Self::Embedded(embedded) => embedded.remove(name).await,
+        }
+    }
+
+    /// Hands each line of the container's log to `each`, until its end or, following, for ever.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn logs(
+        &self,
+        name: &str,
+        options: LogOptions,
+        each: &mut (dyn FnMut(&str) + Send),
+    ) -> Result<()> {
+        match self {
+            Self::Docker(docker) => docker.logs(name, options, each).await,
+            Self::Embedded(embedded) => embedded.logs(name, options, each).await,
+        }
+    }
+}

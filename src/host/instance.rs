@@ -1,0 +1,308 @@
+//! One instance: its names, its folder with record and token, its lock.
+//!
+//! The default instance is `default`; another one's name is appended to everything it owns.
+
+use super::folders::Folders;
+use crate::config::{EngineChoice, Ports};
+use crate::error::{Error, Result};
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fs::{self, File, TryLockError};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// The instance that is meant when none is named.
+pub(crate) const DEFAULT: &str = "default";
+
+/// Label of containers and networks: the instance they belong to.
+pub(crate) const LABEL: &str = "osctl.instance";
+
+#[derive(Debug, Clone)]
+pub(crate) struct Instance {
+    pub(crate) name: String,
+    folder: PathBuf,
+    home: PathBuf,
+}
+
+/// What the first `up` fixed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(crate) project: PathBuf,
+    pub(crate) engine: EngineChoice,
+    pub(crate) ports: Ports,
+}
+
+/// Held while an instance is changed.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    _file: File,
+}
+
+impl Instance {
+    /// # Errors
+    /// When the name can't be part of a container's.
+    pub(crate) fn new(name: &str, folders: &Folders) -> Result<Self> {
+        let fits = name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
+            && name.len() <= 40
+            && name
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_');
+        if !fits {
+            return Err(Error::usage(
+                format!("`{name}` can't be the name of an instance"),
+                "use lower-case letters, digits, `-` and `_`, 40 at most",
+            )
+            .into());
+        }
+        Ok(Self {
+            name: name.into(),
+            folder: folders.state.join(name),
+            home: folders.home.clone(),
+        })
+    }
+
+    /// The instances that were ever up, by name.
+    ///
+    /// # Errors
+    /// When the state folder can't be read.
+    pub(crate) fn all(folders: &Folders) -> Result<Vec<Self>> {
+        let entries = match fs::read_dir(&folders.state) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(e).context("reading the state folder"),
+        };
+        let mut all = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            if entry.path().join("instance.json").is_file() {
+                all.push(Self::new(&entry.file_name().to_string_lossy(), folders)?);
+            }
+        }
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(all)
+    }
+
+    fn suffixed(&self, base: &str) -> String {
+        if self.name == DEFAULT {
+            base.into()
+        } else {
+            format!("{base}-{}", self.name)
+        }
+    }
+
+    pub(crate) fn container(&self) -> String {
+        self.suffixed("os-host")
+    }
+
+    pub(crate) fn network(&self) -> String {
+        self.suffixed("osctl")
+    }
+
+    pub(crate) fn image(&self) -> String {
+        self.suffixed("os")
+    }
+
+    /// `osctl VERB` for this instance, to be put into hints.
+    pub(crate) fn command(&self, verb: &str) -> String {
+        if self.name == DEFAULT {
+            format!("osctl {verb}")
+        } else {
+            format!("osctl --instance {} {verb}", self.name)
+        }
+    }
+
+    /// The home folder of the person it belongs to.
+    pub(crate) fn home(&self) -> &Path {
+        &self.home
+    }
+
+    /// Files that stay, `/root/host` inside.
+    pub(crate) fn files(&self) -> PathBuf {
+        self.home
+            .join("projects")
+            .join(self.suffixed("docker_persistence"))
+    }
+
+    /// State that stays, `/data` inside.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.home.join(self.suffixed(".mcp-state"))
+    }
+
+    pub(crate) fn token_file(&self) -> PathBuf {
+        self.folder.join("token")
+    }
+
+    /// # Errors
+    /// When the record exists and can't be read.
+    pub(crate) fn record(&self) -> Result<Option<Record>> {
+        let path = self.folder.join("instance.json");
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(e).with_context(|| format!("reading `{}`", path.display())),
+        };
+        let record = serde_json::from_slice(&text).map_err(|e| {
+            let hint = format!("remove it and run `{}` again", self.command("up"));
+            Error::precondition(format!("`{}` can't be read: {e}", path.display()), hint)
+        })?;
+        Ok(Some(record))
+    }
+
+    /// # Errors
+    /// When the state folder can't be written.
+    pub(crate) fn save(&self, record: &Record) -> Result<()> {
+        write_private(
+            &self.folder.join("instance.json"),
+            &serde_json::to_vec_pretty(record)?,
+        )
+    }
+
+    /// Forgets everything of the host's side; the person's files stay.
+    ///
+    /// # Errors
+    /// When something can't be removed.
+    pub(crate) fn forget(&self) -> Result<()> {
+        for folder in [self.data(), self.folder.clone()] {
+            match fs::remove_dir_all(&folder) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Error::precondition(
+                        format!("`{}` can't be removed: {e}", folder.display()),
+                        format!("`sudo rm -r {}`", folder.display()),
+                    )
+                    .into());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The token, when the instance was ever up.
+    ///
+    /// # Errors
+    /// When the file exists and can't be read.
+    pub(crate) fn token(&self) -> Result<Option<String>> {
+        match fs::read_to_string(self.token_file()) {
+            Ok(token) => Ok(Some(token.trim().to_owned())),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e).with_context(|| format!("reading `{}`", self.token_file().display())),
+        }
+    }
+
+    /// The token, made at the first call and kept.
+    ///
+    /// # Errors
+    /// When the state folder can't be written.
+    pub(crate) fn ensure_token(&self) -> Result<String> {
+        if let Some(token) = self.token()?.filter(|t| !t.is_empty()) {
+            return Ok(token);
+        }
+        let mut secret = [0u8; 32];
+        getrandom::fill(&mut secret).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
+        let token = format!("osctl_{}", hex(&secret));
+        write_private(&self.token_file(), token.as_bytes())?;
+        Ok(token)
+    }
+
+    /// # Errors
+    /// [`Error::Locked`] while another osctl works on it.
+    pub(crate) fn lock(&self) -> Result<Lock> {
+        fs::create_dir_all(&self.folder)?;
+        let file = File::create(self.folder.join("lock"))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Lock { _file: file }),
+            Err(TryLockError::WouldBlock) => Err(Error::Locked {
+                instance: self.name.clone(),
+            }
+            .into()),
+            Err(TryLockError::Error(e)) => Err(e.into()),
+        }
+    }
+}
+
+/// The digest of a token, which is all that the container gets.
+pub(crate) fn fingerprint(token: &str) -> String {
+    hex(&Sha256::digest(token.as_bytes()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Written beside and renamed, readable by the owner alone.
+pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<()> {
+    let folder = path.parent().context("a file has a folder")?;
+    fs::create_dir_all(folder)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(content)?;
+    file.as_file().sync_all()?;
+    file.persist(path)
+        .with_context(|| format!("writing `{}`", path.display()))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Instance, fingerprint};
+    use crate::error::Error;
+    use crate::host::folders::Folders;
+
+    fn folders(home: &std::path::Path) -> Folders {
+        Folders {
+            home: home.into(),
+            config: home.join("c"),
+            state: home.join("s"),
+        }
+    }
+
+    #[test]
+    fn another_instance_has_names_and_folders_beside_the_default_ones() {
+        let home = tempfile::tempdir().unwrap();
+        let folders = folders(home.path());
+        let (first, second) = (
+            Instance::new("default", &folders).unwrap(),
+            Instance::new("two", &folders).unwrap(),
+        );
+        assert_eq!(
+            (first.container(), second.container()),
+            ("os-host".into(), "os-host-two".into())
+        );
+        assert_eq!(first.data().parent(), second.data().parent());
+        assert_eq!(
+            second.files(),
+            home.path().join("projects/docker_persistence-two")
+        );
+        assert!(Instance::new("../x", &folders).is_err());
+    }
+
+    #[test]
+    fn the_token_is_made_once_and_private() {
+        let home = tempfile::tempdir().unwrap();
+        let instance = Instance::new("default", &folders(home.path())).unwrap();
+        let token = instance.ensure_token().unwrap();
+        assert_eq!(token, instance.ensure_token().unwrap());
+        assert!(token.len() > 60);
+        assert_ne!(fingerprint(&token), token);
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = std::fs::metadata(instance.token_file())
+                .unwrap()
+                .permissions()
+                .mode();
+            assert_eq!(mode & 0o777, 0o600);
+        }
+    }
+
+    #[test]
+    fn a_locked_instance_is_not_changed_by_a_second_one() {
+        let home = tempfile::tempdir().unwrap();
+        let instance = Instance::new("default", &folders(home.path())).unwrap();
+        let lock = instance.lock().unwrap();
+        let error = instance.lock().unwrap_err();
+        assert!(matches!(error.downcast_ref(), Some(Error::Locked { .. })));
+        drop(lock);
+        instance.lock().unwrap();
+    }
+}

@@ -1,0 +1,11 @@
+//! Outside the container: what belongs to an instance, what a machine must have, and the way in.
+
+pub(crate) mod build;
+pub(crate) mod client;
+pub(crate) mod folders;
+pub(crate) mod instance;
+pub(crate) mod ports;
+pub(crate) mod project;
+pub(crate) mod provision;
+pub(crate) mod specification;
+pub(crate) mod trust;

@@ -1,0 +1,123 @@
+//! Which ports of the host an instance uses.
+
+use crate::config::Ports;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use std::net::{IpAddr, SocketAddr, TcpListener};
+
+/// The wanted ports when they are free, else the next free ones or an error naming the owner.
+///
+/// # Errors
+/// [`Error::PortTaken`] without `auto`.
+pub(crate) async fn choose(
+    wanted: Ports,
+    bind: IpAddr,
+    auto: bool,
+    engine: &Engine,
+) -> Result<Ports> {
+    let mut taken: Vec<u16> = Vec::new();
+    let mut chosen = [wanted.kernel, wanted.mcp, wanted.vnc];
+    for port in &mut chosen {
+        if auto {
+            let first = *port;
+            *port = (first..=u16::MAX)
+                .find(|p| !taken.contains(p) && is_free(bind, *p))
+                .ok_or_else(|| Error::PortTaken {
+                    bind: bind.to_string(),
+                    port: first,
+                    owner: String::new(),
+                })?;
+        } else if taken.contains(port) {
+            let owner = " by another port of this instance".into();
+            return Err(Error::PortTaken {
+                bind: bind.to_string(),
+                port: *port,
+                owner,
+            }
+            .into());
+        } else if !is_free(bind, *port) {
+            let owner = owner(*port, engine).await;
+            return Err(Error::PortTaken {
+                bind: bind.to_string(),
+                port: *port,
+                owner,
+            }
+            .into());
+        }
+        taken.push(*port);
+    }
+    let [kernel, mcp, vnc] = chosen;
+    Ok(Ports { kernel, mcp, vnc })
+}
+
+fn is_free(bind: IpAddr, port: u16) -> bool {
+    TcpListener::bind(SocketAddr::new(bind, port)).is_ok()
+}
+
+/// ` by …`, or nothing when it can't be found.
+async fn owner(port: u16, engine: &Engine) -> String {
+    if let Engine::Docker(docker) = engine
+        && let Ok(Some(name)) = docker.publisher(port).await
+    {
+        return format!(" by the container `{name}`");
+    }
+    process(port)
+        .map(|name| format!(" by {name}"))
+        .unwrap_or_default()
+}
+
+/// The process that listens there, as far as this user may see it.
+#[cfg(target_os = "linux")]
+fn process(port: u16) -> Option<String> {
+    let wanted = format!(":{port:04X}");
+    let tables =
+        ["/proc/net/tcp", "/proc/net/tcp6"].map(|t| std::fs::read_to_string(t).unwrap_or_default());
+    let inode = tables
+        .iter()
+        .flat_map(|t| t.lines().skip(1))
+        .find_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let listens = fields.get(1)?.ends_with(&wanted) && *fields.get(3)? == "0A";
+            listens.then(|| fields.get(9).map(|inode| format!("socket:[{inode}]")))?
+        })?;
+    let is_process = |name: &std::ffi::OsStr| name.to_string_lossy().parse::<u32>().is_ok();
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    for entry in processes.filter(|e| is_process(&e.file_name())) {
+        let Ok(fds) = std::fs::read_dir(entry.path().join("fd")) else {
+            continue;
+        };
+        if fds
+            .flatten()
+            .any(|fd| std::fs::read_link(fd.path()).is_ok_and(|l| l.as_os_str() == inode.as_str()))
+        {
+            let name = std::fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            return Some(format!(
+                "`{}` (process {})",
+                name.trim(),
+                entry.file_name().to_string_lossy()
+            ));
+        }
+    }
+    None
+}
+
+#[cfg(not(target_os = "linux"))]
+fn process(_port: u16) -> Option<String> {
+    None
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::process;
+    use std::net::TcpListener;
+
+    #[test]
+    fn the_owner_of_a_port_is_found_by_name() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let owner = process(listener.local_addr().unwrap().port()).unwrap();
+        assert!(
+            owner.contains(&format!("process {}", std::process::id())),
+            "{owner}"
+        );
+    }
+}

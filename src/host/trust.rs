@@ -1,0 +1,105 @@
+//! What a company's network needs: the host's extra certificate authorities and its proxies.
+
+use crate::image::Certificate;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::{env, fs};
+
+/// Where distributions keep the authorities that an administrator added.
+const ANCHORS: &[&str] = &[
+    "/usr/local/share/ca-certificates",
+    "/etc/pki/ca-trust/source/anchors",
+    "/etc/ca-certificates/trust-source/anchors",
+];
+
+const NOTE: &str = "The certificate authorities that the host trusts beyond the usual ones.\n";
+
+/// The host's extra authorities; a note keeps the folder from being empty.
+pub(crate) fn certificates() -> Vec<Certificate> {
+    let mut found = vec![Certificate {
+        name: "README".into(),
+        pem: NOTE.into(),
+    }];
+    for folder in ANCHORS {
+        collect(Path::new(folder), &mut found);
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    found.dedup_by(|a, b| a.name == b.name);
+    found
+}
+
+fn collect(folder: &Path, found: &mut Vec<Certificate>) {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return;
+    };
+    for path in entries.filter_map(|e| Some(e.ok()?.path())) {
+        if path.is_dir() {
+            collect(&path, found);
+            continue;
+        }
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let known = path.extension().is_some_and(|e| e == "crt" || e == "pem");
+        match fs::read(&path) {
+            // update-ca-certificates reads PEM in files named .crt alone.
+            Ok(pem) if known && pem.windows(27).any(|w| w == b"-----BEGIN CERTIFICATE-----") => {
+                found.push(Certificate {
+                    name: format!("{stem}.crt"),
+                    pem,
+                });
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The proxy variables of this process, in both spellings where either is set.
+pub(crate) fn proxies() -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for name in [
+        "http_proxy",
+        "https_proxy",
+        "ftp_proxy",
+        "no_proxy",
+        "all_proxy",
+    ] {
+        let upper = name.to_uppercase();
+        let value = env::var(name)
+            .or_else(|_| env::var(&upper))
+            .ok()
+            .filter(|v| !v.is_empty());
+        if let Some(value) = value {
+            found.insert(upper, value.clone());
+            found.insert(name.into(), value);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::collect;
+    use std::fs;
+
+    #[test]
+    fn only_certificates_are_taken_and_renamed_to_crt() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("deep")).unwrap();
+        fs::write(
+            folder.path().join("deep/company.pem"),
+            "x\n-----BEGIN CERTIFICATE-----\nx",
+        )
+        .unwrap();
+        fs::write(folder.path().join("key.pem"), "-----BEGIN PRIVATE KEY-----").unwrap();
+        fs::write(
+            folder.path().join("readme.txt"),
+            "-----BEGIN CERTIFICATE-----",
+        )
+        .unwrap();
+        let mut found = Vec::new();
+        collect(folder.path(), &mut found);
+        assert_eq!(
+            found.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(),
+            ["company.crt"]
+        );
+    }
+}

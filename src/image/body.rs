@@ -1,0 +1,339 @@
+//! A body: the folder that an image is made of, embedded in the binary or in a project.
+
+use crate::error::{Error, Result};
+use crate::protocol::BODY_VERSION;
+use include_dir::{Dir, include_dir};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+static EMBEDDED: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/body");
+
+/// What `init` wrote, by digest, so that an update can tell edits from origins.
+const ORIGIN: &str = ".osctl-origin.json";
+
+/// A body larger than this was certainly not meant: it is sent to the engine at each build.
+const LIMIT: u64 = 256 << 20;
+
+/// The files of a body by their path beneath it, `/`-separated.
+#[derive(Debug, Clone)]
+pub(crate) struct Body {
+    /// The folder, for messages; `None` for the embedded one.
+    pub(crate) folder: Option<PathBuf>,
+    pub(crate) files: BTreeMap<String, Vec<u8>>,
+}
+
+/// `body.yaml`: what the body was made for.
+#[derive(Debug, Deserialize)]
+struct Manifest {
+    protocol: u32,
+}
+
+/// What `init --update` did with one file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Update {
+    /// Was not there.
+    Added,
+    /// Was as `init` had written it, and is now this version's.
+    Updated,
+    /// Edited by the person, unchanged by us.
+    Kept,
+    /// Edited by both: this version's lies beside it as `FILE.new`.
+    Conflict,
+}
+
+impl Body {
+    /// The one inside this binary.
+    pub(crate) fn embedded() -> Self {
+        let mut files = BTreeMap::new();
+        collect_embedded(&EMBEDDED, &mut files);
+        Self {
+            folder: None,
+            files,
+        }
+    }
+
+    /// The project's own, where it has one, else the embedded one.
+    ///
+    /// # Errors
+    /// When the folder holds links or special files, is too large, or speaks another protocol.
+    pub(crate) fn of_project(folder: &Path) -> Result<Self> {
+        if !folder.join("Dockerfile").is_file() {
+            return Ok(Self::embedded());
+        }
+        let mut files = BTreeMap::new();
+        let mut room = LIMIT;
+        collect_folder(folder, folder, &mut files, &mut room)?;
+        let body = Self {
+            folder: Some(folder.to_owned()),
+            files,
+        };
+        body.check(folder)?;
+        Ok(body)
+    }
+
+    fn check(&self, folder: &Path) -> Result<()> {
+        let unfit = |why: String| Error::UnfitBody {
+            body: folder.to_owned(),
+            why,
+        };
+        let manifest = self
+            .files
+            .get("body.yaml")
+            .ok_or_else(|| unfit("`body.yaml` is missing".into()))?;
+        let manifest: Manifest = serde_yaml::from_slice(manifest)
+            .map_err(|e| unfit(format!("`body.yaml` can't be read: {e}")))?;
+        if manifest.protocol != BODY_VERSION {
+            let (theirs, ours) = (manifest.protocol, BODY_VERSION);
+            return Err(Error::OtherBody {
+                body: folder.to_owned(),
+                theirs,
+                ours,
+            }
+            .into());
+        }
+        Ok(())
+    }
+
+    /// Files that a person executes keep their right to be executed.
+    pub(crate) fn mode(content: &[u8]) -> u32 {
+        if content.starts_with(b"#!") {
+            0o755
+        } else {
+            0o644
+        }
+    }
+
+    /// Writes the body into an empty or missing folder.
+    ///
+    /// # Errors
+    /// When the folder can't be written.
+    pub(crate) fn write(&self, folder: &Path) -> Result<()> {
+        let mut origin = BTreeMap::new();
+        for (path, content) in &self.files {
+            write_file(&folder.join(path), content)?;
+            origin.insert(path.clone(), digest(content));
+        }
+        write_file(&folder.join(ORIGIN), &serde_json::to_vec_pretty(&origin)?)
+    }
+
+    /// Brings a folder that [`Body::write`] made to this body, and overwrites no edit.
+    ///
+    /// # Errors
+    /// When the folder can't be read or written.
+    pub(crate) fn update(&self, folder: &Path) -> Result<BTreeMap<String, Update>> {
+        let mut origin: BTreeMap<String, String> = fs::read(folder.join(ORIGIN))
+            .ok()
+            .and_then(|t| serde_json::from_slice(&t).ok())
+            .unwrap_or_default();
+        let mut done = BTreeMap::new();
+        for (path, ours) in &self.files {
+            let place = folder.join(path);
+            let theirs = fs::read(&place).ok();
+            let written = origin.get(path).cloned();
+            let update = match &theirs {
+                _ if theirs.as_ref() == Some(ours) => None,
+                None => Some(Update::Added),
+                Some(theirs) if written == Some(digest(theirs)) => Some(Update::Updated),
+                Some(_) if written == Some(digest(ours)) => Some(Update::Kept),
+                Some(_) => Some(Update::Conflict),
+            };
+            match update {
+                Some(Update::Added | Update::Updated) => write_file(&place, ours)?,
+                Some(Update::Conflict) => write_file(&folder.join(format!("{path}.new")), ours)?,
+                Some(Update::Kept) | None => {}
+            }
+            origin.insert(path.clone(), digest(ours));
+            done.extend(update.map(|u| (path.clone(), u)));
+        }
+        write_file(&folder.join(ORIGIN), &serde_json::to_vec_pretty(&origin)?)?;
+        Ok(done)
+    }
+}
+
+/// What tools leave beside sources, and what is not the body's.
+fn is_ignored(name: &str) -> bool {
+    name == "__pycache__"
+        || name == ".git"
+        || name == ORIGIN
+        || name.ends_with(".pyc")
+        || name == ".ruff_cache"
+}
+
+fn collect_embedded(dir: &Dir<'_>, files: &mut BTreeMap<String, Vec<u8>>) {
+    for entry in dir.entries() {
+        let name = entry
+            .path()
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy();
+        if is_ignored(&name) {
+            continue;
+        }
+        match entry {
+            include_dir::DirEntry::Dir(dir) => collect_embedded(dir, files),
+            include_dir::DirEntry::File(file) => {
+                files.insert(slashed(file.path()), file.contents().to_vec());
+            }
+        }
+    }
+}
+
+fn collect_folder(
+    root: &Path,
+    at: &Path,
+    files: &mut BTreeMap<String, Vec<u8>>,
+    room: &mut u64,
+) -> Result<()> {
+    let unfit = |why: String| Error::UnfitBody {
+        body: root.to_owned(),
+        why,
+    };
+    for entry in fs::read_dir(at)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if is_ignored(&name.to_string_lossy()) {
+            continue;
+        }
+        let path = entry.path();
+        let beneath = slashed(path.strip_prefix(root).unwrap_or(&path));
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            collect_folder(root, &path, files, room)?;
+        } else if kind.is_file() {
+            let size = entry.metadata()?.len();
+            *room = room
+                .checked_sub(size)
+                .ok_or_else(|| unfit(format!("it is larger than {} MiB", LIMIT >> 20)))?;
+            files.insert(beneath, fs::read(&path)?);
+        } else {
+            return Err(unfit(format!("`{beneath}` is neither a file nor a folder")).into());
+        }
+    }
+    Ok(())
+}
+
+fn slashed(path: &Path) -> String {
+    path.to_string_lossy().replace('\\', "/")
+}
+
+fn write_file(path: &Path, content: &[u8]) -> Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(path, content)?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        fs::set_permissions(path, fs::Permissions::from_mode(Body::mode(content)))?;
+    }
+    Ok(())
+}
+
+fn digest(content: &[u8]) -> String {
+    Sha256::digest(content)
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Body, Update};
+    use std::fs;
+
+    fn body(files: &[(&str, &str)]) -> Body {
+        let files = files
+            .iter()
+            .map(|(p, c)| ((*p).into(), c.as_bytes().to_vec()))
+            .collect();
+        Body {
+            folder: None,
+            files,
+        }
+    }
+
+    #[test]
+    fn the_embedded_body_is_whole_and_fits_this_version() {
+        let body = Body::embedded();
+        for file in [
+            "Dockerfile",
+            "entrypoint.sh",
+            "body.yaml",
+            "kernel/__main__.py",
+        ] {
+            assert!(body.files.contains_key(file), "{file} is missing");
+        }
+        assert!(!body.files.keys().any(|p| p.contains("__pycache__")));
+        body.check("embedded".as_ref()).unwrap();
+    }
+
+    #[test]
+    fn a_written_body_is_read_back_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        Body::embedded().write(folder.path()).unwrap();
+        assert_eq!(
+            Body::of_project(folder.path()).unwrap().files,
+            Body::embedded().files
+        );
+    }
+
+    #[test]
+    fn an_update_overwrites_no_edit() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+        body(&[("same", "1"), ("ours", "1"), ("theirs", "1"), ("both", "1")])
+            .write(folder.path())
+            .unwrap();
+        fs::write(folder.path().join("theirs"), "edited").unwrap();
+        fs::write(folder.path().join("both"), "edited").unwrap();
+
+        let next = body(&[
+            ("same", "1"),
+            ("ours", "2"),
+            ("theirs", "1"),
+            ("both", "2"),
+            ("new", "2"),
+        ]);
+        let done = next.update(folder.path()).unwrap();
+
+        let expected = [
+            ("both", Update::Conflict),
+            ("new", Update::Added),
+            ("ours", Update::Updated),
+            ("theirs", Update::Kept),
+        ];
+        assert_eq!(done, expected.map(|(p, u)| (p.to_string(), u)).into());
+        assert_eq!(
+            (at("ours"), at("theirs"), at("both")),
+            ("2".into(), "edited".into(), "edited".into())
+        );
+        assert_eq!((at("both.new"), at("new")), ("2".into(), "2".into()));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_in_a_body_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        Body::embedded().write(folder.path()).unwrap();
+        std::os::unix::fs::symlink("/etc/shadow", folder.path().join("kernel/x")).unwrap();
+        let error = Body::of_project(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("`kernel/x`"), "{error}");
+    }
+
+    #[test]
+    fn a_body_of_another_protocol_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        Body::embedded().write(folder.path()).unwrap();
+        fs::write(
+            folder.path().join("body.yaml"),
+            "version: 9.0.0\nprotocol: 99\n",
+        )
+        .unwrap();
+        let error = Body::of_project(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("protocol 99"), "{error}");
+    }
+}

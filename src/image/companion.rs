@@ -1,0 +1,108 @@
+//! The Linux binary that runs inside: this very one, or the one given with `--companion`.
+
+use crate::error::{Error, Result};
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+const HINT: &str = "give the Linux binary: `osctl up --companion PATH` (on a Linux machine: `cargo build --release`)";
+
+/// A static Linux executable.
+#[derive(Debug, Clone)]
+pub(crate) struct Companion {
+    pub(crate) content: Vec<u8>,
+}
+
+impl Companion {
+    /// The binary at `given`, else this one.
+    ///
+    /// # Errors
+    /// When it is no static Linux executable for `architecture` (as Docker names it).
+    pub(crate) fn load(given: Option<&Path>, architecture: &str) -> Result<Self> {
+        let path = match given {
+            Some(path) => path.to_owned(),
+            // Readable even where the file was replaced by a newer build meanwhile.
+            None if cfg!(target_os = "linux") => PathBuf::from("/proc/self/exe"),
+            None => {
+                let message = format!(
+                    "the container needs a Linux binary of osctl, this one is for {}",
+                    env::consts::OS
+                );
+                return Err(Error::precondition(message, HINT).into());
+            }
+        };
+        let content = fs::read(&path).map_err(|e| {
+            Error::precondition(format!("`{}` can't be read: {e}", path.display()), HINT)
+        })?;
+        check(&content, architecture).map_err(|why| {
+            Error::precondition(
+                format!("`{}` can't run in the container: {why}", path.display()),
+                HINT,
+            )
+        })?;
+        Ok(Self { content })
+    }
+}
+
+/// Reads as much of the ELF format as tells where a binary runs.
+fn check(elf: &[u8], architecture: &str) -> std::result::Result<(), String> {
+    const INTERPRETER: u32 = 3;
+    if elf.get(..5) != Some(b"\x7fELF\x02") {
+        return Err("it is no 64-bit Linux executable".into());
+    }
+    let half = |at: usize| Some(u16::from_le_bytes(elf.get(at..at + 2)?.try_into().ok()?));
+    let machine = match half(18) {
+        Some(62) => "amd64",
+        Some(183) => "arm64",
+        _ => "unknown",
+    };
+    if machine != architecture {
+        return Err(format!(
+            "it is for {machine}, the engine runs {architecture}"
+        ));
+    }
+    let headers = elf
+        .get(32..40)
+        .and_then(|b| Some(u64::from_le_bytes(b.try_into().ok()?) as usize));
+    let shape = headers.zip(half(54)).zip(half(56));
+    let Some(((start, size), count)) = shape else {
+        return Err("it is cut off".into());
+    };
+    let mut kinds = (0..usize::from(count)).map(|n| {
+        let at = start + n * usize::from(size);
+        elf.get(at..at + 4)
+            .and_then(|b| Some(u32::from_le_bytes(b.try_into().ok()?)))
+    });
+    if kinds.any(|kind| kind == Some(INTERPRETER)) {
+        return Err("it is linked dynamically and would depend on the image's libraries".into());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+
+    #[test]
+    fn a_binary_for_elsewhere_is_refused_with_the_reason() {
+        assert!(
+            check(b"#!/bin/sh\n", "amd64")
+                .unwrap_err()
+                .contains("no 64-bit Linux")
+        );
+        let mut elf = vec![0u8; 64];
+        elf[..5].copy_from_slice(b"\x7fELF\x02");
+        elf[18] = 183;
+        assert!(check(&elf, "amd64").unwrap_err().contains("arm64"));
+    }
+
+    #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+    #[test]
+    fn this_build_is_static_and_the_system_shell_is_not() {
+        check(&std::fs::read("/proc/self/exe").unwrap(), "amd64").unwrap();
+        assert!(
+            check(&std::fs::read("/bin/bash").unwrap(), "amd64")
+                .unwrap_err()
+                .contains("dynamically")
+        );
+    }
+}

@@ -1,0 +1,179 @@
+//! The build context: a body, the binary and the host's certificates as one archive.
+
+use super::{Body, Companion, DIGEST_LABEL};
+use crate::error::Result;
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+
+/// Where the parts that are not the body's lie in the context.
+const OURS: &str = ".osctl";
+
+/// A certificate authority that the host trusts beyond the usual ones.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Certificate {
+    pub(crate) name: String,
+    pub(crate) pem: Vec<u8>,
+}
+
+/// All that an image is made of. The same recipe gives the same digest.
+#[derive(Debug)]
+pub(crate) struct Recipe {
+    pub(crate) body: Body,
+    pub(crate) companion: Companion,
+    pub(crate) certificates: Vec<Certificate>,
+    /// Build arguments that shape the image; proxies are not among them.
+    pub(crate) args: BTreeMap<String, String>,
+}
+
+impl Recipe {
+    /// Over every name, mode and content, and over the arguments.
+    pub(crate) fn digest(&self) -> String {
+        let mut all = Sha256::new();
+        for (path, content) in self.entries() {
+            all.update(path.as_bytes());
+            all.update([0]);
+            all.update(Body::mode(content).to_le_bytes());
+            all.update(Sha256::digest(content));
+        }
+        for (key, value) in &self.args {
+            all.update(format!("\0{key}={value}"));
+        }
+        let hex: String = all.finalize().iter().map(|b| format!("{b:02x}")).collect();
+        format!("sha256:{hex}")
+    }
+
+    /// The labels that state what the image is.
+    pub(crate) fn labels(&self) -> BTreeMap<String, String> {
+        BTreeMap::from([
+            (DIGEST_LABEL.into(), self.digest()),
+            ("osctl.version".into(), env!("CARGO_PKG_VERSION").into()),
+        ])
+    }
+
+    /// The context as a tar archive; `dockerfile` rewrites the Dockerfile on the way.
+    ///
+    /// # Errors
+    /// When a path does not fit into an archive.
+    pub(crate) fn archive(&self, dockerfile: impl Fn(&str) -> String) -> Result<Bytes> {
+        let mut archive = tar::Builder::new(Vec::new());
+        for (path, content) in self.entries() {
+            let rewritten;
+            let content = if path == "Dockerfile" {
+                rewritten = dockerfile(&String::from_utf8_lossy(content)).into_bytes();
+                &rewritten
+            } else {
+                content
+            };
+            // No times and no owners, so that the same content is the same archive.
+            let mut header = tar::Header::new_gnu();
+            header.set_size(content.len() as u64);
+            header.set_mode(Body::mode(content));
+            if content.starts_with(b"\x7fELF") {
+                header.set_mode(0o755);
+            }
+            archive.append_data(&mut header, &path, content.as_slice())?;
+        }
+        Ok(archive.into_inner()?.into())
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (String, &Vec<u8>)> {
+        let body = self
+            .body
+            .files
+            .iter()
+            .map(|(path, content)| (path.clone(), content));
+        let binary = std::iter::once((format!("{OURS}/osctl"), &self.companion.content));
+        let certificates = self
+            .certificates
+            .iter()
+            .map(|c| (format!("{OURS}/ca/{}", c.name), &c.pem));
+        body.chain(binary).chain(certificates)
+    }
+}
+
+/// A Dockerfile as builders without BuildKit read it: cache mounts are an optimisation and go.
+pub(crate) fn classic(dockerfile: &str) -> String {
+    let mut text = String::with_capacity(dockerfile.len());
+    for line in dockerfile.lines() {
+        let mut line = line.to_owned();
+        while let Some(start) = line.find("--mount=type=cache") {
+            let end = line[start..]
+                .find(' ')
+                .map_or(line.len(), |length| start + length + 1);
+            line.replace_range(start..end, "");
+        }
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Certificate, Recipe, classic};
+    use crate::image::{Body, Companion};
+    use std::io::Read;
+
+    fn recipe() -> Recipe {
+        Recipe {
+            body: Body::embedded(),
+            companion: Companion {
+                content: b"\x7fELF binary".to_vec(),
+            },
+            certificates: vec![Certificate {
+                name: "README".into(),
+                pem: b"x".to_vec(),
+            }],
+            args: [("BASE".to_string(), "debian".to_string())].into(),
+        }
+    }
+
+    #[test]
+    fn the_digest_changes_with_every_part_and_with_nothing_else() {
+        let first = recipe().digest();
+        assert_eq!(first, recipe().digest());
+        let mut other = recipe();
+        other.companion.content.push(0);
+        assert_ne!(first, other.digest());
+        let mut other = recipe();
+        other.args.insert("BASE".into(), "other".into());
+        assert_ne!(first, other.digest());
+        let mut other = recipe();
+        other
+            .body
+            .files
+            .get_mut("kernel/__main__.py")
+            .unwrap()
+            .push(b'\n');
+        assert_ne!(first, other.digest());
+    }
+
+    #[test]
+    fn the_archive_holds_the_body_the_binary_and_the_certificates() {
+        let bytes = recipe().archive(str::to_owned).unwrap();
+        let mut archive = tar::Archive::new(bytes.as_ref());
+        let mut modes = std::collections::BTreeMap::new();
+        for entry in archive.entries().unwrap() {
+            let mut entry = entry.unwrap();
+            let mut content = Vec::new();
+            entry.read_to_end(&mut content).unwrap();
+            modes.insert(
+                entry.path().unwrap().display().to_string(),
+                entry.header().mode().unwrap(),
+            );
+        }
+        assert_eq!(modes[".osctl/osctl"], 0o755);
+        assert_eq!(modes["entrypoint.sh"], 0o755);
+        assert_eq!(modes["Dockerfile"], 0o644);
+        assert!(modes.contains_key(".osctl/ca/README"));
+    }
+
+    #[test]
+    fn the_classic_builder_gets_no_mounts() {
+        let text = "RUN --mount=type=cache,target=/a,sharing=locked \\\n    --mount=type=cache,target=/b \\\n    apt-get update";
+        assert_eq!(classic(text), "RUN \\\n    \\\n    apt-get update\n");
+        let whole = recipe().body.files["Dockerfile"].clone();
+        assert!(!classic(&String::from_utf8(whole).unwrap()).contains("--mount="));
+    }
+}

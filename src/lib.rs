@@ -1,0 +1,95 @@
+//! `osctl` gives an AI agent a computer of its own.
+//!
+//! One binary is the host's command line, the companion inside the container and, later, the
+//! keeper that replaces it:
+//!
+//! ```text
+//! main → run → cli → command ─┬─ host ──┬─ engine     where bodies run
+//!                             │         └─ image      body/ → build context
+//!                             └─ companion            inside: HTTP, the kernel's owner
+//!                      protocol: the words between host and companion
+//! ```
+//!
+//! Laws, kept by `tests/it/laws.rs`:
+//!
+//! - `protocol` imports nothing of the crate; `engine` and `image` know `protocol` alone.
+//! - `host` and `companion` never name each other.
+//! - bollard is named in `engine/docker` only, axum in `companion/http`, clap in `cli` and
+//!   `command`, indicatif, dialoguer and console in `ui`.
+//! - Only `ui` prints; only `main` ends the process.
+
+mod cli;
+mod command;
+mod companion;
+mod config;
+mod engine;
+mod error;
+mod host;
+mod image;
+mod protocol;
+mod ui;
+
+use crate::error::{Error, Outcome, Result};
+use crate::ui::Ui;
+use std::ffi::OsString;
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+/// Runs one command line to its end.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    clap_complete::CompleteEnv::with_factory(cli::command).complete();
+    let cli = match cli::parse(args) {
+        Ok(cli) => cli,
+        Err(error) => return cli::refuse(&error),
+    };
+    let ui = Ui::new(cli.json, cli.quiet, cli.verbose, cli.color.into());
+    log(&cli);
+    match act(cli, ui) {
+        Ok(outcome) => outcome.into(),
+        Err(error) => {
+            ui.failure(&error);
+            error::exit_code(&error).into()
+        }
+    }
+}
+
+fn act(cli: cli::Cli, ui: Ui) -> Result<Outcome> {
+    // The reaper owns processes by signals alone, and a runtime would be in its way.
+    if let cli::Verb::Reaper(args) = cli.verb {
+        return command::reaper::run(args);
+    }
+    // TLS is only spoken to remote engines; whoever installed a provider before is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    let answer = runtime.block_on(async {
+        if cli.verb.owns_interrupts() {
+            return command::run(cli, ui).await;
+        }
+        tokio::select! {
+            done = command::run(cli, ui) => done,
+            _ = tokio::signal::ctrl_c() => Err(Error::Interrupted.into()),
+        }
+    });
+    // A prompt that still reads the terminal must not hold the process.
+    runtime.shutdown_background();
+    answer
+}
+
+/// Diagnostics go to stderr: `RUST_LOG`, else by the number of `-v`.
+fn log(cli: &cli::Cli) {
+    let default = match (cli.verb.serves(), cli.verbose) {
+        (true, _) => "info",
+        (false, 0) => "error",
+        (false, 1) => "osctl=info",
+        (false, _) => "osctl=debug",
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
+}

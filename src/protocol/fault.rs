@@ -1,0 +1,45 @@
+//! How every failed answer looks.
+
+use serde::{Deserialize, Serialize};
+
+/// `{"status":"failed","error":{…}}`, with a fitting HTTP status.
+#[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
+pub(crate) struct Failed {
+    /// Always `failed`.
+    pub(crate) status: String,
+    pub(crate) error: Fault,
+}
+
+/// What went wrong, for a program (`type`), for a person (`message`), and the cure (`hint`).
+#[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
+pub(crate) struct Fault {
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    pub(crate) message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) hint: Option<String>,
+}
+
+impl Fault {
+    pub(crate) fn new(kind: &str, message: impl Into<String>) -> Self {
+        Self {
+            kind: kind.into(),
+            message: message.into(),
+            hint: None,
+        }
+    }
+
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl From<Fault> for Failed {
+    fn from(error: Fault) -> Self {
+        Self {
+            status: "failed".into(),
+            error,
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! The words the halves speak: serde types and nothing else.
+//!
+//! The host's command line, the companion in the container and the engines meet here, so this
+//! module imports nothing of the crate and no runtime. A change that an older peer would
+//! misread raises [`VERSION`].
+
+pub(crate) mod fault;
+pub(crate) mod kernel;
+pub(crate) mod service;
+pub(crate) mod spec;
+
+/// Version of the words between host and companion.
+pub(crate) const VERSION: u32 = 1;
+
+/// Response header in which the companion states [`VERSION`].
+pub(crate) const VERSION_HEADER: &str = "osctl-protocol";
+
+/// Version of the frames between companion and kernel, and so of a body.
+pub(crate) const BODY_VERSION: u32 = 1;

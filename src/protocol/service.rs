@@ -1,0 +1,73 @@
+//! What the companion says of itself.
+
+use super::kernel::KernelReport;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use utoipa::ToSchema;
+
+/// `GET /ping`.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Ping {
+    /// Always `ok`.
+    pub(crate) status: String,
+}
+
+/// `GET /status`.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Status {
+    /// Always `ok`.
+    pub(crate) status: String,
+    pub(crate) exec_count: u64,
+    pub(crate) globals_count: u64,
+    pub(crate) resources_count: u64,
+    pub(crate) busy: bool,
+    pub(crate) kernel: KernelReport,
+    pub(crate) sessions: Vec<Session>,
+    pub(crate) version: String,
+}
+
+/// One kernel with its namespace.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Session {
+    pub(crate) name: String,
+    pub(crate) busy: bool,
+    /// Runs that wait for their turn.
+    pub(crate) queued: u64,
+    pub(crate) exec_count: u64,
+    pub(crate) generation: u64,
+    pub(crate) python: Option<String>,
+}
+
+/// `GET /health`: 200 when `healthy`, else 503.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Health {
+    pub(crate) status: HealthStatus,
+    pub(crate) version: String,
+    pub(crate) services: Vec<Service>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum HealthStatus {
+    Healthy,
+    Starting,
+}
+
+/// One thing that runs inside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Service {
+    pub(crate) name: String,
+    pub(crate) ready: bool,
+    /// How it stands, in words.
+    pub(crate) detail: String,
+}
+
+/// `GET /`.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Description {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) protocol: u32,
+    /// `"POST /exec"` → what it does.
+    pub(crate) endpoints: BTreeMap<String, String>,
+}

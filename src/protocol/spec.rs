@@ -1,0 +1,102 @@
+//! A container, described completely: what `up` creates and what later replaces it.
+//!
+//! Nothing about the container lives outside of [`Spec`], so a container made from the same
+//! specification is the same container.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// Everything that an engine needs to create the container.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Spec {
+    pub(crate) name: String,
+    pub(crate) hostname: String,
+    pub(crate) image: String,
+    pub(crate) network: String,
+    pub(crate) mounts: Vec<Mount>,
+    pub(crate) ports: Vec<Port>,
+    pub(crate) env: Environment,
+    pub(crate) limits: Limits,
+    pub(crate) workload: Workload,
+    pub(crate) capabilities: Vec<String>,
+    pub(crate) security: Vec<String>,
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Run by the engine, inside.
+    pub(crate) health_check: Vec<String>,
+    /// Seconds between the request to stop and the kill.
+    pub(crate) stop_timeout: u32,
+}
+
+/// A folder or file of the host, seen inside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mount {
+    pub(crate) host: PathBuf,
+    pub(crate) container: String,
+    pub(crate) read_only: bool,
+}
+
+/// A port inside, published on the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Port {
+    pub(crate) bind: IpAddr,
+    pub(crate) host: u16,
+    pub(crate) container: u16,
+}
+
+/// What the container may use at most.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Limits {
+    /// CPUs; `None` is all.
+    pub(crate) cpus: Option<f64>,
+    /// Bytes; `None` is all.
+    pub(crate) memory: Option<u64>,
+    /// Processes and threads.
+    pub(crate) pids: u32,
+    /// Bytes of `/dev/shm`.
+    pub(crate) shm: u64,
+}
+
+/// Who the agent's code runs as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Workload {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+impl Workload {
+    pub(crate) const ROOT: Self = Self { uid: 0, gid: 0 };
+}
+
+/// Environment variables; their values never reach a log.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Environment(pub(crate) BTreeMap<String, String>);
+
+impl Environment {
+    pub(crate) fn set(&mut self, key: &str, value: impl Into<String>) {
+        self.0.insert(key.into(), value.into());
+    }
+}
+
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Environment;
+
+    #[test]
+    fn values_of_the_environment_are_not_in_debug_output() {
+        let mut env = Environment::default();
+        env.set("OPENAI_API_KEY", "very-secret");
+        let shown = format!("{env:?}");
+        assert!(shown.contains("OPENAI_API_KEY"));
+        assert!(!shown.contains("very-secret"));
+    }
+}

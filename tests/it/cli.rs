@@ -1,0 +1,209 @@
+//! The command line where no instance is needed.
+
+use crate::harness::{Home, Ran};
+use crate::trials;
+use std::fs;
+use std::process::Command;
+
+trials![
+    without_arguments_it_says_what_it_can,
+    a_mistyped_verb_is_a_usage_error_with_the_nearest_one,
+    an_instance_that_was_never_up_is_not_running,
+    an_unreachable_engine_is_named,
+    without_yes_nothing_is_installed,
+    init_writes_the_body_and_never_overwrites,
+    a_project_that_hands_the_machine_over_is_refused,
+    the_configuration_is_shown_with_its_sources_and_never_its_secrets,
+    an_unknown_key_ends_every_verb_that_reads_the_configuration,
+    a_file_that_is_missing_is_a_usage_error,
+    failures_are_documents_with_json,
+    the_companion_refuses_to_run_outside,
+];
+
+fn without_arguments_it_says_what_it_can() {
+    let ran = Home::new("cli-help").run(["--help"]);
+    for verb in [
+        "up",
+        "down",
+        "restart",
+        "status",
+        "logs",
+        "ls",
+        "build",
+        "exec",
+        "reset",
+        "init",
+        "doctor",
+        "config",
+        "completions",
+    ] {
+        assert!(ran.stdout.contains(&format!("  {verb} ")), "{verb}");
+    }
+    for hidden in ["companion", "reaper"] {
+        assert!(!ran.stdout.contains(&format!("  {hidden} ")), "{hidden}");
+    }
+}
+
+fn a_mistyped_verb_is_a_usage_error_with_the_nearest_one() {
+    let ran = Home::new("cli-typo").run(["exce", "1"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("exec"), "{ran:?}");
+}
+
+fn an_instance_that_was_never_up_is_not_running() {
+    let home = Home::new("cli-absent");
+    for args in [
+        vec!["exec", "1"],
+        vec!["status"],
+        vec!["logs"],
+        vec!["reset"],
+        vec!["restart"],
+        vec!["down"],
+    ] {
+        let ran = home.run(&args);
+        assert_eq!(ran.code, 3, "{args:?}: {ran:?}");
+        assert!(
+            ran.stderr.contains("`os-host-cli-absent` is not running"),
+            "{ran:?}"
+        );
+        assert!(
+            ran.stderr
+                .contains("hint: `osctl --instance cli-absent up` starts it"),
+            "{ran:?}"
+        );
+    }
+}
+
+fn an_unreachable_engine_is_named() {
+    let mut home = Home::new("cli-engine");
+    home.env.insert(
+        "DOCKER_HOST".into(),
+        "unix:///nonexistent/docker.sock".into(),
+    );
+    let ran = home.run(["up", "--yes"]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert!(
+        ran.stderr.contains("unix:///nonexistent/docker.sock"),
+        "{ran:?}"
+    );
+}
+
+/// In a root folder of its own, where no engine and no package manager can be seen.
+fn without_yes_nothing_is_installed() {
+    let home = Home::new("cli-noengine");
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c"]);
+    command
+        .arg("mount -t tmpfs none /run && mkdir -p /run/none && PATH=/usr/bin:/bin exec \"$@\"")
+        .arg("sh");
+    let inner = home.command(["up"]);
+    command.arg(inner.get_program()).args(inner.get_args());
+    command
+        .envs(inner.get_envs().filter_map(|(k, v)| Some((k, v?))))
+        .env_remove("DOCKER_HOST");
+    command
+        .env("DOCKER_CONFIG", "/run/none")
+        .env("XDG_RUNTIME_DIR", "/run/none")
+        .current_dir(&home.project);
+    let ran = Ran::from(command.stdin(std::process::Stdio::null()).output().unwrap());
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert!(
+        ran.stderr.contains("no container engine answers"),
+        "{ran:?}"
+    );
+    assert!(ran.stderr.contains("osctl up --yes"), "{ran:?}");
+}
+
+fn init_writes_the_body_and_never_overwrites() {
+    let home = Home::new("cli-init");
+    home.ok(["init"]);
+    let dockerfile = home.project.join("body/Dockerfile");
+    assert!(dockerfile.is_file());
+    let ran = home.run(["init"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("osctl init --update"), "{ran:?}");
+    let edited = fs::read_to_string(&dockerfile).unwrap() + "# mine\n";
+    fs::write(&dockerfile, &edited).unwrap();
+    home.ok(["init", "--update"]);
+    assert_eq!(fs::read_to_string(&dockerfile).unwrap(), edited);
+}
+
+fn a_project_that_hands_the_machine_over_is_refused() {
+    let home = Home::new("cli-project");
+    let state = home.folder.join(".local/state/osctl");
+    let config = home.folder.join(".config");
+    for folder in [&state, &config] {
+        fs::create_dir_all(folder).unwrap();
+    }
+    for folder in [
+        "/",
+        home.folder.to_str().unwrap(),
+        state.to_str().unwrap(),
+        config.to_str().unwrap(),
+    ] {
+        let ran = home.run(["up", "--engine", "embedded", "--project", folder]);
+        assert_eq!(ran.code, 2, "{folder}: {ran:?}");
+        assert!(
+            ran.stderr.contains("can't be the project") && ran.stderr.contains("--project"),
+            "{ran:?}"
+        );
+    }
+}
+
+fn the_configuration_is_shown_with_its_sources_and_never_its_secrets() {
+    let mut home = Home::new("cli-config");
+    home.write_config("limits:\n  memory: 3g\nenv:\n  API_KEY: very-secret\n");
+    home.env.insert("OSCTL_PORTS_KERNEL".into(), "9090".into());
+    let ran = home.ok(["config", "show"]);
+    let line = |key: &str| {
+        ran.stdout
+            .lines()
+            .find(|l| l.starts_with(key))
+            .unwrap_or_default()
+            .to_owned()
+    };
+    assert!(line("limits.memory").contains("3g") && line("limits.memory").contains("osctl.yaml"));
+    assert!(
+        line("ports.kernel").contains("9090")
+            && line("ports.kernel").contains("OSCTL_PORTS_KERNEL")
+    );
+    assert!(line("bind").contains("default"));
+    assert!(line("env").contains("API_KEY") && !ran.stdout.contains("very-secret"));
+    let document = Ran::from(home.command(["--json", "config", "show"]).output().unwrap());
+    assert!(!document.stdout.contains("very-secret"), "{document:?}");
+}
+
+fn an_unknown_key_ends_every_verb_that_reads_the_configuration() {
+    let home = Home::new("cli-key");
+    home.write_config("limts:\n  memory: 3g\n");
+    for args in [vec!["up"], vec!["config", "show"]] {
+        let ran = home.run(&args);
+        assert_eq!(ran.code, 2, "{ran:?}");
+        assert!(
+            ran.stderr.contains("`limts.memory`")
+                && ran.stderr.contains("did you mean `limits.memory`?"),
+            "{ran:?}"
+        );
+    }
+}
+
+fn a_file_that_is_missing_is_a_usage_error() {
+    let ran = crate::harness::shared().run(["exec", "-f", "missing.py"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("`missing.py` can't be read"), "{ran:?}");
+}
+
+fn failures_are_documents_with_json() {
+    let document = Home::new("cli-json").json(["status"]);
+    assert_eq!(document["status"], "failed");
+    assert!(
+        document["error"]["hint"].as_str().unwrap().contains("up"),
+        "{document}"
+    );
+}
+
+fn the_companion_refuses_to_run_outside() {
+    let ran = Home::new("cli-companion").run(["companion"]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    assert!(ran.stderr.contains("inside the container"), "{ran:?}");
+}

@@ -1,0 +1,56 @@
+//! Completion scripts: those in `completions/` are what the binary prints, and they complete.
+
+use crate::harness::{Home, Ran};
+use crate::trials;
+use std::fs;
+use std::path::Path;
+
+trials![
+    the_scripts_in_the_repository_are_those_that_the_binary_prints,
+    verbs_flags_and_instances_are_completed,
+];
+
+const SHELLS: &[&str] = &["bash", "zsh", "fish", "powershell", "elvish"];
+
+/// `OSCTL_TEST_UPDATE=1 cargo test completions` writes them anew.
+fn the_scripts_in_the_repository_are_those_that_the_binary_prints() {
+    let home = Home::new("completions");
+    for shell in SHELLS {
+        let printed = home.ok(["completions", shell]).stdout;
+        let path = Path::new("completions").join(format!("osctl.{shell}"));
+        if std::env::var_os("OSCTL_TEST_UPDATE").is_some() {
+            fs::create_dir_all("completions").unwrap();
+            fs::write(&path, &printed).unwrap();
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), printed, "{shell}");
+    }
+}
+
+fn complete(home: &Home, words: &[&str]) -> Vec<String> {
+    let mut command = home.command([""; 0]);
+    // The word to be completed is the last one; the rest is what bash's script sets.
+    command
+        .env("COMPLETE", "bash")
+        .env("_CLAP_IFS", "\n")
+        .env("_CLAP_COMPLETE_INDEX", words.len().to_string());
+    let mut args = vec!["--", "osctl"];
+    args.extend(words);
+    let mut fresh = std::process::Command::new(command.get_program());
+    fresh
+        .envs(command.get_envs().filter_map(|(k, v)| Some((k, v?))))
+        .args(args);
+    let ran = Ran::from(fresh.output().unwrap());
+    ran.stdout.lines().map(str::to_owned).collect()
+}
+
+fn verbs_flags_and_instances_are_completed() {
+    let home = Home::new("completions-names");
+    let record = home.folder.join(".local/state/osctl/blue");
+    fs::create_dir_all(&record).unwrap();
+    fs::write(record.join("instance.json"), "{}").unwrap();
+    let verbs = complete(&home, &["ex"]);
+    assert!(verbs.contains(&"exec".to_owned()), "{verbs:?}");
+    assert!(!complete(&home, &["comp"]).contains(&"companion".to_owned()));
+    assert!(complete(&home, &["up", "--auto"]).contains(&"--auto-ports".to_owned()));
+    assert_eq!(complete(&home, &["--instance", "b"]), ["blue"]);
+}

@@ -1,0 +1,248 @@
+//! Code that misbehaves: the service answers clearly and goes on, each time.
+
+use crate::harness::{Api, shared};
+use crate::trials;
+use serde_json::{Value, json};
+
+trials![
+    a_reset_empties_the_namespace_and_tells_others,
+    ten_megabytes_of_output_keep_head_and_tail,
+    bytes_that_are_not_utf8_are_replaced,
+    a_megabyte_written_from_c_with_the_lock_held_passes,
+    output_of_children_and_of_the_descriptor_counts,
+    a_background_child_that_never_stops_writing_holds_nothing_up,
+    closing_descriptors_does_not_end_the_service,
+    deep_recursion_is_an_exception,
+    a_kernel_that_exits_is_replaced_and_the_loss_is_told,
+    a_kernel_that_crashes_is_named_by_its_signal,
+    killing_the_parent_ends_the_kernel_alone,
+    a_fork_bomb_ends_with_its_run,
+    code_that_eats_all_memory_is_ended_and_named,
+    code_that_ignores_interrupts_is_ended,
+    descendants_that_left_the_group_end_with_the_kernel,
+    what_a_person_would_ask_is_refused_in_words,
+    a_forked_child_never_answers_for_the_kernel,
+];
+
+/// Sets a variable, runs the code, and checks that the next run tells of the loss.
+#[track_caller]
+fn dies(code: &str) -> Value {
+    let api = shared().api();
+    let before = api.exec("survivor = 1")["kernel"]["generation"]
+        .as_u64()
+        .unwrap();
+    let reply = api.exec(code);
+    assert_eq!(reply["status"], "failed", "{reply}");
+    assert_eq!(
+        (
+            reply["error"]["type"].as_str(),
+            reply["kernel"]["state"].as_str()
+        ),
+        (Some("KernelDied"), Some("lost")),
+        "{reply}"
+    );
+    assert_next_life(&api, before);
+    reply
+}
+
+#[track_caller]
+fn assert_next_life(api: &Api, before: u64) {
+    let next = api.exec("'survivor' in globals()");
+    assert_eq!(next["result"], "False", "{next}");
+    assert_eq!(
+        (
+            next["kernel"]["generation"].as_u64(),
+            next["kernel"]["state"].as_str()
+        ),
+        (Some(before + 1), Some("lost"))
+    );
+    assert_eq!(api.exec("1")["kernel"]["state"], "kept");
+}
+
+#[track_caller]
+fn message(reply: &Value) -> &str {
+    reply["error"]["message"].as_str().unwrap()
+}
+
+fn a_reset_empties_the_namespace_and_tells_others() {
+    let api = shared().api();
+    let before = api.exec("gone_after_reset = 1; import os; os.chdir('/tmp')");
+    let seen = before["kernel"]["generation"].as_u64().unwrap();
+    let reply = api.until("a free kernel", |api| {
+        let answer = api.post("/reset", &json!({}));
+        (answer.status == 200).then(|| answer.json())
+    });
+    assert_eq!(reply["status"], "completed");
+    assert!(reply["kernel"]["generation"].as_u64().unwrap() > seen);
+    assert_eq!(
+        api.exec("'gone_after_reset' in globals()")["result"],
+        "False"
+    );
+    assert_eq!(api.exec("import os; os.getcwd()")["result"], "'/tmp'");
+    let told = api.exec_with(json!({"code": "1", "seen": seen}));
+    assert_eq!(told["kernel"]["state"], "lost");
+}
+
+fn ten_megabytes_of_output_keep_head_and_tail() {
+    let reply = shared()
+        .api()
+        .exec("for i in range(1_250_000): print(f'{i:07}')");
+    assert_eq!(reply["status"], "completed");
+    let stdout = reply["stdout"].as_str().unwrap();
+    assert!(stdout.starts_with("0000000\n") && stdout.ends_with("1249999\n"));
+    assert_eq!(reply["truncated"]["stdout"]["total"], 10_000_000);
+    assert!(stdout.len() < 1_100_000 && stdout.contains("bytes left out"));
+}
+
+fn bytes_that_are_not_utf8_are_replaced() {
+    let reply = shared()
+        .api()
+        .exec("import os\n_ = os.write(1, b'a\\xff\\xfeb\\n')\nprint('\\ud800')");
+    assert_eq!(
+        (reply["status"].as_str(), reply["stdout"].as_str()),
+        (Some("completed"), Some("a\u{fffd}\u{fffd}b\n\\ud800\n"))
+    );
+}
+
+fn a_megabyte_written_from_c_with_the_lock_held_passes() {
+    let code = "import ctypes\nlibc = ctypes.PyDLL(None)\ndata = b'c' * (1 << 20)\nsent = 0\n\
+                while sent < len(data): sent += libc.write(1, data[sent:], len(data) - sent)\nsent";
+    let reply = shared().api().exec(code);
+    assert_eq!(
+        (
+            reply["result"].as_str(),
+            reply["stdout"].as_str().map(str::len)
+        ),
+        (Some("1048576"), Some(1 << 20))
+    );
+}
+
+fn output_of_children_and_of_the_descriptor_counts() {
+    let code = "import os, subprocess, sys\nprint('1', flush=True)\nsubprocess.run(['echo', '2'])\nos.system('echo 3; echo e >&2')\n_ = os.write(1, b'4\\n')\n!echo 5";
+    let reply = shared().api().exec(code);
+    assert_eq!(
+        (reply["stdout"].as_str(), reply["stderr"].as_str()),
+        (Some("1\n2\n3\n4\n5\n"), Some("e\n")),
+        "{reply}"
+    );
+}
+
+fn a_background_child_that_never_stops_writing_holds_nothing_up() {
+    let api = shared().api();
+    let reply = api.exec("import subprocess\nflood = subprocess.Popen(['yes'])\n'begun'");
+    assert_eq!(reply["result"], "'begun'");
+    assert_eq!(api.exec("1+1")["result"], "2");
+    assert_eq!(api.exec("flood.kill(); flood.wait()")["result"], "-9");
+}
+
+fn closing_descriptors_does_not_end_the_service() {
+    let api = shared().api();
+    let reply = api.exec("import os\nos.close(1); os.close(2)");
+    assert_eq!(reply["status"], "completed", "{reply}");
+    assert_eq!(api.exec("print('back')")["stdout"], "back\n");
+    let before = api.exec("survivor = 1")["kernel"]["generation"]
+        .as_u64()
+        .unwrap();
+    let reply = api.exec("import os\nos.closerange(0, 65536)");
+    assert_eq!(
+        (reply["status"].as_str(), reply["kernel"]["state"].as_str()),
+        (Some("failed"), Some("lost")),
+        "{reply}"
+    );
+    assert_next_life(&api, before);
+}
+
+fn deep_recursion_is_an_exception() {
+    let reply = shared().api().exec("def f(n): return f(n + 1)\nf(0)");
+    assert_eq!(
+        (reply["status"].as_str(), reply["error"]["type"].as_str()),
+        (Some("failed"), Some("RecursionError"))
+    );
+}
+
+fn a_kernel_that_exits_is_replaced_and_the_loss_is_told() {
+    let reply = dies("import os\nprint('last words')\nos._exit(3)");
+    assert!(message(&reply).contains("it exited with code 3"), "{reply}");
+    assert_eq!(reply["stdout"], "last words\n");
+}
+
+fn a_kernel_that_crashes_is_named_by_its_signal() {
+    assert!(message(&dies("import ctypes; ctypes.string_at(0)")).contains("SIGSEGV"));
+    assert!(message(&dies("import os; os.kill(os.getpid(), 9)")).contains("SIGKILL"));
+}
+
+fn killing_the_parent_ends_the_kernel_alone() {
+    dies("import os, time\nos.kill(os.getppid(), 9)\ntime.sleep(60)");
+    let api = shared().api();
+    let code = "import subprocess\nsubprocess.run(['pgrep', '-fc', 'body/kernel --fd'], capture_output=True, text=True).stdout.strip()";
+    // The kernel and the reaper that has its command line among its arguments.
+    let count = api.until("the old kernel's end", |api| {
+        let count = api.exec(code)["result"]
+            .as_str()?
+            .trim_matches('\'')
+            .parse::<u32>()
+            .ok()?;
+        (count <= 2).then_some(count)
+    });
+    assert_eq!(count, 2);
+}
+
+fn a_fork_bomb_ends_with_its_run() {
+    let api = shared().api();
+    let code =
+        "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass";
+    let reply = api.exec_with(json!({"code": code, "timeout": 3}));
+    assert_eq!(reply["status"], "interrupted", "{reply}");
+    let after = api.exec("len([p for p in __import__('os').listdir('/proc') if p.isdigit()])");
+    let left: u32 = after["result"].as_str().unwrap().parse().unwrap();
+    assert!(left < 30, "{left} processes are left");
+}
+
+fn code_that_eats_all_memory_is_ended_and_named() {
+    let reply = dies("hog = []\nwhile True: hog.append(bytearray(b'x' * (16 << 20)))");
+    assert!(message(&reply).contains("out of memory"), "{reply}");
+}
+
+fn code_that_ignores_interrupts_is_ended() {
+    let api = shared().api();
+    let before = api.exec("survivor = 1")["kernel"]["generation"]
+        .as_u64()
+        .unwrap();
+    let code = "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nwhile True: time.sleep(1)";
+    let reply = api.exec_with(json!({"code": code, "timeout": 0.2}));
+    assert_eq!(
+        (reply["status"].as_str(), reply["kernel"]["state"].as_str()),
+        (Some("interrupted"), Some("lost"))
+    );
+    assert!(message(&reply).contains("its state is lost"), "{reply}");
+    assert_next_life(&api, before);
+}
+
+fn descendants_that_left_the_group_end_with_the_kernel() {
+    let api = shared().api();
+    let code = "import subprocess\nescaped = subprocess.Popen(['setsid', 'sleep', '86399'])\nimport time\n\
+                while not subprocess.run(['pgrep', '-fx', 'sleep 86399'], capture_output=True).stdout: time.sleep(0.01)\n\
+                import os; os.kill(os.getpid(), 9)";
+    dies(code);
+    let left = api.exec("import subprocess\nsubprocess.run(['pgrep', '-fx', 'sleep 86399'], capture_output=True, text=True).stdout");
+    assert_eq!(left["result"], "''");
+}
+
+fn what_a_person_would_ask_is_refused_in_words() {
+    let api = shared().api();
+    let reply = api.exec("input('name? ')");
+    assert_eq!(reply["status"], "failed");
+    assert!(message(&reply).contains("nobody"), "{reply}");
+    assert_eq!(api.exec("print('a'); exit(); print('b')")["stdout"], "a\n");
+    assert_eq!(api.exec("1")["kernel"]["state"], "kept");
+}
+
+fn a_forked_child_never_answers_for_the_kernel() {
+    let api = shared().api();
+    let reply = api.exec("import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\nprint('parent' if pid else 'child')\n'end'");
+    assert_eq!(
+        (reply["status"].as_str(), reply["result"].as_str()),
+        (Some("completed"), Some("'end'"))
+    );
+    assert_eq!(api.exec("2+2")["result"], "4");
+}

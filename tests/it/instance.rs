@@ -1,0 +1,495 @@
+//! The life of an instance: up, restart, replace, down, and what it never touches.
+
+use crate::harness::{Engine, Home, Ran, shared};
+use crate::trials;
+use serde_json::json;
+use std::fs;
+use std::net::TcpListener;
+use std::thread;
+
+trials![
+    a_second_up_changes_nothing,
+    the_container_has_no_more_rights_than_it_needs,
+    the_engine_finds_it_healthy,
+    files_survive_a_restart_and_the_loss_of_variables_is_told,
+    a_killed_companion_comes_back_with_its_container,
+    a_changed_kernel_replaces_the_container,
+    packages_installed_at_run_time_survive_the_container,
+    keys_of_the_host_arrive_and_are_never_shown,
+    down_keeps_the_state_and_purge_forgets_it,
+    a_container_that_is_not_ours_is_never_touched,
+    what_an_interrupted_up_left_is_cleaned,
+    a_taken_port_is_named_with_its_owner_and_its_cure,
+    from_elsewhere_the_project_is_named,
+    two_ups_at_once_do_not_race,
+    it_boots_without_any_network,
+    running_code_may_finish_when_the_container_stops,
+    the_embedded_engine_runs_and_says_that_it_does_not_isolate,
+];
+
+fn container_id(home: &Home) -> String {
+    Engine
+        .get(&format!("/containers/{}/json", home.container()))
+        .json()["Id"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+fn a_second_up_changes_nothing() {
+    let home = shared();
+    let before = container_id(home);
+    let ran = home.ok(["up"]);
+    assert!(ran.stdout.contains("is up to date"), "{ran:?}");
+    assert_eq!(container_id(home), before);
+}
+
+fn the_container_has_no_more_rights_than_it_needs() {
+    let found = Engine
+        .get(&format!("/containers/{}/json", shared().container()))
+        .json();
+    let host = &found["HostConfig"];
+    assert_eq!(host["CapDrop"], json!(["ALL"]));
+    let added = host["CapAdd"].to_string();
+    for right in [
+        "SYS_ADMIN",
+        "NET_ADMIN",
+        "NET_RAW",
+        "SYS_PTRACE",
+        "MKNOD",
+        "SYS_MODULE",
+    ] {
+        assert!(!added.contains(right), "{added}");
+    }
+    assert_eq!(
+        (host["Privileged"].as_bool(), &host["SecurityOpt"]),
+        (Some(false), &json!(["no-new-privileges"]))
+    );
+    assert_eq!(
+        (host["ShmSize"].as_u64(), host["PidsLimit"].as_u64()),
+        (Some(1 << 30), Some(512))
+    );
+    assert_eq!(host["RestartPolicy"]["Name"], "unless-stopped");
+    for (_, bindings) in host["PortBindings"].as_object().unwrap() {
+        assert_eq!(bindings[0]["HostIp"], "127.0.0.1");
+    }
+    assert!(!found["Mounts"].to_string().contains("docker.sock"));
+    let token = shared().api().token;
+    assert!(
+        !found.to_string().contains(&token),
+        "the token itself is in the container"
+    );
+}
+
+fn the_engine_finds_it_healthy() {
+    let home = shared();
+    home.api().until("health", |_| {
+        let found = Engine
+            .get(&format!("/containers/{}/json", home.container()))
+            .json();
+        (found["State"]["Health"]["Status"] == "healthy").then_some(())
+    });
+}
+
+fn files_survive_a_restart_and_the_loss_of_variables_is_told() {
+    let home = shared();
+    let code = "for place in ['/data', '/root/host', '/repo']: open(place + '/kept', 'w').write(place)\nsurvivor = 1";
+    let before = home.api().exec(code)["kernel"]["generation"]
+        .as_u64()
+        .unwrap();
+    home.ok(["restart"]);
+    let api = home.api();
+    let reply = api.exec("[open(p + '/kept').read() for p in ['/data', '/root/host', '/repo']], 'survivor' in globals()");
+    assert_eq!(reply["result"], "(['/data', '/root/host', '/repo'], False)");
+    assert_eq!(
+        (
+            reply["kernel"]["state"].as_str(),
+            reply["kernel"]["generation"].as_u64()
+        ),
+        (Some("lost"), Some(before + 1))
+    );
+    assert_eq!(
+        fs::read_to_string(home.files().join("kept")).unwrap(),
+        "/root/host"
+    );
+}
+
+fn a_killed_companion_comes_back_with_its_container() {
+    let home = shared();
+    let api = home.api();
+    let before = api.exec("1")["kernel"]["generation"].as_u64().unwrap();
+    let code = "import glob, os\nfor path in glob.glob('/proc/[0-9]*/cmdline'):\n    words = open(path, 'rb').read().split(b'\\0')\n\
+                \x20   if words[1:2] == [b'companion']: os.kill(int(path.split('/')[2]), 9)\nimport time; time.sleep(60)";
+    let body = json!({"code": code, "queue": true}).to_string();
+    // The answer never comes: the connection ends with the companion.
+    let lost = thread::spawn({
+        let api = api.clone();
+        move || api.connect().send("POST", "/exec", &[], body.as_bytes())
+    });
+    assert!(lost.join().is_err());
+    api.until("the return", |api| {
+        let answer = std::panic::catch_unwind(|| api.get("/health").status);
+        (answer.ok() == Some(200)).then_some(())
+    });
+    let reply = api.exec("1");
+    assert_eq!(
+        (
+            reply["kernel"]["state"].as_str(),
+            reply["kernel"]["generation"].as_u64()
+        ),
+        (Some("lost"), Some(before + 1))
+    );
+}
+
+/// An instance like the shared one, with a body of its own to change.
+fn with_own_body(name: &str) -> Home {
+    let home = Home::new(name);
+    home.ok(["init"]);
+    home
+}
+
+fn a_changed_kernel_replaces_the_container() {
+    let home = with_own_body("it-body");
+    home.up();
+    let api = home.api();
+    api.exec("open('/data/kept', 'w').write('kept'); x = 1");
+    let before = (container_id(&home), home.json(["status"])["image"].clone());
+    let main = home.project.join("body/kernel/main.py");
+    let changed = fs::read_to_string(&main).unwrap().replace(
+        "os.environ[\"OSCTL_SESSION\"]",
+        "os.environ[\"EVOLVED\"] = os.environ[\"OSCTL_SESSION\"]",
+    );
+    fs::write(&main, changed).unwrap();
+    let ran = home.ok(["up"]);
+    assert!(ran.stdout.contains("was replaced"), "{ran:?}");
+    assert_ne!(
+        (container_id(&home), home.json(["status"])["image"].clone()),
+        before
+    );
+    let reply = home
+        .api()
+        .exec("import os\nos.environ['EVOLVED'], open('/data/kept').read()");
+    assert_eq!(reply["result"], "('default', 'kept')");
+    fs::write(
+        home.project.join("body/Dockerfile"),
+        "FROM ${BASE}\nRUN false\n",
+    )
+    .unwrap();
+    let ran = home.run(["up"]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert!(
+        ran.stderr.contains("the image could not be built"),
+        "{ran:?}"
+    );
+    assert_eq!(
+        home.api().exec("1+1")["result"],
+        "2",
+        "the old container goes on"
+    );
+    home.down();
+}
+
+fn packages_installed_at_run_time_survive_the_container() {
+    let home = shared();
+    let reply = home
+        .api()
+        .exec("!pip install --quiet --no-input six==1.16.0\nimport six; six.__version__");
+    assert_eq!(reply["result"], "'1.16.0'", "{reply}");
+    home.ok(["down"]);
+    home.up();
+    let reply = home
+        .api()
+        .exec("import six; six.__version__, six.__file__.startswith('/data/packages/')");
+    assert_eq!(reply["result"], "('1.16.0', True)", "{reply}");
+}
+
+fn keys_of_the_host_arrive_and_are_never_shown() {
+    let mut home = Home::new("it-keys");
+    home.env
+        .insert("OPENAI_API_KEY".into(), "sk-very-secret".into());
+    home.write_config("env:\n  FLAVOUR: also-secret\n");
+    let shown = home.ok(["-v", "up", "--yes", "--auto-ports"]);
+    let code = "import os; [os.environ[k] for k in ('OPENAI_API_KEY', 'FLAVOUR', 'BROWSER_USE_HEADLESS', 'FILESYSTEM_ROOT', 'HOST_PWD')]";
+    let reply = home.api().exec(code);
+    let expected = format!(
+        "['sk-very-secret', 'also-secret', 'false', '/root', '{}']",
+        home.project.display()
+    );
+    assert_eq!(reply["result"], expected);
+    let all = [
+        shown,
+        home.ok(["logs"]),
+        home.ok(["status"]),
+        home.run(["doctor"]),
+        home.ok(["config", "show"]),
+    ];
+    for ran in all {
+        let text = ran.stdout + &ran.stderr;
+        assert!(
+            !text.contains("very-secret") && !text.contains("also-secret"),
+            "{text}"
+        );
+        assert!(!text.contains(&home.api().token), "{text}");
+    }
+    home.down();
+}
+
+fn down_keeps_the_state_and_purge_forgets_it() {
+    let home = Home::new("it-down");
+    home.up();
+    let token = home.api().token;
+    home.api()
+        .exec("open('/data/kept', 'w').write('x'); open('/root/host/file', 'w').write('x')");
+    home.ok(["down"]);
+    let status = home.run(["status"]);
+    assert_eq!(status.code, 1);
+    assert!(status.stdout.contains("absent"), "{status:?}");
+    assert_eq!(home.run(["exec", "1"]).code, 3);
+    assert_eq!(
+        Engine
+            .get(&format!("/networks/osctl-{}", home.instance))
+            .status,
+        404
+    );
+    home.up();
+    assert_eq!(home.api().token, token);
+    assert_eq!(
+        home.api().exec("open('/data/kept').read()")["result"],
+        "'x'"
+    );
+    let ran = home.run(["down", "--purge"]);
+    assert_eq!(ran.code, 4, "nobody can be asked: {ran:?}");
+    assert!(ran.stderr.contains("--yes"), "{ran:?}");
+    home.ok(["down", "--purge", "--yes"]);
+    assert!(!home.data().exists() && !home.state().exists());
+    assert!(
+        home.files().join("file").exists(),
+        "files of the person stay"
+    );
+    assert_eq!(
+        Engine
+            .get(&format!("/images/os-{}:latest/json", home.instance))
+            .status,
+        404
+    );
+}
+
+fn a_container_that_is_not_ours_is_never_touched() {
+    let home = Home::new("it-foreign");
+    let image = shared_image();
+    let body = json!({"Image": image, "Entrypoint": ["/bin/sleep", "60"]});
+    let made = Engine.send(
+        "POST",
+        &format!("/containers/create?name={}", home.container()),
+        &body,
+    );
+    assert_eq!(made.status, 201);
+    let ran = home.run(["up", "--yes", "--auto-ports"]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert!(
+        ran.stderr
+            .contains("that is not osctl's; it was not touched"),
+        "{ran:?}"
+    );
+    assert_eq!(container_id(&home), made.json()["Id"].as_str().unwrap());
+    assert_eq!(
+        Engine
+            .send(
+                "DELETE",
+                &format!("/containers/{}", home.container()),
+                &json!(null)
+            )
+            .status,
+        204
+    );
+    home.down();
+}
+
+fn shared_image() -> String {
+    shared().json(["status"])["image"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+fn what_an_interrupted_up_left_is_cleaned() {
+    let home = Home::new("it-left");
+    let labels = json!({"osctl.instance": home.instance});
+    for name in [home.container(), format!("{}-trial", home.container())] {
+        let body = json!({"Image": shared_image(), "Labels": labels});
+        assert_eq!(
+            Engine
+                .send("POST", &format!("/containers/create?name={name}"), &body)
+                .status,
+            201
+        );
+    }
+    home.up();
+    assert_eq!(
+        Engine
+            .get(&format!("/containers/{}-trial/json", home.container()))
+            .status,
+        404
+    );
+    assert_eq!(home.api().exec("1")["status"], "completed");
+    home.down();
+}
+
+fn a_taken_port_is_named_with_its_owner_and_its_cure() {
+    let mut home = Home::new("it-port");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    home.env
+        .insert("OSCTL_PORTS_KERNEL".into(), port.to_string());
+    let ran = home.run(["up", "--yes"]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert!(
+        ran.stderr
+            .contains(&format!("port {port} on 127.0.0.1 is taken by")),
+        "{ran:?}"
+    );
+    assert!(
+        ran.stderr
+            .contains(&format!("process {}", std::process::id())),
+        "{ran:?}"
+    );
+    assert!(ran.stderr.contains("--auto-ports"), "{ran:?}");
+    home.ok(["up", "--yes", "--auto-ports"]);
+    assert_ne!(home.api().address, format!("127.0.0.1:{port}"));
+    home.env.clear();
+    let address = home.api().address;
+    home.ok(["down"]);
+    home.up();
+    assert_eq!(home.api().address, address, "ports are the instance's");
+    home.down();
+}
+
+fn from_elsewhere_the_project_is_named() {
+    let home = shared();
+    let elsewhere = home.folder.join("elsewhere");
+    fs::create_dir_all(&elsewhere).unwrap();
+    let ran = Ran::from(
+        home.command(["up"])
+            .current_dir(&elsewhere)
+            .output()
+            .unwrap(),
+    );
+    assert_eq!(ran.code, 2, "{ran:?}");
+    assert!(
+        ran.stderr.contains(home.project.to_str().unwrap()) && ran.stderr.contains("--project"),
+        "{ran:?}"
+    );
+    let deep = home.project.join("deep");
+    fs::create_dir_all(&deep).unwrap();
+    assert_eq!(
+        Ran::from(home.command(["up"]).current_dir(&deep).output().unwrap()).code,
+        0
+    );
+}
+
+fn two_ups_at_once_do_not_race() {
+    let home = Home::new("it-race");
+    let mut first = home
+        .command(["up", "--yes", "--auto-ports"])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let lock = home.state().join("lock");
+    while !lock.exists() {
+        thread::yield_now();
+    }
+    let second = home.run(["up", "--yes", "--auto-ports"]);
+    assert!(first.wait().unwrap().success());
+    let told = second.code == 4 && second.stderr.contains("another osctl is working");
+    assert!(told || second.code == 0, "{second:?}");
+    assert_eq!(home.api().exec("1")["status"], "completed");
+    home.down();
+}
+
+fn it_boots_without_any_network() {
+    let name = "os-host-it-offline";
+    let body = json!({
+        "Image": shared_image(),
+        "Env": ["OSCTL_AUTH=off"],
+        "HostConfig": {"NetworkMode": "none"},
+        "Healthcheck": {"Test": ["CMD", "osctl", "health"], "Interval": 1_000_000_000_u64},
+        "Labels": {"osctl.instance": "it-offline"},
+    });
+    assert_eq!(
+        Engine
+            .send("POST", &format!("/containers/create?name={name}"), &body)
+            .status,
+        201
+    );
+    assert_eq!(
+        Engine
+            .send("POST", &format!("/containers/{name}/start"), &json!(null))
+            .status,
+        204
+    );
+    shared().api().until("health without a network", |_| {
+        let found = Engine.get(&format!("/containers/{name}/json")).json();
+        (found["State"]["Health"]["Status"] == "healthy").then_some(())
+    });
+    assert_eq!(
+        Engine
+            .send(
+                "DELETE",
+                &format!("/containers/{name}?force=true"),
+                &json!(null)
+            )
+            .status,
+        204
+    );
+}
+
+fn running_code_may_finish_when_the_container_stops() {
+    let home = shared();
+    let api = home.api();
+    let code = "import time; open('/root/host/begun', 'w').close(); time.sleep(1.5); open('/root/host/finished', 'w').write('yes')";
+    let run = thread::spawn({
+        let api = api.clone();
+        move || api.exec(code)
+    });
+    api.until("the begin", |_| {
+        home.files().join("begun").exists().then_some(())
+    });
+    home.ok(["restart"]);
+    assert_eq!(run.join().unwrap()["status"], "completed");
+    assert_eq!(
+        fs::read_to_string(home.files().join("finished")).unwrap(),
+        "yes"
+    );
+}
+
+fn the_embedded_engine_runs_and_says_that_it_does_not_isolate() {
+    let home = Home::new("it-embedded");
+    let ran = home.ok(["up", "--yes", "--auto-ports", "--engine", "embedded"]);
+    assert!(ran.stderr.contains("no isolation"), "{ran:?}");
+    home.ok(["exec", "x = 41"]);
+    assert_eq!(home.ok(["exec", "x + 1"]).stdout, "42\n");
+    let status = home.json(["status"]);
+    assert_eq!(
+        (status["engine"].as_str(), status["healthy"].as_bool()),
+        (Some("embedded"), Some(true))
+    );
+    assert!(
+        status["warnings"][0]
+            .as_str()
+            .unwrap()
+            .contains("no isolation"),
+        "{status}"
+    );
+    assert_eq!(
+        home.api().exec("import os; os._exit(3)")["error"]["type"],
+        "KernelDied"
+    );
+    assert_eq!(home.api().exec("1")["kernel"]["state"], "lost");
+    home.ok(["restart"]);
+    assert_eq!(home.api().exec("'x' in globals()")["result"], "False");
+    assert!(home.ok(["logs"]).stdout.contains("kernel is ready"));
+    assert!(home.ok(["up"]).stdout.contains("is up to date"));
+    home.down();
+    assert!(!home.state().exists());
+}

@@ -1,0 +1,236 @@
+//! The laws of the architecture, kept by reading what each file of `src` names.
+
+use crate::trials;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+trials![
+    each_layer_names_only_what_it_may,
+    each_library_is_named_in_its_one_place,
+    only_the_mouth_prints_and_only_main_ends_the_process,
+    no_path_climbs_and_no_glob_hides_names,
+    no_file_outgrows_its_subject,
+    every_dependency_has_its_reason,
+];
+
+/// A source file: its path beneath `src`, and its code without tests and comments.
+#[derive(Debug)]
+struct Source {
+    path: String,
+    code: String,
+    lines: usize,
+}
+
+fn sources() -> Vec<Source> {
+    let mut found = Vec::new();
+    collect(Path::new("src"), &mut found);
+    assert!(found.len() > 30, "the scan reads the wrong folder");
+    found
+}
+
+fn collect(folder: &Path, found: &mut Vec<Source>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, found);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+            let code = code.split("#[cfg(all(test").next().unwrap();
+            let code: Vec<&str> = code
+                .lines()
+                .filter(|l| !l.trim_start().starts_with("//"))
+                .collect();
+            let path = path.strip_prefix("src").unwrap().display().to_string();
+            found.push(Source {
+                path,
+                code: code.join("\n"),
+                lines: text.lines().count(),
+            });
+        }
+    }
+}
+
+impl Source {
+    /// The top-level module it belongs to.
+    fn layer(&self) -> &str {
+        self.path.split('/').next().unwrap().trim_end_matches(".rs")
+    }
+
+    /// The modules of the crate that it names.
+    fn names(&self) -> BTreeSet<String> {
+        let words = self
+            .code
+            .match_indices("crate::")
+            .map(|(at, found)| &self.code[at + found.len()..]);
+        let word = |rest: &str| {
+            rest.chars()
+                .take_while(|c| c.is_alphanumeric() || *c == '_')
+                .collect()
+        };
+        let mut named: BTreeSet<String> = words.clone().map(word).collect();
+        // `use crate::{a, b::c};`
+        for list in words.filter_map(|rest| rest.strip_prefix('{')?.split('}').next()) {
+            named.extend(list.split(',').map(|part| word(part.trim())));
+        }
+        named.remove("");
+        named
+    }
+
+    fn uses(&self, library: &str) -> bool {
+        let mut rest = self.code.as_str();
+        while let Some(at) = rest.find(library) {
+            let before = rest[..at].chars().next_back();
+            let after = &rest[at + library.len()..];
+            let is_word = before.is_none_or(|c| !c.is_alphanumeric() && c != '_' && c != ':');
+            if is_word && after.starts_with("::") {
+                return true;
+            }
+            rest = after;
+        }
+        false
+    }
+}
+
+fn each_layer_names_only_what_it_may() {
+    let allowed = |layer: &str| -> &[&str] {
+        match layer {
+            "main" => &["osctl"],
+            "lib" => &["cli", "command", "error", "ui"],
+            "cli" => &["command"],
+            "command" => &[
+                "cli",
+                "companion",
+                "config",
+                "engine",
+                "error",
+                "host",
+                "image",
+                "protocol",
+                "ui",
+            ],
+            "host" => &["config", "engine", "error", "image", "protocol"],
+            "companion" => &["error", "protocol"],
+            "engine" => &["error", "protocol"],
+            "image" => &["error", "protocol"],
+            "config" => &["error"],
+            "ui" => &["engine", "error", "protocol"],
+            "protocol" | "error" => &[],
+            other => panic!("`{other}` is a layer without a law"),
+        }
+    };
+    for source in sources() {
+        let layer = source.layer().to_owned();
+        for name in source.names() {
+            let fine = name == layer || allowed(&layer).contains(&name.as_str());
+            assert!(
+                fine,
+                "`src/{}` names `crate::{name}`, which `{layer}` may not",
+                source.path
+            );
+        }
+    }
+}
+
+fn each_library_is_named_in_its_one_place() {
+    let places: &[(&str, &[&str])] = &[
+        ("bollard", &["engine/docker/"]),
+        ("axum", &["companion/http/"]),
+        ("hyper", &["companion/http/"]),
+        ("utoipa_axum", &["companion/http/"]),
+        ("reqwest", &["host/client.rs"]),
+        ("clap", &["cli.rs", "command/"]),
+        (
+            "clap_complete",
+            &["cli.rs", "command/completions.rs", "lib.rs"],
+        ),
+        ("indicatif", &["ui.rs"]),
+        ("dialoguer", &["ui.rs"]),
+        ("console", &["ui.rs"]),
+        ("tar", &["image/"]),
+        ("directories", &["host/folders.rs"]),
+        (
+            "nix",
+            &["companion/", "engine/embedded.rs", "host/provision.rs"],
+        ),
+    ];
+    for source in sources() {
+        for (library, allowed) in places {
+            let fine =
+                !source.uses(library) || allowed.iter().any(|place| source.path.starts_with(place));
+            assert!(
+                fine,
+                "`src/{}` names `{library}`, which belongs in {allowed:?}",
+                source.path
+            );
+        }
+        for runtime in ["tokio", "axum", "clap", "bollard"] {
+            assert!(
+                source.layer() != "protocol" || !source.uses(runtime),
+                "`src/{}` names `{runtime}`",
+                source.path
+            );
+        }
+    }
+}
+
+fn only_the_mouth_prints_and_only_main_ends_the_process() {
+    for source in sources() {
+        for word in [
+            "println!",
+            "eprintln!",
+            "print!(",
+            "eprint!(",
+            "io::stdout()",
+            "process::exit",
+        ] {
+            let fine = source.path == "ui.rs" || !source.code.contains(word);
+            assert!(fine, "`src/{}` says `{word}`", source.path);
+        }
+    }
+}
+
+fn no_path_climbs_and_no_glob_hides_names() {
+    for source in sources() {
+        for word in [
+            "super::super",
+            "use super::*",
+            "#[allow(",
+            "unimplemented!",
+            "todo!",
+        ] {
+            assert!(
+                !source.code.contains(word),
+                "`src/{}` has `{word}`",
+                source.path
+            );
+        }
+    }
+}
+
+fn no_file_outgrows_its_subject() {
+    for source in sources() {
+        assert!(
+            source.lines <= 600,
+            "`src/{}` has {} lines: split it",
+            source.path,
+            source.lines
+        );
+    }
+}
+
+fn every_dependency_has_its_reason() {
+    let manifest = fs::read_to_string("Cargo.toml").unwrap();
+    let mut section = "";
+    let mut seen = 0;
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            section = line;
+        } else if section.contains("dependencies]") && line.contains('=') {
+            seen += 1;
+            assert!(line.contains(" # "), "no reason beside `{line}`");
+        }
+    }
+    assert!(seen > 20);
+}
