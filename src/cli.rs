@@ -107,6 +107,11 @@ impl Verb {
         matches!(self, Self::Exec(_) | Self::Companion)
     }
 
+    /// Whether threads of ours may run beside it.
+    pub(crate) fn has_log(&self) -> bool {
+        !matches!(self, Self::Reaper(_))
+    }
+
     /// Whether it is a service, whose log is its output.
     pub(crate) fn serves(&self) -> bool {
         matches!(self, Self::Companion)

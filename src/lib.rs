@@ -33,6 +33,7 @@ use crate::error::{Error, Outcome, Result};
 use crate::ui::Ui;
 use std::ffi::OsString;
 use std::process::ExitCode;
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
 /// Runs one command line to its end.
@@ -43,7 +44,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(error) => return cli::refuse(&error),
     };
     let ui = Ui::new(cli.json, cli.quiet, cli.verbose, cli.color.into());
-    log(&cli);
+    // The reaper has no log: it owns its process by signals, and a thread would take them.
+    let _log = cli.verb.has_log().then(|| log(&cli));
     match act(cli, ui) {
         Ok(outcome) => outcome.into(),
         Err(error) => {
@@ -54,7 +56,6 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn act(cli: cli::Cli, ui: Ui) -> Result<Outcome> {
-    // The reaper owns processes by signals alone, and a runtime would be in its way.
     if let cli::Verb::Reaper(args) = cli.verb {
         return command::reaper::run(args);
     }
@@ -78,8 +79,9 @@ fn act(cli: cli::Cli, ui: Ui) -> Result<Outcome> {
     answer
 }
 
-/// Diagnostics go to stderr: `RUST_LOG`, else by the number of `-v`.
-fn log(cli: &cli::Cli) {
+/// Diagnostics go to stderr: `RUST_LOG`, else by the number of `-v`. They are written by a thread
+/// of their own and dropped when nobody reads them, so that no log ever holds up a service.
+fn log(cli: &cli::Cli) -> WorkerGuard {
     let default = match (cli.verb.serves(), cli.verbose) {
         (true, _) => "info",
         (false, 0) => "error",
@@ -87,9 +89,13 @@ fn log(cli: &cli::Cli) {
         (false, _) => "osctl=debug",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    let (writer, guard) = NonBlockingBuilder::default()
+        .buffered_lines_limit(4096)
+        .finish(std::io::stderr());
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(writer)
         .with_ansi(false)
         .init();
+    guard
 }

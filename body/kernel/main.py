@@ -16,6 +16,7 @@ from .cell import Cells
 from .fork import Family
 from .interrupt import Interrupts
 from .loop import Loop
+from .parent import depend_on_parent
 from .pipes import Pipe, keep
 from .refusals import refuse_input
 from .serve import serve, state
@@ -31,6 +32,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--session", default="default", help="the session's name")
     args = parser.parse_args(argv)
 
+    depend_on_parent()
     listener = keep(args.fd)
     if args.fd == 0:  # it travels as standard input, where code shall find nothing
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -4,7 +4,7 @@ use super::Context;
 use crate::error::{Error, Outcome, Result};
 use anyhow::Context as _;
 use clap::Subcommand;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::{env, fs};
 
@@ -37,7 +37,13 @@ pub(crate) fn run(verb: ConfigVerb, cx: &Context) -> Result<Outcome> {
 fn show(cx: &Context) -> Result<Outcome> {
     let project = cx.instance.record()?.map(|r| r.project);
     let project = project.or_else(|| env::current_dir().ok());
-    let resolved = cx.config(project.as_deref(), Vec::new())?;
+    let mut resolved = cx.config(project.as_deref(), Vec::new())?;
+    // What is handed in may be secret: its names are shown, never its values.
+    for (key, (value, _)) in &mut resolved.values {
+        if let ("env", Value::Object(map)) = (key.as_str(), value) {
+            map.values_mut().for_each(|secret| *secret = json!("…"));
+        }
+    }
     if cx.ui.json {
         let all: BTreeMap<_, _> = resolved
             .values
@@ -51,13 +57,7 @@ fn show(cx: &Context) -> Result<Outcome> {
     }
     let mut rows = vec![["KEY", "VALUE", "SOURCE"].map(str::to_owned).to_vec()];
     for (key, (value, source)) in &resolved.values {
-        // What is handed in may be secret: its names are shown, never its values.
-        let shown = if key == "env" {
-            json!(value.as_object().map(|m| m.keys().collect::<Vec<_>>()))
-        } else {
-            value.clone()
-        };
-        rows.push(vec![key.clone(), shown.to_string(), source.to_string()]);
+        rows.push(vec![key.clone(), value.to_string(), source.to_string()]);
     }
     cx.ui.table(&rows);
     Ok(Outcome::Done)

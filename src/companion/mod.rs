@@ -3,6 +3,7 @@
 //! [`serve`] is its whole life. It is handed its sockets and its reason to stop, so tests and
 //! production differ at the call alone.
 
+mod descendants;
 mod http;
 mod kernel;
 pub(crate) mod reaper;

@@ -4,10 +4,11 @@
 //! speaks to it by signals: SIGINT is passed on to the command's group, SIGTERM ends all. It
 //! runs without a runtime and without threads, so that it works when no process can be made.
 
+use super::descendants;
 use crate::error::Result;
 use anyhow::Context;
 use nix::sys::prctl;
-use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpid, getppid};
 use std::ffi::OsString;
@@ -29,17 +30,16 @@ pub(crate) fn run(command: &[OsString]) -> Result<u8> {
     }
     signals.thread_block()?;
     let (program, arguments) = command.split_first().context("no command")?;
+    let mut child = Command::new(program);
     // A group of its own, so that an interrupt reaches what the code started, and not us.
-    let child = Command::new(program)
-        .args(arguments)
-        .process_group(0)
-        .spawn();
-    let child = Pid::from_raw(
-        child
-            .with_context(|| format!("starting {}", program.display()))?
-            .id()
-            .cast_signed(),
-    );
+    child.args(arguments).process_group(0);
+    // SAFETY: between fork and exec only async-signal-safe functions may run; this is one call
+    // of sigprocmask. Without it the command would inherit what is blocked here.
+    unsafe { child.pre_exec(move || Ok(signals.thread_unblock()?)) };
+    let child = child
+        .spawn()
+        .with_context(|| format!("starting {}", program.display()))?;
+    let child = Pid::from_raw(child.id().cast_signed());
     // Standard input is the kernel's listening socket, and must close with the kernel.
     drop(fs::File::open("/dev/null").and_then(|null| Ok(nix::unistd::dup2_stdin(null)?)));
     let mut ended = None;
@@ -72,28 +72,17 @@ fn collect(command: Pid) -> Option<u8> {
     }
 }
 
-/// Kills until nobody is left. All are stopped first, so that none forks while others die.
+/// Kills until nobody is left.
 fn end_descendants(command: Pid) {
     // One signal to the whole group is atomic: a fork bomb in it ends here.
     let _ = killpg(command, Signal::SIGKILL);
     loop {
-        let mut stopped = Vec::new();
-        loop {
-            let fresh: Vec<Pid> = descendants()
+        descendants::end(|| {
+            descendants::of(getpid())
                 .into_iter()
-                .filter(|p| !stopped.contains(p))
-                .collect();
-            if fresh.is_empty() {
-                break;
-            }
-            for pid in fresh {
-                let _ = kill(pid, Signal::SIGSTOP);
-                stopped.push(pid);
-            }
-        }
-        for pid in stopped {
-            let _ = kill(pid, Signal::SIGKILL);
-        }
+                .map(|d| d.pid)
+                .collect()
+        });
         // Orphans come to us: without any child there is no descendant.
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
             Err(_) => return,
@@ -101,34 +90,4 @@ fn end_descendants(command: Pid) {
             Ok(_) => {}
         }
     }
-}
-
-/// Everyone below this process, by the parents that /proc tells.
-fn descendants() -> Vec<Pid> {
-    let Ok(entries) = fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    let parents: Vec<(i32, i32)> = entries
-        .flatten()
-        .filter_map(|entry| {
-            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-            let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-            let is_dead = fields.next()? == "Z";
-            (!is_dead).then_some((pid, fields.next()?.parse().ok()?))
-        })
-        .collect();
-    let mut found = vec![getpid().as_raw()];
-    let mut at = 0;
-    while at < found.len() {
-        let parent = found[at];
-        found.extend(
-            parents
-                .iter()
-                .filter(|(_, p)| *p == parent)
-                .map(|(pid, _)| *pid),
-        );
-        at += 1;
-    }
-    found.into_iter().skip(1).map(Pid::from_raw).collect()
 }

@@ -166,6 +166,8 @@ impl Embedded {
 
     pub(super) async fn remove(&self, name: &str) -> Result<()> {
         self.stop(name).await?;
+        let run = run_folder(&self.folder(name))?;
+        fs::remove_dir_all(&run).with_context(|| format!("removing `{}`", run.display()))?;
         match fs::remove_dir_all(self.folder(name)) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e.into()),
             _ => Ok(()),
@@ -233,12 +235,41 @@ fn places(spec: &Spec, folder: &Path) -> Result<Vec<(&'static str, String)>> {
     Ok(vec![
         ("OSCTL_EMBEDDED", "1".into()),
         ("OSCTL_LISTEN", format!("{}:{}", listen.bind, listen.host)),
-        ("OSCTL_RUN", text(folder.join("run"))),
+        ("OSCTL_RUN", text(run_folder(folder)?)),
         ("OSCTL_DATA", text(data.clone())),
         ("OSCTL_BODY", text(folder.join("body"))),
         ("OSCTL_PYTHON", text(environment.join("bin/python"))),
         ("OSCTL_PACKAGES", text(data.join("packages/embedded"))),
     ])
+}
+
+/// A short path, because a socket's name has room for 100 bytes; only its owner may enter.
+#[cfg(unix)]
+fn run_folder(folder: &Path) -> Result<PathBuf> {
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+    let digest: String = Sha256::digest(folder.as_os_str().as_encoded_bytes())
+        .iter()
+        .take(8)
+        .map(|b| format!("{b:02x}"))
+        .collect();
+    let run = std::env::temp_dir().join(format!("osctl-{digest}"));
+    match fs::DirBuilder::new().mode(0o700).create(&run) {
+        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(e.into()),
+        _ => {
+            // Somebody else may have made it first, to listen where we do.
+            let found = fs::symlink_metadata(&run)?;
+            let ours = found.is_dir()
+                && found.uid() == nix::unistd::geteuid().as_raw()
+                && found.mode() & 0o077 == 0;
+            anyhow::ensure!(ours, "`{}` belongs to somebody else", run.display());
+            Ok(run)
+        }
+    }
+}
+
+#[cfg(not(unix))]
+fn run_folder(folder: &Path) -> Result<PathBuf> {
+    Ok(folder.join("run"))
 }
 
 fn mounted(spec: &Spec, container: &str) -> Result<PathBuf> {

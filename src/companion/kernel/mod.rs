@@ -4,6 +4,7 @@
 //! asks a pure function what to do next ([`policy`]). Runs outlive the requests that began them
 //! ([`run`]).
 
+mod ending;
 mod ledger;
 mod output;
 mod policy;

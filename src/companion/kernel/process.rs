@@ -2,6 +2,7 @@
 
 use super::Settings;
 use super::wire::{Frame, Request, Wire};
+use crate::companion::descendants;
 use crate::error::Result;
 use anyhow::Context;
 use bytes::BytesMut;
@@ -233,6 +234,19 @@ impl Process {
     /// Interrupts the code, and what it started.
     pub(super) fn interrupt(&self) {
         self.signal(Signal::SIGINT);
+    }
+
+    /// Ends what `kernel` started at `since` or later, wherever it went. Returns how many.
+    pub(super) fn end_children(&self, kernel: i32, since: i64) -> usize {
+        let Some(reaper) = self.reaper.id() else {
+            return 0;
+        };
+        let reaper = Pid::from_raw(reaper.cast_signed());
+        descendants::end(|| {
+            let all = descendants::of(reaper).into_iter();
+            let later = all.filter(|d| d.started >= since && d.pid.as_raw() != kernel);
+            later.map(|d| d.pid).collect()
+        })
     }
 
     /// Ends the process and all its descendants; its exit comes as news.

@@ -1,11 +1,13 @@
 //! The task that owns the process: turns wake-ups into events, asks the policy, does as it says.
 
+use super::ending::{Deaths, Stop, raised};
 use super::ledger::Ledger;
 use super::policy::{Action, Event, State};
 use super::process::{News, Process, Stream};
 use super::run::Run;
 use super::wire::{Ending, Frame, Hello, Request};
 use super::{Message, Refusal, Settings, View};
+use crate::companion::descendants;
 use crate::protocol::BODY_VERSION;
 use crate::protocol::kernel::{
     DEFAULT_SESSION, Event as RunEvent, KernelReport, KernelState, Raised, RunStatus,
@@ -21,19 +23,17 @@ use tokio::time::{Instant, sleep_until};
 /// Requests that may wait for their turn.
 const QUEUE: usize = 1024;
 
+/// Processes of a stopped run that are ended one by one; with more, the kernel ends, too.
+const SWARM: usize = 64;
+
+/// Bytes of output between two runs that are logged.
+const STRAY: usize = 4 << 10;
+
 /// What the process works on or is asked to.
 #[derive(Debug)]
 enum Job {
     Run(Arc<Run>),
     Reset(oneshot::Sender<Result<KernelReport, Refusal>>),
-}
-
-/// Why the current job is to end early.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Stop {
-    Asked,
-    Timeout(f64),
-    Shutdown,
 }
 
 pub(super) struct Owner {
@@ -46,16 +46,20 @@ pub(super) struct Owner {
     /// What the policy armed.
     alarm: Option<Instant>,
     current: Option<Job>,
+    /// When the current job began, on the clock of process start times.
+    begun: i64,
     /// When the current run has had its time.
     deadline: Option<(Instant, f64)>,
     stop: Option<Stop>,
     queue: VecDeque<Job>,
     hello: Option<Hello>,
     counts: (u64, u64),
-    memory_kills: u64,
+    deaths: Deaths,
     /// When a shutdown was asked for: until when running code may finish.
     shutdown: Option<Instant>,
     trouble: String,
+    /// Bytes of output since the last run.
+    strayed: usize,
 }
 
 impl Owner {
@@ -84,14 +88,16 @@ impl Owner {
             process: None,
             alarm: None,
             current: None,
+            begun: 0,
             deadline: None,
             stop: None,
             queue: VecDeque::new(),
             hello: None,
             counts: (0, 0),
-            memory_kills: memory_kills(),
+            deaths: Deaths::new(),
             shutdown: None,
             trouble: String::new(),
+            strayed: 0,
         };
         (owner, seen)
     }
@@ -211,6 +217,7 @@ impl Owner {
         let Some(process) = &mut self.process else {
             return;
         };
+        self.begun = descendants::now();
         let sent = match &job {
             Job::Run(run) => {
                 run.started();
@@ -227,6 +234,7 @@ impl Owner {
             Job::Reset(_) => process.send(&Request::Reset { id: "reset" }).await,
         };
         self.current = Some(job);
+        self.strayed = 0;
         self.step(Event::Work);
         if let Err(why) = sent {
             tracing::warn!("the kernel could not be reached: {why}");
@@ -247,16 +255,28 @@ impl Owner {
         }
     }
 
-    fn output(&self, stream: Stream, bytes: Vec<u8>) {
+    fn output(&mut self, stream: Stream, bytes: Vec<u8>) {
         match (&self.current, stream) {
             _ if bytes.is_empty() => {}
             (Some(Job::Run(run)), Stream::Stdout) => run.fold(RunEvent::Stdout { bytes }),
             (Some(Job::Run(run)), Stream::Stderr) => run.fold(RunEvent::Stderr { bytes }),
-            // Of threads and processes that a run left behind: nobody waits for it.
-            _ => tracing::info!(
-                "output between runs: {}",
-                String::from_utf8_lossy(&bytes).trim_end()
-            ),
+            _ => self.stray(&bytes),
+        }
+    }
+
+    /// Output of threads and processes that a run left behind: nobody waits for it, so the log
+    /// gets its beginning.
+    fn stray(&mut self, bytes: &[u8]) {
+        let room = STRAY.saturating_sub(self.strayed);
+        self.strayed += bytes.len();
+        if room > 0 {
+            let text = String::from_utf8_lossy(&bytes[..bytes.len().min(room)]).into_owned();
+            let rest = if bytes.len() > room {
+                " … and more, which is dropped"
+            } else {
+                ""
+            };
+            tracing::info!("output between runs: {}{rest}", text.trim_end());
         }
     }
 
@@ -325,6 +345,10 @@ impl Owner {
 
     fn finish_run(&mut self, ending: Ending) {
         self.deadline = None;
+        if self.stop.is_some() && self.end_children() > SWARM {
+            // What a swarm leaves behind in the process can't be told: its end says why.
+            return self.step(Event::Broken);
+        }
         let stop = self.stop.take();
         if let Some(Job::Run(run)) = self.current.take() {
             let status = match (ending, stop) {
@@ -332,7 +356,7 @@ impl Owner {
                 // Code that was interrupted may well end in another exception.
                 (_, Some(stop)) => {
                     let traceback = run.raised().map(|e| e.traceback).unwrap_or_default();
-                    let error = stopped(stop, "and was interrupted; its state is kept");
+                    let error = stop.told("and was interrupted; its state is kept");
                     run.fold(RunEvent::Error {
                         error: Raised { traceback, ..error },
                     });
@@ -347,6 +371,14 @@ impl Owner {
             run.finish(status, report);
         }
         self.step(Event::Done);
+    }
+
+    /// Ends what a stopped run started.
+    fn end_children(&self) -> usize {
+        match (&self.process, &self.hello) {
+            (Some(process), Some(hello)) => process.end_children(hello.pid, self.begun),
+            _ => 0,
+        }
     }
 
     fn finish_reset(&mut self) {
@@ -370,7 +402,7 @@ impl Owner {
             .unwrap_or_default();
         self.deadline = None;
         let stop = self.stop.take();
-        let how = self.cause(status);
+        let how = self.deaths.cause(status);
         tracing::warn!("the kernel ended: {how}");
         if matches!(self.state, State::Starting { .. }) || self.trouble.is_empty() {
             self.trouble = [how.clone(), last_words].join("\n").trim_end().to_owned();
@@ -380,9 +412,7 @@ impl Owner {
                 let (status, error) = match stop {
                     Some(stop) => (
                         RunStatus::Interrupted,
-                        stopped(
-                            stop,
-                            "and did not stop when interrupted, so the kernel was ended; its state is lost",
+                        stop.told("and did not stop when interrupted, so the kernel was ended; its state is lost",
                         ),
                     ),
                     None => {
@@ -434,23 +464,6 @@ impl Owner {
                     .report(self.ledger.generation(), run.request.seen);
                 run.finish(RunStatus::Failed, report);
             }
-        }
-    }
-
-    /// How a process ended, in words; the reaper gives 128+n for signal n.
-    fn cause(&mut self, status: ExitStatus) -> String {
-        let kills = memory_kills();
-        let by_memory = kills > self.memory_kills;
-        self.memory_kills = kills;
-        match status.code() {
-            Some(137) if by_memory => "it ran out of memory and was killed".into(),
-            Some(code @ 129..) => {
-                let name = nix::sys::signal::Signal::try_from(code - 128)
-                    .map_or("an unknown signal", |s| s.as_str());
-                format!("it was killed by {name}")
-            }
-            Some(code) => format!("it exited with code {code}"),
-            None => "its reaper was killed".into(),
         }
     }
 
@@ -538,47 +551,8 @@ fn refuse(message: Message, refusal: &Refusal) {
     }
 }
 
-fn stopped(stop: Stop, outcome: &str) -> Raised {
-    match stop {
-        Stop::Timeout(seconds) => raised(
-            "Timeout",
-            format!("the code ran longer than {seconds} s {outcome}"),
-        ),
-        Stop::Asked => raised(
-            "Interrupted",
-            format!("the code was to be stopped {outcome}"),
-        ),
-        Stop::Shutdown => raised(
-            "Interrupted",
-            format!("the companion was stopped while the code ran {outcome}"),
-        ),
-    }
-}
-
-fn raised(kind: &str, message: String) -> Raised {
-    Raised {
-        kind: kind.into(),
-        message,
-        traceback: Vec::new(),
-    }
-}
-
 /// Whatever is out of a clock's range is as good as never.
 fn seconds_from(seconds: f64) -> Duration {
     const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
     Duration::try_from_secs_f64(seconds).map_or(YEAR, |d| d.min(YEAR))
-}
-
-/// How often the system killed for memory in this container, in either version of cgroups.
-fn memory_kills() -> u64 {
-    let files = [
-        "/sys/fs/cgroup/memory.events",
-        "/sys/fs/cgroup/memory/memory.oom_control",
-    ];
-    let count = |file| {
-        let text = std::fs::read_to_string(file).ok()?;
-        text.lines()
-            .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
-    };
-    files.into_iter().find_map(count).unwrap_or(0)
 }

@@ -62,6 +62,7 @@ pub(super) enum Frame {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct Hello {
     pub(super) protocol: u32,
+    pub(super) pid: i32,
     pub(super) body_version: String,
     pub(super) python: String,
     pub(super) execution_count: u64,

@@ -7,8 +7,8 @@ use crate::protocol::spec::{Mount, Port, Spec};
 use bollard::container::LogOutput;
 use bollard::models::{
     ContainerCreateBody, ContainerInspectResponse, ContainerStateStatusEnum, HealthConfig,
-    HostConfig, Mount as ApiMount, MountType, NetworkCreateRequest, PortBinding, RestartPolicy,
-    RestartPolicyNameEnum,
+    HostConfig, HostConfigLogConfig, Mount as ApiMount, MountType, NetworkCreateRequest,
+    PortBinding, RestartPolicy, RestartPolicyNameEnum,
 };
 use bollard::query_parameters::{
     CreateContainerOptionsBuilder, ListContainersOptionsBuilder, LogsOptionsBuilder,
@@ -297,6 +297,15 @@ fn host_config(spec: &Spec) -> HostConfig {
         memory_swap: spec.limits.memory.map(|m| m as i64),
         pids_limit: Some(spec.limits.pids.into()),
         shm_size: Some(spec.limits.shm as i64),
+        // A service that runs for months must not fill the disk with its log.
+        log_config: Some(HostConfigLogConfig {
+            typ: Some("json-file".into()),
+            config: Some(
+                [("max-size", "10m"), ("max-file", "3")]
+                    .map(|(k, v)| (k.into(), v.into()))
+                    .into(),
+            ),
+        }),
         ..Default::default()
     }
 }

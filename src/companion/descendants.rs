@@ -1,0 +1,119 @@
+//! Everyone below a process, found by the parents that /proc tells, and ended.
+//!
+//! A process group can be left with `setsid`; below a child subreaper nobody gets lost.
+
+use nix::sys::signal::{Signal, kill};
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
+use std::collections::BTreeSet;
+use std::fs;
+
+/// Units of a process's start time: the kernel's USER_HZ, which is 100 on every Linux.
+const TICKS: i64 = 100;
+
+/// A living process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Descendant {
+    pub(super) pid: Pid,
+    /// Ticks since the system's boot.
+    pub(super) started: i64,
+}
+
+/// Now, as a process that starts now would say it.
+pub(super) fn now() -> i64 {
+    // A clock that every Linux has can't fail; at worst all processes count as later.
+    clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0, |t| {
+        t.tv_sec() * TICKS + t.tv_nsec() / (1_000_000_000 / TICKS)
+    })
+}
+
+/// Those below `root`, parents before their children.
+pub(super) fn of(root: Pid) -> Vec<Descendant> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let all: Vec<(Pid, Descendant)> = entries
+        .flatten()
+        .filter_map(|entry| {
+            let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?);
+            read(pid, &fs::read_to_string(entry.path().join("stat")).ok()?)
+        })
+        .collect();
+    let mut found = Vec::new();
+    let mut parents = vec![root];
+    while let Some(parent) = parents.pop() {
+        for (_, child) in all.iter().filter(|(p, _)| *p == parent) {
+            found.push(*child);
+            parents.push(child.pid);
+        }
+    }
+    found
+}
+
+/// The parent and the process of one line of `/proc/PID/stat`; nothing for the dead.
+fn read(pid: Pid, stat: &str) -> Option<(Pid, Descendant)> {
+    // The name, in parentheses, may hold anything.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let is_dead = matches!(*fields.first()?, "Z" | "X");
+    let parent = Pid::from_raw(fields.get(1)?.parse().ok()?);
+    let started = fields.get(19)?.parse().ok()?;
+    (!is_dead).then_some((parent, Descendant { pid, started }))
+}
+
+/// Kills all that `find` finds, and returns how many they were. All are stopped before any dies,
+/// so that none forks meanwhile.
+pub(super) fn end(find: impl Fn() -> Vec<Pid>) -> usize {
+    let mut stopped = BTreeSet::new();
+    loop {
+        let fresh: Vec<Pid> = find()
+            .into_iter()
+            .filter(|p| !stopped.contains(p))
+            .collect();
+        if fresh.is_empty() {
+            break;
+        }
+        for pid in fresh {
+            // Gone already is as good.
+            let _ = kill(pid, Signal::SIGSTOP);
+            stopped.insert(pid);
+        }
+    }
+    for pid in &stopped {
+        let _ = kill(*pid, Signal::SIGKILL);
+    }
+    stopped.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{end, now, of};
+    use nix::unistd::{Pid, getpid};
+    use std::process::Command;
+
+    fn below() -> Vec<Pid> {
+        of(getpid()).into_iter().map(|d| d.pid).collect()
+    }
+
+    #[test]
+    fn children_and_grandchildren_are_found_with_their_age_and_ended() {
+        let before = now();
+        let mut shell = Command::new("sh")
+            .args(["-c", "sleep 1000 & wait"])
+            .spawn()
+            .unwrap();
+        let shell_pid = Pid::from_raw(shell.id().cast_signed());
+        while of(shell_pid).is_empty() {
+            std::thread::yield_now();
+        }
+        let grandchild = of(shell_pid)[0];
+        assert!(grandchild.started >= before && grandchild.started <= now());
+        assert!(below().contains(&grandchild.pid));
+        let count = end(|| {
+            let mut all: Vec<Pid> = of(shell_pid).into_iter().map(|d| d.pid).collect();
+            all.push(shell_pid);
+            all
+        });
+        assert_eq!(count, 2);
+        assert!(!shell.wait().unwrap().success());
+    }
+}
