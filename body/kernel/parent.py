@@ -1,4 +1,4 @@
-"""What the kernel owes its parent: it ends with it, and it is the first to go when memory is short."""
+"""What the kernel owes its parent: it ends with it, and goes first when memory is short."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _FIRST_TO_GO = "900"
@@ -17,5 +18,4 @@ def depend_on_parent() -> None:
     if os.getppid() != parent:  # it ended before it could be asked for
         raise SystemExit("the parent has ended")
     with contextlib.suppress(OSError):  # a system without /proc
-        with open("/proc/self/oom_score_adj", "w") as adjustment:
-            adjustment.write(_FIRST_TO_GO)
+        Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)

@@ -209,10 +209,10 @@ fn keys_of_the_host_arrive_and_are_never_shown() {
         .insert("OPENAI_API_KEY".into(), "sk-very-secret".into());
     home.write_config("env:\n  FLAVOUR: also-secret\n");
     let shown = home.ok(["-v", "up", "--yes", "--auto-ports"]);
-    let code = "import os; [os.environ[k] for k in ('OPENAI_API_KEY', 'FLAVOUR', 'BROWSER_USE_HEADLESS', 'FILESYSTEM_ROOT', 'HOST_PWD')]";
+    let code = "import os; ' '.join(os.environ[k] for k in ('OPENAI_API_KEY', 'FLAVOUR', 'BROWSER_USE_HEADLESS', 'FILESYSTEM_ROOT', 'HOST_PWD'))";
     let reply = home.api().exec(code);
     let expected = format!(
-        "['sk-very-secret', 'also-secret', 'false', '/root', '{}']",
+        "'sk-very-secret also-secret false /root {}'",
         home.project.display()
     );
     assert_eq!(reply["result"], expected);
