@@ -195,6 +195,9 @@ impl Error {
             | Self::Precondition { .. } => PRECONDITION,
             Self::Interrupted => INTERRUPTED,
             Self::Refused {
+                status: 401 | 403, ..
+            } => UNREACHABLE,
+            Self::Refused {
                 status: 400..=499, ..
             } => USAGE,
             Self::Refused { .. } => UNREACHABLE,

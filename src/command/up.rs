@@ -331,7 +331,7 @@ impl Raise<'_> {
         if container.image != spec.image
             && let Engine::Docker(docker) = self.engine
         {
-            docker.remove_image(&container.image).await?;
+            remove_nameless(docker, &container.image).await?;
         }
         Ok(Done::Replaced)
     }
@@ -418,6 +418,14 @@ impl Raise<'_> {
             logs,
         }
         .into()
+    }
+}
+
+/// An image that nobody can name any more only takes room.
+async fn remove_nameless(docker: &Docker, id: &str) -> Result<()> {
+    match docker.image(id).await? {
+        Some(image) if image.tags.is_empty() => docker.remove_image(id).await,
+        _ => Ok(()),
     }
 }
 

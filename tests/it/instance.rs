@@ -21,6 +21,9 @@ trials![
     what_an_interrupted_up_left_is_cleaned,
     a_taken_port_is_named_with_its_owner_and_its_cure,
     from_elsewhere_the_project_is_named,
+    a_docker_context_is_followed,
+    on_a_terminal_a_person_is_asked_and_no_means_no,
+    the_image_is_built_alone_and_only_when_something_changed,
     two_ups_at_once_do_not_race,
     it_boots_without_any_network,
     running_code_may_finish_when_the_container_stops,
@@ -207,12 +210,13 @@ fn keys_of_the_host_arrive_and_are_never_shown() {
     let mut home = Home::new("it-keys");
     home.env
         .insert("OPENAI_API_KEY".into(), "sk-very-secret".into());
+    home.env.insert("NO_PROXY".into(), "inside.example".into());
     home.write_config("env:\n  FLAVOUR: also-secret\n");
     let shown = home.ok(["-v", "up", "--yes", "--auto-ports"]);
-    let code = "import os; ' '.join(os.environ[k] for k in ('OPENAI_API_KEY', 'FLAVOUR', 'BROWSER_USE_HEADLESS', 'FILESYSTEM_ROOT', 'HOST_PWD'))";
+    let code = "import os; ' '.join(os.environ[k] for k in ('OPENAI_API_KEY', 'FLAVOUR', 'BROWSER_USE_HEADLESS', 'FILESYSTEM_ROOT', 'no_proxy', 'HOST_PWD'))";
     let reply = home.api().exec(code);
     let expected = format!(
-        "'sk-very-secret also-secret false /root {}'",
+        "'sk-very-secret also-secret false /root inside.example {}'",
         home.project.display()
     );
     assert_eq!(reply["result"], expected);
@@ -384,6 +388,99 @@ fn from_elsewhere_the_project_is_named() {
     assert_eq!(
         Ran::from(home.command(["up"]).current_dir(&deep).output().unwrap()).code,
         0
+    );
+}
+
+fn a_docker_context_is_followed() {
+    let mut home = Home::new("it-context");
+    // SHA-256 of "there", under which the Docker client keeps the context.
+    let meta = home.folder.join(
+        "docker/contexts/meta/e244f187f696561d5fd7e00f618e7ba641dc52e3c137380f6fa23a854b773aac",
+    );
+    fs::create_dir_all(&meta).unwrap();
+    let endpoint =
+        |path: &str| json!({"Endpoints": {"docker": {"Host": format!("unix://{path}")}}});
+    fs::write(
+        meta.join("meta.json"),
+        endpoint("/nonexistent.sock").to_string(),
+    )
+    .unwrap();
+    let config = home.folder.join("docker/config.json");
+    fs::write(config, json!({"currentContext": "there"}).to_string()).unwrap();
+    let folder = home.folder.join("docker").display().to_string();
+    home.env.insert("DOCKER_CONFIG".into(), folder);
+    let ran = home.run(["build"]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert!(ran.stderr.contains("unix:///nonexistent.sock"), "{ran:?}");
+    fs::write(
+        meta.join("meta.json"),
+        endpoint("/var/run/docker.sock").to_string(),
+    )
+    .unwrap();
+    let ran = home.run(["doctor"]);
+    assert!(
+        ran.stdout.contains("at unix:///var/run/docker.sock"),
+        "{ran:?}"
+    );
+}
+
+fn on_a_terminal_a_person_is_asked_and_no_means_no() {
+    let home = Home::new("it-asked");
+    home.up();
+    for (answer, code, state) in [("n", 1, "running"), ("y", 0, "gone")] {
+        let asked = home.command(["down", "--purge"]);
+        let words: Vec<_> = std::iter::once(asked.get_program())
+            .chain(asked.get_args())
+            .collect();
+        let line = words
+            .iter()
+            .map(|w| w.to_string_lossy())
+            .collect::<Vec<_>>()
+            .join(" ");
+        // `script` gives it a terminal.
+        let mut terminal = std::process::Command::new("script");
+        terminal.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+        terminal
+            .envs(asked.get_envs().filter_map(|(k, v)| Some((k, v?))))
+            .current_dir(&home.project);
+        terminal
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped());
+        let mut child = terminal.spawn().unwrap();
+        std::io::Write::write_all(
+            &mut child.stdin.take().unwrap(),
+            format!("{answer}\n").as_bytes(),
+        )
+        .unwrap();
+        let ran = Ran::from(child.wait_with_output().unwrap());
+        assert_eq!(ran.code, code, "{answer}: {ran:?}");
+        assert!(
+            ran.stdout.contains("Forget the state of `it-asked`"),
+            "{ran:?}"
+        );
+        assert_eq!(home.data().exists(), state == "running");
+    }
+}
+
+fn the_image_is_built_alone_and_only_when_something_changed() {
+    let home = with_own_body("it-build");
+    let id = || Engine.get("/images/os-it-build:latest/json").json()["Id"].clone();
+    assert!(home.ok(["build", "--yes"]).stdout.contains("is built"));
+    let first = id();
+    assert!(home.ok(["build"]).stdout.contains("is up to date"));
+    assert_eq!(id(), first);
+    fs::write(
+        home.project.join("body/kernel/more.py"),
+        "\"\"\"More.\"\"\"\n",
+    )
+    .unwrap();
+    assert!(home.ok(["build"]).stdout.contains("is built"));
+    assert_ne!(id(), first);
+    assert_eq!(
+        Engine
+            .send("DELETE", "/images/os-it-build:latest", &json!(null))
+            .status,
+        200
     );
 }
 

@@ -20,6 +20,8 @@ const LOG_LINES: usize = 20;
 pub(crate) struct Image {
     pub(crate) id: String,
     pub(crate) labels: HashMap<String, String>,
+    /// Names that point to it.
+    pub(crate) tags: Vec<String>,
     /// Bytes.
     pub(crate) size: u64,
 }
@@ -46,6 +48,7 @@ impl Docker {
             Ok(found) => Ok(Some(Image {
                 id: found.id.unwrap_or_default(),
                 labels: found.config.and_then(|c| c.labels).unwrap_or_default(),
+                tags: found.repo_tags.unwrap_or_default(),
                 size: found
                     .size
                     .unwrap_or_default()
