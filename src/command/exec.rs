@@ -87,7 +87,9 @@ pub(crate) async fn run(args: ExecArgs, cx: &Context) -> Result<Outcome> {
         queue: true,
         ..Execute::new(plan.source.read()?)
     };
-    let reply = execute(&client, &request, cx).await?;
+    let Some(reply) = execute(&client, &request, cx).await? else {
+        return Ok(Outcome::Code(crate::error::INTERRUPTED));
+    };
     if cx.ui.json {
         cx.ui.document(&reply)?;
     } else {
@@ -100,23 +102,24 @@ pub(crate) async fn run(args: ExecArgs, cx: &Context) -> Result<Outcome> {
     })
 }
 
-/// Ctrl-C interrupts the code, a second one leaves it alone.
-async fn execute(client: &Client, request: &Execute, cx: &Context) -> Result<Reply> {
+/// Ctrl-C interrupts the code, a second one leaves it alone, and then there is no reply.
+async fn execute(client: &Client, request: &Execute, cx: &Context) -> Result<Option<Reply>> {
     let id = request.id.clone().unwrap_or_default();
     let mut done = std::pin::pin!(client.execute(request));
     let mut silent = std::pin::pin!(tokio::time::sleep(SILENCE));
     let mut work = None;
     let mut stopping = false;
+    // One listener for all of them, so that none is missed between two.
+    let mut presses = ctrl_c()?;
     loop {
         tokio::select! {
-            reply = &mut done => return reply,
+            reply = &mut done => return reply.map(Some),
             () = &mut silent, if work.is_none() && cx.ui.can_ask() => work = Some(cx.ui.work("running")),
-            pressed = tokio::signal::ctrl_c() => {
-                pressed?;
+            Some(()) = presses.recv() => {
                 if stopping {
                     drop(work);
                     cx.ui.say(format!("left alone: run `{id}` goes on in the container"));
-                    return Err(Error::Interrupted.into());
+                    return Ok(None);
                 }
                 stopping = true;
                 work = None;
@@ -127,6 +130,16 @@ async fn execute(client: &Client, request: &Execute, cx: &Context) -> Result<Rep
             }
         }
     }
+}
+
+#[cfg(unix)]
+fn ctrl_c() -> std::io::Result<tokio::signal::unix::Signal> {
+    tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())
+}
+
+#[cfg(windows)]
+fn ctrl_c() -> std::io::Result<tokio::signal::windows::CtrlC> {
+    tokio::signal::windows::ctrl_c()
 }
 
 fn show(reply: &Reply, cx: &Context) {
@@ -142,7 +155,8 @@ fn show(reply: &Reply, cx: &Context) {
         for line in &error.traceback {
             cx.ui.side(&format!("{}\n", line.trim_end_matches('\n')));
         }
-        if error.traceback.is_empty() {
+        // A traceback ends with the code's exception; what became of the run is told besides.
+        if error.traceback.is_empty() || reply.status == RunStatus::Interrupted {
             cx.ui.side(&format!("{}: {}\n", error.kind, error.message));
         }
     }

@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::image::{Body, Companion, DIGEST_LABEL, Recipe, classic};
 use anyhow::Context;
 use std::collections::BTreeMap;
+use std::env;
 use std::path::Path;
 
 /// The image, and whether it was built just now.
@@ -81,6 +82,8 @@ pub(crate) async fn ensure(
         classic_context: recipe.archive(classic)?,
         args,
         labels: recipe.labels(),
+        // As the Docker client reads it.
+        classic: env::var("DOCKER_BUILDKIT").is_ok_and(|v| v == "0"),
     };
     docker.build(&build, progress).await?;
     let image = docker

@@ -1,12 +1,13 @@
 //! The companion's API, in the real container: what is promised to clients.
 
-use crate::harness::{Home, shared};
+use crate::harness::{Followed, Home, shared};
 use crate::trials;
 use serde_json::{Value, json};
 use std::time::Instant;
 
 trials![
     state_is_kept_across_processes_of_the_command_line,
+    ctrl_c_interrupts_the_code_and_a_second_one_leaves_it,
     a_reply_has_every_promised_field,
     an_exception_is_a_failed_run_with_the_cells_own_lines,
     the_description_lists_what_the_document_describes,
@@ -46,6 +47,41 @@ fn state_is_kept_across_processes_of_the_command_line() {
     )
     .unwrap();
     assert_eq!(child.wait_with_output().unwrap().stdout, b"0\n1\n");
+}
+
+fn ctrl_c_interrupts_the_code_and_a_second_one_leaves_it() {
+    let home = shared();
+    let api = home.api();
+    api.exec("before_ctrl_c = 7");
+    let begun = home.files().join("ctrl-c");
+    let code = "import time; open('/root/host/ctrl-c', 'w').close(); time.sleep(600)";
+    let running = Followed::start(home.command(["exec", code]));
+    api.until("the begin", |_| begun.exists().then_some(()));
+    running.signal("INT");
+    let (status, said) = running.end();
+    assert_eq!(status, 5, "{said:?}");
+    assert!(said.concat().contains("its state is kept"), "{said:?}");
+    assert_eq!(api.exec("before_ctrl_c")["result"], "7");
+
+    std::fs::remove_file(&begun).unwrap();
+    let stubborn = "import os, time\nopen('/root/host/ctrl-c', 'w').close()\n\
+                    while not os.path.exists('/root/host/ctrl-c.off'):\n    try: time.sleep(0.1)\n    except KeyboardInterrupt: pass\n'obeyed'";
+    let mut running = Followed::start(home.command(["exec", stubborn]));
+    api.until("the begin", |_| begun.exists().then_some(()));
+    running.signal("INT");
+    assert!(running.wait_for("interrupting the code"));
+    running.signal("INT");
+    let (status, said) = running.end();
+    assert_eq!(status, 5, "{said:?}");
+    let told = said.concat();
+    let id = told
+        .split("run `")
+        .nth(1)
+        .and_then(|rest| rest.split('`').next())
+        .unwrap();
+    std::fs::write(home.files().join("ctrl-c.off"), "").unwrap();
+    let reply = api.get(&format!("/exec/{id}?wait=60")).json();
+    assert_eq!(reply["result"], "'obeyed'", "{reply}");
 }
 
 fn a_reply_has_every_promised_field() {

@@ -1,5 +1,7 @@
 //! How the tests reach the outside: the binary, an instance of their own, raw HTTP.
 
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -10,6 +12,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Nothing that a test waits for takes longer, or the test fails.
@@ -174,6 +178,8 @@ impl From<Output> for Ran {
 #[derive(Debug)]
 pub(crate) struct Followed {
     child: Child,
+    /// Ends a command that hangs, so that its test fails instead of hanging too.
+    _watch: Sender<()>,
     lines: BufReader<std::process::ChildStderr>,
     pub(crate) seen: Vec<String>,
 }
@@ -186,8 +192,16 @@ impl Followed {
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap());
+        let (watch, gone) = mpsc::channel::<()>();
+        let pid = child.id().to_string();
+        thread::spawn(move || {
+            if gone.recv_timeout(5 * PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                let _ = Command::new("kill").args(["-s", "KILL", &pid]).status();
+            }
+        });
         Self {
             child,
+            _watch: watch,
             lines,
             seen: Vec::new(),
         }
@@ -205,15 +219,10 @@ impl Followed {
         false
     }
 
+    /// Sends `INT`, `TERM` and the like.
     pub(crate) fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-s", name, &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
+        let signal: Signal = format!("SIG{name}").parse().unwrap();
+        nix::sys::signal::kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
     }
 
     /// The exit code.
@@ -322,17 +331,39 @@ impl Engine {
 
     #[track_caller]
     pub(crate) fn send(self, method: &str, path: &str, body: &Value) -> Response {
-        let mut stream = UnixStream::connect("/var/run/docker.sock").unwrap();
+        EngineAt("/var/run/docker.sock".into()).send(method, path, body)
+    }
+}
+
+/// The API of an engine that listens elsewhere.
+#[derive(Debug, Clone)]
+pub(crate) struct EngineAt(pub(crate) PathBuf);
+
+impl EngineAt {
+    #[track_caller]
+    pub(crate) fn get(&self, path: &str) -> Response {
+        self.send("GET", path, &Value::Null)
+    }
+
+    #[track_caller]
+    pub(crate) fn send(&self, method: &str, path: &str, body: &Value) -> Response {
         let body = if body.is_null() {
             String::new()
         } else {
             body.to_string()
         };
+        self.send_bytes(method, path, "application/json", body.as_bytes())
+    }
+
+    #[track_caller]
+    pub(crate) fn send_bytes(&self, method: &str, path: &str, kind: &str, body: &[u8]) -> Response {
+        let mut stream = UnixStream::connect(&self.0).unwrap();
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: docker\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            "{method} {path} HTTP/1.1\r\nHost: docker\r\nConnection: close\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
         stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(body).unwrap();
         receive(&mut BufReader::new(stream))
     }
 }

@@ -24,6 +24,7 @@ trials![
     a_docker_context_is_followed,
     on_a_terminal_a_person_is_asked_and_no_means_no,
     the_image_is_built_alone_and_only_when_something_changed,
+    the_classic_builder_builds_the_same_dockerfile,
     two_ups_at_once_do_not_race,
     it_boots_without_any_network,
     running_code_may_finish_when_the_container_stops,
@@ -479,6 +480,33 @@ fn the_image_is_built_alone_and_only_when_something_changed() {
     assert_eq!(
         Engine
             .send("DELETE", "/images/os-it-build:latest", &json!(null))
+            .status,
+        200
+    );
+}
+
+fn the_classic_builder_builds_the_same_dockerfile() {
+    let mut home = with_own_body("it-classic");
+    home.env.insert("DOCKER_BUILDKIT".into(), "0".into());
+    let dockerfile = "ARG BASE\nFROM ${BASE}\n\
+                      RUN --mount=type=cache,target=/a \\\n    --mount=type=cache,target=/b \\\n    echo built > /proof\n\
+                      COPY .osctl/osctl /osctl\nRUN [\"/osctl\", \"--version\"]\n";
+    fs::write(home.project.join("body/Dockerfile"), dockerfile).unwrap();
+    let ran = home.ok(["-v", "build", "--yes"]);
+    assert!(
+        ran.stderr.contains("Step 5/") && ran.stderr.contains("  osctl 0."),
+        "{ran:?}"
+    );
+    let image = Engine.get("/images/os-it-classic:latest/json").json();
+    assert!(
+        image["Config"]["Labels"]["osctl.digest"]
+            .as_str()
+            .unwrap()
+            .starts_with("sha256:")
+    );
+    assert_eq!(
+        Engine
+            .send("DELETE", "/images/os-it-classic:latest", &json!(null))
             .status,
         200
     );

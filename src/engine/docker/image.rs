@@ -36,6 +36,8 @@ pub(crate) struct Build {
     pub(crate) classic_context: Bytes,
     pub(crate) args: BTreeMap<String, String>,
     pub(crate) labels: BTreeMap<String, String>,
+    /// Whether BuildKit is not to be tried.
+    pub(crate) classic: bool,
 }
 
 impl Docker {
@@ -140,6 +142,11 @@ impl Docker {
     /// # Errors
     /// [`Error::BuildFailed`] with the end of the output, [`Error::DiskFull`], or a lost engine.
     pub(crate) async fn build(&self, build: &Build, progress: &dyn Progress) -> Result<()> {
+        if build.classic {
+            return self
+                .build_with(build, BuilderVersion::BuilderV1, progress)
+                .await;
+        }
         match self
             .build_with(build, BuilderVersion::BuilderBuildKit, progress)
             .await
