@@ -1,0 +1,201 @@
+//! `cargo bench --bench kernel`: the kernel beside what else executes Python for an agent.
+//!
+//! | row | osctl | peer |
+//! |---|---|---|
+//! | `1+1`, value | `POST /exec` on a keep-alive connection | ipykernel through jupyter_client, until reply and idle |
+//! | a whole process | `osctl exec '1+1'` | `docker exec … python3 -c 'print(1+1)'` |
+//! | kernel start | spawn to hello, as the companion does it | jupyter_client's `start_kernel` to `wait_for_ready` |
+//! | memory | the companion's resident set, fresh and after 6,000 requests | |
+//!
+//! It brings up an instance of its own (which provisions the machine as `osctl up --yes` does), and
+//! installs the peers from a lock with hashes into that container: same Python, same limits. All
+//! contestants of a row take turns within one run, so that noise hits them alike; ratios count, not
+//! absolutes. The peers are timed inside the container, osctl there too and from the host, which is
+//! its way in. A target that is missed makes the exit code 1. Whatever happens, the instance is
+//! removed in the end; one that a killed run left is removed by the next.
+//!
+//! Rows without a target are for information. So is the memory after crowds and floods of output:
+//! the companion then keeps the last runs, up to 32 MiB of them, which is not idle memory.
+//!
+//! It does not compare other hosts or remote engines.
+
+mod http;
+mod instance;
+mod peers;
+mod report;
+mod samples;
+
+use anyhow::{Result, ensure};
+use http::Connection;
+use instance::Instance;
+use peers::Peers;
+use report::{Report, say};
+use samples::{Samples, heed_interrupts, rounds};
+use serde::Deserialize;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+/// Requests of each contestant in one round of twenty: 2,000 in all.
+const REQUESTS: usize = 100;
+/// Bytes that the companion may hold.
+const MEMORY: f64 = 15.0 * 1024.0 * 1024.0;
+/// Megabytes of output in one run.
+const OUTPUT: f64 = 10.0;
+
+fn main() -> ExitCode {
+    heed_interrupts();
+    match measure().map(|report| report.print()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            say(format!("the benchmark failed: {why:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure() -> Result<Report> {
+    let mut report = Report::new();
+    let instance = Instance::up(peers::FILES)?;
+    let api = instance.api()?;
+    let mut host = Connection::open(&api)?;
+    let fresh = memory(&mut host)?;
+    say("installing the peers");
+    let peers = Peers::start(&instance, &api.1)?;
+    say("timing requests");
+    requests(&mut report, &mut host, &peers)?;
+    let idle = memory(&mut host)?;
+    say("timing processes");
+    processes(&mut report, &instance)?;
+    say("timing kernel starts");
+    starts(&mut report, &peers)?;
+    report.bytes("companion's RSS, fresh", fresh.rss, Some(MEMORY));
+    report.bytes("  its proportional share (PSS)", fresh.pss, None);
+    report.bytes("  the whole container's working set", fresh.container, None);
+    report.bytes(
+        "companion's RSS, after 6,000 requests",
+        idle.rss,
+        Some(MEMORY),
+    );
+    report.bytes("  its proportional share (PSS)", idle.pss, None);
+    say("timing crowds and output");
+    let rate = http::throughput(&api, 64, REQUESTS)?;
+    report.rate("64 clients at once, queueing", "requests/s", rate, None);
+    let crowded = memory(&mut host)?;
+    report.bytes("  companion's RSS then", crowded.rss, None);
+    output(&mut report, &peers)?;
+    let full = memory(&mut host)?;
+    report.bytes(
+        "  companion's RSS then, with the runs it keeps",
+        full.rss,
+        None,
+    );
+    Ok(report)
+}
+
+fn requests(report: &mut Report, host: &mut Connection, peers: &Peers) -> Result<()> {
+    let mut inner = Vec::new();
+    let [outside, inside, bare, jupyter] = rounds(
+        20,
+        [
+            &mut || {
+                let (whole, run) = host.time(http::VALUE, REQUESTS)?;
+                inner.extend(run);
+                Ok(whole)
+            },
+            &mut || peers.time("osctl", REQUESTS),
+            &mut || peers.time("osctl-bare", REQUESTS),
+            &mut || peers.time("jupyter", REQUESTS),
+        ],
+    )?;
+    let targets = [8.0, 1.0];
+    report.contest(
+        "POST /exec from the host, beside ipykernel",
+        [&outside, &jupyter],
+        targets,
+    );
+    report.note(
+        "  of it until the kernel is done, p50",
+        Samples::from(inner).p50(),
+    );
+    report.contest(
+        "POST /exec from inside, beside ipykernel",
+        [&inside, &jupyter],
+        targets,
+    );
+    report.contest(
+        "  the same without http.client",
+        [&bare, &jupyter],
+        [0.0, 0.0],
+    );
+    Ok(())
+}
+
+fn processes(report: &mut Report, instance: &Instance) -> Result<()> {
+    let [ours, theirs] = rounds(
+        40,
+        [&mut || time(instance.osctl(&["exec", "1+1"])), &mut || {
+            time(instance.docker_exec(&[], &["python3", "-c", "print(1+1)"]))
+        }],
+    )?;
+    report.contest(
+        "osctl exec, beside docker exec python3",
+        [&ours, &theirs],
+        [5.0, 0.0],
+    );
+    Ok(())
+}
+
+fn starts(report: &mut Report, peers: &Peers) -> Result<()> {
+    let [ours, theirs] = rounds(
+        20,
+        [&mut || peers.time("osctl-start", 1), &mut || {
+            peers.time("jupyter-start", 1)
+        }],
+    )?;
+    report.contest(
+        "kernel start, beside ipykernel",
+        [&ours, &theirs],
+        [2.0, 0.0],
+    );
+    Ok(())
+}
+
+/// Of what is printed, a reply of osctl brings a tenth, as agents want it; ipykernel sends all.
+fn output(report: &mut Report, peers: &Peers) -> Result<()> {
+    for (how, name) in [("lines", "by lines"), ("at-once", "at once")] {
+        let [ours, theirs] = rounds(
+            3,
+            [&mut || peers.time(&format!("osctl-{how}"), 1), &mut || {
+                peers.time(&format!("jupyter-{how}"), 1)
+            }],
+        )?;
+        let rates = [OUTPUT / ours.p50(), OUTPUT / theirs.p50()];
+        let what = format!("10 MB printed {name}, beside ipykernel");
+        report.rate(&what, "MB/s", rates[0], Some(rates[1]));
+    }
+    Ok(())
+}
+
+/// From before the start of a process that says `2` to after its end.
+fn time(mut command: Command) -> Result<Vec<f64>> {
+    let begin = Instant::now();
+    let output = command.output()?;
+    let took = begin.elapsed().as_secs_f64();
+    ensure!(output.stdout == b"2\n", "{command:?}: {output:?}");
+    Ok(vec![took])
+}
+
+/// Bytes.
+#[derive(Debug, Deserialize)]
+struct Memory {
+    rss: f64,
+    pss: f64,
+    container: f64,
+}
+
+fn memory(host: &mut Connection) -> Result<Memory> {
+    let reply = host.execute(include_str!("memory.py"))?;
+    let told = reply["stdout"].as_str().unwrap_or_default();
+    Ok(serde_json::from_str(told)?)
+}

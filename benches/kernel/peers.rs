@@ -1,0 +1,70 @@
+//! The peers: an environment of their own in the same container, and `peers.py`, which times there.
+
+use crate::instance::{Instance, finish};
+use anyhow::{Context, Result};
+use std::cell::RefCell;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+/// What [`Peers::start`] needs to find in `/repo`.
+pub(crate) const FILES: &[(&str, &str)] = &[
+    ("peers.py", include_str!("../peers.py")),
+    ("requirements.txt", include_str!("../requirements.txt")),
+];
+
+/// The same interpreter as the kernel's.
+const PYTHON: &str = "/usr/bin/python3";
+const ENVIRONMENT: &str = "/tmp/peers";
+
+#[derive(Debug)]
+pub(crate) struct Peers {
+    pipes: RefCell<Option<(ChildStdin, BufReader<ChildStdout>)>>,
+    process: Child,
+}
+
+impl Peers {
+    /// Installs them, byte-compiled as the kernel is, and starts the program that times.
+    pub(crate) fn start(instance: &Instance, token: &str) -> Result<Self> {
+        let python = &format!("{ENVIRONMENT}/bin/python");
+        finish(instance.docker_exec(&[], &["uv", "venv", "-q", "--python", PYTHON, ENVIRONMENT]))?;
+        let install = [
+            "uv",
+            "pip",
+            "install",
+            "-q",
+            "--compile-bytecode",
+            "--no-build",
+        ];
+        let what = ["--require-hashes", "-r", "/repo/requirements.txt"];
+        let words = [&install[..], &["--python", python], &what].concat();
+        finish(instance.docker_exec(&[], &words))?;
+        let mut process = instance
+            .docker_exec(&["-i"], &[python, "/repo/peers.py"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut stdin = process.stdin.take().context("stdin is a pipe")?;
+        let stdout = process.stdout.take().context("stdout is a pipe")?;
+        writeln!(stdin, "{token}")?;
+        let pipes = RefCell::new(Some((stdin, BufReader::new(stdout))));
+        Ok(Self { pipes, process })
+    }
+
+    /// The seconds of `count` samples.
+    pub(crate) fn time(&self, sampler: &str, count: usize) -> Result<Vec<f64>> {
+        let mut pipes = self.pipes.borrow_mut();
+        let (stdin, stdout) = pipes.as_mut().context("they were ended")?;
+        writeln!(stdin, "{sampler} {count}")?;
+        let mut line = String::new();
+        stdout.read_line(&mut line)?;
+        serde_json::from_str(&line).with_context(|| format!("timing `{sampler}`: {line:?}"))
+    }
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        // Without more lines to read it ends its kernel and itself.
+        self.pipes.take();
+        let _ = self.process.wait();
+    }
+}

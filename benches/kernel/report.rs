@@ -1,0 +1,128 @@
+//! The table: what was measured, what beside it, and whether that is enough.
+
+use crate::samples::Samples;
+
+const HEADINGS: [&str; 6] = ["", "osctl", "peer", "ratio", "target", ""];
+
+#[derive(Debug)]
+pub(crate) struct Report {
+    rows: Vec<[String; 6]>,
+    missed: usize,
+}
+
+impl Report {
+    pub(crate) fn new() -> Self {
+        Self {
+            rows: vec![HEADINGS.map(str::to_owned)],
+            missed: 0,
+        }
+    }
+
+    /// Times of which the peer's is to be at least `target` times ours; 0 asks for nothing.
+    pub(crate) fn faster(&mut self, what: &str, [ours, theirs]: [f64; 2], target: f64) {
+        let ratio = theirs / ours;
+        let cells = [time(ours), time(theirs), format!("{ratio:.1}×")];
+        let target = (target > 0.0).then(|| (format!("≥ {target}×"), ratio >= target));
+        self.row(what, cells, target);
+    }
+
+    /// Both percentiles of a contest.
+    pub(crate) fn contest(
+        &mut self,
+        what: &str,
+        [ours, theirs]: [&Samples; 2],
+        [p50, p99]: [f64; 2],
+    ) {
+        self.faster(&format!("{what}, p50"), [ours.p50(), theirs.p50()], p50);
+        self.faster(&format!("{what}, p99"), [ours.p99(), theirs.p99()], p99);
+    }
+
+    /// Bytes that are to stay within `limit`.
+    pub(crate) fn bytes(&mut self, what: &str, bytes: f64, limit: Option<f64>) {
+        let target = limit.map(|limit| (format!("≤ {}", mebibytes(limit)), bytes <= limit));
+        self.row(
+            what,
+            [mebibytes(bytes), String::new(), String::new()],
+            target,
+        );
+    }
+
+    /// Amounts per second, where more is better.
+    pub(crate) fn rate(&mut self, what: &str, unit: &str, ours: f64, theirs: Option<f64>) {
+        let show = |rate: f64| format!("{rate:.0} {unit}");
+        let ratio = theirs.map(|theirs| format!("{:.1}×", ours / theirs));
+        let cells = [
+            show(ours),
+            theirs.map(show).unwrap_or_default(),
+            ratio.unwrap_or_default(),
+        ];
+        self.row(what, cells, None);
+    }
+
+    /// A time for information.
+    pub(crate) fn note(&mut self, what: &str, seconds: f64) {
+        self.row(what, [time(seconds), String::new(), String::new()], None);
+    }
+
+    /// Prints it; whether every target was met.
+    pub(crate) fn print(&self) -> bool {
+        let width = |column: usize| {
+            let cells = self.rows.iter().map(|row| row[column].chars().count());
+            cells.max().unwrap_or(0)
+        };
+        let widths: [usize; 6] = std::array::from_fn(width);
+        for [what, rest @ ..] in &self.rows {
+            let mut line = format!("{what:<0$}", widths[0]);
+            for (cell, width) in rest.iter().zip(&widths[1..]) {
+                line += &format!("  {cell:>width$}");
+            }
+            print(line.trim_end());
+        }
+        print(match self.missed {
+            0 => "\nall targets are met".into(),
+            missed => format!("\n{missed} of the targets are missed"),
+        });
+        self.missed == 0
+    }
+
+    fn row(&mut self, what: &str, cells: [String; 3], target: Option<(String, bool)>) {
+        let [ours, theirs, ratio] = cells;
+        let (target, verdict) = match target {
+            None => (String::new(), ""),
+            Some((target, true)) => (target, "PASS"),
+            Some((target, false)) => (target, "FAIL"),
+        };
+        self.missed += usize::from(verdict == "FAIL");
+        self.rows.push([
+            what.to_owned(),
+            ours,
+            theirs,
+            ratio,
+            target,
+            verdict.to_owned(),
+        ]);
+    }
+}
+
+fn time(seconds: f64) -> String {
+    if seconds < 0.01 {
+        format!("{:.0} µs", seconds * 1e6)
+    } else {
+        format!("{:.0} ms", seconds * 1e3)
+    }
+}
+
+fn mebibytes(bytes: f64) -> String {
+    format!("{:.1} MiB", bytes / f64::from(1 << 20))
+}
+
+#[expect(clippy::print_stdout, reason = "the table is what the program is for")]
+fn print(line: impl std::fmt::Display) {
+    println!("{line}");
+}
+
+/// How far it is.
+#[expect(clippy::print_stderr, reason = "the program has no other mouth")]
+pub(crate) fn say(line: impl std::fmt::Display) {
+    eprintln!("{line}");
+}
