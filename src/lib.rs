@@ -61,8 +61,9 @@ fn act(cli: cli::Cli, ui: Ui) -> Result<Outcome> {
     }
     // TLS is only spoken to remote engines; whoever installed a provider before is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+    // One thread: an answer then needs no other thread to be woken, which is most of its time.
+    // What computes or blocks for long goes to the runtime's blocking threads.
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let answer = runtime.block_on(async {

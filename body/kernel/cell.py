@@ -1,4 +1,4 @@
-"""One execute: started, whatever it shows, then exactly one done."""
+"""One execute: whatever it shows, then exactly one done."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ class Cells:
     def execute(self, id: str, code: str) -> None:
         self._id = id
         number = self._shell.execution_count
-        self._wire.send({"type": "started", "id": id, "execution_count": number})
         error = self._run(code)
         if self._family.is_child():
             self._family.end_child(error)
@@ -82,4 +81,5 @@ class Cells:
 
     def _emit(self, kind: str, **fields: Any) -> None:
         """An event of the running cell; between cells, of a task or thread, it has no id."""
-        self._wire.send({"type": kind, "id": self._id, **fields}, ordered=True)
+        more = kind in ("result", "error") and self._id is not None  # `done` is on its way
+        self._wire.send({"type": kind, "id": self._id, **fields}, ordered=True, more=more)

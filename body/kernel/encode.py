@@ -13,7 +13,7 @@ MAX_DEPTH = 64
 def encode(value: Any) -> bytes:
     """ASCII JSON; the straight way first, the careful one for what it refuses."""
     try:
-        text = json.dumps(value, default=_fallback, allow_nan=False, separators=(",", ":"))
+        text = _STRAIGHT.encode(value)
     except Exception:  # NaN, odd keys, cycles, objects that raise
         text = json.dumps(_plain(value, 0), allow_nan=False, separators=(",", ":"))
     return text.encode("ascii")
@@ -38,6 +38,9 @@ def _fallback(value: Any) -> Any:
         if isinstance(value, (bool, int, float, str)):
             return value
     return text_of(value)
+
+
+_STRAIGHT = json.JSONEncoder(default=_fallback, allow_nan=False, separators=(",", ":"))
 
 
 def _plain(value: Any, depth: int) -> Any:

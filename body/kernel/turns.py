@@ -39,12 +39,17 @@ class Turns:
     def __init__(self, pipes: tuple[Pipe, Pipe]) -> None:
         self.peer: socket.socket | None = None
         self.last: object = None
+        self.flush: Callable[[], None] = lambda: None
+        """Sends the frames that were spoken and not sent yet."""
         self._pipes = pipes
         self._patience = PATIENCE_S
 
     def to_stream(self, speaker: object, target: int) -> None:
         """Called by a stream that was not the last to speak."""
         previous, self.last = self.last, speaker
+        if previous is self:
+            self.flush()
+            self.last = speaker
         peer = self.peer
         if peer is None:
             return

@@ -64,10 +64,16 @@ class Wire:
         self._lock = threading.Lock()
         self._conn: socket.socket | None = None
         self._unread = bytearray()
+        self._held = b""
         self._pid = os.getpid()
+        turns.flush = self.flush
 
-    def send(self, frame: Frame, *, ordered: bool = False) -> None:
-        """Sends from any thread; `ordered` frames come after what was printed before them."""
+    def send(self, frame: Frame, *, ordered: bool = False, more: bool = False) -> None:
+        """Sends from any thread; `ordered` frames come after what was printed before them.
+
+        With `more` the frame travels together with the next one, which wakes the reader once
+        instead of twice; printing sends it on, too.
+        """
         data = _frame_bytes(frame)
         if ordered:
             self._turns.to_wire()
@@ -75,15 +81,27 @@ class Wire:
             if os.getpid() != self._pid:
                 return
             self._turns.last = self._turns
-            for _ in range(2):  # the second time to whoever has come instead
-                conn = self._conn or self._accept_waiting()
-                if conn is None:
-                    return
-                try:
-                    conn.sendall(data, socket.MSG_NOSIGNAL)
-                    return
-                except OSError:
-                    self._drop()
+            self._held += data
+            if not more:
+                self._deliver()
+
+    def flush(self) -> None:
+        """Sends what waits for a next frame."""
+        with self._interrupts, self._lock:
+            if self._held and os.getpid() == self._pid:
+                self._deliver()
+
+    def _deliver(self) -> None:
+        data, self._held = self._held, b""
+        for _ in range(2):  # the second time to whoever has come instead
+            conn = self._conn or self._accept_waiting()
+            if conn is None:
+                return
+            try:
+                conn.sendall(data, socket.MSG_NOSIGNAL)
+                return
+            except OSError:
+                self._drop()
 
     def receive(self, idle: Callable[[int], None]) -> Frame:
         """The next request; `idle(fd)` is called before each wait for `fd` to become readable.

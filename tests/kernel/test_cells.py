@@ -8,7 +8,7 @@ import pytest
 def test_the_value_of_the_last_expression_is_the_result(kernel):
     run = kernel.run("x = 20\nx + 1\nx * 2")
     assert (run.status, run.result) == ("completed", "40")
-    assert [event["type"] for event in run.events] == ["started", "result", "done"]
+    assert [event["type"] for event in run.events] == ["result", "done"]
 
 
 def test_a_semicolon_silences_the_result(kernel):

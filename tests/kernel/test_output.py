@@ -52,7 +52,7 @@ def test_streams_and_displays_alternate_in_order(kernel):
         "    print('out', i)\n    print('err', i, file=sys.stderr)\n    display(i)\n"
     )
     seen = []
-    for event in run.events[1:-1]:
+    for event in run.events[:-1]:
         text = event["bytes"].decode() if "bytes" in event else event["data"]["text/plain"]
         seen.append((event["type"], text.strip()))
     wanted = []

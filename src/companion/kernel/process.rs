@@ -293,9 +293,9 @@ async fn read(pipe: Option<&Receiver>) -> io::Result<Vec<u8>> {
 }
 
 fn read_now(pipe: &Receiver) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0u8; PIECE];
-    let length = pipe.try_read(&mut bytes)?;
-    bytes.truncate(length);
+    let mut bytes = Vec::with_capacity(PIECE);
+    pipe.try_read_buf(&mut bytes)?;
+    bytes.shrink_to_fit();
     Ok(bytes)
 }
 

@@ -53,12 +53,10 @@ impl Run {
         }
     }
 
-    pub(super) fn started(&self) {
-        self.record().started = Some(Instant::now());
-    }
-
-    pub(super) fn counted(&self, execution_count: u64) {
-        self.record().execution_count = Some(execution_count);
+    pub(super) fn started(&self, execution_count: u64) {
+        let mut record = self.record();
+        record.started = Some(Instant::now());
+        record.execution_count = Some(execution_count);
     }
 
     pub(super) fn fold(&self, event: Event) {
@@ -308,7 +306,7 @@ mod tests {
     fn a_reply_has_what_happened() {
         let runs = Runs::default();
         let (run, _) = runs.begin(named("a", "1")).unwrap();
-        run.started();
+        run.started(1);
         run.fold(Event::Stdout {
             bytes: b"hi\n".to_vec(),
         });

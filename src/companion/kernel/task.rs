@@ -220,7 +220,7 @@ impl Owner {
         self.begun = descendants::now();
         let sent = match &job {
             Job::Run(run) => {
-                run.started();
+                run.started(self.counts.0 + 1);
                 if let Some(seconds) = run.request.timeout {
                     self.deadline = Some((Instant::now() + seconds_from(seconds), seconds));
                 }
@@ -283,9 +283,6 @@ impl Owner {
     fn frame(&mut self, frame: Frame) {
         match (frame, &self.current) {
             (Frame::Hello(hello), _) => self.greet(hello),
-            (Frame::Started { execution_count }, Some(Job::Run(run))) => {
-                run.counted(execution_count)
-            }
             (Frame::Display { data }, Some(Job::Run(run))) => run.fold(RunEvent::Display { data }),
             (Frame::Result { data }, Some(Job::Run(run))) => run.fold(RunEvent::Result { data }),
             (Frame::Error { error }, Some(Job::Run(run))) => run.fold(RunEvent::Error { error }),

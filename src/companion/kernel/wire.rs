@@ -30,9 +30,6 @@ pub(super) enum Request<'a> {
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum Frame {
     Hello(Hello),
-    Started {
-        execution_count: u64,
-    },
     Display {
         data: Bundle,
     },
