@@ -1,40 +1,26 @@
 //! The task that owns the process: turns wake-ups into events, asks the policy, does as it says.
 
-use super::ending::{Deaths, Stop, raised};
-use super::ledger::Ledger;
-use super::policy::{Action, Event, State};
-use super::process::{News, Process, Stream};
-use super::run::Run;
-use super::wire::{Ending, Frame, Hello, Request};
-use super::{Message, Refusal, Settings, View};
-use crate::companion::descendants;
+mod jobs;
+
+use crate::companion::kernel::ending::{Deaths, Stop, raised};
+use crate::companion::kernel::ledger::Ledger;
+use crate::companion::kernel::policy::{Action, Event, State};
+use crate::companion::kernel::process::{News, Process, Stream};
+use crate::companion::kernel::wire::{Frame, Hello};
+use crate::companion::kernel::{Message, Refusal, Settings, View};
 use crate::protocol::BODY_VERSION;
 use crate::protocol::kernel::{
-    DEFAULT_SESSION, Event as RunEvent, KernelReport, KernelState, Raised, RunStatus,
+    DEFAULT_SESSION, Event as RunEvent, KernelReport, KernelState, RunStatus,
 };
+use jobs::{Job, refuse};
 use std::collections::VecDeque;
 use std::future::pending;
 use std::process::ExitStatus;
-use std::sync::Arc;
-use std::time::Duration;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
-
-/// Requests that may wait for their turn.
-const QUEUE: usize = 1024;
-
-/// Processes of a stopped run that are ended one by one; with more, the kernel ends, too.
-const SWARM: usize = 64;
 
 /// Bytes of output between two runs that are logged.
 const STRAY: usize = 4 << 10;
-
-/// What the process works on or is asked to.
-#[derive(Debug)]
-enum Job {
-    Run(Arc<Run>),
-    Reset(oneshot::Sender<Result<KernelReport, Refusal>>),
-}
 
 pub(super) struct Owner {
     settings: Settings,
@@ -134,59 +120,6 @@ impl Owner {
         }
     }
 
-    fn hear(&mut self, message: Message) {
-        match message {
-            _ if self.shutdown.is_some() && !matches!(message, Message::Interrupt { .. }) => {
-                refuse(message, &Refusal::Stopping);
-            }
-            Message::Execute { run, queue, taken } => {
-                let answer = self.admit(queue);
-                if answer.is_ok() {
-                    self.queue.push_back(Job::Run(run));
-                }
-                // Whoever asked may have left; the run goes on and can be found by its id.
-                let _ = taken.send(answer);
-            }
-            Message::Reset { done } => match self.admit(false) {
-                Ok(()) => self.queue.push_back(Job::Reset(done)),
-                Err(refusal) => drop(done.send(Err(refusal))),
-            },
-            Message::Interrupt { id } => self.interrupt(&id),
-            Message::Shutdown { grace } => self.shutdown = Some(Instant::now() + grace),
-        }
-    }
-
-    fn admit(&self, queue: bool) -> Result<(), Refusal> {
-        let waiting = self.current.is_some() || !self.queue.is_empty();
-        match () {
-            () if self.state.is_hopeless() => Err(Refusal::NoKernel(self.trouble.clone())),
-            () if waiting && !queue => Err(Refusal::Busy),
-            () if self.queue.len() >= QUEUE => Err(Refusal::QueueFull),
-            () => Ok(()),
-        }
-    }
-
-    fn interrupt(&mut self, id: &str) {
-        if matches!(&self.current, Some(Job::Run(run)) if run.id == id) {
-            self.stop.get_or_insert(Stop::Asked);
-            self.step(Event::Stop);
-            return;
-        }
-        let is_it = |job: &Job| matches!(job, Job::Run(run) if run.id == id);
-        if let Some(at) = self.queue.iter().position(is_it)
-            && let Some(Job::Run(run)) = self.queue.remove(at)
-        {
-            let message = "the run was taken out of the queue before it began".into();
-            run.fold(RunEvent::Error {
-                error: raised("Interrupted", message),
-            });
-            let report = self
-                .ledger
-                .report(self.ledger.generation(), run.request.seen);
-            run.finish(RunStatus::Interrupted, report);
-        }
-    }
-
     fn time_is_up(&mut self) {
         if let Some((_, seconds)) = self.deadline.take() {
             self.stop.get_or_insert(Stop::Timeout(seconds));
@@ -205,41 +138,6 @@ impl Owner {
     /// Nothing is left to finish.
     fn is_over(&self) -> bool {
         self.shutdown.is_some() && self.current.is_none() && self.queue.is_empty()
-    }
-
-    async fn begin_next(&mut self) {
-        if self.state != State::Idle || self.current.is_some() {
-            return;
-        }
-        let Some(job) = self.queue.pop_front() else {
-            return;
-        };
-        let Some(process) = &mut self.process else {
-            return;
-        };
-        self.begun = descendants::now();
-        let sent = match &job {
-            Job::Run(run) => {
-                run.started(self.counts.0 + 1);
-                if let Some(seconds) = run.request.timeout {
-                    self.deadline = Some((Instant::now() + seconds_from(seconds), seconds));
-                }
-                process
-                    .send(&Request::Execute {
-                        id: &run.id,
-                        code: &run.request.code,
-                    })
-                    .await
-            }
-            Job::Reset(_) => process.send(&Request::Reset { id: "reset" }).await,
-        };
-        self.current = Some(job);
-        self.strayed = 0;
-        self.step(Event::Work);
-        if let Err(why) = sent {
-            tracing::warn!("the kernel could not be reached: {why}");
-            self.step(Event::Broken);
-        }
     }
 
     fn read(&mut self, news: News) {
@@ -340,56 +238,6 @@ impl Owner {
         }
     }
 
-    fn finish_run(&mut self, ending: Ending) {
-        self.deadline = None;
-        if self.stop.is_some() && self.end_children() > SWARM {
-            // What a swarm leaves behind in the process can't be told: its end says why.
-            return self.step(Event::Broken);
-        }
-        let stop = self.stop.take();
-        if let Some(Job::Run(run)) = self.current.take() {
-            let status = match (ending, stop) {
-                (Ending::Completed, _) => RunStatus::Completed,
-                // Code that was interrupted may well end in another exception.
-                (_, Some(stop)) => {
-                    let traceback = run.raised().map(|e| e.traceback).unwrap_or_default();
-                    let error = stop.told("and was interrupted; its state is kept");
-                    run.fold(RunEvent::Error {
-                        error: Raised { traceback, ..error },
-                    });
-                    RunStatus::Interrupted
-                }
-                (Ending::Interrupted, None) => RunStatus::Interrupted,
-                (Ending::Failed, None) => RunStatus::Failed,
-            };
-            let report = self
-                .ledger
-                .report(self.ledger.generation(), run.request.seen);
-            run.finish(status, report);
-        }
-        self.step(Event::Done);
-    }
-
-    /// Ends what a stopped run started.
-    fn end_children(&self) -> usize {
-        match (&self.process, &self.hello) {
-            (Some(process), Some(hello)) => process.end_children(hello.pid, self.begun),
-            _ => 0,
-        }
-    }
-
-    fn finish_reset(&mut self) {
-        if let Some(Job::Reset(done)) = self.current.take() {
-            // The namespace of the old generation is gone, which those who knew it must learn.
-            let known = self.ledger.generation();
-            self.ledger.begin();
-            let report = self.ledger.report(self.ledger.generation(), Some(known));
-            let _ = done.send(Ok(report));
-        }
-        self.stop = None;
-        self.step(Event::Done);
-    }
-
     fn died(&mut self, status: ExitStatus) {
         self.drain();
         let last_words = self
@@ -440,26 +288,6 @@ impl Owner {
             let refusal = Refusal::NoKernel(self.trouble.clone());
             for job in std::mem::take(&mut self.queue) {
                 self.abandon(job, &refusal);
-            }
-        }
-    }
-
-    /// Ends a job that never began.
-    fn abandon(&mut self, job: Job, refusal: &Refusal) {
-        match job {
-            Job::Reset(done) => drop(done.send(Err(refusal.clone()))),
-            Job::Run(run) => {
-                let why = match refusal {
-                    Refusal::NoKernel(why) => format!("the kernel can't be started: {why}"),
-                    _ => "the companion was stopped before the code began".into(),
-                };
-                run.fold(RunEvent::Error {
-                    error: raised("NotStarted", why),
-                });
-                let report = self
-                    .ledger
-                    .report(self.ledger.generation(), run.request.seen);
-                run.finish(RunStatus::Failed, report);
             }
         }
     }
@@ -538,18 +366,4 @@ async fn at(instant: Option<Instant>) {
         Some(instant) => sleep_until(instant).await,
         None => pending().await,
     }
-}
-
-fn refuse(message: Message, refusal: &Refusal) {
-    match message {
-        Message::Execute { taken, .. } => drop(taken.send(Err(refusal.clone()))),
-        Message::Reset { done } => drop(done.send(Err(refusal.clone()))),
-        Message::Interrupt { .. } | Message::Shutdown { .. } => {}
-    }
-}
-
-/// Whatever is out of a clock's range is as good as never.
-fn seconds_from(seconds: f64) -> Duration {
-    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-    Duration::try_from_secs_f64(seconds).map_or(YEAR, |d| d.min(YEAR))
 }
