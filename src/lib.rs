@@ -70,14 +70,38 @@ fn act(cli: cli::Cli, ui: Ui) -> Result<Outcome> {
         if cli.verb.owns_interrupts() {
             return command::run(cli, ui).await;
         }
+        // Listening begins before the first word is said.
+        let ended = ended()?;
         tokio::select! {
             done = command::run(cli, ui) => done,
-            _ = tokio::signal::ctrl_c() => Err(Error::Interrupted.into()),
+            () = ended => Err(Error::Interrupted.into()),
         }
     });
     // A prompt that still reads the terminal must not hold the process.
     runtime.shutdown_background();
     answer
+}
+
+/// When somebody ends this process: Ctrl-C or SIGTERM.
+#[cfg(unix)]
+fn ended() -> std::io::Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
+#[cfg(windows)]
+fn ended() -> std::io::Result<impl Future<Output = ()>> {
+    let mut interrupt = tokio::signal::windows::ctrl_c()?;
+    Ok(async move {
+        interrupt.recv().await;
+    })
 }
 
 /// Diagnostics go to stderr: `RUST_LOG`, else by the number of `-v`. They are written by a thread

@@ -77,7 +77,7 @@ pub(crate) async fn run(args: BuildArgs, cx: &Context) -> Result<Outcome> {
         .collect();
     let config = cx.config(Some(&project), flags)?.config;
     let work = cx.ui.work("looking at what the image is made of");
-    let recipe = build::recipe(&docker, &config, &project).await?;
+    let recipe = build::recipe(&docker, &config, &project)?;
     let options = Options {
         folders: &cx.folders,
         may_install: plan.may_install,

@@ -142,10 +142,7 @@ fn describe(engine: &Engine) -> String {
 }
 
 async fn check_docker(findings: &mut Vec<Finding>, docker: &Docker, config: &Config, cx: &Context) {
-    let binary = match docker.architecture().await {
-        Ok(architecture) => Companion::load(config.companion.as_deref(), &architecture),
-        Err(error) => Err(error),
-    };
+    let binary = Companion::load(config.companion.as_deref(), docker.architecture());
     judge(findings, "binary", binary, |b| {
         format!("static, {}", crate::ui::bytes(b.content.len() as u64))
     });

@@ -242,7 +242,7 @@ impl Raise<'_> {
         config: &Config,
         project: &Path,
     ) -> Result<String> {
-        let recipe = build::recipe(docker, config, project).await?;
+        let recipe = build::recipe(docker, config, project)?;
         let options = Options {
             folders: &self.cx.folders,
             may_install: self.yes,
@@ -331,7 +331,7 @@ impl Raise<'_> {
         if container.image != spec.image
             && let Engine::Docker(docker) = self.engine
         {
-            remove_nameless(docker, &container.image).await?;
+            build::remove_nameless(docker, &container.image).await?;
         }
         Ok(Done::Replaced)
     }
@@ -418,14 +418,6 @@ impl Raise<'_> {
             logs,
         }
         .into()
-    }
-}
-
-/// An image that nobody can name any more only takes room.
-async fn remove_nameless(docker: &Docker, id: &str) -> Result<()> {
-    match docker.image(id).await? {
-        Some(image) if image.tags.is_empty() => docker.remove_image(id).await,
-        _ => Ok(()),
     }
 }
 

@@ -23,9 +23,9 @@ pub(crate) struct Built {
 ///
 /// # Errors
 /// When the body or the companion binary can't be used.
-pub(crate) async fn recipe(docker: &Docker, config: &Config, project: &Path) -> Result<Recipe> {
+pub(crate) fn recipe(docker: &Docker, config: &Config, project: &Path) -> Result<Recipe> {
     let body = Body::of_project(&project.join(&config.body))?;
-    let companion = Companion::load(config.companion.as_deref(), &docker.architecture().await?)?;
+    let companion = Companion::load(config.companion.as_deref(), docker.architecture())?;
     let args = BTreeMap::from([
         ("BASE".to_owned(), config.base.clone()),
         (
@@ -54,12 +54,14 @@ pub(crate) async fn ensure(
     progress: &dyn Progress,
 ) -> Result<Built> {
     let tag = format!("{}:latest", instance.image());
-    if let Some(image) = docker.image(&tag).await?
+    let digest = recipe.digest();
+    let old = docker.image(&tag).await?;
+    if let Some(image) = &old
         && !options.force
-        && image.labels.get(DIGEST_LABEL) == Some(&recipe.digest())
+        && image.labels.get(DIGEST_LABEL) == Some(&digest)
     {
         return Ok(Built {
-            image,
+            image: image.clone(),
             fresh: false,
         });
     }
@@ -89,8 +91,23 @@ pub(crate) async fn ensure(
     let image = docker
         .image(&tag)
         .await?
+        .filter(|image| image.labels.get(DIGEST_LABEL) == Some(&digest))
         .context("the image that was just built is gone")?;
+    if let Some(old) = old.filter(|old| old.id != image.id) {
+        remove_nameless(docker, &old.id).await?;
+    }
     Ok(Built { image, fresh: true })
+}
+
+/// Removes an image that nobody can name any more; a container that still runs it keeps it.
+///
+/// # Errors
+/// When the engine does not answer.
+pub(crate) async fn remove_nameless(docker: &Docker, id: &str) -> Result<()> {
+    match docker.image(id).await? {
+        Some(image) if image.tags.is_empty() => docker.remove_image(id).await,
+        _ => Ok(()),
+    }
 }
 
 /// How to build.

@@ -6,6 +6,7 @@
 mod api;
 mod cli;
 mod completions;
+mod faults;
 mod harness;
 mod hostile;
 mod instance;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         load::trials(),
         python::trials(),
         instance::trials(),
+        faults::trials(),
     ];
     let apart = apart.into_iter().flatten().collect();
     let first = libtest_mimic::run(&arguments, together);

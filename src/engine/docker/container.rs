@@ -1,6 +1,6 @@
 //! Containers and their networks.
 
-use super::{Docker, cause, is_status, lost};
+use super::{Docker, answer, cause, is_status, lost};
 use crate::engine::{Container, LogOptions, Phase};
 use crate::error::{Error, Result};
 use crate::protocol::spec::{Mount, Port, Spec};
@@ -21,10 +21,11 @@ const SECOND: i64 = 1_000_000_000;
 
 impl Docker {
     pub(crate) async fn inspect(&self, name: &str) -> Result<Option<Container>> {
-        match self.api.inspect_container(name, None).await {
+        let doing = "looking at the container";
+        match answer(doing, self.api.inspect_container(name, None)).await? {
             Ok(found) => Ok(Some(read(found))),
             Err(e) if is_status(&e, 404) => Ok(None),
-            Err(e) => Err(lost("looking at the container", e)),
+            Err(e) => Err(lost(doing, e)),
         }
     }
 
@@ -38,11 +39,9 @@ impl Docker {
             .all(true)
             .filters(&filters)
             .build();
-        let found = self
-            .api
-            .list_containers(Some(options))
-            .await
-            .map_err(|e| lost("listing containers", e))?;
+        let doing = "listing containers";
+        let found = answer(doing, self.api.list_containers(Some(options))).await?;
+        let found = found.map_err(|e| lost(doing, e))?;
         let names = found
             .into_iter()
             .filter_map(|c| c.names?.into_iter().next());
@@ -56,11 +55,9 @@ impl Docker {
     /// # Errors
     /// When the engine does not answer.
     pub(crate) async fn publisher(&self, port: u16) -> Result<Option<String>> {
-        let found = self
-            .api
-            .list_containers(None)
-            .await
-            .map_err(|e| lost("listing containers", e))?;
+        let doing = "listing containers";
+        let found = answer(doing, self.api.list_containers(None)).await?;
+        let found = found.map_err(|e| lost(doing, e))?;
         let owner = found.into_iter().find(|c| {
             c.ports
                 .iter()
@@ -124,10 +121,11 @@ impl Docker {
     }
 
     async fn ensure_network(&self, spec: &Spec) -> Result<()> {
-        match self.api.inspect_network(&spec.network, None).await {
+        let doing = "looking at the network";
+        match answer(doing, self.api.inspect_network(&spec.network, None)).await? {
             Ok(_) => return Ok(()),
             Err(e) if is_status(&e, 404) => {}
-            Err(e) => return Err(lost("looking at the network", e)),
+            Err(e) => return Err(lost(doing, e)),
         }
         let request = NetworkCreateRequest {
             name: spec.network.clone(),

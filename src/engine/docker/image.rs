@@ -1,6 +1,6 @@
 //! Images: pulled, imported, built.
 
-use super::{Docker, cause, is_status, lost};
+use super::{Docker, answer, cause, is_status, lost};
 use crate::engine::Progress;
 use crate::error::{Error, Result};
 use bollard::moby::buildkit::v1::StatusResponse;
@@ -11,9 +11,13 @@ use bollard::query_parameters::{
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::time::Duration;
 
 /// Lines of a failed build's output that go with the error.
 const LOG_LINES: usize = 20;
+
+/// How long an engine may take to say that it is there.
+const PING: Duration = Duration::from_secs(5);
 
 /// An image that exists.
 #[derive(Debug, Clone)]
@@ -46,7 +50,8 @@ impl Docker {
     /// # Errors
     /// When the engine does not answer.
     pub(crate) async fn image(&self, name: &str) -> Result<Option<Image>> {
-        match self.api.inspect_image(name).await {
+        let doing = "looking at the image";
+        match answer(doing, self.api.inspect_image(name)).await? {
             Ok(found) => Ok(Some(Image {
                 id: found.id.unwrap_or_default(),
                 labels: found.config.and_then(|c| c.labels).unwrap_or_default(),
@@ -58,7 +63,7 @@ impl Docker {
                     .unwrap_or_default(),
             })),
             Err(e) if is_status(&e, 404) => Ok(None),
-            Err(e) => Err(lost("looking at the image", e)),
+            Err(e) => Err(lost(doing, e)),
         }
     }
 
@@ -124,12 +129,13 @@ impl Docker {
         Ok(())
     }
 
-    /// Removes an image; not an error when there is none or a container needs it.
+    /// Removes an image; not an error when there is none or a container needs it. Its nameless
+    /// parents stay: they are the classic builder's cache.
     ///
     /// # Errors
     /// When the engine does not answer.
     pub(crate) async fn remove_image(&self, name: &str) -> Result<()> {
-        let options = RemoveImageOptionsBuilder::new().build();
+        let options = RemoveImageOptionsBuilder::new().noprune(true).build();
         match self.api.remove_image(name, Some(options), None).await {
             Ok(_) => Ok(()),
             Err(e) if is_status(&e, 404) || is_status(&e, 409) => Ok(()),
@@ -194,16 +200,25 @@ impl Docker {
         while let Some(info) = stream.next().await {
             match info {
                 Ok(info) => trace.read(info, progress),
-                Err(error) => return Err(trace.failure(error)),
+                Err(error) => return Err(self.blame(trace.failure(error)).await),
             }
         }
-        match trace.error.take() {
-            Some(why) => Err(Error::BuildFailed {
-                why,
-                log: trace.log.into(),
+        // A step that failed and was run again is no failure; those end the stream with an error.
+        Ok(())
+    }
+
+    /// An engine that is being stopped fails the step that runs, which is not to blame.
+    async fn blame(&self, error: anyhow::Error) -> anyhow::Error {
+        let Some(Error::BuildFailed { why, .. }) = error.downcast_ref() else {
+            return error;
+        };
+        match tokio::time::timeout(PING, self.api.ping()).await {
+            Ok(Ok(_)) => error,
+            _ => Error::EngineLost {
+                doing: "building the image".into(),
+                why: why.clone(),
             }
-            .into()),
-            None => Ok(()),
+            .into(),
         }
     }
 }

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// Seconds until a request without an answer counts as lost; imports and stops take long.
 const TIMEOUT: u64 = 600;
+/// The same for what is only asked.
+const ANSWER: Duration = Duration::from_secs(10);
 
 /// A connection to an engine that answered.
 #[derive(Debug, Clone)]
@@ -22,6 +24,7 @@ pub(crate) struct Docker {
     api: bollard::Docker,
     address: Address,
     version: String,
+    architecture: String,
 }
 
 impl Docker {
@@ -54,15 +57,19 @@ impl Docker {
 
     async fn connect(address: Address) -> std::result::Result<Self, String> {
         let api = open(&address).map_err(|e| e.to_string())?;
-        let version = tokio::time::timeout(Duration::from_secs(10), api.version())
+        let meet = async {
+            let version = api.version().await?;
+            // Old and new engines are met at the newest version that both sides know.
+            Ok((version, api.negotiate_version().await?))
+        };
+        let (version, api) = tokio::time::timeout(ANSWER, meet)
             .await
-            .map_err(|_| "no answer within 10 s".to_string())?
-            .map_err(|e| cause(&e))?;
-        // Old and new engines are met at the newest version that both sides know.
-        let api = api.negotiate_version().await.map_err(|e| cause(&e))?;
+            .map_err(|_| format!("no answer within {} s", ANSWER.as_secs()))?
+            .map_err(|e: ApiError| cause(&e))?;
         Ok(Self {
             api,
             address,
+            architecture: version.arch.unwrap_or_default(),
             version: version.version.unwrap_or_default(),
         })
     }
@@ -77,16 +84,8 @@ impl Docker {
     }
 
     /// The architecture of the containers it runs, as Docker names it.
-    ///
-    /// # Errors
-    /// When the engine does not answer.
-    pub(crate) async fn architecture(&self) -> Result<String> {
-        let version = self
-            .api
-            .version()
-            .await
-            .map_err(|e| lost("asking for its version", e))?;
-        Ok(version.arch.unwrap_or_default())
+    pub(crate) fn architecture(&self) -> &str {
+        &self.architecture
     }
 }
 
@@ -150,6 +149,20 @@ fn lost(doing: &str, error: ApiError) -> anyhow::Error {
         }
         .into(),
     }
+}
+
+/// The answer to a question that costs the engine nothing; one that gives none has gone.
+async fn answer<T>(
+    doing: &str,
+    question: impl Future<Output = std::result::Result<T, ApiError>>,
+) -> Result<std::result::Result<T, ApiError>> {
+    tokio::time::timeout(ANSWER, question).await.map_err(|_| {
+        Error::EngineLost {
+            doing: doing.into(),
+            why: format!("no answer within {} s", ANSWER.as_secs()),
+        }
+        .into()
+    })
 }
 
 fn is_status(error: &ApiError, wanted: u16) -> bool {

@@ -1,0 +1,672 @@
+//! Engines that stop, hang or fill up, and an osctl that is ended half-way: it says what happened,
+//! and the next call goes on without anybody cleaning up.
+//!
+//! What harms an engine is done to one of its own: a second `dockerd` in namespaces of its own, on
+//! a disk of its own that is small. They end together, whatever happens: with the test's process.
+
+use crate::harness::{Engine, EngineAt, Followed, Home, PATIENCE};
+use crate::trials;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::statvfs::statvfs;
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{Read, Write};
+use std::ops::Deref;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+trials![
+    an_engine_that_does_not_run_is_named_with_its_address,
+    a_socket_that_is_no_engine_is_told_from_one,
+    an_engine_that_hangs_is_told_in_seconds,
+    ctrl_c_ends_a_build_on_an_engine_that_hangs,
+    an_engine_killed_while_building_is_told_and_the_next_build_goes_on,
+    an_engine_stopped_while_building_is_told_and_the_next_build_goes_on,
+    an_engine_killed_while_up_waits_is_told,
+    an_engine_that_freezes_while_up_waits_is_told,
+    a_disk_that_fills_while_building_is_told_and_its_room_comes_back,
+    images_that_are_built_anew_do_not_pile_up,
+    a_step_that_fails_is_named_with_its_last_lines,
+    a_dockerfile_that_can_not_be_read_is_told_with_the_line,
+    an_image_that_can_not_be_had_is_named,
+    a_container_that_ends_at_once_is_told_with_its_code_and_its_log,
+    a_killed_osctl_locks_nobody_out,
+    ctrl_c_at_the_first_word_is_told,
+    ctrl_c_at_each_stage_of_up_leaves_nothing_in_the_way,
+    an_ended_up_leaves_nothing_in_the_way,
+    a_killed_up_leaves_nothing_in_the_way,
+];
+
+/// The room of the second engine.
+const DISK: u64 = 600 << 20;
+/// An engine that does not answer must be told by then.
+const SOON: Duration = Duration::from_secs(15);
+/// What is waiting for nothing but a signal ends by then.
+const AT_ONCE: Duration = Duration::from_secs(5);
+
+/// A second `dockerd` that shares neither processes, mounts, network nor disk with the first.
+#[derive(Debug)]
+struct Second {
+    folder: tempfile::TempDir,
+    /// Holds the namespaces; everything in them ends with it, and it ends with this process.
+    sandbox: Child,
+    daemon: Option<Child>,
+}
+
+impl Second {
+    fn start() -> Self {
+        provide_dockerd();
+        let folder = short_folder();
+        let path = folder.path().display();
+        // The first process waits, which buries the orphans of a daemon that was killed.
+        let script = format!(
+            "mount -t proc proc /proc && mkdir {path}/disk && mount -t tmpfs -o size={DISK} tmpfs {path}/disk \
+             && {} ip link set lo up && echo ready && {{ sleep infinity & wait; }}",
+            busybox().display()
+        );
+        let mut sandbox = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "unshare", "--mount", "--net"])
+            .args(["--pid", "--fork", "--kill-child", "sh", "-c", &script])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = [0; 6];
+        let told = sandbox.stdout.take().unwrap().read_exact(&mut ready);
+        let mut second = Self {
+            folder,
+            sandbox,
+            daemon: None,
+        };
+        told.expect("the second engine has no namespaces");
+        second.start_daemon();
+        second.import_tiny();
+        second
+    }
+
+    fn start_daemon(&mut self) {
+        let disk = self.folder.path().join("disk");
+        let log = fs::File::create(self.folder.path().join("log")).unwrap();
+        let daemon = Command::new("nsenter")
+            .args([
+                "-t",
+                &only_child(&self.sandbox).to_string(),
+                "-m",
+                "-n",
+                "-p",
+            ])
+            .args(["dockerd", "-H", &self.address()])
+            .arg("--data-root")
+            .arg(disk.join("root"))
+            .arg("--exec-root")
+            .arg(disk.join("exec"))
+            .arg("--pidfile")
+            .arg(disk.join("pid"))
+            .args(["--containerd-namespace", "osctl-it"])
+            .args(["--containerd-plugins-namespace", "osctl-it-plugins"])
+            .args(["--cgroup-parent", "/osctl-it"])
+            .args(["--iptables=false", "--ip-masq=false", "--ip-forward=false"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.daemon = Some(daemon);
+        let log = || fs::read_to_string(self.folder.path().join("log")).unwrap();
+        let begin = Instant::now();
+        while UnixStream::connect(self.socket()).is_err() {
+            let ended = self.daemon.as_mut().unwrap().try_wait().unwrap();
+            let hopeless = ended.is_some() || begin.elapsed() > PATIENCE;
+            assert!(!hopeless, "no second engine: {}", log());
+            thread::sleep(Duration::from_millis(20));
+        }
+        let answer = std::panic::catch_unwind(|| self.api().get("/_ping").status);
+        assert_eq!(answer.ok(), Some(200), "no second engine: {}", log());
+    }
+
+    /// Ends the daemon alone, and waits for its end.
+    fn stop(&mut self, signal: Signal) {
+        let mut daemon = self.daemon.take().unwrap();
+        send(only_child(&daemon), signal);
+        daemon.wait().unwrap();
+    }
+
+    /// Has it answer nobody until the guard goes.
+    fn freeze(&self) -> Frozen {
+        let launcher = self.daemon.as_ref().unwrap();
+        let daemon = only_child(launcher);
+        send(daemon, Signal::SIGSTOP);
+        // `nsenter` stops itself with the daemon.
+        Frozen([daemon, Pid::from_raw(launcher.id().try_into().unwrap())])
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("docker.sock")
+    }
+
+    fn address(&self) -> String {
+        format!("unix://{}", self.socket().display())
+    }
+
+    fn api(&self) -> EngineAt {
+        EngineAt(self.socket())
+    }
+
+    /// Bytes that are left on its disk.
+    fn room(&self) -> u64 {
+        let beneath = self.folder.path().strip_prefix("/").unwrap();
+        let root = PathBuf::from(format!("/proc/{}/root", only_child(&self.sandbox)));
+        let found = statvfs(&root.join(beneath).join("disk")).unwrap();
+        found.blocks_available() * found.fragment_size()
+    }
+
+    /// A base image of one static binary, so that nothing has to be fetched.
+    fn import_tiny(&self) {
+        let mut archive = tar::Builder::new(Vec::new());
+        archive
+            .append_path_with_name(busybox(), "bin/busybox")
+            .unwrap();
+        for name in ["sh", "sleep", "dd", "echo", "true"] {
+            let mut link = tar::Header::new_gnu();
+            link.set_entry_type(tar::EntryType::Symlink);
+            link.set_size(0);
+            archive
+                .append_link(&mut link, format!("bin/{name}"), "busybox")
+                .unwrap();
+        }
+        let done = self.api().send_bytes(
+            "POST",
+            "/images/create?fromSrc=-&repo=osctl-tiny&tag=test",
+            "application/x-tar",
+            &archive.into_inner().unwrap(),
+        );
+        assert_eq!(done.status, 200, "{}", String::from_utf8_lossy(&done.body));
+    }
+
+    /// A home whose body is that Dockerfile upon the tiny base.
+    fn home(&self, name: &str, dockerfile: &str) -> Home {
+        let mut home = Home::new(name);
+        home.env.insert("DOCKER_HOST".into(), self.address());
+        home.write_config(&format!(
+            "base: osctl-tiny:test\ncompanion: {}\n",
+            busybox().display()
+        ));
+        write_body(&home, dockerfile);
+        home
+    }
+}
+
+impl Drop for Second {
+    fn drop(&mut self) {
+        // All that runs in the namespaces ends with their first process, and the mounts with it.
+        let _ = self.sandbox.kill();
+        let _ = self.sandbox.wait();
+        if let Some(daemon) = &mut self.daemon {
+            let _ = daemon.wait();
+        }
+        remove_groups();
+    }
+}
+
+/// A daemon that was stopped like a terminal's job.
+#[derive(Debug)]
+struct Frozen([Pid; 2]);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        for stopped in self.0 {
+            let _ = kill(stopped, Signal::SIGCONT);
+        }
+    }
+}
+
+/// A socket's path has to be short.
+fn short_folder() -> tempfile::TempDir {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("osctl-it-").tempdir_in("/tmp").unwrap()
+}
+
+fn send(to: Pid, signal: Signal) {
+    kill(to, signal).unwrap();
+}
+
+/// The process that a launcher runs.
+fn only_child(launcher: &Child) -> Pid {
+    let id = launcher.id();
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+    Pid::from_raw(children.trim().parse().unwrap())
+}
+
+/// Removes the control groups that killed containers of the second engine left empty.
+fn remove_groups() {
+    let groups = Path::new("/sys/fs/cgroup");
+    let hierarchies = fs::read_dir(groups).into_iter().flatten().flatten();
+    for root in hierarchies.map(|e| e.path()).chain([groups.to_owned()]) {
+        let _ = remove_group(&root.join("osctl-it"));
+    }
+}
+
+fn remove_group(group: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(group)?.flatten() {
+        if entry.path().is_dir() {
+            remove_group(&entry.path())?;
+        }
+    }
+    fs::remove_dir(group)
+}
+
+#[track_caller]
+fn until(what: &str, mut happened: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !happened() {
+        assert!(begin.elapsed() < PATIENCE, "{what} did not happen");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A shell with its tools in one static file, from Debian's package; nothing is installed.
+fn busybox() -> &'static Path {
+    static BUSYBOX: OnceLock<PathBuf> = OnceLock::new();
+    BUSYBOX.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("busybox");
+        let binary = folder.join("bin/busybox");
+        if !binary.is_file() {
+            fs::create_dir_all(&folder).unwrap();
+            let script = "apt-get -q download busybox-static || { apt-get -q update && apt-get -q download busybox-static; }\n\
+                          dpkg-deb -x busybox-static_*.deb .";
+            shell(script, &folder);
+        }
+        binary
+    })
+}
+
+/// The daemon, which a machine with a running engine has already.
+fn provide_dockerd() {
+    if which::which("dockerd").is_err() {
+        let script = "export DEBIAN_FRONTEND=noninteractive; apt-get -q update\n\
+                      apt-get -q install -y --no-install-recommends docker.io containerd runc iptables";
+        shell(script, Path::new("/"));
+    }
+}
+
+fn shell(script: &str, folder: &Path) {
+    let ran = Command::new("sh")
+        .args(["-ec", script])
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+}
+
+fn write_body(home: &Home, dockerfile: &str) {
+    let body = home.project.join("body");
+    fs::create_dir_all(&body).unwrap();
+    fs::write(body.join("body.yaml"), include_str!("../../body/body.yaml")).unwrap();
+    let text = format!("ARG BASE\nFROM ${{BASE}}\n{dockerfile}\n");
+    fs::write(body.join("Dockerfile"), text).unwrap();
+}
+
+/// The command to its end: its exit code and what it said.
+fn ended<const N: usize>(home: &Home, args: [&str; N]) -> (i32, String) {
+    let (code, seen) = Followed::start(home.command(args)).end();
+    (code, seen.concat())
+}
+
+/// An expected failure: its number, each of the words, and a hint.
+#[track_caller]
+fn assert_told(told: &(i32, String), code: i32, words: &[&str]) {
+    assert_eq!(told.0, code, "{}", told.1);
+    for word in words.iter().chain(&["error: ", "\nhint: "]) {
+        assert!(told.1.contains(word), "`{word}` is missing in: {}", told.1);
+    }
+}
+
+/// `up`, until it says `text`.
+#[track_caller]
+fn up_until(home: &Home, text: &str) -> Followed {
+    let mut up = Followed::start(home.command(["up", "--yes", "--auto-ports"]));
+    assert!(up.wait_for(text), "`{text}` is missing in: {:?}", up.seen);
+    up
+}
+
+fn an_engine_that_does_not_run_is_named_with_its_address() {
+    let mut home = Home::new("it-none");
+    let address = format!("unix://{}", home.folder.join("none.sock").display());
+    home.env.insert("DOCKER_HOST".into(), address.clone());
+    for args in [["up", "--yes"], ["build", "--yes"]] {
+        let told = ended(&home, args);
+        assert_told(&told, 4, &[&address, "does not answer", "DOCKER_HOST="]);
+    }
+}
+
+fn a_socket_that_is_no_engine_is_told_from_one() {
+    let folder = short_folder();
+    let socket = folder.path().join("other.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let answers: [&[u8]; 4] = [
+        b"",
+        b"220 ready for mail\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello",
+        b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+    ];
+    let mut home = Home::new("it-other");
+    let address = format!("unix://{}", socket.display());
+    home.env.insert("DOCKER_HOST".into(), address.clone());
+    for answer in answers {
+        let up = Followed::start(home.command(["up", "--yes"]));
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut head = [0; 1024];
+        assert!(stream.read(&mut head).unwrap() > 0);
+        stream.write_all(answer).unwrap();
+        drop(stream);
+        let (code, seen) = up.end();
+        assert_told(&(code, seen.concat()), 4, &[&address]);
+    }
+}
+
+fn an_engine_that_hangs_is_told_in_seconds() {
+    let second = Second::start();
+    let home = second.home("it-hang", "");
+    let _frozen = second.freeze();
+    let begin = Instant::now();
+    let told = ended(&home, ["up", "--yes"]);
+    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+    assert_told(&told, 4, &[&second.address(), "no answer within"]);
+}
+
+fn ctrl_c_ends_a_build_on_an_engine_that_hangs() {
+    let second = Second::start();
+    let home = second.home("it-froze", "RUN sleep 5");
+    let up = up_until(&home, "RUN sleep 5");
+    let frozen = second.freeze();
+    let begin = Instant::now();
+    up.signal("INT");
+    let (code, seen) = up.end();
+    assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
+    assert_told(&(code, seen.concat()), 5, &["interrupted"]);
+    drop(frozen);
+    home.ok(["build"]);
+}
+
+fn engine_goes_while_building(name: &str, signal: Signal) {
+    let mut second = Second::start();
+    let home = second.home(name, "RUN sleep 5");
+    let up = up_until(&home, "RUN sleep 5");
+    second.stop(signal);
+    let begin = Instant::now();
+    let (code, seen) = up.end();
+    assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
+    let told = (code, seen.concat());
+    assert_told(
+        &told,
+        4,
+        &["the engine went away", "start the engine again"],
+    );
+    second.start_daemon();
+    home.ok(["build"]);
+}
+
+fn an_engine_killed_while_building_is_told_and_the_next_build_goes_on() {
+    engine_goes_while_building("it-gone", Signal::SIGKILL);
+}
+
+fn an_engine_stopped_while_building_is_told_and_the_next_build_goes_on() {
+    engine_goes_while_building("it-stop", Signal::SIGTERM);
+}
+
+/// A container that runs and is never healthy.
+const IDLE: &str = r#"ENTRYPOINT ["/bin/sleep", "60"]"#;
+
+fn an_engine_killed_while_up_waits_is_told() {
+    let mut second = Second::start();
+    let home = second.home("it-wait", IDLE);
+    let up = up_until(&home, WAITING);
+    second.stop(Signal::SIGKILL);
+    let begin = Instant::now();
+    let (code, seen) = up.end();
+    assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
+    assert_told(&(code, seen.concat()), 4, &["the engine went away"]);
+}
+
+fn an_engine_that_freezes_while_up_waits_is_told() {
+    let second = Second::start();
+    let home = second.home("it-freeze", IDLE);
+    let up = up_until(&home, WAITING);
+    let _frozen = second.freeze();
+    let begin = Instant::now();
+    let (code, seen) = up.end();
+    assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
+    assert_told(
+        &(code, seen.concat()),
+        4,
+        &["the engine", "no answer within"],
+    );
+}
+
+fn a_disk_that_fills_while_building_is_told_and_its_room_comes_back() {
+    let second = Second::start();
+    let room = second.room();
+    let home = second.home("it-full", "RUN dd if=/dev/zero of=/big bs=1M count=700");
+    let told = ended(&home, ["up", "--yes"]);
+    assert_told(&told, 4, &["the disk is full", "make room"]);
+    write_body(&home, "RUN dd if=/dev/zero of=/small bs=1M count=10");
+    home.ok(["build"]);
+    // The small layer, and its copy in the build cache; nothing of the big one.
+    until("the room's return", || second.room() + (40 << 20) > room);
+}
+
+fn images_that_are_built_anew_do_not_pile_up() {
+    let second = Second::start();
+    let home = second.home("it-pile", "RUN echo 0 > /file");
+    for n in 1..4 {
+        home.ok(["build"]);
+        write_body(&home, &format!("RUN echo {n} > /file"));
+    }
+    let nameless = r#"/images/json?filters={"dangling":["true"]}"#;
+    assert_eq!(second.api().get(nameless).json(), json!([]));
+}
+
+fn a_step_that_fails_is_named_with_its_last_lines() {
+    let second = Second::start();
+    let line = "RUN echo a-clue; echo another >&2; exit 7";
+    let home = second.home("it-step", line);
+    let told = ended(&home, ["up", "--yes"]);
+    let words = [
+        line,
+        "a-clue\n",
+        "another\n",
+        "exit code: 7",
+        "osctl -v build",
+    ];
+    assert_told(&told, 4, &words);
+}
+
+fn a_dockerfile_that_can_not_be_read_is_told_with_the_line() {
+    let second = Second::start();
+    let home = second.home("it-syntax", "RUM true");
+    let told = ended(&home, ["up", "--yes"]);
+    assert_told(&told, 4, &["could not be built", "RUM", "line 3"]);
+}
+
+fn an_image_that_can_not_be_had_is_named() {
+    let second = Second::start();
+    let home = second.home("it-from", "FROM nowhere.invalid/nothing:1");
+    let told = ended(&home, ["up", "--yes"]);
+    assert_told(
+        &told,
+        4,
+        &["could not be built", "nowhere.invalid/nothing:1"],
+    );
+    let config = format!(
+        "base: nowhere.invalid/base:1\ncompanion: {}\n",
+        busybox().display()
+    );
+    home.write_config(&config);
+    let told = ended(&home, ["up", "--yes"]);
+    assert_told(&told, 4, &["nowhere.invalid/base:1", "`base:`"]);
+}
+
+fn a_container_that_ends_at_once_is_told_with_its_code_and_its_log() {
+    let second = Second::start();
+    let entry = r#"ENTRYPOINT ["/bin/sh", "-c", "echo a-clue; echo another >&2; exit 3"]"#;
+    let home = second.home("it-exit", entry);
+    let told = ended(&home, ["up", "--yes", "--auto-ports"]);
+    let words = [
+        "did not become healthy",
+        "it ended with exit code 3",
+        "a-clue\n",
+        "another\n",
+        "logs",
+    ];
+    assert_told(&told, 4, &words);
+    let path = format!("/containers/{}/json", home.container());
+    let state = || second.api().get(&path).json();
+    assert_eq!(state()["State"]["Status"], "exited");
+    let begun = state()["State"]["StartedAt"].clone();
+    // Longer than the engine would wait before it starts it again.
+    thread::sleep(Duration::from_secs(3));
+    assert_eq!(state()["State"]["StartedAt"], begun, "it was restarted");
+}
+
+fn a_killed_osctl_locks_nobody_out() {
+    let second = Second::start();
+    let home = second.home("it-lock", "RUN sleep 5");
+    let up = up_until(&home, "RUN sleep 5");
+    let told = ended(&home, ["build"]);
+    assert_told(&told, 4, &["another osctl is working on", "wait until"]);
+    up.signal("KILL");
+    up.end();
+    home.ok(["build"]);
+}
+
+/// An instance on the first engine with the real body, which goes even when the test fails.
+#[derive(Debug)]
+struct Instance(Home);
+
+impl Deref for Instance {
+    type Target = Home;
+
+    fn deref(&self) -> &Home {
+        &self.0
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        self.0.run(["down", "--purge", "--yes"]);
+    }
+}
+
+impl Instance {
+    fn new(name: &str) -> Self {
+        let instance = Self(Home::new(name));
+        instance.ok(["init"]);
+        instance
+    }
+
+    /// Has the next `up` build what no cache knows, slowly enough to be seen.
+    fn touch(&self) {
+        let change = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let path = self.project.join("body/Dockerfile");
+        let text = fs::read_to_string(&path).unwrap();
+        let (before, after) = text.split_once("# The binary stays the same").unwrap();
+        let before = before.split("RUN sleep 3").next().unwrap();
+        let step = format!("RUN sleep 3 # since {change:?}\n\n");
+        fs::write(
+            path,
+            format!("{before}{step}# The binary stays the same{after}"),
+        )
+        .unwrap();
+    }
+
+    /// Sends the signal when `up` says `text`; what it ended with.
+    fn end_at(&self, text: &str, signal: &str) -> (i32, String) {
+        let up = up_until(self, text);
+        up.signal(signal);
+        let begin = Instant::now();
+        let (code, seen) = up.end();
+        assert!(begin.elapsed() < AT_ONCE, "{text}: {:?}", begin.elapsed());
+        let containers = Engine.get("/containers/json?all=true").json();
+        let ours = |c: &&Value| c["Names"][0].as_str().unwrap().ends_with(&self.container());
+        for container in containers.as_array().unwrap().iter().filter(ours) {
+            assert_eq!(
+                container["Labels"]["osctl.instance"],
+                self.instance.as_str()
+            );
+        }
+        (code, seen.concat())
+    }
+
+    /// The next `up` needs no help.
+    fn goes_on(&self) {
+        self.up();
+        assert_eq!(self.ok(["exec", "print(6*7)"]).stdout, "42\n");
+    }
+}
+
+/// What `up` says at its stages; only the last two need no build.
+const LOOKING: &str = "looking for the container engine";
+const BEFORE_THE_BUILD: &str = "building the image";
+const BUILDING: &str = "RUN sleep 3";
+const CREATING: &str = "creating";
+const WAITING: &str = "to become healthy";
+
+fn ends_up_at(name: &str, stages: &[&str], signal: &str, check: impl Fn(&str, &(i32, String))) {
+    let instance = Instance::new(name);
+    for stage in stages {
+        if [CREATING, WAITING].contains(stage) {
+            instance.run(["down"]);
+        } else {
+            instance.touch();
+        }
+        check(stage, &instance.end_at(stage, signal));
+        instance.goes_on();
+    }
+    drop(instance);
+    let filter = format!(r#"{{"label":["osctl.instance={name}"]}}"#);
+    for path in ["/containers/json?all=true&", "/networks?"] {
+        let left = Engine.get(&format!("{path}filters={filter}")).json();
+        assert_eq!(left, json!([]), "{path}");
+    }
+    let image = Engine.get(&format!("/images/os-{name}:latest/json"));
+    assert_eq!(image.status, 404);
+}
+
+fn ctrl_c_at_the_first_word_is_told() {
+    let folder = short_folder();
+    let socket = folder.path().join("silent.sock");
+    let _listener = UnixListener::bind(&socket).unwrap();
+    let mut home = Home::new("it-first");
+    let address = format!("unix://{}", socket.display());
+    home.env.insert("DOCKER_HOST".into(), address);
+    for _ in 0..20 {
+        let up = up_until(&home, LOOKING);
+        up.signal("INT");
+        let (code, seen) = up.end();
+        assert_told(&(code, seen.concat()), 5, &["interrupted", "run it again"]);
+    }
+}
+
+fn ctrl_c_at_each_stage_of_up_leaves_nothing_in_the_way() {
+    let stages = [LOOKING, BEFORE_THE_BUILD, BUILDING, CREATING, WAITING];
+    ends_up_at("it-int", &stages, "INT", |_, told| {
+        assert_told(told, 5, &["interrupted", "run it again"]);
+    });
+}
+
+fn an_ended_up_leaves_nothing_in_the_way() {
+    ends_up_at("it-term", &[BUILDING, CREATING], "TERM", |_, told| {
+        assert_told(told, 5, &["interrupted", "run it again"]);
+    });
+}
+
+fn a_killed_up_leaves_nothing_in_the_way() {
+    ends_up_at("it-kill", &[BUILDING, CREATING], "KILL", |stage, told| {
+        assert!(told.1.contains(stage), "{}", told.1);
+    });
+}
