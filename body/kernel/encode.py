@@ -11,12 +11,16 @@ MAX_DEPTH = 64
 
 
 def encode(value: Any) -> bytes:
-    """ASCII JSON; the straight way first, the careful one for what it refuses."""
+    """UTF-8 JSON; the straight way first, the careful one for what it refuses."""
     try:
         text = _STRAIGHT.encode(value)
     except Exception:  # NaN, odd keys, cycles, objects that raise
-        text = json.dumps(_plain(value, 0), allow_nan=False, separators=(",", ":"))
-    return text.encode("ascii")
+        text = _STRAIGHT.encode(_plain(value, 0))
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:  # half a surrogate pair is no character: readers may refuse it
+        whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return whole.encode("utf-8")
 
 
 def text_of(value: Any) -> str:
@@ -40,7 +44,9 @@ def _fallback(value: Any) -> Any:
     return text_of(value)
 
 
-_STRAIGHT = json.JSONEncoder(default=_fallback, allow_nan=False, separators=(",", ":"))
+_STRAIGHT = json.JSONEncoder(
+    default=_fallback, allow_nan=False, ensure_ascii=False, separators=(",", ":")
+)
 
 
 def _plain(value: Any, depth: int) -> Any:

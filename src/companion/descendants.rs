@@ -29,16 +29,7 @@ pub(super) fn now() -> i64 {
 
 /// Those below `root`, parents before their children.
 pub(super) fn of(root: Pid) -> Vec<Descendant> {
-    let Ok(entries) = fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    let all: Vec<(Pid, Descendant)> = entries
-        .flatten()
-        .filter_map(|entry| {
-            let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?);
-            read(pid, &fs::read_to_string(entry.path().join("stat")).ok()?)
-        })
-        .collect();
+    let all = read_all();
     let mut found = Vec::new();
     let mut parents = vec![root];
     while let Some(parent) = parents.pop() {
@@ -48,6 +39,36 @@ pub(super) fn of(root: Pid) -> Vec<Descendant> {
         }
     }
     found
+}
+
+/// Those below `root` that `kernel` started at `since` or later. What an older process of its
+/// makes, such as a server that an earlier run left running, is not among them.
+pub(super) fn since(root: Pid, kernel: Pid, since: i64) -> Vec<Pid> {
+    let all = read_all();
+    let mut found = Vec::new();
+    let mut parents = vec![root];
+    while let Some(parent) = parents.pop() {
+        for (_, child) in all.iter().filter(|(p, _)| *p == parent) {
+            if child.pid == kernel {
+                parents.push(child.pid);
+            } else if child.started >= since {
+                found.push(child.pid);
+                parents.push(child.pid);
+            }
+        }
+    }
+    found
+}
+
+fn read_all() -> Vec<(Pid, Descendant)> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let read_one = |entry: fs::DirEntry| {
+        let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?);
+        read(pid, &fs::read_to_string(entry.path().join("stat")).ok()?)
+    };
+    entries.flatten().filter_map(read_one).collect()
 }
 
 /// The parent and the process of one line of `/proc/PID/stat`; nothing for the dead.

@@ -62,7 +62,12 @@ pub(crate) async fn serve(
     let grace = settings.grace;
     let (kernel, owner) = Kernel::start(kernel::Settings::from(&settings));
     let server = http::Server::start(listeners, &settings, kernel.clone());
-    shutdown.await;
+    let mut owner = std::pin::pin!(owner);
+    tokio::select! {
+        () = shutdown => {}
+        // Without its owner nothing works: the engine starts everything anew.
+        ended = &mut owner => anyhow::bail!("the kernel's owner ended: {ended:?}"),
+    }
     tracing::info!(
         "companion stops: running code may finish within {} s",
         grace.as_secs()

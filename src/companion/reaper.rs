@@ -1,14 +1,14 @@
 //! The parent of a kernel: a child subreaper that ends every descendant with it.
 //!
 //! Descendants that call `setsid` leave a process group but never a subreaper. The companion
-//! speaks to it by signals: SIGINT is passed on to the command's group, SIGTERM ends all. It
+//! speaks to it by signals: SIGINT is passed on to the command, SIGTERM ends all. It
 //! runs without a runtime and without threads, so that it works when no process can be made.
 
 use super::descendants;
 use crate::error::Result;
 use anyhow::Context;
 use nix::sys::prctl;
-use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpid, getppid};
 use std::ffi::OsString;
@@ -31,7 +31,7 @@ pub(crate) fn run(command: &[OsString]) -> Result<u8> {
     signals.thread_block()?;
     let (program, arguments) = command.split_first().context("no command")?;
     let mut child = Command::new(program);
-    // A group of its own, so that an interrupt reaches what the code started, and not us.
+    // A group of its own, so that what code sends to its group does not reach us.
     child.args(arguments).process_group(0);
     // SAFETY: between fork and exec only async-signal-safe functions may run; this is one call
     // of sigprocmask. Without it the command would inherit what is blocked here.
@@ -45,7 +45,7 @@ pub(crate) fn run(command: &[OsString]) -> Result<u8> {
     let mut ended = None;
     while ended.is_none() && getppid() == parent {
         match signals.wait()? {
-            Signal::SIGINT => drop(killpg(child, Signal::SIGINT)),
+            Signal::SIGINT => drop(kill(child, Signal::SIGINT)),
             Signal::SIGTERM => {
                 ended = collect(child);
                 break;

@@ -1,6 +1,7 @@
 //! What the engine tells the companion, by environment variables.
 
 use crate::error::{Error, Result};
+use anyhow::Context;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::{env, fs};
 /// The private socket's name in the run folder.
 pub(super) const SOCKET: &str = "companion.sock";
 
-/// Seconds in which running code may finish; the engine kills five seconds later.
+/// Seconds in which running code may finish; the engine kills ten seconds later.
 const GRACE: u64 = 10;
 
 #[derive(Debug, Clone)]
@@ -48,9 +49,15 @@ impl Settings {
         }
         let path =
             |name: &str, default: &str| text(name).map_or_else(|| default.into(), PathBuf::from);
-        let listen = text("OSCTL_LISTEN").and_then(|l| l.parse().ok());
+        // A wrong address must never become an open one.
+        let listen = match text("OSCTL_LISTEN") {
+            Some(address) => address
+                .parse()
+                .with_context(|| format!("OSCTL_LISTEN is `{address}`"))?,
+            None => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 8080)),
+        };
         Ok(Self {
-            listen: listen.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, 8080))),
+            listen,
             run: Self::run_folder(),
             data: path("OSCTL_DATA", "/data"),
             body: path("OSCTL_BODY", "/opt/osctl/body"),

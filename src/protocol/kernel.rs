@@ -127,6 +127,18 @@ pub(crate) struct KernelReport {
     pub(crate) state: KernelState,
 }
 
+impl KernelReport {
+    /// The same, for one who says which generation they last saw.
+    pub(crate) fn to(self, seen: Option<u64>) -> Self {
+        let state = match seen {
+            Some(seen) if seen == self.generation => KernelState::Kept,
+            Some(_) => KernelState::Lost,
+            None => self.state,
+        };
+        Self { state, ..self }
+    }
+}
+
 /// The namespace, seen from what the caller last knew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

@@ -319,6 +319,10 @@ fn a_wrong_method_and_an_unknown_path_are_told_apart() {
         ("GET", "/nothing", 404, "unknown_path"),
         ("GET", "/exec/a/b", 404, "unknown_path"),
         ("GET", "/exec/nobody", 404, "unknown_run"),
+        ("GET", "/exec/nobody?wait=nan", 400, "invalid_field"),
+        ("GET", "/exec/nobody?wait=-1", 400, "invalid_field"),
+        ("GET", "/exec/nobody?until=1", 400, "invalid_query"),
+        ("GET", "/exec/%ff", 400, "invalid_path"),
         ("DELETE", "/exec/nobody", 404, "unknown_run"),
     ] {
         let (found, found_kind, _) = api.connect().send(method, path, &[], b"").error();

@@ -22,6 +22,12 @@ trials![
     descendants_that_left_the_group_end_with_the_kernel,
     what_a_person_would_ask_is_refused_in_words,
     a_forked_child_never_answers_for_the_kernel,
+    half_a_character_in_an_error_is_no_reason_to_end,
+    a_server_of_an_earlier_run_outlives_an_interrupt,
+    stopping_the_reaper_stops_no_timeout,
+    a_reset_that_never_ends_is_ended,
+    code_waits_for_a_kernel_that_does_not_read,
+    a_package_that_keeps_the_kernel_from_starting_is_left_out,
 ];
 
 /// Sets a variable, runs the code, and checks that the next run tells of the loss.
@@ -245,4 +251,109 @@ fn a_forked_child_never_answers_for_the_kernel() {
         (Some("completed"), Some("'end'"))
     );
     assert_eq!(api.exec("2+2")["result"], "4");
+}
+
+fn half_a_character_in_an_error_is_no_reason_to_end() {
+    let api = shared().api();
+    let reply = api.exec("raise ValueError('file \\udcff')");
+    assert_eq!(
+        (reply["status"].as_str(), message(&reply)),
+        (Some("failed"), "file \u{fffd}")
+    );
+    let reply = api.exec("'\\ud800'");
+    assert_eq!(
+        (reply["status"].as_str(), reply["kernel"]["state"].as_str()),
+        (Some("completed"), Some("kept"))
+    );
+}
+
+fn a_server_of_an_earlier_run_outlives_an_interrupt() {
+    let api = shared().api();
+    api.exec(
+        "import subprocess, time\nserver = subprocess.Popen(['sleep', '1000'])\ntime.sleep(0.05)",
+    );
+    let reply = api.exec_with(json!({
+        "code": "import os\nchild = subprocess.Popen(['sleep', '1000'])\nos.system('sleep 1000')\ntime.sleep(1000)",
+        "timeout": 0.3
+    }));
+    assert_eq!(
+        (reply["status"].as_str(), reply["kernel"]["state"].as_str()),
+        (Some("interrupted"), Some("kept"))
+    );
+    let reply = api.exec("server.poll(), child.wait(), server.kill()");
+    assert!(
+        reply["result"].as_str().unwrap().starts_with("(None, -"),
+        "{reply}"
+    );
+}
+
+fn stopping_the_reaper_stops_no_timeout() {
+    let api = shared().api();
+    let before = api.exec("survivor = 1")["kernel"]["generation"]
+        .as_u64()
+        .unwrap();
+    let code =
+        "import os, signal, time\nos.kill(os.getppid(), signal.SIGSTOP)\nwhile True: time.sleep(1)";
+    let reply = api.exec_with(json!({"code": code, "timeout": 0.2}));
+    assert_eq!(
+        (reply["status"].as_str(), reply["kernel"]["state"].as_str()),
+        (Some("interrupted"), Some("lost"))
+    );
+    assert_next_life(&api, before);
+}
+
+fn a_reset_that_never_ends_is_ended() {
+    let api = shared().api();
+    api.exec(
+        "class Endless:\n    def __del__(self):\n        while True: pass\nendless = Endless()",
+    );
+    let answer = api.post("/reset", &json!({}));
+    assert_eq!(
+        (answer.error().0, answer.error().1.as_str()),
+        (503, "no_kernel")
+    );
+    assert_eq!(api.exec("1+1")["result"], "2");
+}
+
+fn code_waits_for_a_kernel_that_does_not_read() {
+    let api = shared().api();
+    // A task that goes on between cells, and blocks: the kernel reads nothing for a while.
+    api.exec("import asyncio, time\nasync def block():\n    await asyncio.sleep(0)\n    print('x' * (2 << 20))\n    time.sleep(1)\ntask = asyncio.create_task(block())");
+    let long = format!("len('{}')", "y".repeat(5 << 20));
+    let begin = std::time::Instant::now();
+    let waiting = api.post(
+        "/exec",
+        &json!({"code": long, "queue": true, "wait": 0, "id": "long-code"}),
+    );
+    assert_eq!(waiting.json()["status"], "running");
+    assert_eq!(api.get("/status").status, 200);
+    assert!(begin.elapsed() < crate::harness::PATIENCE);
+    assert_eq!(
+        api.get("/exec/long-code?wait=60").json()["result"],
+        (5 << 20).to_string()
+    );
+}
+
+fn a_package_that_keeps_the_kernel_from_starting_is_left_out() {
+    let api = shared().api();
+    let code = "import glob\nplace = glob.glob('/data/packages/*/lib/*/site-packages')[0] + '/broken.pth'\n\
+                open(place, 'w').write('import os; os._exit(9)\\n')\nimport os; os._exit(1)";
+    assert_eq!(api.exec(code)["error"]["type"], "KernelDied");
+    let reply = api.exec("import os; os.environ.get('OSCTL_PACKAGES')");
+    assert_eq!(
+        (reply["status"].as_str(), reply["kernel"]["state"].as_str()),
+        (Some("completed"), Some("lost"))
+    );
+    let health = api.get("/health").json();
+    assert!(
+        health["services"][0]["detail"]
+            .as_str()
+            .unwrap()
+            .contains("without the packages"),
+        "{health}"
+    );
+    let mend = "import glob, os\nfor place in glob.glob('/data/packages/*/lib/*/site-packages/broken.pth'): os.remove(place)\nos._exit(1)";
+    assert_eq!(api.exec(mend)["error"]["type"], "KernelDied");
+    api.exec("1");
+    assert_eq!(api.get("/health").json()["services"][0]["detail"], "idle");
 }

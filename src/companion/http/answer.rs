@@ -4,7 +4,7 @@ use super::json;
 use crate::companion::kernel::Refusal;
 use crate::protocol::fault::{Failed, Fault};
 use axum::body::Bytes;
-use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -135,6 +135,26 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
                 "invalid_query",
                 rejection.body_text(),
                 Some("`GET /openapi.json` describes every field"),
+            )
+        })
+    }
+}
+
+/// The run's id in the path.
+pub(super) struct Id(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Id {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        let found = Path::<String>::from_request_parts(parts, state).await;
+        found.map(|Path(id)| Self(id)).map_err(|rejection| {
+            let hint = "ids are letters, digits, `-`, `_` and `.`";
+            failed(
+                StatusCode::BAD_REQUEST,
+                "invalid_path",
+                rejection.body_text(),
+                Some(hint),
             )
         })
     }

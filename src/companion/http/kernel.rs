@@ -1,11 +1,11 @@
 //! Executing code, over HTTP.
 
-use super::answer::{Body, Params, failed};
+use super::answer::{Body, Id, Params, failed};
 use super::{State, json};
 use crate::companion::kernel::Run;
 use crate::protocol::fault::Failed;
 use crate::protocol::kernel::{Execute, Reply, Reset, ResetReply};
-use axum::extract::{Path, State as Shared};
+use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
@@ -30,10 +30,8 @@ pub(super) async fn execute(
     Body(request): Body<Execute>,
 ) -> Response {
     for (name, seconds) in [("timeout", request.timeout), ("wait", request.wait)] {
-        if seconds.is_some_and(|s| !(0.0..=LONGEST).contains(&s) || (name == "timeout" && s == 0.0))
-        {
-            let message = format!("`{name}` must be a number of seconds up to {LONGEST}");
-            return failed(StatusCode::BAD_REQUEST, "invalid_field", message, None);
+        if seconds.is_some_and(|s| !is_duration(s) || (name == "timeout" && s == 0.0)) {
+            return no_duration(name);
         }
     }
     if let Some(id) = request.id.as_deref().filter(|id| !is_id(id)) {
@@ -46,6 +44,15 @@ pub(super) async fn execute(
         Ok(run) => settle(&state, &run, wait).await,
         Err(refusal) => refusal.into_response(),
     }
+}
+
+fn is_duration(seconds: f64) -> bool {
+    (0.0..=LONGEST).contains(&seconds)
+}
+
+fn no_duration(name: &str) -> Response {
+    let message = format!("`{name}` must be a number of seconds up to {LONGEST}");
+    failed(StatusCode::BAD_REQUEST, "invalid_field", message, None)
 }
 
 fn is_id(id: &str) -> bool {
@@ -69,10 +76,13 @@ pub(super) struct FindQuery {
 ))]
 pub(super) async fn find(
     Shared(state): Shared<State>,
-    Path(id): Path<String>,
+    Id(id): Id,
     Params(query): Params<FindQuery>,
 ) -> Response {
-    let wait = query.wait.unwrap_or(0.0).clamp(0.0, LONGEST);
+    let wait = query.wait.unwrap_or(0.0);
+    if !is_duration(wait) {
+        return no_duration("wait");
+    }
     match state.kernel.run(&id) {
         Ok(run) => settle(&state, &run, Some(wait)).await,
         Err(refusal) => refusal.into_response(),
@@ -84,7 +94,7 @@ pub(super) async fn find(
     (status = 200, body = Reply),
     (status = 404, description = "There is no such run.", body = Failed),
 ))]
-pub(super) async fn interrupt(Shared(state): Shared<State>, Path(id): Path<String>) -> Response {
+pub(super) async fn interrupt(Shared(state): Shared<State>, Id(id): Id) -> Response {
     match state.kernel.interrupt(&id).await {
         Ok(run) => settle(&state, &run, None).await,
         Err(refusal) => refusal.into_response(),

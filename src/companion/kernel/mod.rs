@@ -133,6 +133,12 @@ impl Kernel {
         if !is_new {
             return Ok(run);
         }
+        // In a task of its own: a client that leaves now must not leave half a run behind.
+        let admitted = tokio::spawn(self.clone().admit(run, queue));
+        admitted.await.unwrap_or(Err(Refusal::Stopping))
+    }
+
+    async fn admit(self, run: Arc<Run>, queue: bool) -> Result<Arc<Run>, Refusal> {
         let (taken, answer) = oneshot::channel();
         let message = Message::Execute {
             run: run.clone(),

@@ -80,7 +80,7 @@ impl State {
         match (self, event) {
             (Self::Starting { .. }, Event::Ready) => (Self::Idle, vec![Disarm]),
             (Self::Starting { failed }, Event::TimeUp) => {
-                (Self::Killed { failed: failed + 1 }, vec![Kill, Disarm])
+                (Self::Killed { failed: failed + 1 }, vec![Kill, Arm(GRACE)])
             }
             (Self::Starting { failed }, Event::Died) => Self::start_again(failed + 1),
             (Self::Idle, Event::Work) => (Self::Busy, vec![]),
@@ -96,8 +96,9 @@ impl State {
                 vec![Interrupt, Arm(GRACE)],
             ),
             (Self::Stopping { .. }, Event::TimeUp) => {
-                (Self::Killed { failed: 0 }, vec![Kill, Disarm])
+                (Self::Killed { failed: 0 }, vec![Kill, Arm(GRACE)])
             }
+            (Self::Killed { .. }, Event::TimeUp) => (self, vec![Kill, Arm(GRACE)]),
             (Self::Killed { failed: 0 }, Event::Died) => (Self::BEGIN, vec![Spawn, Arm(START)]),
             (Self::Killed { failed }, Event::Died) => Self::start_again(failed),
             (Self::Resting { failed }, Event::TimeUp) => {
@@ -107,10 +108,10 @@ impl State {
                 (Self::BEGIN, vec![Spawn, Arm(START)])
             }
             (Self::Idle | Self::Busy | Self::Stopping { .. }, Event::Broken) => {
-                (Self::Killed { failed: 0 }, vec![Kill, Disarm])
+                (Self::Killed { failed: 0 }, vec![Kill, Arm(GRACE)])
             }
             (Self::Starting { failed }, Event::Broken) => {
-                (Self::Killed { failed: failed + 1 }, vec![Kill, Disarm])
+                (Self::Killed { failed: failed + 1 }, vec![Kill, Arm(GRACE)])
             }
             // Late news, such as the end of a cell whose process was just killed.
             (state, _) => (state, vec![]),
@@ -137,6 +138,11 @@ impl State {
             self,
             Self::Busy | Self::Stopping { .. } | Self::Killed { failed: 0 }
         )
+    }
+
+    /// Whether the next start had better be without what people installed.
+    pub(super) fn is_doubtful(self) -> bool {
+        matches!(self, Self::Starting { failed } if failed >= QUICK_STARTS)
     }
 
     /// Whether no start has succeeded for so long that callers are better told than kept.
@@ -188,7 +194,7 @@ mod tests {
             walk(&events),
             (
                 State::Killed { failed: 0 },
-                vec![Action::Kill, Action::Disarm]
+                vec![Action::Kill, Action::Arm(GRACE)]
             )
         );
         events.extend([Event::Done, Event::Died]);

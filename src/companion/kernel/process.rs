@@ -38,6 +38,7 @@ const EXIT: Duration = Duration::from_millis(500);
 pub(super) struct Process {
     reaper: Child,
     link: Link,
+    is_ending: bool,
     /// The pipes of a connection that ended, with what was written last.
     left: [Option<Receiver>; 2],
     last_words: Arc<Mutex<Vec<String>>>,
@@ -81,7 +82,8 @@ impl Process {
     ///
     /// # Errors
     /// When no process can be made.
-    pub(super) fn spawn(settings: &Settings, session: &str) -> Result<Self> {
+    /// `plain`: without the packages that were installed at run time.
+    pub(super) fn spawn(settings: &Settings, session: &str, plain: bool) -> Result<Self> {
         std::fs::create_dir_all(&settings.run)?;
         let path = settings.run.join(format!("{session}.sock"));
         // A socket of an earlier life would be in the way.
@@ -90,7 +92,11 @@ impl Process {
             .with_context(|| format!("listening on `{}`", path.display()))?;
         let stream = StdStream::connect(&path)?;
         stream.set_nonblocking(true)?;
-        let mut command = Command::new(std::env::current_exe()?);
+        // This very binary, also when its file was replaced meanwhile.
+        let mut command = Command::new("/proc/self/exe");
+        if plain {
+            command.env_remove("OSCTL_PACKAGES");
+        }
         command
             .args(["reaper", "--"])
             .arg(&settings.python)
@@ -118,6 +124,7 @@ impl Process {
         Ok(Self {
             reaper,
             link: Link::Waiting(UnixStream::from_std(stream)?),
+            is_ending: false,
             left: [None, None],
             last_words,
         })
@@ -149,7 +156,7 @@ impl Process {
                             Ok(None) => self.close("it closed its connection".into()),
                             Err(why) => self.close(format!("its connection broke: {why}")),
                         },
-                        status = self.reaper.wait() => return exit(status),
+                        // The exit comes after the end of the frames, or the last would be lost.
                     }
                 }
                 Link::Ending { why, until } => {
@@ -224,34 +231,47 @@ impl Process {
 
     /// # Errors
     /// When the connection is broken.
-    pub(super) async fn send(&mut self, request: &Request<'_>) -> io::Result<()> {
+    pub(super) fn send(&mut self, request: &Request<'_>) -> io::Result<()> {
         match &mut self.link {
-            Link::Open { wire, .. } => wire.send(request).await,
+            Link::Open { wire, .. } => wire.queue(request),
             _ => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
-    /// Interrupts the code, and what it started.
-    pub(super) fn interrupt(&self) {
+    /// Interrupts the code in `kernel`, and what it started at `since` or later: code that waits
+    /// for a child in C is not woken otherwise.
+    pub(super) fn interrupt(&self, kernel: i32, since: i64) {
         self.signal(Signal::SIGINT);
+        for pid in self.children(kernel, since) {
+            // Gone already is as good.
+            let _ = kill(pid, Signal::SIGINT);
+        }
     }
 
     /// Ends what `kernel` started at `since` or later, wherever it went. Returns how many.
     pub(super) fn end_children(&self, kernel: i32, since: i64) -> usize {
-        let Some(reaper) = self.reaper.id() else {
-            return 0;
-        };
-        let reaper = Pid::from_raw(reaper.cast_signed());
-        descendants::end(|| {
-            let all = descendants::of(reaper).into_iter();
-            let later = all.filter(|d| d.started >= since && d.pid.as_raw() != kernel);
-            later.map(|d| d.pid).collect()
-        })
+        descendants::end(|| self.children(kernel, since))
     }
 
-    /// Ends the process and all its descendants; its exit comes as news.
-    pub(super) fn end(&self) {
+    fn children(&self, kernel: i32, since: i64) -> Vec<Pid> {
+        let Some(reaper) = self.reaper.id() else {
+            return Vec::new();
+        };
+        let reaper = Pid::from_raw(reaper.cast_signed());
+        descendants::since(reaper, Pid::from_raw(kernel), since)
+    }
+
+    /// Ends the process and all its descendants; its exit comes as news. Asked again, it does not
+    /// rely on the reaper.
+    pub(super) fn end(&mut self) {
+        if self.is_ending {
+            // Its death is the kernel's, too.
+            return self.signal(Signal::SIGKILL);
+        }
+        self.is_ending = true;
         self.signal(Signal::SIGTERM);
+        // One that was stopped would never hear it.
+        self.signal(Signal::SIGCONT);
     }
 
     /// The end of what it said outside of any cell.

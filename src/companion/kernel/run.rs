@@ -127,7 +127,9 @@ impl Run {
             error: record.error.clone(),
             execution_count: record.execution_count,
             timing_ms: (took.as_secs_f64() * 1e6).round() / 1e3,
-            kernel: record.report.unwrap_or(running),
+            kernel: record
+                .report
+                .unwrap_or_else(|| running.to(self.request.seen)),
             truncated: (!truncated.is_empty()).then_some(truncated),
         }
     }

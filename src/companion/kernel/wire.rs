@@ -4,15 +4,16 @@
 //! read ends the kernel passes along with its first frame.
 
 use crate::protocol::kernel::{Bundle, Raised};
-use bytes::{Bytes, BytesMut};
-use futures_util::{SinkExt, StreamExt};
+use bytes::{Buf, BufMut, BytesMut};
+use futures_util::StreamExt;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use serde::{Deserialize, Serialize};
-use std::io::{self, IoSliceMut};
+use std::io::{self, Cursor, IoSliceMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use tokio::io::Interest;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Chain, Interest};
 use tokio::net::UnixStream;
-use tokio_util::codec::{Framed, FramedParts, LengthDelimitedCodec};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
 
 /// A frame above this ends the connection.
 const MAX_FRAME: usize = 256 << 20;
@@ -78,7 +79,10 @@ pub(super) enum Ending {
 /// The connection, after its first bytes.
 #[derive(Debug)]
 pub(super) struct Wire {
-    frames: Framed<UnixStream, LengthDelimitedCodec>,
+    frames: FramedRead<Chain<Cursor<BytesMut>, OwnedReadHalf>, LengthDelimitedCodec>,
+    writer: OwnedWriteHalf,
+    /// What the kernel has not taken yet.
+    outgoing: BytesMut,
 }
 
 impl Wire {
@@ -101,28 +105,45 @@ impl Wire {
         let codec = LengthDelimitedCodec::builder()
             .max_frame_length(MAX_FRAME)
             .new_codec();
-        let mut parts = FramedParts::new::<Bytes>(stream, codec);
-        parts.read_buf = first;
+        let (reader, writer) = stream.into_split();
         Self {
-            frames: Framed::from_parts(parts),
+            frames: FramedRead::new(AsyncReadExt::chain(Cursor::new(first), reader), codec),
+            writer,
+            outgoing: BytesMut::new(),
         }
     }
 
-    /// The next frame; `None` at the end of the connection. Loses nothing when dropped.
+    /// The next frame; `None` at the end of the connection. Meanwhile it sends what was queued: a
+    /// kernel that does not read yet holds up nothing but itself. Loses nothing when dropped.
     ///
     /// # Errors
     /// When the connection breaks, or what comes is no frame.
     pub(super) async fn next(&mut self) -> io::Result<Option<Frame>> {
-        match self.frames.next().await {
-            None => Ok(None),
-            Some(bytes) => Ok(Some(serde_json::from_slice(&bytes?)?)),
+        loop {
+            tokio::select! {
+                frame = self.frames.next() => return match frame {
+                    None => Ok(None),
+                    Some(bytes) => Ok(Some(serde_json::from_slice(&bytes?)?)),
+                },
+                // What a closed connection does not take, the end of its frames tells.
+                _ = self.writer.write_buf(&mut self.outgoing), if !self.outgoing.is_empty() => {}
+            }
         }
     }
 
-    pub(super) async fn send(&mut self, request: &Request<'_>) -> io::Result<()> {
-        self.frames
-            .send(Bytes::from(serde_json::to_vec(request)?))
-            .await
+    /// Takes a request; it is sent at once where there is room, else by [`Wire::next`].
+    ///
+    /// # Errors
+    /// When it is too long for a frame.
+    pub(super) fn queue(&mut self, request: &Request<'_>) -> io::Result<()> {
+        let frame = serde_json::to_vec(request)?;
+        let length = u32::try_from(frame.len()).map_err(io::Error::other)?;
+        self.outgoing.put_u32(length);
+        self.outgoing.put_slice(&frame);
+        if let Ok(sent) = self.writer.try_write(&self.outgoing) {
+            self.outgoing.advance(sent);
+        }
+        Ok(())
     }
 }
 

@@ -16,6 +16,9 @@ use tokio::time::Instant;
 /// Requests that may wait for their turn.
 const QUEUE: usize = 1024;
 
+/// How long a reset may take.
+const RESET: Duration = Duration::from_secs(10);
+
 /// Processes of a stopped run that are ended one by one; with more, the kernel ends, too.
 const SWARM: usize = 64;
 
@@ -80,7 +83,7 @@ impl Owner {
         }
     }
 
-    pub(super) async fn begin_next(&mut self) {
+    pub(super) fn begin_next(&mut self) {
         if self.state != State::Idle || self.current.is_some() {
             return;
         }
@@ -97,14 +100,16 @@ impl Owner {
                 if let Some(seconds) = run.request.timeout {
                     self.deadline = Some((Instant::now() + seconds_from(seconds), seconds));
                 }
-                process
-                    .send(&Request::Execute {
-                        id: &run.id,
-                        code: &run.request.code,
-                    })
-                    .await
+                process.send(&Request::Execute {
+                    id: &run.id,
+                    code: &run.request.code,
+                })
             }
-            Job::Reset(_) => process.send(&Request::Reset { id: "reset" }).await,
+            Job::Reset(_) => {
+                // It runs code, too: finalizers, which may not end.
+                self.deadline = Some((Instant::now() + RESET, RESET.as_secs_f64()));
+                process.send(&Request::Reset { id: "reset" })
+            }
         };
         self.current = Some(job);
         self.strayed = 0;
@@ -161,7 +166,7 @@ impl Owner {
             let report = self.ledger.report(self.ledger.generation(), Some(known));
             let _ = done.send(Ok(report));
         }
-        self.stop = None;
+        (self.stop, self.deadline) = (None, None);
         self.step(Event::Done);
     }
 

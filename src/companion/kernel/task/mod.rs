@@ -8,6 +8,7 @@ use crate::companion::kernel::policy::{Action, Event, State};
 use crate::companion::kernel::process::{News, Process, Stream};
 use crate::companion::kernel::wire::{Frame, Hello};
 use crate::companion::kernel::{Message, Refusal, Settings, View};
+use crate::error::Result;
 use crate::protocol::BODY_VERSION;
 use crate::protocol::kernel::{
     DEFAULT_SESSION, Event as RunEvent, KernelReport, KernelState, RunStatus,
@@ -39,11 +40,15 @@ pub(super) struct Owner {
     stop: Option<Stop>,
     queue: VecDeque<Job>,
     hello: Option<Hello>,
+    /// Whether this life is without the packages that were installed at run time.
+    is_plain: bool,
     counts: (u64, u64),
     deaths: Deaths,
     /// When a shutdown was asked for: until when running code may finish.
     shutdown: Option<Instant>,
     trouble: String,
+    /// Why the companion itself ends the process.
+    broken: Option<String>,
     /// Bytes of output since the last run.
     strayed: usize,
 }
@@ -79,10 +84,12 @@ impl Owner {
             stop: None,
             queue: VecDeque::new(),
             hello: None,
+            is_plain: false,
             counts: (0, 0),
             deaths: Deaths::new(),
             shutdown: None,
             trouble: String::new(),
+            broken: None,
             strayed: 0,
         };
         (owner, seen)
@@ -108,7 +115,7 @@ impl Owner {
                 () = at(self.shutdown.filter(|_| self.stop.is_none())) => self.grace_is_over(),
                 news = news(&mut self.process) => self.read(news),
             }
-            self.begin_next().await;
+            self.begin_next();
         }
         self.mailbox.close();
         while let Ok(message) = self.mailbox.try_recv() {
@@ -146,7 +153,8 @@ impl Owner {
             News::Frame(frame) => self.frame(frame),
             News::Broken(why) => {
                 tracing::warn!("the kernel is ended: {why}");
-                self.trouble = why;
+                self.trouble.clone_from(&why);
+                self.broken = Some(why);
                 self.step(Event::Broken);
             }
             News::Exited(status) => self.died(status),
@@ -247,7 +255,10 @@ impl Owner {
             .unwrap_or_default();
         self.deadline = None;
         let stop = self.stop.take();
-        let how = self.deaths.cause(status);
+        let how = match std::mem::take(&mut self.broken) {
+            Some(why) => format!("it was ended because {why}"),
+            None => self.deaths.cause(status),
+        };
         tracing::warn!("the kernel ended: {how}");
         if matches!(self.state, State::Starting { .. }) || self.trouble.is_empty() {
             self.trouble = [how.clone(), last_words].join("\n").trim_end().to_owned();
@@ -305,7 +316,7 @@ impl Owner {
         for action in actions {
             match action {
                 Action::Spawn if self.is_over() => {}
-                Action::Spawn => match Process::spawn(&self.settings, DEFAULT_SESSION) {
+                Action::Spawn => match self.spawn() {
                     Ok(process) => self.process = Some(process),
                     Err(why) => {
                         tracing::error!("the kernel can't be started: {why:#}");
@@ -313,12 +324,24 @@ impl Owner {
                         self.step(Event::Died);
                     }
                 },
-                Action::Interrupt => self.process.iter().for_each(Process::interrupt),
-                Action::Kill => self.process.iter().for_each(Process::end),
+                Action::Interrupt => {
+                    if let (Some(process), Some(hello)) = (&self.process, &self.hello) {
+                        process.interrupt(hello.pid, self.begun);
+                    }
+                }
+                Action::Kill => self.process.iter_mut().for_each(Process::end),
                 Action::Arm(time) => self.alarm = Some(Instant::now() + time),
                 Action::Disarm => self.alarm = None,
             }
         }
+    }
+
+    fn spawn(&mut self) -> Result<Process> {
+        self.is_plain = self.state.is_doubtful();
+        if self.is_plain {
+            tracing::warn!("the kernel is started without the packages installed at run time");
+        }
+        Process::spawn(&self.settings, DEFAULT_SESSION, self.is_plain)
     }
 
     fn publish(&self) {
@@ -343,6 +366,10 @@ impl Owner {
     fn detail(&self) -> String {
         match self.state {
             State::Starting { .. } => "starting".into(),
+            State::Idle if self.is_plain => {
+                "idle, without the packages installed at run time, which kept it from starting"
+                    .into()
+            }
             State::Idle => "idle".into(),
             State::Busy => "executing".into(),
             State::Stopping { .. } => "being interrupted".into(),
