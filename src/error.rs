@@ -197,10 +197,25 @@ impl Error {
             Self::Refused {
                 status: 401 | 403, ..
             } => UNREACHABLE,
+            Self::Refused { status: 429, .. } => NO,
             Self::Refused {
                 status: 400..=499, ..
             } => USAGE,
             Self::Refused { .. } => UNREACHABLE,
+        }
+    }
+
+    /// Its name for programs.
+    pub(crate) fn kind(&self) -> &str {
+        match self {
+            Self::Refused { kind, .. } => kind,
+            Self::NotRunning { .. } => "not_running",
+            Self::Interrupted => "interrupted",
+            _ => match self.code() {
+                USAGE => "usage",
+                UNREACHABLE => "unreachable",
+                _ => "precondition",
+            },
         }
     }
 

@@ -87,8 +87,7 @@ impl Ui {
             None => Some("this is a bug in osctl; `osctl -vv …` shows more".into()),
         };
         if self.json {
-            let mut fault =
-                Fault::new(if expected.is_some() { "failed" } else { "bug" }, &sentence);
+            let mut fault = Fault::new(expected.map_or("bug", Error::kind), &sentence);
             fault.hint = hint.clone();
             self.line(serde_json::to_string_pretty(&Failed::from(fault)).unwrap_or_default());
         }
@@ -148,10 +147,14 @@ impl Ui {
             )
             .into());
         }
-        Ok(dialoguer::Confirm::new()
+        let answer = dialoguer::Confirm::new()
             .with_prompt(question)
             .default(false)
-            .interact_on(&Term::stderr())?)
+            .interact_on(&Term::stderr());
+        answer.map_err(|dialoguer::Error::IO(error)| match error.kind() {
+            io::ErrorKind::Interrupted => Error::Interrupted.into(),
+            _ => error.into(),
+        })
     }
 
     /// Work that takes time: a spinner on a terminal, lines elsewhere.

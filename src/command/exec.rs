@@ -102,7 +102,7 @@ pub(crate) async fn run(args: ExecArgs, cx: &Context) -> Result<Outcome> {
     })
 }
 
-/// Ctrl-C interrupts the code, a second one leaves it alone, and then there is no reply.
+/// Ctrl-C interrupts the code, a second one stops waiting, and then there is no reply.
 async fn execute(client: &Client, request: &Execute, cx: &Context) -> Result<Option<Reply>> {
     let id = request.id.clone().unwrap_or_default();
     let mut done = std::pin::pin!(client.execute(request));
@@ -118,12 +118,14 @@ async fn execute(client: &Client, request: &Execute, cx: &Context) -> Result<Opt
             Some(()) = presses.recv() => {
                 if stopping {
                     drop(work);
-                    cx.ui.say(format!("left alone: run `{id}` goes on in the container"));
+                    cx.ui.say(format!(
+                        "no longer waiting for run `{id}`: it is being interrupted, and its kernel ends if it does not stop"
+                    ));
                     return Ok(None);
                 }
                 stopping = true;
                 work = None;
-                cx.ui.say("interrupting the code; Ctrl-C again leaves it running");
+                cx.ui.say("interrupting the code; Ctrl-C again stops waiting for it");
                 let (client, id) = (client.clone(), id.clone());
                 // Its outcome comes with the reply that is waited for anyway.
                 tokio::spawn(async move { client.interrupt(&id).await });

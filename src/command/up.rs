@@ -87,6 +87,17 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
         flags.push(("engine", json!(record.engine)));
     }
     let choice = cx.config(None, flags.clone())?.config.engine;
+    if recorded
+        .as_ref()
+        .is_some_and(|record| record.engine != choice)
+    {
+        let message = format!("instance `{}` runs on another engine", cx.instance.name);
+        let hint = format!(
+            "`{}` first, or another `--instance`",
+            cx.instance.command("down --purge")
+        );
+        return Err(Error::precondition(message, hint).into());
+    }
     let work = cx.ui.work("looking for the container engine");
     let engine = find_engine(choice, &plan, cx, &work).await?;
     let socket = socket(&engine);

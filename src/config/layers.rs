@@ -61,7 +61,10 @@ impl Resolved {
         {
             layers.file(path, allowed)?;
         }
-        layers.variables(env::vars())?;
+        // What is no text can't be a value of ours.
+        let texts = env::vars_os()
+            .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
+        layers.variables(texts)?;
         for (key, value) in flags {
             layers.set(key, value, &Source::Flag, None)?;
         }
@@ -157,7 +160,8 @@ impl Layers {
             }
             .into());
         }
-        self.values.insert(key.into(), (value, source.clone()));
+        self.values
+            .insert(key.into(), (as_meant(key, value), source.clone()));
         Ok(())
     }
 
@@ -185,6 +189,12 @@ impl Layers {
             let mut one = defaults.clone();
             insert(&mut one, key, value.clone());
             let why = serde_json::from_value::<Config>(one).err()?.to_string();
+            // The values handed in may be secret.
+            let why = if key == "env" {
+                "each value must be a text".into()
+            } else {
+                why
+            };
             Some(
                 Error::BadValue {
                     key: key.clone(),
@@ -194,6 +204,27 @@ impl Layers {
                 .into(),
             )
         })
+    }
+}
+
+/// What YAML reads as a number or a word, where people mean a text or a switch.
+fn as_meant(key: &str, value: Value) -> Value {
+    let text = |value: Value| match value {
+        Value::Number(number) => Value::String(number.to_string()),
+        Value::Bool(truth) => Value::String(truth.to_string()),
+        other => other,
+    };
+    match (key, value) {
+        ("limits.memory" | "limits.shm", value) => text(value),
+        ("auth" | "auto_ports" | "build_tools" | "docker_socket", Value::String(word)) => {
+            match word.as_str() {
+                "on" | "yes" => Value::Bool(true),
+                "off" | "no" => Value::Bool(false),
+                _ => Value::String(word),
+            }
+        }
+        ("env", Value::Object(map)) => map.into_iter().map(|(k, v)| (k, text(v))).collect(),
+        (_, value) => value,
     }
 }
 
@@ -302,6 +333,29 @@ mod tests {
     fn environment_names_are_free() {
         let config = load("env:\n  ANY_NAME: x\n").unwrap().config;
         assert_eq!(config.env["ANY_NAME"], "x");
+    }
+
+    #[test]
+    fn numbers_and_words_are_taken_as_they_are_meant() {
+        let config =
+            load("limits:\n  memory: 1073741824\nauth: off\nenv:\n  PORT: 1\n  DEBUG: true\n")
+                .unwrap()
+                .config;
+        assert_eq!(
+            (config.limits.memory.as_deref(), config.auth),
+            (Some("1073741824"), false)
+        );
+        assert_eq!(
+            (config.env["PORT"].as_str(), config.env["DEBUG"].as_str()),
+            ("1", "true")
+        );
+        let text = load("env:\n  KEY: [very-secret]\n")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            text.contains("`env`") && !text.contains("very-secret"),
+            "{text}"
+        );
     }
 
     #[test]

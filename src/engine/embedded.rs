@@ -10,6 +10,7 @@ use anyhow::Context;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -234,7 +235,10 @@ fn places(spec: &Spec, folder: &Path) -> Result<Vec<(&'static str, String)>> {
     let text = |path: PathBuf| path.display().to_string();
     Ok(vec![
         ("OSCTL_EMBEDDED", "1".into()),
-        ("OSCTL_LISTEN", format!("{}:{}", listen.bind, listen.host)),
+        (
+            "OSCTL_LISTEN",
+            SocketAddr::new(listen.bind, listen.host).to_string(),
+        ),
         ("OSCTL_RUN", text(run_folder(folder)?)),
         ("OSCTL_DATA", text(data.clone())),
         ("OSCTL_BODY", text(folder.join("body"))),

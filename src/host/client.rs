@@ -13,7 +13,7 @@ use anyhow::Context;
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 #[derive(Debug, Clone)]
@@ -32,11 +32,12 @@ impl Client {
     /// When the instance was never up.
     pub(crate) fn new(instance: &Instance, record: &Record, bind: IpAddr) -> Result<Self> {
         let token = instance.token()?.ok_or_else(|| not_running(instance))?;
-        let host = if bind.is_unspecified() {
-            "127.0.0.1".into()
-        } else {
-            bind.to_string()
+        let bind = match bind {
+            IpAddr::V4(v4) if v4.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(v6) if v6.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            chosen => chosen,
         };
+        let address = SocketAddr::new(bind, record.ports.kernel);
         // The address is this machine's own: no proxy, no TLS, no certificates to load.
         let http = reqwest::Client::builder()
             .no_proxy()
@@ -48,7 +49,7 @@ impl Client {
         Ok(Self {
             http,
             container: instance.container(),
-            address: format!("http://{host}:{}", record.ports.kernel),
+            address: format!("http://{address}"),
             token,
             up: instance.command("up"),
         })

@@ -48,7 +48,9 @@ impl Instance {
             && name
                 .chars()
                 .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_');
-        if !fits {
+        // Folders of ours that lie beside the instances'.
+        let reserved = ["embedded", "tmp"].contains(&name);
+        if !fits || reserved {
             return Err(Error::usage(
                 format!("`{name}` can't be the name of an instance"),
                 "use lower-case letters, digits, `-` and `_`, 40 at most",

@@ -8,6 +8,7 @@ use crate::protocol::spec::{Environment, Limits, Mount, Port, Spec, Workload};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::env;
+use std::net::IpAddr;
 use std::path::Path;
 
 /// Label of a container: the digest of the specification that it was created from.
@@ -131,8 +132,22 @@ fn environment(config: &Config, home: &Path, record: &Record, token: &str) -> En
     } else {
         env.set("OSCTL_AUTH", "off");
     }
-    env.set("OSCTL_HOSTS", config.hosts.join(","));
+    // Who can call an address that was chosen may call it by its number.
+    let hosts = config
+        .hosts
+        .iter()
+        .cloned()
+        .chain(Some(bracketed(config.bind)));
+    env.set("OSCTL_HOSTS", hosts.collect::<Vec<_>>().join(","));
     env
+}
+
+/// An address as it stands in a `Host` header.
+fn bracketed(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(v4) => v4.to_string(),
+        IpAddr::V6(v6) => format!("[{v6}]"),
+    }
 }
 
 fn digest(spec: &Spec) -> Result<String> {

@@ -72,6 +72,16 @@ pub(crate) fn proxies() -> BTreeMap<String, String> {
             found.insert(name.into(), value);
         }
     }
+    if found.contains_key("http_proxy") || found.contains_key("https_proxy") {
+        // Services inside call each other; no proxy can reach them.
+        for name in ["no_proxy", "NO_PROXY"] {
+            let own = "localhost,127.0.0.1,::1";
+            let value = found
+                .get(name)
+                .map_or_else(|| own.into(), |given| format!("{given},{own}"));
+            found.insert(name.into(), value);
+        }
+    }
     found
 }
 

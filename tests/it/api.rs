@@ -7,7 +7,7 @@ use std::time::Instant;
 
 trials![
     state_is_kept_across_processes_of_the_command_line,
-    ctrl_c_interrupts_the_code_and_a_second_one_leaves_it,
+    ctrl_c_interrupts_the_code_and_a_second_one_stops_waiting,
     a_reply_has_every_promised_field,
     an_exception_is_a_failed_run_with_the_cells_own_lines,
     the_description_lists_what_the_document_describes,
@@ -49,7 +49,7 @@ fn state_is_kept_across_processes_of_the_command_line() {
     assert_eq!(child.wait_with_output().unwrap().stdout, b"0\n1\n");
 }
 
-fn ctrl_c_interrupts_the_code_and_a_second_one_leaves_it() {
+fn ctrl_c_interrupts_the_code_and_a_second_one_stops_waiting() {
     let home = shared();
     let api = home.api();
     api.exec("before_ctrl_c = 7");

@@ -76,7 +76,7 @@ impl Docker {
         name: &str,
         progress: &dyn Progress,
     ) -> std::result::Result<(), String> {
-        let (image, tag) = name.rsplit_once(':').unwrap_or((name, "latest"));
+        let (image, tag) = split(name);
         let options = CreateImageOptionsBuilder::new()
             .from_image(image)
             .tag(tag)
@@ -114,7 +114,7 @@ impl Docker {
         name: &str,
         archive: impl Stream<Item = Bytes> + Send + 'static,
     ) -> Result<()> {
-        let (image, tag) = name.rsplit_once(':').unwrap_or((name, "latest"));
+        let (image, tag) = split(name);
         let options = CreateImageOptionsBuilder::new()
             .from_src("-")
             .repo(image)
@@ -326,11 +326,35 @@ impl Trace {
     }
 }
 
+/// Name and tag, or name and digest: `host:5000/x` has a port and no tag.
+fn split(name: &str) -> (&str, &str) {
+    if let Some((name, digest)) = name.split_once('@') {
+        return (name, digest);
+    }
+    match name.rsplit_once(':') {
+        Some((name, tag)) if !tag.contains('/') => (name, tag),
+        _ => (name, "latest"),
+    }
+}
+
 /// A step's name on one line of a terminal.
 fn short(name: &str) -> String {
     let line = name.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(100) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::split;
+
+    #[test]
+    fn a_registrys_port_is_no_tag() {
+        assert_eq!(split("debian:trixie-slim"), ("debian", "trixie-slim"));
+        assert_eq!(split("host:5000/x"), ("host:5000/x", "latest"));
+        assert_eq!(split("host:5000/x:1"), ("host:5000/x", "1"));
+        assert_eq!(split("x@sha256:ab"), ("x", "sha256:ab"));
     }
 }
