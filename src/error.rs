@@ -67,8 +67,8 @@ pub(crate) enum Error {
         port: u16,
         owner: String,
     },
-    #[error("a container named `{name}` exists that is not osctl's; it was not touched")]
-    ForeignContainer { name: String },
+    #[error("a {what} named `{name}` exists that is not osctl's; it was not touched")]
+    Foreign { what: &'static str, name: String },
     #[error("the image could not be built: {why}")]
     BuildFailed { why: String, log: Vec<String> },
     #[error("the disk is full: {why}")]
@@ -153,9 +153,9 @@ impl Error {
                 "start the engine again, then `osctl up`; nothing was lost".into()
             }
             Self::PortTaken { .. } => "`osctl up --auto-ports` takes the next free one".into(),
-            Self::ForeignContainer { name } => format!(
-                "`osctl --instance NAME up` uses another name; or remove it yourself: `docker rm -f {name}`"
-            ),
+            Self::Foreign { .. } => {
+                "`osctl --instance NAME up` uses another name; or remove it yourself".into()
+            }
             Self::BuildFailed { .. } => "`osctl -v build` shows the whole output".into(),
             Self::DiskFull { .. } => {
                 "make room (`docker system df` shows what the engine holds), then run it again"
@@ -185,7 +185,7 @@ impl Error {
             | Self::EngineUnreachable { .. }
             | Self::EngineLost { .. }
             | Self::PortTaken { .. }
-            | Self::ForeignContainer { .. }
+            | Self::Foreign { .. }
             | Self::BuildFailed { .. }
             | Self::DiskFull { .. }
             | Self::OtherBody { .. }

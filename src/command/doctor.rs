@@ -86,7 +86,7 @@ pub(crate) async fn run(args: DoctorArgs, cx: &Context) -> Result<Outcome> {
             .is_some();
         if !running {
             let wanted = record.as_ref().map_or(config.ports, |r| r.ports);
-            let free = ports::choose(wanted, config.bind, false, engine).await;
+            let free = ports::choose(wanted, None, config.bind, false, engine).await;
             judge(&mut findings, "ports", free, |p| {
                 format!("{}, {}, {} are free", p.kernel, p.mcp, p.vnc)
             });
@@ -149,7 +149,11 @@ async fn check_docker(findings: &mut Vec<Finding>, docker: &Docker, config: &Con
     let name = cx.instance.container();
     let own = match docker.inspect(&name).await {
         Ok(Some(container)) if container.labels.get(LABEL) != Some(&cx.instance.name) => {
-            Err(Error::ForeignContainer { name }.into())
+            Err(Error::Foreign {
+                what: "container",
+                name,
+            }
+            .into())
         }
         Ok(found) => Ok(found),
         Err(error) => Err(error),

@@ -3,6 +3,7 @@
 use super::Context;
 use crate::engine::{Engine, Progress};
 use crate::error::{Error, Outcome, Result};
+use crate::host::build;
 use crate::host::instance::LABEL;
 use clap::Args;
 use serde_json::json;
@@ -51,18 +52,22 @@ pub(crate) async fn run(args: DownArgs, cx: &Context) -> Result<Outcome> {
     let found = engine.inspect(&name).await?;
     if let Some(container) = &found {
         if container.labels.get(LABEL) != Some(&instance.name) {
-            return Err(Error::ForeignContainer { name }.into());
+            return Err(Error::Foreign {
+                what: "container",
+                name,
+            }
+            .into());
         }
         engine.stop(&name).await?;
         work.step(&format!("removing `{name}`"));
         engine.remove(&name).await?;
     }
     if let Engine::Docker(docker) = &engine {
-        docker.remove_network(&instance.network()).await?;
+        docker
+            .remove_network(&instance.network(), (LABEL, &instance.name))
+            .await?;
         if plan.purge {
-            docker
-                .remove_image(&format!("{}:latest", instance.image()))
-                .await?;
+            build::remove(docker, instance).await?;
         }
     }
     if plan.purge {

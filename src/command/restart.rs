@@ -2,8 +2,9 @@
 
 use super::{Context, up};
 use crate::engine::Progress;
-use crate::error::{Outcome, Result};
+use crate::error::{Error, Outcome, Result};
 use crate::host::client::not_running;
+use crate::host::instance::LABEL;
 use clap::Args;
 
 #[derive(Debug, Args)]
@@ -17,8 +18,16 @@ pub(crate) async fn run(args: RestartArgs, cx: &Context) -> Result<Outcome> {
         let engine = cx.engine(record.engine).await?;
         let name = cx.instance.container();
         let work = cx.ui.work(&format!("stopping `{name}`"));
-        if engine.inspect(&name).await?.is_none() {
-            return Err(not_running(&cx.instance));
+        match engine.inspect(&name).await? {
+            None => return Err(not_running(&cx.instance)),
+            Some(container) if container.labels.get(LABEL) != Some(&cx.instance.name) => {
+                return Err(Error::Foreign {
+                    what: "container",
+                    name,
+                }
+                .into());
+            }
+            Some(_) => {}
         }
         engine.stop(&name).await?;
         work.step(&format!("starting `{name}`"));

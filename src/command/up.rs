@@ -180,14 +180,22 @@ impl Raise<'_> {
         let config = &self.resolved.config;
         self.clean_leftovers().await?;
         let existing = self.own_container().await?;
+        // A container of ours holds its own ports, and gives them up when it is replaced.
+        let is_held =
+            |c: &Container| matches!(c.phase, Phase::Running | Phase::Paused | Phase::Restarting);
+        let held = recorded
+            .as_ref()
+            .filter(|_| existing.as_ref().is_some_and(is_held));
+        let (wanted, auto) = (self.wanted_ports(recorded.as_ref()), config.auto_ports);
+        let ports = ports::choose(
+            wanted,
+            held.map(|r| r.ports),
+            config.bind,
+            auto,
+            self.engine,
+        )
+        .await?;
         let image = self.image(&project).await?;
-        let running = existing.as_ref().is_some_and(|c| c.phase == Phase::Running);
-        let wanted = self.wanted_ports(recorded.as_ref());
-        // A running container holds its own ports.
-        let ports = match &recorded {
-            Some(record) if running && record.ports == wanted => wanted,
-            _ => ports::choose(wanted, config.bind, config.auto_ports, self.engine).await?,
-        };
         let record = Record {
             project,
             engine: config.engine,
@@ -232,7 +240,11 @@ impl Raise<'_> {
         let found = self.engine.inspect(&name).await?;
         match &found {
             Some(container) if container.labels.get(LABEL) != Some(&self.cx.instance.name) => {
-                Err(Error::ForeignContainer { name }.into())
+                Err(Error::Foreign {
+                    what: "container",
+                    name,
+                }
+                .into())
             }
             _ => Ok(found),
         }

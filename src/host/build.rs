@@ -5,7 +5,7 @@ use super::instance::Instance;
 use super::{provision, trust};
 use crate::config::Config;
 use crate::engine::{Build, Docker, Image, Progress};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::image::{Body, Companion, DIGEST_LABEL, Recipe, classic};
 use anyhow::Context;
 use std::collections::BTreeMap;
@@ -56,6 +56,16 @@ pub(crate) async fn ensure(
     let tag = format!("{}:latest", instance.image());
     let digest = recipe.digest();
     let old = docker.image(&tag).await?;
+    if old
+        .as_ref()
+        .is_some_and(|old| !old.labels.contains_key(DIGEST_LABEL))
+    {
+        return Err(Error::Foreign {
+            what: "image",
+            name: tag,
+        }
+        .into());
+    }
     if let Some(image) = &old
         && !options.force
         && image.labels.get(DIGEST_LABEL) == Some(&digest)
@@ -97,6 +107,18 @@ pub(crate) async fn ensure(
         remove_nameless(docker, &old.id).await?;
     }
     Ok(Built { image, fresh: true })
+}
+
+/// Removes the instance's image, if it is osctl's.
+///
+/// # Errors
+/// When the engine does not answer.
+pub(crate) async fn remove(docker: &Docker, instance: &Instance) -> Result<()> {
+    let tag = format!("{}:latest", instance.image());
+    match docker.image(&tag).await? {
+        Some(image) if image.labels.contains_key(DIGEST_LABEL) => docker.remove_image(&tag).await,
+        _ => Ok(()),
+    }
 }
 
 /// Removes an image that nobody can name any more; a container that still runs it keeps it.

@@ -5,16 +5,19 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
-/// The wanted ports when they are free, else the next free ones or an error naming the owner.
+/// The wanted ports when they are free or `held` by the instance itself, else the next free ones or an error naming the owner.
 ///
 /// # Errors
 /// [`Error::PortTaken`] without `auto`.
 pub(crate) async fn choose(
     wanted: Ports,
+    held: Option<Ports>,
     bind: IpAddr,
     auto: bool,
     engine: &Engine,
 ) -> Result<Ports> {
+    let held = held.map_or_else(Vec::new, |p| vec![p.kernel, p.mcp, p.vnc]);
+    let is_free = |bind: IpAddr, port: u16| held.contains(&port) || is_free(bind, port);
     let mut taken: Vec<u16> = Vec::new();
     let mut chosen = [wanted.kernel, wanted.mcp, wanted.vnc];
     for port in &mut chosen {

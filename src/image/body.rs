@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 static EMBEDDED: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/body");
@@ -114,10 +115,10 @@ impl Body {
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         let mut origin = BTreeMap::new();
         for (path, content) in &self.files {
-            write_file(&folder.join(path), content)?;
+            write_file(folder, path, content)?;
             origin.insert(path.clone(), digest(content));
         }
-        write_file(&folder.join(ORIGIN), &serde_json::to_vec_pretty(&origin)?)
+        write_file(folder, ORIGIN, &serde_json::to_vec_pretty(&origin)?)
     }
 
     /// Brings a folder that [`Body::write`] made to this body, and overwrites no edit.
@@ -132,7 +133,11 @@ impl Body {
         let mut done = BTreeMap::new();
         for (path, ours) in &self.files {
             let place = folder.join(path);
-            let theirs = fs::read(&place).ok();
+            let theirs = match fs::symlink_metadata(&place) {
+                Ok(found) if found.is_file() => Some(read_plain(&place)?),
+                Ok(_) => return Err(unfit(folder, format!("`{path}` is no plain file"))),
+                Err(_) => None,
+            };
             let written = origin.get(path).cloned();
             let update = match &theirs {
                 _ if theirs.as_ref() == Some(ours) => None,
@@ -142,14 +147,14 @@ impl Body {
                 Some(_) => Some(Update::Conflict),
             };
             match update {
-                Some(Update::Added | Update::Updated) => write_file(&place, ours)?,
-                Some(Update::Conflict) => write_file(&folder.join(format!("{path}.new")), ours)?,
+                Some(Update::Added | Update::Updated) => write_file(folder, path, ours)?,
+                Some(Update::Conflict) => write_file(folder, &format!("{path}.new"), ours)?,
                 Some(Update::Kept) | None => {}
             }
             origin.insert(path.clone(), digest(ours));
             done.extend(update.map(|u| (path.clone(), u)));
         }
-        write_file(&folder.join(ORIGIN), &serde_json::to_vec_pretty(&origin)?)?;
+        write_file(folder, ORIGIN, &serde_json::to_vec_pretty(&origin)?)?;
         Ok(done)
     }
 }
@@ -208,7 +213,7 @@ fn collect_folder(
             *room = room
                 .checked_sub(size)
                 .ok_or_else(|| unfit(format!("it is larger than {} MiB", LIMIT >> 20)))?;
-            files.insert(beneath, fs::read(&path)?);
+            files.insert(beneath, read_plain(&path)?);
         } else {
             return Err(unfit(format!("`{beneath}` is neither a file nor a folder")).into());
         }
@@ -220,17 +225,50 @@ fn slashed(path: &Path) -> String {
     path.to_string_lossy().replace('\\', "/")
 }
 
-fn write_file(path: &Path, content: &[u8]) -> Result<()> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
+/// The content of a file that is no link: the agent may change the folder at any time.
+fn read_plain(path: &Path) -> Result<Vec<u8>> {
+    let mut options = fs::OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK;
+        options.custom_flags(flags.bits());
     }
-    fs::write(path, content)?;
+    let mut content = Vec::new();
+    options.open(path)?.read_to_end(&mut content)?;
+    Ok(content)
+}
+
+/// Written beside and renamed, which replaces a link and never follows it.
+fn write_file(root: &Path, path: &str, content: &[u8]) -> Result<()> {
+    let place = root.join(path);
+    let parent = place.parent().unwrap_or(root);
+    fs::create_dir_all(parent)?;
+    let linked = parent
+        .ancestors()
+        .take_while(|at| at.starts_with(root))
+        .any(Path::is_symlink);
+    if linked {
+        return Err(unfit(root, format!("a folder of `{path}` is a link")));
+    }
+    let file = tempfile::NamedTempFile::new_in(parent)?;
+    fs::write(file.path(), content)?;
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        fs::set_permissions(path, fs::Permissions::from_mode(Body::mode(content)))?;
+        fs::set_permissions(file.path(), fs::Permissions::from_mode(Body::mode(content)))?;
     }
+    file.persist(&place)?;
     Ok(())
+}
+
+fn unfit(body: &Path, why: String) -> anyhow::Error {
+    Error::UnfitBody {
+        body: body.to_owned(),
+        why,
+    }
+    .into()
 }
 
 fn digest(content: &[u8]) -> String {
@@ -322,6 +360,37 @@ mod tests {
         std::os::unix::fs::symlink("/etc/shadow", folder.path().join("kernel/x")).unwrap();
         let error = Body::of_project(folder.path()).unwrap_err().to_string();
         assert!(error.contains("`kernel/x`"), "{error}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn an_update_follows_no_link() {
+        let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        body(&[("file", "1"), ("deep/file", "1")])
+            .write(folder.path())
+            .unwrap();
+        let victim = outside.path().join("victim");
+        fs::write(&victim, "theirs").unwrap();
+        let next = body(&[("file", "2"), ("deep/file", "2")]);
+        fs::remove_file(folder.path().join("file")).unwrap();
+        std::os::unix::fs::symlink(&victim, folder.path().join("file")).unwrap();
+        assert!(
+            next.update(folder.path())
+                .unwrap_err()
+                .to_string()
+                .contains("`file` is no plain file")
+        );
+        fs::remove_file(folder.path().join("file")).unwrap();
+        fs::remove_dir_all(folder.path().join("deep")).unwrap();
+        std::os::unix::fs::symlink(outside.path(), folder.path().join("deep")).unwrap();
+        assert!(
+            next.update(folder.path())
+                .unwrap_err()
+                .to_string()
+                .contains("is a link")
+        );
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
+        assert_eq!(fs::read_to_string(victim).unwrap(), "theirs");
     }
 
     #[test]

@@ -152,7 +152,12 @@ fn each_library_is_named_in_its_one_place() {
         ("directories", &["host/folders.rs"]),
         (
             "nix",
-            &["companion/", "engine/embedded.rs", "host/provision.rs"],
+            &[
+                "companion/",
+                "engine/embedded.rs",
+                "host/provision.rs",
+                "image/body.rs",
+            ],
         ),
     ];
     for source in sources() {

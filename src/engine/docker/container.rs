@@ -17,6 +17,9 @@ use bollard::query_parameters::{
 use futures_util::StreamExt;
 use std::collections::{BTreeMap, HashMap};
 
+/// Label of everything of ours: the instance it belongs to.
+const OWNER: &str = "osctl.instance";
+
 const SECOND: i64 = 1_000_000_000;
 
 impl Docker {
@@ -79,7 +82,8 @@ impl Docker {
             .await
             .map_err(|e| {
                 if is_status(&e, 409) {
-                    Error::ForeignContainer {
+                    Error::Foreign {
+                        what: "container",
                         name: spec.name.clone(),
                     }
                     .into()
@@ -123,7 +127,15 @@ impl Docker {
     async fn ensure_network(&self, spec: &Spec) -> Result<()> {
         let doing = "looking at the network";
         match answer(doing, self.api.inspect_network(&spec.network, None)).await? {
-            Ok(_) => return Ok(()),
+            Ok(found) if holds(found.labels.as_ref(), &spec.labels) => return Ok(()),
+            Ok(_) => {
+                let name = spec.network.clone();
+                return Err(Error::Foreign {
+                    what: "network",
+                    name,
+                }
+                .into());
+            }
             Err(e) if is_status(&e, 404) => {}
             Err(e) => return Err(lost(doing, e)),
         }
@@ -140,11 +152,27 @@ impl Docker {
         }
     }
 
-    /// Removes a network of ours; not an error when there is none or somebody still uses it.
+    /// Removes a network with that label; not an error when there is none, when it has another
+    /// owner, or somebody still uses it.
     ///
     /// # Errors
     /// When the engine does not answer.
-    pub(crate) async fn remove_network(&self, name: &str) -> Result<()> {
+    pub(crate) async fn remove_network(&self, name: &str, label: (&str, &str)) -> Result<()> {
+        let doing = "looking at the network";
+        let ours = match answer(doing, self.api.inspect_network(name, None)).await? {
+            Ok(found) => {
+                found
+                    .labels
+                    .unwrap_or_default()
+                    .get(label.0)
+                    .map(String::as_str)
+                    == Some(label.1)
+            }
+            Err(_) => false,
+        };
+        if !ours {
+            return Ok(());
+        }
         match self.api.remove_network(name).await {
             Ok(()) => Ok(()),
             Err(e) if is_status(&e, 404) || is_status(&e, 403) => Ok(()),
@@ -214,6 +242,12 @@ impl Docker {
         }
         Ok(())
     }
+}
+
+/// Whether something was made for the same instance. The other labels tell of versions.
+fn holds(found: Option<&HashMap<String, String>>, wanted: &BTreeMap<String, String>) -> bool {
+    let owner = found.and_then(|labels| labels.get(OWNER));
+    owner.is_some() && owner == wanted.get(OWNER)
 }
 
 fn read(found: ContainerInspectResponse) -> Container {
