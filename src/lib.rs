@@ -20,6 +20,7 @@
 
 mod cli;
 mod command;
+#[cfg(target_os = "linux")]
 mod companion;
 mod config;
 mod engine;

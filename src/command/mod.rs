@@ -116,3 +116,10 @@ pub(crate) fn instance_names() -> Vec<String> {
     all.map(|all| all.into_iter().map(|i| i.name).collect())
         .unwrap_or_default()
 }
+
+/// Why a verb of the container's inside does not run on this system.
+#[cfg(not(target_os = "linux"))]
+fn linux_only() -> anyhow::Error {
+    let hint = "`osctl up --companion PATH` puts a Linux binary into the container";
+    crate::error::Error::precondition("this verb runs inside the container, on Linux", hint).into()
+}

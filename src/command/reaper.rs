@@ -1,6 +1,5 @@
 //! `osctl reaper`: runs a command and ends all its descendants with it.
 
-use crate::companion::reaper;
 use crate::error::{Outcome, Result};
 use clap::Args;
 use std::ffi::OsString;
@@ -12,7 +11,13 @@ pub(crate) struct ReaperArgs {
     command: Vec<OsString>,
 }
 
+#[cfg(target_os = "linux")]
 pub(crate) fn run(args: ReaperArgs) -> Result<Outcome> {
     let ReaperArgs { command } = args;
-    Ok(Outcome::Code(reaper::run(&command)?))
+    Ok(Outcome::Code(crate::companion::reaper::run(&command)?))
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn run(_args: ReaperArgs) -> Result<Outcome> {
+    Err(super::linux_only())
 }

@@ -295,9 +295,7 @@ impl Raise<'_> {
             self.work.step("installing Python");
             provision::install(&["python3", "python3-venv"], self.work).await?;
         }
-        embedded
-            .prepare(&self.cx.instance.container(), &body.files, self.work)
-            .await
+        embedded.prepare(&body.files, self.work).await
     }
 
     /// Ports that were said aloud win over the recorded ones, which win over the usual ones.

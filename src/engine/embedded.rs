@@ -46,26 +46,15 @@ impl Embedded {
     }
 
     /// Writes the body and makes its Python environment, when either is not there yet. Returns
-    /// what takes the place of an image: the environment's folder.
+    /// what takes the place of an image: the folder of both.
     ///
     /// # Errors
     /// When Python is missing or its packages can't be installed.
     pub(crate) async fn prepare(
         &self,
-        name: &str,
         body: &BTreeMap<String, Vec<u8>>,
         progress: &dyn Progress,
     ) -> Result<String> {
-        let place = self.folder(name).join("body");
-        match fs::remove_dir_all(&place) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e.into()),
-            _ => {}
-        }
-        for (path, content) in body {
-            let path = place.join(path);
-            fs::create_dir_all(path.parent().context("a file has a folder")?)?;
-            fs::write(path, content)?;
-        }
         let requirements = body
             .get("requirements/kernel.txt")
             .context("the body has no requirements/kernel.txt")?;
@@ -75,16 +64,32 @@ impl Embedded {
             .map(|b| format!("{b:02x}"))
             .collect();
         let environment = self.root.join(format!("venv-{digest}"));
+        // Named by all that it holds, so that a change of body or binary is a change of "image".
+        let mut all = Sha256::new();
+        all.update(fs::read("/proc/self/exe").or_else(|_| fs::read(std::env::current_exe()?))?);
+        for (path, content) in body {
+            all.update(path);
+            all.update(Sha256::digest(content));
+        }
+        let digest: String = all
+            .finalize()
+            .iter()
+            .take(8)
+            .map(|b| format!("{b:02x}"))
+            .collect();
+        let image = self.root.join(format!("body-{digest}"));
+        for (path, content) in body {
+            let path = image.join("body").join(path);
+            fs::create_dir_all(path.parent().context("a file has a folder")?)?;
+            fs::write(path, content)?;
+        }
+        fs::write(image.join("environment"), environment.display().to_string())?;
         if !environment.join("ready").exists() {
-            make_environment(
-                &environment,
-                &place.join("requirements/kernel.txt"),
-                progress,
-            )
-            .await?;
+            let requirements = image.join("body/requirements/kernel.txt");
+            make_environment(&environment, &requirements, progress).await?;
             fs::write(environment.join("ready"), "")?;
         }
-        Ok(environment.display().to_string())
+        Ok(image.display().to_string())
     }
 
     pub(super) fn inspect(&self, name: &str) -> Result<Option<Container>> {
@@ -230,7 +235,8 @@ fn places(spec: &Spec, folder: &Path) -> Result<Vec<(&'static str, String)>> {
         .iter()
         .find(|p| p.container == 8080)
         .context("the specification has no port 8080")?;
-    let environment = Path::new(&spec.image);
+    let image = Path::new(&spec.image);
+    let environment = PathBuf::from(fs::read_to_string(image.join("environment"))?);
     let data = mounted(spec, "/data")?;
     let text = |path: PathBuf| path.display().to_string();
     Ok(vec![
@@ -241,7 +247,7 @@ fn places(spec: &Spec, folder: &Path) -> Result<Vec<(&'static str, String)>> {
         ),
         ("OSCTL_RUN", text(run_folder(folder)?)),
         ("OSCTL_DATA", text(data.clone())),
-        ("OSCTL_BODY", text(folder.join("body"))),
+        ("OSCTL_BODY", text(image.join("body"))),
         ("OSCTL_PYTHON", text(environment.join("bin/python"))),
         ("OSCTL_PACKAGES", text(data.join("packages/embedded"))),
     ])

@@ -22,6 +22,8 @@ pub(crate) const BOOTSTRAPPED: &str = "osctl-base:trixie";
 const SUITE: &str = "trixie";
 const ENGINE_PACKAGES: &[&str] = &["docker.io", "containerd", "runc", "iptables"];
 const BOOTSTRAP_PACKAGES: &[&str] = &["debootstrap", "debian-archive-keyring"];
+/// With it every package of the base image is checked.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 const ENGINE_START: Duration = Duration::from_secs(60);
 
 /// What would make an engine answer here.
@@ -117,20 +119,30 @@ pub(crate) async fn engine(
 /// # Errors
 /// When apt fails: with the end of what it said.
 pub(crate) async fn install(packages: &[&str], progress: &dyn Progress) -> Result<()> {
-    let apt = |arguments: &[&str]| {
-        let mut command = Command::new("apt-get");
+    let tool = |name: &str, arguments: &[&str]| {
+        let mut command = Command::new(name);
         command
             .env("DEBIAN_FRONTEND", "noninteractive")
             .args(arguments);
         command
     };
-    run(apt(&["update", "-q"]), progress).await?;
-    let arguments = [
-        &["install", "-q", "-y", "--no-install-recommends"],
-        packages,
-    ]
-    .concat();
-    run(apt(&arguments), progress).await
+    // Somebody may have ended an earlier installation in its middle.
+    run(
+        tool("dpkg", &["--configure", "-a"]),
+        Ending::LeftToFinish,
+        progress,
+    )
+    .await?;
+    run(
+        tool("apt-get", &["update", "-q"]),
+        Ending::LeftToFinish,
+        progress,
+    )
+    .await?;
+    let mut arguments = vec!["-o", "DPkg::Lock::Timeout=120", "install", "-q", "-y"];
+    arguments.push("--no-install-recommends");
+    arguments.extend(packages);
+    run(tool("apt-get", &arguments), Ending::LeftToFinish, progress).await
 }
 
 /// Through systemd where it runs, else detached from this process with a log of its own.
@@ -138,7 +150,7 @@ async fn start_daemon(folders: &Folders, progress: &dyn Progress) -> Result<Path
     if Path::new("/run/systemd/system").exists() {
         let mut command = Command::new("systemctl");
         command.args(["enable", "--now", "docker"]);
-        run(command, progress).await?;
+        run(command, Ending::LeftToFinish, progress).await?;
         return Ok("journalctl -u docker".into());
     }
     fs::create_dir_all(&folders.state)?;
@@ -156,8 +168,37 @@ async fn start_daemon(folders: &Folders, progress: &dyn Progress) -> Result<Path
     Ok(path)
 }
 
+/// What becomes of a command when osctl is ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// A package manager that is cut off leaves a broken system.
+    LeftToFinish,
+    /// It and all that it started end, too.
+    Killed,
+}
+
+/// Kills a command's process group, unless it has ended before.
+#[derive(Debug)]
+struct Group {
+    leader: Option<u32>,
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        #[cfg(unix)]
+        if let Some(leader) = self.leader {
+            use nix::sys::signal::{Signal, killpg};
+            // Gone already is what was wanted.
+            let _ = killpg(
+                nix::unistd::Pid::from_raw(leader.cast_signed()),
+                Signal::SIGKILL,
+            );
+        }
+    }
+}
+
 /// Runs a command to its end, each line of its output to the progress.
-async fn run(mut command: Command, progress: &dyn Progress) -> Result<()> {
+async fn run(mut command: Command, ending: Ending, progress: &dyn Progress) -> Result<()> {
     let name = command
         .as_std()
         .get_program()
@@ -166,11 +207,16 @@ async fn run(mut command: Command, progress: &dyn Progress) -> Result<()> {
     command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true);
+        .stderr(Stdio::piped());
+    // A group of its own: the terminal's Ctrl-C is for osctl.
+    #[cfg(unix)]
+    command.process_group(0);
     let mut child = command
         .spawn()
         .with_context(|| format!("starting `{name}`"))?;
+    let mut group = Group {
+        leader: child.id().filter(|_| ending == Ending::Killed),
+    };
     let (out, err) = (
         child.stdout.take().context("a pipe")?,
         child.stderr.take().context("a pipe")?,
@@ -191,6 +237,7 @@ async fn run(mut command: Command, progress: &dyn Progress) -> Result<()> {
         }
     }
     let status = child.wait().await?;
+    group.leader = None;
     if !status.success() {
         let why = format!("`{name}` failed ({status}): {}", last.join(" / "));
         if why.contains("No space left on device") {
@@ -246,9 +293,9 @@ async fn bootstrap(
     may_install: bool,
     progress: &dyn Progress,
 ) -> Result<()> {
-    if which::which("debootstrap").is_err() {
+    if which::which("debootstrap").is_err() || !Path::new(KEYRING).exists() {
         if !may_install {
-            let message = "no registry can be reached, and `debootstrap`, which makes the base image, is not installed";
+            let message = "no registry can be reached, and `debootstrap` or Debian's keyring, which make the base image, is not installed";
             return Err(Error::precondition(message, "`osctl up --yes` installs it").into());
         }
         progress.step("installing debootstrap");
@@ -257,8 +304,12 @@ async fn bootstrap(
     let root = Root::new(&folders.temporary())?;
     progress.step("making the base image with debootstrap");
     let mut command = Command::new("debootstrap");
-    command.arg("--variant=minbase").arg(SUITE).arg(root.path());
-    run(command, progress).await?;
+    command.args(["--variant=minbase", "--force-check-gpg"]);
+    command
+        .arg(format!("--keyring={KEYRING}"))
+        .arg(SUITE)
+        .arg(root.path());
+    run(command, Ending::Killed, progress).await?;
     root.slim()?;
     progress.step("importing the base image");
     let mut tar = Command::new("tar");
