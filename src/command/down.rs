@@ -63,6 +63,13 @@ pub(crate) async fn run(args: DownArgs, cx: &Context) -> Result<Outcome> {
         engine.remove(&name).await?;
     }
     if let Engine::Docker(docker) = &engine {
+        // Also what an interrupted `up` left.
+        for left in docker
+            .labelled(&format!("{LABEL}={}", instance.name))
+            .await?
+        {
+            engine.remove(&left).await?;
+        }
         docker
             .remove_network(&instance.network(), (LABEL, &instance.name))
             .await?;

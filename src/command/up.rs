@@ -208,31 +208,43 @@ impl Raise<'_> {
         }
         let spec = specification(config, instance, &record, &token, &image, socket)?;
         instance.save(&record)?;
-        let done = self.place(&spec, existing).await?;
-        self.wait_until_healthy(&Client::new(instance, &record, config.bind)?, &spec.name)
-            .await?;
+        let client = Client::new(instance, &record, config.bind)?;
+        let done = self.place(&spec, existing, &client).await?;
+        self.wait_until_healthy(&client, &spec.name).await?;
         Ok((record, done))
     }
 
-    /// What an interrupted `up` left: containers of this instance that never ran.
+    /// What an interrupted `up` left: containers of this instance that never ran, and the one
+    /// that was to be replaced.
     async fn clean_leftovers(&self) -> Result<()> {
         let Engine::Docker(docker) = self.engine else {
             return Ok(());
         };
-        let ours = format!("{LABEL}={}", self.cx.instance.name);
-        for name in docker.labelled(&ours).await? {
-            if docker
-                .inspect(&name)
-                .await?
-                .is_some_and(|c| c.phase == Phase::Created)
-            {
+        let instance = &self.cx.instance;
+        for name in docker
+            .labelled(&format!("{LABEL}={}", instance.name))
+            .await?
+        {
+            let found = self.engine.inspect(&name).await?;
+            if found.is_some_and(|c| c.phase == Phase::Created) {
                 self.work.log(&format!(
                     "removing `{name}`, which an interrupted `up` left"
                 ));
-                docker.remove(&name).await?;
+                self.engine.remove(&name).await?;
             }
         }
-        Ok(())
+        let (name, aside) = (instance.container(), aside(&instance.container()));
+        let old = self.engine.inspect(&aside).await?;
+        if old.is_none_or(|old| old.labels.get(LABEL) != Some(&instance.name)) {
+            return Ok(());
+        }
+        match self.engine.inspect(&name).await? {
+            Some(new) if new.phase == Phase::Running => self.engine.remove(&aside).await,
+            _ => {
+                self.engine.remove(&name).await?;
+                docker.rename(&aside, &name).await
+            }
+        }
     }
 
     async fn own_container(&self) -> Result<Option<Container>> {
@@ -329,7 +341,12 @@ impl Raise<'_> {
         }
     }
 
-    async fn place(&self, spec: &Spec, existing: Option<Container>) -> Result<Done> {
+    async fn place(
+        &self,
+        spec: &Spec,
+        existing: Option<Container>,
+        client: &Client,
+    ) -> Result<Done> {
         let name = &spec.name;
         let Some(container) = existing else {
             self.work.step(&format!("creating `{name}`"));
@@ -346,15 +363,43 @@ impl Raise<'_> {
             return Ok(Done::Started);
         }
         self.work.step(&format!("replacing `{name}`"));
-        self.engine.stop(name).await?;
-        self.engine.remove(name).await?;
-        self.engine.create(spec).await?;
-        if container.image != spec.image
-            && let Engine::Docker(docker) = self.engine
-        {
-            build::remove_nameless(docker, &container.image).await?;
+        match self.engine {
+            Engine::Docker(docker) => self.replace(docker, spec, &container, client).await?,
+            Engine::Embedded(_) => {
+                self.engine.remove(name).await?;
+                self.engine.create(spec).await?;
+            }
         }
         Ok(Done::Replaced)
+    }
+
+    /// The old container goes only when the new one is healthy, and comes back otherwise.
+    async fn replace(
+        &self,
+        docker: &Docker,
+        spec: &Spec,
+        old: &Container,
+        client: &Client,
+    ) -> Result<()> {
+        let (name, aside) = (&spec.name, aside(&spec.name));
+        self.engine.stop(name).await?;
+        docker.rename(name, &aside).await?;
+        let raised = async {
+            self.engine.create(spec).await?;
+            self.wait_until_healthy(client, name).await
+        };
+        if let Err(error) = raised.await {
+            self.work.step(&format!("bringing the old `{name}` back"));
+            self.engine.remove(name).await?;
+            docker.rename(&aside, name).await?;
+            self.engine.start(name).await?;
+            return Err(error);
+        }
+        self.engine.remove(&aside).await?;
+        if old.image != spec.image {
+            build::remove_nameless(docker, &old.image).await?;
+        }
+        Ok(())
     }
 
     async fn wait_until_healthy(&self, client: &Client, name: &str) -> Result<()> {
@@ -440,6 +485,11 @@ impl Raise<'_> {
         }
         .into()
     }
+}
+
+/// Where a container waits while its successor proves itself.
+fn aside(name: &str) -> String {
+    format!("{name}-old")
 }
 
 async fn report(

@@ -14,6 +14,7 @@ trials![
     files_survive_a_restart_and_the_loss_of_variables_is_told,
     a_killed_companion_comes_back_with_its_container,
     a_changed_kernel_replaces_the_container,
+    a_successor_that_does_not_work_gives_way_to_the_old_container,
     packages_installed_at_run_time_survive_the_container,
     keys_of_the_host_arrive_and_are_never_shown,
     down_keeps_the_state_and_purge_forgets_it,
@@ -190,6 +191,38 @@ fn a_changed_kernel_replaces_the_container() {
         "2",
         "the old container goes on"
     );
+    home.down();
+}
+
+fn a_successor_that_does_not_work_gives_way_to_the_old_container() {
+    let home = with_own_body("it-gives-way");
+    home.up();
+    let before = container_id(&home);
+    let entrypoint = home.project.join("body/entrypoint.sh");
+    let whole = fs::read_to_string(&entrypoint).unwrap();
+    fs::write(
+        &entrypoint,
+        "#!/bin/bash\necho no companion today >&2\nexit 3\n",
+    )
+    .unwrap();
+    let ran = home.run(["up"]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert!(
+        ran.stderr.contains("no companion today") && ran.stderr.contains("exit code 3"),
+        "{ran:?}"
+    );
+    assert_eq!(container_id(&home), before);
+    home.api().until("the old container's kernel", |api| {
+        let answer = std::panic::catch_unwind(|| api.get("/health").status);
+        (answer.ok() == Some(200)).then_some(())
+    });
+    assert_eq!(home.api().exec("1+1")["result"], "2");
+    let old = format!("/containers/{}-old/json", home.container());
+    assert_eq!(Engine.get(&old).status, 404);
+    fs::write(&entrypoint, whole + "# mended\n").unwrap();
+    home.ok(["up"]);
+    assert_ne!(container_id(&home), before);
+    assert_eq!(Engine.get(&old).status, 404);
     home.down();
 }
 

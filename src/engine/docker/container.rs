@@ -12,7 +12,7 @@ use bollard::models::{
 };
 use bollard::query_parameters::{
     CreateContainerOptionsBuilder, ListContainersOptionsBuilder, LogsOptionsBuilder,
-    RemoveContainerOptionsBuilder,
+    RemoveContainerOptionsBuilder, RenameContainerOptionsBuilder,
 };
 use futures_util::StreamExt;
 use std::collections::{BTreeMap, HashMap};
@@ -178,6 +178,16 @@ impl Docker {
             Err(e) if is_status(&e, 404) || is_status(&e, 403) => Ok(()),
             Err(e) => Err(lost("to remove the network", e)),
         }
+    }
+
+    /// Gives a container another name.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub(crate) async fn rename(&self, name: &str, to: &str) -> Result<()> {
+        let options = RenameContainerOptionsBuilder::new().name(to).build();
+        let done = self.api.rename_container(name, options).await;
+        done.map_err(|e| lost("to rename the container", e))
     }
 
     pub(crate) async fn start(&self, name: &str) -> Result<()> {
