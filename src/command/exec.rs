@@ -3,6 +3,7 @@
 use super::Context;
 use crate::error::{Error, NO, Outcome, Result};
 use crate::host::client::Client;
+use crate::protocol::hex::hex;
 use crate::protocol::kernel::{Execute, KernelState, Reply, RunStatus};
 use anyhow::Context as _;
 use clap::Args;
@@ -184,7 +185,7 @@ fn show(reply: &Reply, cx: &Context) {
 fn run_id() -> Result<String> {
     let mut bytes = [0u8; 8];
     getrandom::fill(&mut bytes).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
-    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
+    Ok(hex(bytes))
 }
 
 #[cfg(test)]

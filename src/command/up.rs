@@ -8,7 +8,7 @@ use crate::host::build::{self, Options};
 use crate::host::client::Client;
 use crate::host::instance::{LABEL, Record};
 use crate::host::provision::{self, Cure};
-use crate::host::specification::{DIGEST_LABEL, specification};
+use crate::host::specification::{DIGEST_LABEL, INHERITED_LABEL, specification};
 use crate::host::{ports, project};
 use crate::image::Body;
 use crate::protocol::service::{Health, HealthStatus};
@@ -355,6 +355,13 @@ impl Raise<'_> {
         };
         let same = container.labels.get(DIGEST_LABEL) == spec.labels.get(DIGEST_LABEL);
         if same && container.phase == Phase::Running {
+            if container.labels.get(INHERITED_LABEL) != spec.labels.get(INHERITED_LABEL) {
+                let (down, up) = (
+                    self.cx.instance.command("down"),
+                    self.cx.instance.command("up"),
+                );
+                self.cx.ui.say(format!("this shell's API keys or proxies differ from the container's; `{down}` and `{up}` hand them in"));
+            }
             return Ok(Done::Nothing);
         }
         if same && container.phase == Phase::Stopped {

@@ -5,6 +5,7 @@
 
 use super::{Container, LogOptions, Phase, Progress};
 use crate::error::{Error, Result};
+use crate::protocol::hex::hex;
 use crate::protocol::spec::Spec;
 use anyhow::Context;
 use sha2::{Digest, Sha256};
@@ -58,11 +59,7 @@ impl Embedded {
         let requirements = body
             .get("requirements/kernel.txt")
             .context("the body has no requirements/kernel.txt")?;
-        let digest: String = Sha256::digest(requirements)
-            .iter()
-            .take(6)
-            .map(|b| format!("{b:02x}"))
-            .collect();
+        let digest = hex(&Sha256::digest(requirements)[..6]);
         let environment = self.root.join(format!("venv-{digest}"));
         // Named by all that it holds, so that a change of body or binary is a change of "image".
         let mut all = Sha256::new();
@@ -71,12 +68,7 @@ impl Embedded {
             all.update(path);
             all.update(Sha256::digest(content));
         }
-        let digest: String = all
-            .finalize()
-            .iter()
-            .take(8)
-            .map(|b| format!("{b:02x}"))
-            .collect();
+        let digest = hex(&all.finalize()[..8]);
         let image = self.root.join(format!("body-{digest}"));
         for (path, content) in body {
             let path = image.join("body").join(path);
@@ -257,11 +249,7 @@ fn places(spec: &Spec, folder: &Path) -> Result<Vec<(&'static str, String)>> {
 #[cfg(unix)]
 fn run_folder(folder: &Path) -> Result<PathBuf> {
     use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-    let digest: String = Sha256::digest(folder.as_os_str().as_encoded_bytes())
-        .iter()
-        .take(8)
-        .map(|b| format!("{b:02x}"))
-        .collect();
+    let digest = hex(&Sha256::digest(folder.as_os_str().as_encoded_bytes())[..8]);
     let run = std::env::temp_dir().join(format!("osctl-{digest}"));
     match fs::DirBuilder::new().mode(0o700).create(&run) {
         Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(e.into()),

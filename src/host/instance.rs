@@ -5,6 +5,7 @@
 use super::folders::Folders;
 use crate::config::{EngineChoice, Ports};
 use crate::error::{Error, Result};
+use crate::protocol::hex::hex;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -202,7 +203,7 @@ impl Instance {
         }
         let mut secret = [0u8; 32];
         getrandom::fill(&mut secret).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
-        let token = format!("osctl_{}", hex(&secret));
+        let token = format!("osctl_{}", hex(secret));
         write_private(&self.token_file(), token.as_bytes())?;
         Ok(token)
     }
@@ -225,11 +226,7 @@ impl Instance {
 
 /// The digest of a token, which is all that the container gets.
 pub(crate) fn fingerprint(token: &str) -> String {
-    hex(&Sha256::digest(token.as_bytes()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
+    hex(Sha256::digest(token.as_bytes()))
 }
 
 /// Written beside and renamed, readable by the owner alone.

@@ -4,6 +4,7 @@ use super::instance::{Instance, LABEL, Record, fingerprint};
 use super::trust;
 use crate::config::{self, Config};
 use crate::error::Result;
+use crate::protocol::hex::hex;
 use crate::protocol::spec::{Environment, Limits, Mount, Port, Spec, Workload};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -13,6 +14,9 @@ use std::path::Path;
 
 /// Label of a container: the digest of the specification that it was created from.
 pub(crate) const DIGEST_LABEL: &str = "osctl.specification";
+
+/// Label of a container: the digest of the keys and proxies that it was handed.
+pub(crate) const INHERITED_LABEL: &str = "osctl.inherited";
 
 /// What a package manager and ordinary services need as root; nothing that reaches the host.
 const CAPABILITIES: &[&str] = &[
@@ -96,8 +100,16 @@ pub(crate) fn specification(
         health_check: vec!["osctl".into(), "health".into()],
         stop_timeout: STOP_TIMEOUT,
     };
-    let digest = digest(&spec)?;
-    spec.labels.insert(DIGEST_LABEL.into(), digest);
+    // What the calling shell happens to hand in is no reason to replace a container.
+    let mut lasting = spec.clone();
+    let inherited = inherited();
+    lasting
+        .env
+        .0
+        .retain(|key, _| !inherited.contains_key(key) || config.env.contains_key(key));
+    spec.labels.insert(DIGEST_LABEL.into(), digest(&lasting)?);
+    spec.labels
+        .insert(INHERITED_LABEL.into(), digest(&inherited)?);
     Ok(spec)
 }
 
@@ -111,13 +123,8 @@ fn bound(host: &Path, container: &str) -> Mount {
 
 fn environment(config: &Config, home: &Path, record: &Record, token: &str) -> Environment {
     let mut env = Environment::default();
-    for (key, value) in trust::proxies() {
+    for (key, value) in inherited() {
         env.set(&key, value);
-    }
-    for key in KEYS {
-        if let Some(value) = env::var(key).ok().filter(|v| !v.is_empty()) {
-            env.set(key, value);
-        }
     }
     env.set("HOST_HOME", home.display().to_string());
     env.set("HOST_PWD", record.project.display().to_string());
@@ -142,6 +149,19 @@ fn environment(config: &Config, home: &Path, record: &Record, token: &str) -> En
     env
 }
 
+/// What the calling shell hands in: keys and proxies.
+fn inherited() -> BTreeMap<String, String> {
+    let set = |key: &&str| {
+        Some((
+            key.to_string(),
+            env::var(key).ok().filter(|v| !v.is_empty())?,
+        ))
+    };
+    let mut all = trust::proxies();
+    all.extend(KEYS.iter().filter_map(set));
+    all
+}
+
 /// An address as it stands in a `Host` header.
 fn bracketed(address: IpAddr) -> String {
     match address {
@@ -150,12 +170,9 @@ fn bracketed(address: IpAddr) -> String {
     }
 }
 
-fn digest(spec: &Spec) -> Result<String> {
-    let bytes = serde_json::to_vec(spec)?;
-    Ok(Sha256::digest(&bytes)
-        .iter()
-        .map(|b| format!("{b:02x}"))
-        .collect())
+fn digest(value: &impl serde::Serialize) -> Result<String> {
+    let bytes = serde_json::to_vec(value)?;
+    Ok(hex(Sha256::digest(&bytes)))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::protocol::BODY_VERSION;
+use crate::protocol::hex::hex;
 use include_dir::{Dir, include_dir};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -272,10 +273,7 @@ fn unfit(body: &Path, why: String) -> anyhow::Error {
 }
 
 fn digest(content: &[u8]) -> String {
-    Sha256::digest(content)
-        .iter()
-        .map(|b| format!("{b:02x}"))
-        .collect()
+    hex(Sha256::digest(content))
 }
 
 #[cfg(test)]

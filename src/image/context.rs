@@ -2,6 +2,7 @@
 
 use super::{Body, Companion, DIGEST_LABEL};
 use crate::error::Result;
+use crate::protocol::hex::hex;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -39,8 +40,8 @@ impl Recipe {
         for (key, value) in &self.args {
             all.update(format!("\0{key}={value}"));
         }
-        let hex: String = all.finalize().iter().map(|b| format!("{b:02x}")).collect();
-        format!("sha256:{hex}")
+        let digest = hex(all.finalize());
+        format!("sha256:{digest}")
     }
 
     /// The labels that state what the image is.

@@ -5,6 +5,7 @@
 
 use super::answer::failed;
 use crate::companion::Settings;
+use crate::protocol::hex::hex;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::middleware::Next;
@@ -42,10 +43,7 @@ impl Guard {
             return true;
         };
         let given = presented(headers).unwrap_or_default();
-        let digest: String = Sha256::digest(given.as_bytes())
-            .iter()
-            .map(|b| format!("{b:02x}"))
-            .collect();
+        let digest = hex(Sha256::digest(given.as_bytes()));
         digest.as_bytes().ct_eq(expected.as_bytes()).into()
     }
 }

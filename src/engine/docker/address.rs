@@ -1,6 +1,7 @@
 //! Where the engine listens: `DOCKER_HOST`, the current Docker context, the usual sockets.
 
 use crate::error::{Error, Result};
+use crate::protocol::hex::hex;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -97,10 +98,7 @@ fn current_context(folder: &Path) -> Option<String> {
 
 /// Contexts are stored under the digest of their name.
 fn of_context(folder: &Path, name: &str) -> Result<Address> {
-    let digest: String = Sha256::digest(name.as_bytes())
-        .iter()
-        .map(|b| format!("{b:02x}"))
-        .collect();
+    let digest = hex(Sha256::digest(name.as_bytes()));
     let meta = folder.join("contexts/meta").join(&digest).join("meta.json");
     let host = fs::read_to_string(&meta)
         .ok()

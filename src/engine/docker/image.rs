@@ -3,6 +3,7 @@
 use super::{Docker, answer, cause, is_status, lost};
 use crate::engine::Progress;
 use crate::error::{Error, Result};
+use crate::protocol::hex::hex;
 use bollard::moby::buildkit::v1::StatusResponse;
 use bollard::models::{BuildInfo, BuildInfoAux};
 use bollard::query_parameters::{
@@ -227,7 +228,7 @@ impl Docker {
 fn session() -> Result<String> {
     let mut bytes = [0u8; 16];
     getrandom::fill(&mut bytes).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
-    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
+    Ok(hex(bytes))
 }
 
 fn is_without_buildkit(error: &anyhow::Error) -> bool {

@@ -295,12 +295,6 @@ impl Owner {
         self.hello = None;
         self.counts = (0, 0);
         self.step(Event::Died);
-        if self.state.is_hopeless() {
-            let refusal = Refusal::NoKernel(self.trouble.clone());
-            for job in std::mem::take(&mut self.queue) {
-                self.abandon(job, &refusal);
-            }
-        }
     }
 
     fn step(&mut self, event: Event) {
@@ -310,6 +304,12 @@ impl Owner {
         }
         self.state = state;
         self.act(actions);
+        if self.state.is_hopeless() {
+            let refusal = Refusal::NoKernel(self.trouble.clone());
+            for job in std::mem::take(&mut self.queue) {
+                self.abandon(job, &refusal);
+            }
+        }
     }
 
     fn act(&mut self, actions: Vec<Action>) {
