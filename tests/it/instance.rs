@@ -269,6 +269,15 @@ fn keys_of_the_host_arrive_and_are_never_shown() {
         );
         assert!(!text.contains(&home.api().token), "{text}");
     }
+    // Another shell, without the keys: no reason to lose a kernel.
+    let before = container_id(&home);
+    home.env.clear();
+    let ran = home.ok(["up"]);
+    assert!(
+        ran.stdout.contains("is up to date") && ran.stderr.contains("API keys"),
+        "{ran:?}"
+    );
+    assert_eq!(container_id(&home), before);
     home.down();
 }
 

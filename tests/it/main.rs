@@ -13,6 +13,7 @@ mod instance;
 mod laws;
 mod load;
 mod python;
+mod second_engine;
 
 use libtest_mimic::{Arguments, Trial};
 use std::process::ExitCode;

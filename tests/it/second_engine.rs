@@ -1,0 +1,279 @@
+//! An engine that may be stopped, frozen and filled: a second `dockerd` of the tests' own.
+
+use crate::harness::{EngineAt, Home, PATIENCE};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::statvfs::statvfs;
+use nix::unistd::Pid;
+use std::fs;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The room of the second engine.
+const DISK: u64 = 600 << 20;
+
+/// A second `dockerd` that shares neither processes, mounts, network nor disk with the first.
+#[derive(Debug)]
+pub(crate) struct Second {
+    folder: tempfile::TempDir,
+    /// Holds the namespaces; everything in them ends with it, and it ends with this process.
+    sandbox: Child,
+    daemon: Option<Child>,
+}
+
+impl Second {
+    pub(crate) fn start() -> Self {
+        provide_dockerd();
+        let folder = short_folder();
+        let path = folder.path().display();
+        // The first process waits, which buries the orphans of a daemon that was killed.
+        let script = format!(
+            "mount -t proc proc /proc && mkdir {path}/disk && mount -t tmpfs -o size={DISK} tmpfs {path}/disk \
+             && {} ip link set lo up && echo ready && {{ sleep infinity & wait; }}",
+            busybox().display()
+        );
+        let mut sandbox = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "unshare", "--mount", "--net"])
+            .args(["--pid", "--fork", "--kill-child", "sh", "-c", &script])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = [0; 6];
+        let told = sandbox.stdout.take().unwrap().read_exact(&mut ready);
+        let mut second = Self {
+            folder,
+            sandbox,
+            daemon: None,
+        };
+        told.expect("the second engine has no namespaces");
+        second.start_daemon();
+        second.import_tiny();
+        second
+    }
+
+    pub(crate) fn start_daemon(&mut self) {
+        let disk = self.folder.path().join("disk");
+        let log = fs::File::create(self.folder.path().join("log")).unwrap();
+        let daemon = Command::new("nsenter")
+            .args([
+                "-t",
+                &only_child(&self.sandbox).to_string(),
+                "-m",
+                "-n",
+                "-p",
+            ])
+            .args(["dockerd", "-H", &self.address()])
+            .arg("--data-root")
+            .arg(disk.join("root"))
+            .arg("--exec-root")
+            .arg(disk.join("exec"))
+            .arg("--pidfile")
+            .arg(disk.join("pid"))
+            .args(["--containerd-namespace", "osctl-it"])
+            .args(["--containerd-plugins-namespace", "osctl-it-plugins"])
+            .args(["--cgroup-parent", "/osctl-it"])
+            .args(["--iptables=false", "--ip-masq=false", "--ip-forward=false"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.daemon = Some(daemon);
+        let log = || fs::read_to_string(self.folder.path().join("log")).unwrap();
+        let begin = Instant::now();
+        while UnixStream::connect(self.socket()).is_err() {
+            let ended = self.daemon.as_mut().unwrap().try_wait().unwrap();
+            let hopeless = ended.is_some() || begin.elapsed() > PATIENCE;
+            assert!(!hopeless, "no second engine: {}", log());
+            thread::sleep(Duration::from_millis(20));
+        }
+        let answer = std::panic::catch_unwind(|| self.api().get("/_ping").status);
+        assert_eq!(answer.ok(), Some(200), "no second engine: {}", log());
+    }
+
+    /// Ends the daemon alone, and waits for its end.
+    pub(crate) fn stop(&mut self, signal: Signal) {
+        let mut daemon = self.daemon.take().unwrap();
+        send(only_child(&daemon), signal);
+        daemon.wait().unwrap();
+    }
+
+    /// Has it answer nobody until the guard goes.
+    pub(crate) fn freeze(&self) -> Frozen {
+        let launcher = self.daemon.as_ref().unwrap();
+        let daemon = only_child(launcher);
+        send(daemon, Signal::SIGSTOP);
+        // `nsenter` stops itself with the daemon.
+        Frozen([daemon, Pid::from_raw(launcher.id().try_into().unwrap())])
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.folder.path().join("docker.sock")
+    }
+
+    pub(crate) fn address(&self) -> String {
+        format!("unix://{}", self.socket().display())
+    }
+
+    pub(crate) fn api(&self) -> EngineAt {
+        EngineAt(self.socket())
+    }
+
+    /// Bytes that are left on its disk.
+    pub(crate) fn room(&self) -> u64 {
+        let beneath = self.folder.path().strip_prefix("/").unwrap();
+        let root = PathBuf::from(format!("/proc/{}/root", only_child(&self.sandbox)));
+        let found = statvfs(&root.join(beneath).join("disk")).unwrap();
+        found.blocks_available() * found.fragment_size()
+    }
+
+    /// A base image of one static binary, so that nothing has to be fetched.
+    pub(crate) fn import_tiny(&self) {
+        let mut archive = tar::Builder::new(Vec::new());
+        archive
+            .append_path_with_name(busybox(), "bin/busybox")
+            .unwrap();
+        for name in ["sh", "sleep", "dd", "echo", "true"] {
+            let mut link = tar::Header::new_gnu();
+            link.set_entry_type(tar::EntryType::Symlink);
+            link.set_size(0);
+            archive
+                .append_link(&mut link, format!("bin/{name}"), "busybox")
+                .unwrap();
+        }
+        let done = self.api().send_bytes(
+            "POST",
+            "/images/create?fromSrc=-&repo=osctl-tiny&tag=test",
+            "application/x-tar",
+            &archive.into_inner().unwrap(),
+        );
+        assert_eq!(done.status, 200, "{}", String::from_utf8_lossy(&done.body));
+    }
+
+    /// A home whose body is that Dockerfile upon the tiny base.
+    pub(crate) fn home(&self, name: &str, dockerfile: &str) -> Home {
+        let mut home = Home::new(name);
+        home.env.insert("DOCKER_HOST".into(), self.address());
+        home.write_config(&format!(
+            "base: osctl-tiny:test\ncompanion: {}\n",
+            busybox().display()
+        ));
+        write_body(&home, dockerfile);
+        home
+    }
+}
+
+impl Drop for Second {
+    fn drop(&mut self) {
+        // All that runs in the namespaces ends with their first process, and the mounts with it.
+        let _ = self.sandbox.kill();
+        let _ = self.sandbox.wait();
+        if let Some(daemon) = &mut self.daemon {
+            let _ = daemon.wait();
+        }
+        remove_groups();
+    }
+}
+
+/// A daemon that was stopped like a terminal's job.
+#[derive(Debug)]
+pub(crate) struct Frozen([Pid; 2]);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        for stopped in self.0 {
+            let _ = kill(stopped, Signal::SIGCONT);
+        }
+    }
+}
+
+/// A socket's path has to be short.
+pub(crate) fn short_folder() -> tempfile::TempDir {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("osctl-it-").tempdir_in("/tmp").unwrap()
+}
+
+pub(crate) fn send(to: Pid, signal: Signal) {
+    kill(to, signal).unwrap();
+}
+
+/// The process that a launcher runs.
+pub(crate) fn only_child(launcher: &Child) -> Pid {
+    let id = launcher.id();
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+    Pid::from_raw(children.trim().parse().unwrap())
+}
+
+/// Removes the control groups that killed containers of the second engine left empty.
+pub(crate) fn remove_groups() {
+    let groups = Path::new("/sys/fs/cgroup");
+    let hierarchies = fs::read_dir(groups).into_iter().flatten().flatten();
+    for root in hierarchies.map(|e| e.path()).chain([groups.to_owned()]) {
+        let _ = remove_group(&root.join("osctl-it"));
+    }
+}
+
+pub(crate) fn remove_group(group: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(group)?.flatten() {
+        if entry.path().is_dir() {
+            remove_group(&entry.path())?;
+        }
+    }
+    fs::remove_dir(group)
+}
+
+#[track_caller]
+pub(crate) fn until(what: &str, mut happened: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !happened() {
+        assert!(begin.elapsed() < PATIENCE, "{what} did not happen");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A shell with its tools in one static file, from Debian's package; nothing is installed.
+pub(crate) fn busybox() -> &'static Path {
+    static BUSYBOX: OnceLock<PathBuf> = OnceLock::new();
+    BUSYBOX.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("busybox");
+        let binary = folder.join("bin/busybox");
+        if !binary.is_file() {
+            fs::create_dir_all(&folder).unwrap();
+            let script = "apt-get -q download busybox-static || { apt-get -q update && apt-get -q download busybox-static; }\n\
+                          dpkg-deb -x busybox-static_*.deb .";
+            shell(script, &folder);
+        }
+        binary
+    })
+}
+
+/// The daemon, which a machine with a running engine has already.
+pub(crate) fn provide_dockerd() {
+    if which::which("dockerd").is_err() {
+        let script = "export DEBIAN_FRONTEND=noninteractive; apt-get -q update\n\
+                      apt-get -q install -y --no-install-recommends docker.io containerd runc iptables";
+        shell(script, Path::new("/"));
+    }
+}
+
+pub(crate) fn shell(script: &str, folder: &Path) {
+    let ran = Command::new("sh")
+        .args(["-ec", script])
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+}
+
+pub(crate) fn write_body(home: &Home, dockerfile: &str) {
+    let body = home.project.join("body");
+    fs::create_dir_all(&body).unwrap();
+    fs::write(body.join("body.yaml"), include_str!("../../body/body.yaml")).unwrap();
+    let text = format!("ARG BASE\nFROM ${{BASE}}\n{dockerfile}\n");
+    fs::write(body.join("Dockerfile"), text).unwrap();
+}
