@@ -4,6 +4,7 @@
 //! their own, and come last, one after the other.
 
 mod api;
+mod body;
 mod cli;
 mod completions;
 mod faults;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         load::trials(),
         python::trials(),
         instance::trials(),
+        body::trials(),
         faults::trials(),
     ];
     let apart = apart.into_iter().flatten().collect();

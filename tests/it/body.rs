@@ -1,0 +1,143 @@
+//! A body of the project's own: built when it changes, replaced when it works.
+
+use crate::harness::{Engine, Home};
+use crate::instance::container_id;
+use crate::trials;
+use serde_json::json;
+use std::fs;
+
+trials![
+    a_changed_kernel_replaces_the_container,
+    a_successor_that_does_not_work_gives_way_to_the_old_container,
+    the_image_is_built_alone_and_only_when_something_changed,
+    the_classic_builder_builds_the_same_dockerfile,
+];
+
+/// An instance like the shared one, with a body of its own to change.
+fn with_own_body(name: &str) -> Home {
+    let home = Home::new(name);
+    home.ok(["init"]);
+    home
+}
+
+fn a_changed_kernel_replaces_the_container() {
+    let home = with_own_body("it-body");
+    home.up();
+    let api = home.api();
+    api.exec("open('/data/kept', 'w').write('kept'); x = 1");
+    let before = (container_id(&home), home.json(["status"])["image"].clone());
+    let main = home.project.join("body/kernel/main.py");
+    let changed = fs::read_to_string(&main).unwrap().replace(
+        "os.environ[\"OSCTL_SESSION\"]",
+        "os.environ[\"EVOLVED\"] = os.environ[\"OSCTL_SESSION\"]",
+    );
+    fs::write(&main, changed).unwrap();
+    let ran = home.ok(["up"]);
+    assert!(ran.stdout.contains("was replaced"), "{ran:?}");
+    assert_ne!(
+        (container_id(&home), home.json(["status"])["image"].clone()),
+        before
+    );
+    let reply = home
+        .api()
+        .exec("import os\nos.environ['EVOLVED'], open('/data/kept').read()");
+    assert_eq!(reply["result"], "('default', 'kept')");
+    fs::write(
+        home.project.join("body/Dockerfile"),
+        "FROM ${BASE}\nRUN false\n",
+    )
+    .unwrap();
+    let ran = home.run(["up"]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert!(
+        ran.stderr.contains("the image could not be built"),
+        "{ran:?}"
+    );
+    assert_eq!(
+        home.api().exec("1+1")["result"],
+        "2",
+        "the old container goes on"
+    );
+    home.down();
+}
+
+fn a_successor_that_does_not_work_gives_way_to_the_old_container() {
+    let home = with_own_body("it-gives-way");
+    home.up();
+    let before = container_id(&home);
+    let entrypoint = home.project.join("body/entrypoint.sh");
+    let whole = fs::read_to_string(&entrypoint).unwrap();
+    fs::write(
+        &entrypoint,
+        "#!/bin/bash\necho no companion today >&2\nexit 3\n",
+    )
+    .unwrap();
+    let ran = home.run(["up"]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert!(
+        ran.stderr.contains("no companion today") && ran.stderr.contains("exit code 3"),
+        "{ran:?}"
+    );
+    assert_eq!(container_id(&home), before);
+    home.api().until("the old container's kernel", |api| {
+        let answer = std::panic::catch_unwind(|| api.get("/health").status);
+        (answer.ok() == Some(200)).then_some(())
+    });
+    assert_eq!(home.api().exec("1+1")["result"], "2");
+    let old = format!("/containers/{}-old/json", home.container());
+    assert_eq!(Engine.get(&old).status, 404);
+    fs::write(&entrypoint, whole + "# mended\n").unwrap();
+    home.ok(["up"]);
+    assert_ne!(container_id(&home), before);
+    assert_eq!(Engine.get(&old).status, 404);
+    home.down();
+}
+
+fn the_image_is_built_alone_and_only_when_something_changed() {
+    let home = with_own_body("it-build");
+    let id = || Engine.get("/images/os-it-build:latest/json").json()["Id"].clone();
+    assert!(home.ok(["build", "--yes"]).stdout.contains("is built"));
+    let first = id();
+    assert!(home.ok(["build"]).stdout.contains("is up to date"));
+    assert_eq!(id(), first);
+    fs::write(
+        home.project.join("body/kernel/more.py"),
+        "\"\"\"More.\"\"\"\n",
+    )
+    .unwrap();
+    assert!(home.ok(["build"]).stdout.contains("is built"));
+    assert_ne!(id(), first);
+    assert_eq!(
+        Engine
+            .send("DELETE", "/images/os-it-build:latest", &json!(null))
+            .status,
+        200
+    );
+}
+
+fn the_classic_builder_builds_the_same_dockerfile() {
+    let mut home = with_own_body("it-classic");
+    home.env.insert("DOCKER_BUILDKIT".into(), "0".into());
+    let dockerfile = "ARG BASE\nFROM ${BASE}\n\
+                      RUN --mount=type=cache,target=/a \\\n    --mount=type=cache,target=/b \\\n    echo built > /proof\n\
+                      COPY .osctl/osctl /osctl\nRUN [\"/osctl\", \"--version\"]\n";
+    fs::write(home.project.join("body/Dockerfile"), dockerfile).unwrap();
+    let ran = home.ok(["-v", "build", "--yes"]);
+    assert!(
+        ran.stderr.contains("Step 5/") && ran.stderr.contains("  osctl 0."),
+        "{ran:?}"
+    );
+    let image = Engine.get("/images/os-it-classic:latest/json").json();
+    assert!(
+        image["Config"]["Labels"]["osctl.digest"]
+            .as_str()
+            .unwrap()
+            .starts_with("sha256:")
+    );
+    assert_eq!(
+        Engine
+            .send("DELETE", "/images/os-it-classic:latest", &json!(null))
+            .status,
+        200
+    );
+}
