@@ -158,6 +158,8 @@ impl Second {
     /// A home whose body is that Dockerfile upon the tiny base.
     pub(crate) fn home(&self, name: &str, dockerfile: &str) -> Home {
         let mut home = Home::new(name);
+        // The usual ports may be an instance's on the first engine.
+        home.env.insert("OSCTL_AUTO_PORTS".into(), "true".into());
         home.env.insert("DOCKER_HOST".into(), self.address());
         home.write_config(&format!(
             "base: osctl-tiny:test\ncompanion: {}\n",
