@@ -11,7 +11,7 @@ use std::fs::{self, OpenOptions};
 use std::future::ready;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 use tokio_util::io::ReaderStream;
@@ -24,6 +24,8 @@ const ENGINE_PACKAGES: &[&str] = &["docker.io", "containerd", "runc", "iptables"
 const BOOTSTRAP_PACKAGES: &[&str] = &["debootstrap", "debian-archive-keyring"];
 /// With it every package of the base image is checked.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+/// How long another package manager is waited for.
+const APT: Duration = Duration::from_secs(180);
 const ENGINE_START: Duration = Duration::from_secs(60);
 
 /// What would make an engine answer here.
@@ -119,6 +121,14 @@ pub(crate) async fn engine(
 /// # Errors
 /// When apt fails: with the end of what it said.
 pub(crate) async fn install(packages: &[&str], progress: &dyn Progress) -> Result<()> {
+    apt(&["update", "-q"], progress).await?;
+    let options = ["install", "-q", "-y", "--no-install-recommends"];
+    apt(&[&options, packages].concat(), progress).await
+}
+
+/// Runs `apt-get`. An earlier one, perhaps of an `up` that was ended, may still be at work or have
+/// been cut off; it is waited for, or finished.
+async fn apt(arguments: &[&str], progress: &dyn Progress) -> Result<()> {
     let tool = |name: &str, arguments: &[&str]| {
         let mut command = Command::new(name);
         command
@@ -126,23 +136,28 @@ pub(crate) async fn install(packages: &[&str], progress: &dyn Progress) -> Resul
             .args(arguments);
         command
     };
-    // Somebody may have ended an earlier installation in its middle.
-    run(
-        tool("dpkg", &["--configure", "-a"]),
-        Ending::LeftToFinish,
-        progress,
-    )
-    .await?;
-    run(
-        tool("apt-get", &["update", "-q"]),
-        Ending::LeftToFinish,
-        progress,
-    )
-    .await?;
-    let mut arguments = vec!["-o", "DPkg::Lock::Timeout=120", "install", "-q", "-y"];
-    arguments.push("--no-install-recommends");
-    arguments.extend(packages);
-    run(tool("apt-get", &arguments), Ending::LeftToFinish, progress).await
+    let deadline = Instant::now() + APT;
+    loop {
+        let done = run(tool("apt-get", arguments), Ending::LeftToFinish, progress).await;
+        let why = match &done {
+            Err(error) if Instant::now() < deadline => error.to_string(),
+            _ => return done,
+        };
+        if why.contains("dpkg was interrupted") {
+            progress.step("finishing an installation that was cut off");
+            run(
+                tool("dpkg", &["--configure", "-a"]),
+                Ending::LeftToFinish,
+                progress,
+            )
+            .await?;
+        } else if why.contains("lock") {
+            progress.step("waiting for another package manager to finish");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        } else {
+            return done;
+        }
+    }
 }
 
 /// Through systemd where it runs, else detached from this process with a log of its own.
