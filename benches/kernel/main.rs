@@ -108,7 +108,7 @@ fn requests(report: &mut Report, host: &mut Connection, peers: &Peers) -> Result
             &mut || peers.time("jupyter", REQUESTS),
         ],
     )?;
-    let targets = [8.0, 1.0];
+    let targets = [8.0, 8.0];
     report.contest(
         "POST /exec from the host, beside ipykernel",
         [&outside, &jupyter],
