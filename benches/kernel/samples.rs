@@ -10,18 +10,22 @@ pub(crate) struct Samples(Vec<f64>);
 
 impl Samples {
     pub(crate) fn p50(&self) -> f64 {
-        self.percentile(50)
+        self.permille(500)
     }
 
     pub(crate) fn p99(&self) -> f64 {
-        self.percentile(99)
+        self.permille(990)
+    }
+
+    pub(crate) fn p999(&self) -> f64 {
+        self.permille(999)
     }
 
     /// By nearest rank.
-    fn percentile(&self, percent: usize) -> f64 {
+    fn permille(&self, permille: usize) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
-        let rank = (sorted.len() * percent).div_ceil(100);
+        let rank = (sorted.len() * permille).div_ceil(1000);
         sorted[rank.max(1) - 1]
     }
 }

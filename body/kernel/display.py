@@ -21,6 +21,7 @@ class Results(DisplayHook):
     """Sends the value of the last expression, and keeps `_`, `_7` and `Out` within a count."""
 
     emit: Emit | None = None
+    exec_result = None  # plain instead of observed: each cell sets it
     source = ""
     sent = False
     """Whether the cell has had its one result; what follows, and nested cells', are displays."""

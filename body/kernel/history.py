@@ -44,6 +44,8 @@ class Inputs(list[str]):
 class History(HistoryManager):
     """What `In`, `Out`, `%history` and `%rerun` read."""
 
+    _i = _ii = _iii = _i00 = ""  # plain instead of observed: each cell sets them
+
     def __init__(self, **traits: Any) -> None:
         super().__init__(enabled=False, hist_file=":memory:", **traits)
         self.input_hist_parsed = Inputs([""])

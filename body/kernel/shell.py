@@ -48,6 +48,12 @@ class Shell(InteractiveShell):
 
     failure: BaseException | None = None
     loop: Loop
+
+    # IPython observes these, which nobody here does, and each cell sets them.
+    execution_count = 1
+    last_execution_result = None
+    last_execution_succeeded = True
+
     _depth = 0
 
     @classmethod

@@ -112,6 +112,7 @@ impl Owner {
             }
         };
         self.current = Some(job);
+        self.sent = Instant::now();
         self.strayed = 0;
         self.step(Event::Work);
         if let Err(why) = sent {

@@ -15,13 +15,22 @@ use crate::protocol::kernel::{
 };
 use jobs::{Job, refuse};
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::future::pending;
 use std::process::ExitStatus;
+use std::thread::available_parallelism;
+use std::time::Duration;
 use tokio::sync::{mpsc, watch};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
 
 /// Bytes of output between two runs that are logged.
 const STRAY: usize = 4 << 10;
+
+/// How long the thread looks for a reply before it sleeps. Most cells are quicker than that, and
+/// falling asleep costs them more than their execution: the wake-up, and often a move to another
+/// processor with cold caches (measured: a third of a request).
+const EAGER: Duration = Duration::from_micros(400);
 
 pub(super) struct Owner {
     settings: Settings,
@@ -33,6 +42,10 @@ pub(super) struct Owner {
     /// What the policy armed.
     alarm: Option<Instant>,
     current: Option<Job>,
+    /// When it was sent.
+    sent: Instant,
+    /// Whether there is a second processor for the kernel.
+    is_eager: bool,
     /// When the current job began, on the clock of process start times.
     begun: i64,
     /// When the current run has had its time.
@@ -79,6 +92,8 @@ impl Owner {
             process: None,
             alarm: None,
             current: None,
+            sent: Instant::now(),
+            is_eager: available_parallelism().is_ok_and(|n| n.get() > 1),
             begun: 0,
             deadline: None,
             stop: None,
@@ -114,6 +129,8 @@ impl Owner {
                 () = at(self.deadline.map(|(at, _)| at)) => self.time_is_up(),
                 () = at(self.shutdown.filter(|_| self.stop.is_none())) => self.grace_is_over(),
                 news = news(&mut self.process) => self.read(news),
+                never = stay_awake(self.sent), if self.is_eager && self.current.is_some() =>
+                    match never {},
             }
             self.begin_next();
         }
@@ -386,6 +403,14 @@ async fn news(process: &mut Option<Process>) -> News {
         Some(process) => process.next().await,
         None => pending().await,
     }
+}
+
+/// Never sleeps for a moment, then for ever; everything else of the thread goes on meanwhile.
+async fn stay_awake(since: Instant) -> Infallible {
+    while since.elapsed() < EAGER {
+        yield_now().await;
+    }
+    pending().await
 }
 
 async fn at(instant: Option<Instant>) {
