@@ -4,7 +4,7 @@ use super::Context;
 use crate::config::{Config, EngineChoice};
 use crate::engine::{Engine, Phase};
 use crate::error::{NO, Outcome, Result};
-use crate::host::client::Client;
+use crate::host::client::{Client, endpoints};
 use crate::host::instance::Record;
 use crate::protocol::service::{HealthStatus, Service};
 use clap::Args;
@@ -115,7 +115,6 @@ pub(crate) async fn gather(
             .ok(),
         _ => None,
     };
-    let client = Client::new(&cx.instance, record, config.bind);
     Ok(Status {
         instance: cx.instance.name.clone(),
         engine: engine.name(),
@@ -126,10 +125,7 @@ pub(crate) async fn gather(
         image: container.map(|c| c.image),
         version: health.as_ref().map(|h| h.version.clone()),
         project: record.project.clone(),
-        endpoints: client
-            .iter()
-            .map(|c| ("kernel", c.address().to_owned()))
-            .collect(),
+        endpoints: endpoints(record, config.bind),
         token_file: cx.instance.token_file(),
         services: health.map(|h| h.services).unwrap_or_default(),
         warnings: warnings(record.engine, config),

@@ -13,6 +13,7 @@ use anyhow::Context;
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
@@ -32,12 +33,7 @@ impl Client {
     /// When the instance was never up.
     pub(crate) fn new(instance: &Instance, record: &Record, bind: IpAddr) -> Result<Self> {
         let token = instance.token()?.ok_or_else(|| not_running(instance))?;
-        let bind = match bind {
-            IpAddr::V4(v4) if v4.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-            IpAddr::V6(v6) if v6.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-            chosen => chosen,
-        };
-        let address = SocketAddr::new(bind, record.ports.kernel);
+        let address = SocketAddr::new(reached(bind), record.ports.kernel);
         // The address is this machine's own: no proxy, no TLS, no certificates to load.
         let http = reqwest::Client::builder()
             .no_proxy()
@@ -53,10 +49,6 @@ impl Client {
             token,
             up: instance.command("up"),
         })
-    }
-
-    pub(crate) fn address(&self) -> &str {
-        &self.address
     }
 
     pub(crate) async fn execute(&self, request: &Execute) -> Result<Reply> {
@@ -153,6 +145,26 @@ impl Client {
             why: why.to_string(),
         }
         .into()
+    }
+}
+
+/// Where an instance is reached: the ports that its container publishes, by what they are for.
+pub(crate) fn endpoints(record: &Record, bind: IpAddr) -> BTreeMap<&'static str, String> {
+    let at = |port| SocketAddr::new(reached(bind), port);
+    let ports = record.ports;
+    BTreeMap::from([
+        ("kernel", format!("http://{}", at(ports.kernel))),
+        ("mcp", format!("http://{}", at(ports.mcp))),
+        ("vnc", at(ports.vnc).to_string()),
+    ])
+}
+
+/// An address that connects to what is bound to `bind`.
+fn reached(bind: IpAddr) -> IpAddr {
+    match bind {
+        IpAddr::V4(v4) if v4.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(v6) if v6.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        chosen => chosen,
     }
 }
 

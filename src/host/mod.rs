@@ -3,9 +3,11 @@
 pub(crate) mod build;
 pub(crate) mod client;
 pub(crate) mod folders;
+pub(crate) mod health;
 pub(crate) mod instance;
 pub(crate) mod ports;
 pub(crate) mod project;
 pub(crate) mod provision;
+pub(crate) mod raise;
 pub(crate) mod specification;
 pub(crate) mod trust;

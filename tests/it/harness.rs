@@ -174,6 +174,26 @@ impl From<Output> for Ran {
     }
 }
 
+/// Runs the command on a terminal of its own, where a person types `answer`; what it shows is all
+/// on stdout.
+pub(crate) fn on_terminal(command: &Command, answer: &str) -> Ran {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let quoted = |word: &OsStr| format!("'{}'", word.to_str().unwrap().replace('\'', r"'\''"));
+    let line = words.map(quoted).collect::<Vec<_>>().join(" ");
+    let mut terminal = Command::new("/usr/bin/script");
+    terminal.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+    terminal.envs(command.get_envs().filter_map(|(k, v)| Some((k, v?))));
+    terminal.envs([("SHELL", "/bin/sh")]);
+    if let Some(folder) = command.get_current_dir() {
+        terminal.current_dir(folder);
+    }
+    terminal.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = terminal.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(format!("{answer}\n").as_bytes()).unwrap();
+    Ran::from(child.wait_with_output().unwrap())
+}
+
 /// A running command whose stderr is followed line by line.
 #[derive(Debug)]
 pub(crate) struct Followed {

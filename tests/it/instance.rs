@@ -1,6 +1,6 @@
 //! The life of an instance: up, restart, replace, down, and what it never touches.
 
-use crate::harness::{Engine, Home, Ran, shared};
+use crate::harness::{Engine, Followed, Home, Ran, on_terminal, shared};
 use crate::trials;
 use serde_json::json;
 use std::fs;
@@ -9,6 +9,7 @@ use std::thread;
 
 trials![
     a_second_up_changes_nothing,
+    status_tells_where_everything_is,
     the_container_has_no_more_rights_than_it_needs,
     the_engine_finds_it_healthy,
     files_survive_a_restart_and_the_loss_of_variables_is_told,
@@ -25,7 +26,6 @@ trials![
     two_ups_at_once_do_not_race,
     it_boots_without_any_network,
     running_code_may_finish_when_the_container_stops,
-    the_embedded_engine_runs_and_says_that_it_does_not_isolate,
 ];
 
 pub(crate) fn container_id(home: &Home) -> String {
@@ -43,6 +43,29 @@ fn a_second_up_changes_nothing() {
     let ran = home.ok(["up"]);
     assert!(ran.stdout.contains("is up to date"), "{ran:?}");
     assert_eq!(container_id(home), before);
+}
+
+fn status_tells_where_everything_is() {
+    let home = shared();
+    let status = home.json(["status"]);
+    let found = Engine
+        .get(&format!("/containers/{}/json", home.container()))
+        .json();
+    let published = |port: &str| {
+        let binding = &found["HostConfig"]["PortBindings"][port][0];
+        let text = |key: &str| binding[key].as_str().unwrap().to_owned();
+        format!("{}:{}", text("HostIp"), text("HostPort"))
+    };
+    let expected = json!({
+        "kernel": format!("http://{}", published("8080/tcp")),
+        "mcp": format!("http://{}", published("8765/tcp")),
+        "vnc": published("5900/tcp"),
+    });
+    assert_eq!(status["endpoints"], expected);
+    assert_eq!(
+        (&status["state"], &status["healthy"], &status["engine"]),
+        (&json!("running"), &json!(true), &json!("docker"))
+    );
 }
 
 fn the_container_has_no_more_rights_than_it_needs() {
@@ -387,31 +410,7 @@ fn on_a_terminal_a_person_is_asked_and_no_means_no() {
     let home = Home::new("it-asked");
     home.up();
     for (answer, code, state) in [("n", 1, "running"), ("y", 0, "gone")] {
-        let asked = home.command(["down", "--purge"]);
-        let words: Vec<_> = std::iter::once(asked.get_program())
-            .chain(asked.get_args())
-            .collect();
-        let line = words
-            .iter()
-            .map(|w| w.to_string_lossy())
-            .collect::<Vec<_>>()
-            .join(" ");
-        // `script` gives it a terminal.
-        let mut terminal = std::process::Command::new("script");
-        terminal.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
-        terminal
-            .envs(asked.get_envs().filter_map(|(k, v)| Some((k, v?))))
-            .current_dir(&home.project);
-        terminal
-            .stdin(std::process::Stdio::piped())
-            .stdout(std::process::Stdio::piped());
-        let mut child = terminal.spawn().unwrap();
-        std::io::Write::write_all(
-            &mut child.stdin.take().unwrap(),
-            format!("{answer}\n").as_bytes(),
-        )
-        .unwrap();
-        let ran = Ran::from(child.wait_with_output().unwrap());
+        let ran = on_terminal(&home.command(["down", "--purge"]), answer);
         assert_eq!(ran.code, code, "{answer}: {ran:?}");
         assert!(
             ran.stdout.contains("Forget the state of `it-asked`"),
@@ -423,20 +422,16 @@ fn on_a_terminal_a_person_is_asked_and_no_means_no() {
 
 fn two_ups_at_once_do_not_race() {
     let home = Home::new("it-race");
-    let mut first = home
-        .command(["up", "--yes", "--auto-ports"])
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    let lock = home.state().join("lock");
-    while !lock.exists() {
-        thread::yield_now();
+    let ups: Vec<_> = (0..2)
+        .map(|_| Followed::start(home.command(["up", "--yes", "--auto-ports"])))
+        .collect();
+    let ended: Vec<_> = ups.into_iter().map(Followed::end).collect();
+    assert!(ended.iter().any(|(code, _)| *code == 0), "{ended:?}");
+    for (code, seen) in &ended {
+        let told = *code == 4 && seen.concat().contains("another osctl is working");
+        // One that came when the other had finished finds nothing to do.
+        assert!(told || *code == 0, "{ended:?}");
     }
-    let second = home.run(["up", "--yes", "--auto-ports"]);
-    assert!(first.wait().unwrap().success());
-    let told = second.code == 4 && second.stderr.contains("another osctl is working");
-    assert!(told || second.code == 0, "{second:?}");
     assert_eq!(home.api().exec("1")["status"], "completed");
     home.down();
 }
@@ -495,35 +490,4 @@ fn running_code_may_finish_when_the_container_stops() {
         fs::read_to_string(home.files().join("finished")).unwrap(),
         "yes"
     );
-}
-
-fn the_embedded_engine_runs_and_says_that_it_does_not_isolate() {
-    let home = Home::new("it-embedded");
-    let ran = home.ok(["up", "--yes", "--auto-ports", "--engine", "embedded"]);
-    assert!(ran.stderr.contains("no isolation"), "{ran:?}");
-    home.ok(["exec", "x = 41"]);
-    assert_eq!(home.ok(["exec", "x + 1"]).stdout, "42\n");
-    let status = home.json(["status"]);
-    assert_eq!(
-        (status["engine"].as_str(), status["healthy"].as_bool()),
-        (Some("embedded"), Some(true))
-    );
-    assert!(
-        status["warnings"][0]
-            .as_str()
-            .unwrap()
-            .contains("no isolation"),
-        "{status}"
-    );
-    assert_eq!(
-        home.api().exec("import os; os._exit(3)")["error"]["type"],
-        "KernelDied"
-    );
-    assert_eq!(home.api().exec("1")["kernel"]["state"], "lost");
-    home.ok(["restart"]);
-    assert_eq!(home.api().exec("'x' in globals()")["result"], "False");
-    assert!(home.ok(["logs"]).stdout.contains("kernel is ready"));
-    assert!(home.ok(["up"]).stdout.contains("is up to date"));
-    home.down();
-    assert!(!home.state().exists());
 }

@@ -7,12 +7,14 @@ mod api;
 mod body;
 mod cli;
 mod completions;
+mod embedded;
 mod faults;
 mod harness;
 mod hostile;
 mod instance;
 mod laws;
 mod load;
+mod provision;
 mod python;
 mod second_engine;
 
@@ -46,7 +48,9 @@ fn main() -> ExitCode {
         load::trials(),
         python::trials(),
         instance::trials(),
+        embedded::trials(),
         body::trials(),
+        provision::trials(),
         faults::trials(),
     ];
     let apart = apart.into_iter().flatten().collect();

@@ -1,0 +1,37 @@
+//! The engine without Docker: plain processes, and no word that hides it.
+
+use crate::harness::Home;
+use crate::trials;
+
+trials![the_embedded_engine_runs_and_says_that_it_does_not_isolate];
+
+fn the_embedded_engine_runs_and_says_that_it_does_not_isolate() {
+    let home = Home::new("it-embedded");
+    let ran = home.ok(["up", "--yes", "--auto-ports", "--engine", "embedded"]);
+    assert!(ran.stderr.contains("no isolation"), "{ran:?}");
+    home.ok(["exec", "x = 41"]);
+    assert_eq!(home.ok(["exec", "x + 1"]).stdout, "42\n");
+    let status = home.json(["status"]);
+    assert_eq!(
+        (status["engine"].as_str(), status["healthy"].as_bool()),
+        (Some("embedded"), Some(true))
+    );
+    assert!(
+        status["warnings"][0]
+            .as_str()
+            .unwrap()
+            .contains("no isolation"),
+        "{status}"
+    );
+    assert_eq!(
+        home.api().exec("import os; os._exit(3)")["error"]["type"],
+        "KernelDied"
+    );
+    assert_eq!(home.api().exec("1")["kernel"]["state"], "lost");
+    home.ok(["restart"]);
+    assert_eq!(home.api().exec("'x' in globals()")["result"], "False");
+    assert!(home.ok(["logs"]).stdout.contains("kernel is ready"));
+    assert!(home.ok(["up"]).stdout.contains("is up to date"));
+    home.down();
+    assert!(!home.state().exists());
+}

@@ -1,0 +1,173 @@
+//! What `up` provides on a machine that lacks it, and how much of it a person's word ends.
+//!
+//! No test installs an engine on the machine it runs on; there, a package manager of the test's own
+//! stands in for apt, in a mount namespace where no engine can be seen. The base image is made by
+//! the real debootstrap.
+
+use crate::faults::{assert_told, ended};
+use crate::harness::{Followed, Home, on_terminal};
+use crate::second_engine::{Second, busybox, shell, until};
+use crate::trials;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+trials![
+    proxies_reach_the_build,
+    a_person_is_asked_before_an_engine_is_installed,
+    without_a_terminal_nothing_is_installed_and_the_flag_is_named,
+    ctrl_c_leaves_a_package_manager_to_finish,
+    ctrl_c_ends_a_base_image_in_the_making,
+];
+
+fn proxies_reach_the_build() {
+    let second = Second::start();
+    let lines = [
+        r#"RUN test "$http_proxy" = http://one.invalid:3128"#,
+        r#"RUN test "$HTTPS_PROXY" = http://two.invalid:3128"#,
+        // The services inside call each other.
+        r#"RUN test "$no_proxy" = inside.example,localhost,127.0.0.1,::1"#,
+    ];
+    let mut home = second.home("it-proxy", &lines.join("\n"));
+    let told = ended(&home, ["build"]);
+    assert_told(&told, 4, &["could not be built", "http_proxy"]);
+    for (name, value) in [
+        ("HTTP_PROXY", "http://one.invalid:3128"),
+        ("https_proxy", "http://two.invalid:3128"),
+        ("NO_PROXY", "inside.example"),
+    ] {
+        home.env.insert(name.into(), value.into());
+    }
+    home.ok(["build"]);
+}
+
+/// A machine that has no engine, and an `apt-get` whose story the test tells.
+#[derive(Debug)]
+struct Bare {
+    home: Home,
+    tools: PathBuf,
+}
+
+impl Bare {
+    fn new(name: &str, apt: &str) -> Self {
+        let mut home = Home::new(name);
+        let tools = home.folder.join("tools");
+        fs::create_dir_all(&tools).unwrap();
+        let program = tools.join("apt-get");
+        let log = tools.join("asked");
+        let text = format!("#!/bin/sh\necho \"$*\" >> {}\n{apt}\n", log.display());
+        fs::write(&program, text).unwrap();
+        fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        home.env.insert("PATH".into(), tools.display().to_string());
+        Self { home, tools }
+    }
+
+    /// The command where `/run`, and so the engine's socket, is empty.
+    fn command(&self, args: &[&str]) -> Command {
+        let inner = self.home.command(args);
+        let mut command = Command::new("/usr/bin/unshare");
+        let script = r#"/bin/mount -t tmpfs tmpfs /run && exec "$@""#;
+        command.args(["--mount", "/bin/sh", "-c", script, "sh"]);
+        command.arg(inner.get_program()).args(inner.get_args());
+        for (name, value) in inner.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command
+            .env_remove("DOCKER_HOST")
+            .current_dir(&self.home.project);
+        command
+    }
+
+    /// What the package manager was asked for.
+    fn asked(&self) -> String {
+        fs::read_to_string(self.tools.join("asked")).unwrap_or_default()
+    }
+}
+
+fn a_person_is_asked_before_an_engine_is_installed() {
+    let bare = Bare::new("it-ask", "echo 'E: no network' >&2; exit 100");
+    let no = on_terminal(&bare.command(&["up"]), "n");
+    assert!(
+        no.stdout
+            .contains("Install Docker from the distribution's packages?"),
+        "{no:?}"
+    );
+    assert!(no.stdout.contains("up --yes"), "{no:?}");
+    assert_eq!((no.code, bare.asked().as_str()), (4, ""), "{no:?}");
+    let yes = on_terminal(&bare.command(&["up"]), "y");
+    assert!(yes.stdout.contains("E: no network"), "{yes:?}");
+    assert_eq!(
+        (yes.code, bare.asked().as_str()),
+        (4, "update -q\n"),
+        "{yes:?}"
+    );
+}
+
+fn without_a_terminal_nothing_is_installed_and_the_flag_is_named() {
+    let bare = Bare::new("it-bare", "exit 0");
+    let (code, seen) = Followed::start(bare.command(&["up"])).end();
+    assert_told(
+        &(code, seen.concat()),
+        4,
+        &["`osctl up --yes` installs Docker"],
+    );
+    assert_eq!(bare.asked(), "");
+}
+
+fn ctrl_c_leaves_a_package_manager_to_finish() {
+    let bare = Bare::new(
+        "it-apt",
+        "cd ${0%/*}; echo unpacking; read word < fifo; echo $word > finished",
+    );
+    let fifo = bare.tools.join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut up = Followed::start(bare.command(&["-v", "up", "--yes"]));
+    assert!(up.wait_for("unpacking"), "{:?}", up.seen);
+    up.signal("INT");
+    let (code, seen) = up.end();
+    assert_told(&(code, seen.concat()), 5, &["interrupted"]);
+    // It still waits, as the end of its story shows.
+    fs::write(&fifo, "done\n").unwrap();
+    until("the package manager's end", || {
+        fs::read_to_string(bare.tools.join("finished")).is_ok_and(|text| text == "done\n")
+    });
+}
+
+fn ctrl_c_ends_a_base_image_in_the_making() {
+    if which::which("debootstrap").is_err() {
+        shell(
+            "apt-get -q update; apt-get -q install -y --no-install-recommends debootstrap debian-archive-keyring",
+            Path::new("/"),
+        );
+    }
+    let second = Second::start();
+    let home = second.home("it-base", "");
+    home.write_config(&format!("companion: {}\n", busybox().display()));
+    let mut up = Followed::start(home.command(["-v", "up", "--yes"]));
+    assert!(up.wait_for("Retrieving"), "{:?}", up.seen);
+    let temporary = home.folder.display().to_string();
+    assert!(is_named_by_a_process(&temporary));
+    up.signal("INT");
+    let (code, seen) = up.end();
+    assert_told(&(code, seen.concat()), 5, &["interrupted"]);
+    until("debootstrap's end", || !is_named_by_a_process(&temporary));
+    let roots = shell_output(&format!("find {temporary} -name 'base-*'"));
+    assert_eq!(roots, "");
+}
+
+/// Whether a process, beside this one, has that text in its arguments.
+fn is_named_by_a_process(text: &str) -> bool {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    processes
+        .filter_map(|process| fs::read(process.path().join("cmdline")).ok())
+        .any(|line| String::from_utf8_lossy(&line).contains(text))
+}
+
+fn shell_output(script: &str) -> String {
+    let ran = Command::new("sh").args(["-ec", script]).output().unwrap();
+    String::from_utf8(ran.stdout).unwrap()
+}
