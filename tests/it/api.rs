@@ -1,9 +1,9 @@
 //! The companion's API, in the real container: what is promised to clients.
 
-use crate::harness::{Followed, Home, shared};
+use crate::commands::Followed;
+use crate::harness::shared;
 use crate::trials;
 use serde_json::{Value, json};
-use std::time::Instant;
 
 trials![
     state_is_kept_across_processes_of_the_command_line,
@@ -18,13 +18,6 @@ trials![
     what_can_not_be_read_is_said_in_words,
     a_body_over_the_limit_is_refused,
     a_wrong_method_and_an_unknown_path_are_told_apart,
-    a_busy_kernel_refuses_or_queues,
-    the_same_id_finds_the_run_again,
-    waiting_ends_and_the_code_goes_on,
-    a_timeout_interrupts_and_keeps_the_state,
-    a_run_is_interrupted_by_another_client,
-    a_queued_run_can_be_taken_back,
-    a_client_that_leaves_does_not_end_the_run,
     a_keep_alive_request_is_answered_in_one_packet,
     large_code_and_large_results_pass,
 ];
@@ -332,161 +325,6 @@ fn a_wrong_method_and_an_unknown_path_are_told_apart() {
             "{method} {path}"
         );
     }
-}
-
-/// Code that runs until `stop` is called, and is known to have begun.
-struct Held<'a> {
-    home: &'a Home,
-    name: String,
-}
-
-impl<'a> Held<'a> {
-    fn start(home: &'a Home, name: &str) -> Self {
-        let api = home.api();
-        let code = format!(
-            "import os, time\nwhile not os.path.exists('/root/host/{name}.off'): time.sleep(0.01)\n'{name} done'"
-        );
-        let taken = api.exec_with(json!({"code": code, "id": name, "wait": 0}));
-        assert_eq!(taken["status"], "running");
-        let held = Self {
-            home,
-            name: name.into(),
-        };
-        api.until("the start", |api| {
-            let run = api.get(&format!("/exec/{name}")).json();
-            run["execution_count"].is_u64().then_some(())
-        });
-        held
-    }
-
-    fn stop(self) -> Value {
-        std::fs::write(self.home.files().join(format!("{}.off", self.name)), "").unwrap();
-        self.home
-            .api()
-            .get(&format!("/exec/{}?wait=60", self.name))
-            .json()
-    }
-}
-
-fn a_busy_kernel_refuses_or_queues() {
-    let home = shared();
-    let api = home.api();
-    let held = Held::start(home, "busy");
-    let refused = api.post("/exec", &json!({"code": "1"}));
-    assert_eq!(
-        (refused.error().0, refused.error().1.as_str()),
-        (429, "busy")
-    );
-    assert_eq!(refused.headers["retry-after"], "1");
-    assert_eq!(api.post("/reset", &json!({})).error().1, "busy");
-    let queued = api.exec_with(json!({"code": "'after'", "id": "busy-queued", "wait": 0}));
-    assert_eq!(queued["status"], "running");
-    assert_eq!(held.stop()["result"], "'busy done'");
-    assert_eq!(
-        api.get("/exec/busy-queued?wait=60").json()["result"],
-        "'after'"
-    );
-}
-
-fn the_same_id_finds_the_run_again() {
-    let api = shared().api();
-    let request = json!({"code": "import random; random.random()", "id": "same-id"});
-    let first = api.exec_with(request.clone());
-    let again = api.exec_with(request);
-    assert_eq!(
-        (&first["result"], &first["execution_count"]),
-        (&again["result"], &again["execution_count"])
-    );
-    let other = api.post("/exec", &json!({"code": "2", "id": "same-id"}));
-    assert_eq!(
-        (other.error().0, other.error().1.as_str()),
-        (409, "id_in_use")
-    );
-}
-
-fn waiting_ends_and_the_code_goes_on() {
-    let home = shared();
-    let held = Held::start(home, "waited");
-    let begin = Instant::now();
-    let reply = home.api().get("/exec/waited?wait=0.2").json();
-    assert_eq!(reply["status"], "running");
-    assert!(begin.elapsed().as_secs_f64() >= 0.2);
-    assert_eq!(held.stop()["status"], "completed");
-}
-
-fn a_timeout_interrupts_and_keeps_the_state() {
-    let api = shared().api();
-    api.exec("before_timeout = 7");
-    let reply = api
-        .exec_with(json!({"code": "import time\nprint('begun')\ntime.sleep(600)", "timeout": 0.3}));
-    assert_eq!(
-        (reply["status"].as_str(), reply["error"]["type"].as_str()),
-        (Some("interrupted"), Some("Timeout"))
-    );
-    assert_eq!(
-        (reply["kernel"]["state"].as_str(), reply["stdout"].as_str()),
-        (Some("kept"), Some("begun\n"))
-    );
-    assert!(
-        reply["error"]["message"]
-            .as_str()
-            .unwrap()
-            .contains("its state is kept")
-    );
-    assert_eq!(api.exec("before_timeout")["result"], "7");
-}
-
-fn a_run_is_interrupted_by_another_client() {
-    let home = shared();
-    let held = Held::start(home, "stopped");
-    let reply = home
-        .api()
-        .connect()
-        .send("DELETE", "/exec/stopped", &[], b"")
-        .json();
-    assert_eq!(
-        (reply["status"].as_str(), reply["kernel"]["state"].as_str()),
-        (Some("interrupted"), Some("kept"))
-    );
-    assert_eq!(held.stop()["status"], "interrupted");
-}
-
-fn a_queued_run_can_be_taken_back() {
-    let home = shared();
-    let api = home.api();
-    let held = Held::start(home, "holder");
-    api.exec_with(json!({"code": "taken_back = True", "id": "taken-back", "wait": 0}));
-    let reply = api
-        .connect()
-        .send("DELETE", "/exec/taken-back", &[], b"")
-        .json();
-    assert_eq!(
-        (reply["status"].as_str(), &reply["execution_count"]),
-        (Some("interrupted"), &Value::Null)
-    );
-    held.stop();
-    assert_eq!(api.exec("'taken_back' in globals()")["result"], "False");
-}
-
-fn a_client_that_leaves_does_not_end_the_run() {
-    let api = shared().api();
-    let mut connection = api.connect();
-    let body = json!({"code": "import time; time.sleep(0.3); left = 'done'; left", "id": "left-alone", "queue": true}).to_string();
-    let head = format!(
-        "POST /exec HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nContent-Length: {}\r\n\r\n{body}",
-        api.address,
-        api.token,
-        body.len()
-    );
-    connection.write_raw(head.as_bytes());
-    api.until("the run", |api| {
-        (api.get("/exec/left-alone").status == 200).then_some(())
-    });
-    drop(connection);
-    assert_eq!(
-        api.get("/exec/left-alone?wait=60").json()["result"],
-        "'done'"
-    );
 }
 
 fn a_keep_alive_request_is_answered_in_one_packet() {

@@ -1,6 +1,7 @@
 //! The command line where no instance is needed.
 
-use crate::harness::{Home, Ran};
+use crate::commands::Ran;
+use crate::harness::Home;
 use crate::trials;
 use std::fs;
 use std::process::Command;

@@ -1,6 +1,7 @@
 //! Completion scripts: those in `completions/` are what the binary prints, and they complete.
 
-use crate::harness::{Home, Ran};
+use crate::commands::Ran;
+use crate::harness::Home;
 use crate::trials;
 use std::fs;
 use std::path::Path;

@@ -4,7 +4,8 @@
 //! What harms an engine is done to one of its own: a second `dockerd` in namespaces of its own, on
 //! a disk of its own that is small. They end together, whatever happens: with the test's process.
 
-use crate::harness::{Engine, Followed, Home};
+use crate::commands::Followed;
+use crate::harness::{Engine, Home};
 use crate::second_engine::{Second, busybox, short_folder, until, write_body};
 use crate::trials;
 use nix::sys::signal::Signal;

@@ -1,6 +1,7 @@
 //! The life of an instance: up, restart, replace, down, and what it never touches.
 
-use crate::harness::{Engine, Followed, Home, Ran, on_terminal, shared};
+use crate::commands::{Followed, Ran, on_terminal};
+use crate::harness::{Engine, Home, shared};
 use crate::trials;
 use serde_json::json;
 use std::fs;

@@ -6,6 +6,7 @@
 mod api;
 mod body;
 mod cli;
+mod commands;
 mod completions;
 mod embedded;
 mod faults;
@@ -16,6 +17,7 @@ mod laws;
 mod load;
 mod provision;
 mod python;
+mod runs;
 mod second_engine;
 
 use libtest_mimic::{Arguments, Trial};
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         cli::trials(),
         completions::trials(),
         api::trials(),
+        runs::trials(),
     ]
     .into_iter()
     .flatten()

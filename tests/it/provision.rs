@@ -4,8 +4,9 @@
 //! stands in for apt, in a mount namespace where no engine can be seen. The base image is made by
 //! the real debootstrap.
 
+use crate::commands::{Followed, on_terminal};
 use crate::faults::{assert_told, ended};
-use crate::harness::{Followed, Home, on_terminal};
+use crate::harness::Home;
 use crate::second_engine::{Second, busybox, shell, until};
 use crate::trials;
 use std::fs;
