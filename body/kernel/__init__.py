@@ -2,7 +2,9 @@
 
 ```text
 main     puts the parts together      serve    one request after another
-wire     frames on the Unix socket    pipes    fds 1 and 2, and their kept ends
+template kernels by fork              offspring  the forks it takes
+frame    length and JSON              wire     frames on the Unix socket
+pipes    fds 1 and 2, and their kept ends
 streams  sys.stdout and sys.stderr    turns    keeps streams and frames in order
 shell    IPython without ZMQ          cell     one execute, from started to done
 display  results and displays         errors   exceptions as plain text

@@ -1,9 +1,14 @@
-"""Puts the parts together, in the order in which they depend on each other."""
+"""Puts the parts together, in the order in which they depend on each other.
+
+What is the same in every kernel is prepared first, and once for all kernels of a template; what
+belongs to one process (pipes, signals, sockets, the session's name) is made after the fork.
+"""
 
 from __future__ import annotations
 
 import argparse
 import faulthandler
+import gc
 import os
 import platform
 import sys
@@ -22,24 +27,47 @@ from .refusals import refuse_input
 from .serve import serve, state
 from .shell import Shell
 from .streams import Streams
+from .template import Order, Template
 from .turns import Turns
 from .wire import Wire
 
 
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="kernel", description="osctl's Python kernel")
-    parser.add_argument("--fd", type=int, required=True, help="a listening Unix socket")
+    parser.add_argument("--fd", type=int, required=True, help="a Unix socket")
     parser.add_argument("--session", default="default", help="the session's name")
+    parser.add_argument(
+        "--template",
+        action="store_true",
+        help="fork kernels on request: the socket is connected, not listening",
+    )
     args = parser.parse_args(argv)
 
     depend_on_parent()
-    listener = keep(args.fd)
+    given = keep(args.fd)
     if args.fd == 0:  # it travels as standard input, where code shall find nothing
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.set_inheritable(0, True)
+    if not args.template:
+        return _serve(Order(args.session, plain=False, listener=given), _prepare())
+    gc.disable()  # until the fork: a collection leaves holes in pages that are to be shared
+    shell = _prepare()
+    order = Template(given).serve()
+    return 0 if order is None else _serve(order, shell)
+
+
+def _prepare() -> Shell:
+    sys.argv = [""]
+    sys.path.insert(0, "")
+    os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    refuse_input()
+    return Shell.start()
+
+
+def _serve(order: Order, shell: Shell) -> int:
     given = keep(os.dup(2))
     try:
-        parts = _assemble(listener, args.session)
+        parts = _assemble(order, shell)
     except BaseException:  # nobody reads the pipes yet: the companion's log must get this
         traceback.print_exc(file=os.fdopen(given, "w"))
         return 1
@@ -48,28 +76,24 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _assemble(listener: int, session: str) -> tuple[Wire, Cells, Shell, Loop, Family]:
+def _assemble(order: Order, shell: Shell) -> tuple[Wire, Cells, Shell, Loop, Family]:
     interrupts = Interrupts()
     interrupts.install()
     pipes = (Pipe.make(1), Pipe.make(2))
     turns = Turns(pipes)
     streams = Streams(pipes, turns)
     faulthandler.enable(pipes[1].write)
-    sys.argv = [""]
-    sys.path.insert(0, "")
-    os.environ["OSCTL_SESSION"] = session
-    os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-    refuse_input()
-    loop = Loop(interrupts)
-    shell = Shell.start(loop)
+    os.environ["OSCTL_SESSION"] = order.session
+    loop = shell.loop = Loop(interrupts)
 
     def hello() -> dict[str, Any]:
         words = {"type": "hello", "protocol": PROTOCOL, "body_version": BODY_VERSION}
         words |= {"pid": os.getpid(), "python": platform.python_version()}
         return words | state(shell)
 
-    wire = Wire(listener, turns, interrupts, hello, (pipes[0].read, pipes[1].read))
+    wire = Wire(order.listener, turns, interrupts, hello, (pipes[0].read, pipes[1].read))
     family = Family(wire, pipes, loop)
     cells = Cells(shell, wire, interrupts, streams, family)
-    packages.activate(os.environ.get("OSCTL_PACKAGES"))
+    if not order.plain:
+        packages.activate(os.environ.get("OSCTL_PACKAGES"))
     return wire, cells, shell, loop, family

@@ -12,8 +12,9 @@ _PR_SET_PDEATHSIG = 1
 _FIRST_TO_GO = "900"
 
 
-def depend_on_parent() -> None:
-    parent = os.getppid()
+def depend_on_parent(parent: int | None = None) -> None:
+    """With `parent` given, also one that has ended before this is called is noticed."""
+    parent = os.getppid() if parent is None else parent
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before it could be asked for
         raise SystemExit("the parent has ended")

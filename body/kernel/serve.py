@@ -8,9 +8,10 @@ from typing import Any
 from .cell import Cells
 from .encode import text_of
 from .fork import Family
+from .frame import Malformed
 from .loop import Loop
 from .shell import Shell
-from .wire import Malformed, Wire
+from .wire import Wire
 
 
 class Refused(Exception):

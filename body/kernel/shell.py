@@ -57,11 +57,10 @@ class Shell(InteractiveShell):
     _depth = 0
 
     @classmethod
-    def start(cls, loop: Loop) -> Shell:
+    def start(cls) -> Shell:
         module = ModuleType("__main__")
         cls.colors.default_value = "nocolor"
         shell = cls.instance(user_module=module, user_ns=module.__dict__)
-        shell.loop = loop
         shell.kept_names = {
             name: module.__dict__[name]
             for name in ("__doc__", "__loader__", "__package__", "__spec__")

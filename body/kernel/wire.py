@@ -1,4 +1,4 @@
-"""Frames between kernel and companion: u32 big-endian length, then one UTF-8 JSON object.
+"""Frames between kernel and companion.
 
 The kernel listens and serves one connection at a time. A frame that nobody is there to read is
 dropped: what a later connection needs stands in its hello.
@@ -6,42 +6,18 @@ dropped: what a later connection needs stands in its hello.
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import socket
-import struct
 import threading
 from collections.abc import Callable
-from typing import Any
 
-from .encode import encode
+from .frame import Frame, pack, take, unpack
 from .interrupt import Interrupts
 from .pipes import keep
 from .turns import Turns
 
-MAX_FRAME = 256 << 20
 _CHUNK = 1 << 16
-_LENGTH = struct.Struct(">I")
-
-Frame = dict[str, Any]
-
-
-class Malformed(Exception):
-    """A frame that is not a JSON object; the connection goes on."""
-
-
-def _frame_bytes(frame: Frame) -> bytes:
-    body = encode(frame)
-    if len(body) > MAX_FRAME:
-        notice = f"<an output of {len(body)} bytes, more than a frame may hold>"
-        keep_keys = {k: v for k, v in frame.items() if k not in ("data", "metadata", "error")}
-        if "error" in frame:
-            keep_keys["error"] = {"type": "OverflowError", "message": notice, "traceback": []}
-        else:
-            keep_keys |= {"data": {"text/plain": notice}, "metadata": {}}
-        body = encode(keep_keys)
-    return _LENGTH.pack(len(body)) + body
 
 
 class Wire:
@@ -74,7 +50,7 @@ class Wire:
         With `more` the frame travels together with the next one, which wakes the reader once
         instead of twice; printing sends it on, too.
         """
-        data = _frame_bytes(frame)
+        data = pack(frame)
         if ordered:
             self._turns.to_wire()
         with self._interrupts, self._lock:
@@ -122,13 +98,7 @@ class Wire:
                 with self._lock:
                     self._drop()
                 continue
-            try:
-                frame = json.loads(body)
-            except (ValueError, RecursionError) as error:
-                raise Malformed(f"not JSON: {error}") from None
-            if not isinstance(frame, dict):
-                raise Malformed("a frame is a JSON object")
-            return frame
+            return unpack(body)
 
     def abandon(self) -> None:
         """For forked children: the sockets are the parent's."""
@@ -142,22 +112,13 @@ class Wire:
         self._pid = -1
 
     def _next_frame(self, conn: socket.socket, idle: Callable[[int], None]) -> bytes:
-        self._fill(conn, 4, idle)
-        (size,) = _LENGTH.unpack_from(self._unread)
-        if size > MAX_FRAME:
-            raise EOFError("frame above the limit")
-        self._fill(conn, 4 + size, idle)
-        body = bytes(self._unread[4 : 4 + size])
-        del self._unread[: 4 + size]
-        return body
-
-    def _fill(self, conn: socket.socket, size: int, idle: Callable[[int], None]) -> None:
-        while len(self._unread) < size:
+        while (body := take(self._unread)) is None:
             idle(conn.fileno())
             chunk = conn.recv(_CHUNK)
             if not chunk:
                 raise EOFError
             self._unread += chunk
+        return body
 
     def _accept_waiting(self) -> socket.socket | None:
         watch = select.poll()
@@ -170,7 +131,7 @@ class Wire:
         conn.setblocking(True)
         self._unread.clear()
         try:
-            socket.send_fds(conn, [_frame_bytes(self._hello())], list(self._passed))
+            socket.send_fds(conn, [pack(self._hello())], list(self._passed))
         except OSError:
             conn.close()
             return None

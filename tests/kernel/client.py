@@ -15,8 +15,13 @@ from pathlib import Path
 from typing import Any
 
 KERNEL = Path(__file__).resolve().parents[2] / "body" / "kernel"
+COMMAND = [sys.executable, "-B", str(KERNEL)]
 Frame = dict[str, Any]
 LIMIT_S = 60
+
+
+def environment(more: dict[str, str] | None) -> dict[str, str]:
+    return {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(more or {})}
 
 
 class Gone(Exception):
@@ -71,22 +76,26 @@ class Kernel:
     """One kernel process, and the connection to it."""
 
     def __init__(self, env: dict[str, str] | None = None, cwd: str | None = None) -> None:
+        with self._listen() as listener:
+            fd = listener.fileno()
+            self.process = subprocess.Popen(
+                [*COMMAND, "--fd", str(fd), "--session", "test"],
+                pass_fds=[fd],
+                stdin=subprocess.DEVNULL,
+                env=environment(env),
+                cwd=cwd or self._folder.name,
+            )
+        self.connect()
+
+    def _listen(self) -> socket.socket:
         self._folder = tempfile.TemporaryDirectory()
         self.address = os.path.join(self._folder.name, "kernel.sock")
         self.number = 0
         self.conn: socket.socket | None = None
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(self.address)
-            listener.listen()
-            fd = listener.fileno()
-            self.process = subprocess.Popen(
-                [sys.executable, "-B", str(KERNEL), "--fd", str(fd), "--session", "test"],
-                pass_fds=[fd],
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})},
-                cwd=cwd or self._folder.name,
-            )
-        self.connect()
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(self.address)
+        listener.listen()
+        return listener
 
     @property
     def pid(self) -> int:
@@ -148,10 +157,10 @@ class Kernel:
         self.send(frame)
         return self.frame()
 
-    def begin(self, code: str) -> Run:
+    def begin(self, code: str, **options: Any) -> Run:
         self.number += 1
         self.id = f"run-{self.number}"
-        self.send({"type": "execute", "id": self.id, "code": code})
+        self.send({"type": "execute", "id": self.id, "code": code, **options})
         return Run()
 
     def drain(self, run: Run, fd: int) -> None:
@@ -194,8 +203,8 @@ class Kernel:
             if self.conn.fileno() in ready:
                 self._receive()
 
-    def run(self, code: str) -> Run:
-        return self.follow(self.begin(code))
+    def run(self, code: str, **options: Any) -> Run:
+        return self.follow(self.begin(code, **options))
 
     def interrupt(self) -> None:
         os.kill(self.pid, signal.SIGINT)
@@ -214,6 +223,62 @@ class Kernel:
         self.disconnect()
         self.process.kill()
         self.process.wait()
+        self._folder.cleanup()
+
+
+class Template:
+    """A process of which kernels are forked."""
+
+    def __init__(self, env: dict[str, str] | None = None) -> None:
+        self.conn, theirs = socket.socketpair()
+        self.conn.settimeout(LIMIT_S)
+        self.process = subprocess.Popen(
+            [*COMMAND, "--template", "--fd", "0"], stdin=theirs, env=environment(env)
+        )
+        theirs.close()
+        self.ready = self.frame()
+
+    def send(self, frame: Frame, fds: list[int]) -> None:
+        body = json.dumps(frame).encode()
+        socket.send_fds(self.conn, [struct.pack(">I", len(body)) + body], fds)
+
+    def frame(self) -> Frame:
+        (size,) = struct.unpack(">I", self.conn.recv(4, socket.MSG_WAITALL))
+        return json.loads(self.conn.recv(size, socket.MSG_WAITALL))
+
+    def fork(self, session: str = "test", plain: bool = False) -> Forked:
+        return Forked(self, session, plain)
+
+    def close(self) -> None:
+        self.conn.close()
+        self.process.wait(LIMIT_S)
+
+
+class Forked(Kernel):
+    """A kernel that a template made, under a guard that does nothing."""
+
+    GUARD = ("sleep", "3600")
+
+    def __init__(self, template: Template, session: str, plain: bool) -> None:
+        self.channel, theirs = socket.socketpair()
+        self.said, stderr = os.pipe()
+        with self._listen() as listener, theirs:
+            request = {"type": "fork", "session": session, "plain": plain}
+            request["guard"] = list(self.GUARD)
+            template.send(request, [listener.fileno(), theirs.fileno(), stderr])
+            os.close(stderr)
+            self.answer = template.frame()
+        self.connect()
+
+    @property
+    def pid(self) -> int:
+        return self.answer["pid"]
+
+    def close(self) -> None:
+        self.disconnect()
+        os.kill(self.answer["guard"], signal.SIGKILL)
+        self.channel.close()
+        os.close(self.said)
         self._folder.cleanup()
 
 

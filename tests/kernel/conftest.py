@@ -1,4 +1,4 @@
-"""One kernel per test; `start` makes more, with an environment of their own."""
+"""One kernel per test; `start` and `template` make more, with an environment of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from client import Kernel
+from client import Kernel, Template
 
 
 @pytest.fixture
@@ -29,3 +29,16 @@ def start() -> Iterator[Callable[..., Kernel]]:
 @pytest.fixture
 def kernel(start: Callable[..., Kernel]) -> Kernel:
     return start()
+
+
+@pytest.fixture
+def template() -> Iterator[Callable[..., Template]]:
+    made: list[Template] = []
+
+    def make(**settings: object) -> Template:
+        made.append(Template(**settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
