@@ -2,82 +2,48 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from .errors import describe
-from .fork import Family, flush
-from .interrupt import Interrupts
 from .shell import Shell
-from .streams import Streams
+from .user_code import UserCode
 from .wire import Wire
 
 
 class Cells:
     """Runs one cell at a time, and tells the wire about it."""
 
-    def __init__(
-        self, shell: Shell, wire: Wire, interrupts: Interrupts, streams: Streams, family: Family
-    ) -> None:
+    def __init__(self, shell: Shell, wire: Wire, user_code: UserCode) -> None:
         self._shell = shell
         self._wire = wire
-        self._interrupts = interrupts
-        self._streams = streams
-        self._family = family
+        self._user_code = user_code
         self._id: str | None = None
         shell.displayhook.emit = shell.display_pub.emit = self._emit
 
-    def execute(self, id: str, code: str) -> None:
+    def execute(self, id: str, code: str, *, silent: bool, store_history: bool) -> None:
         self._id = id
-        number = self._shell.execution_count
-        error = self._run(code)
-        if self._family.is_child():
-            self._family.end_child(error)
+
+        def step() -> BaseException | None:
+            self._shell.failure = None
+            self._shell.run_cell(code, store_history=store_history, silent=silent)
+            return self._shell.failure
+
+        failure, error = self._user_code.run(step)
         try:
-            status = self._finish(error)
+            status = self._finish(failure if error is None else error)
         except BaseException as broken:  # whatever it was, the run must have an end
             status = "failed"
             self._emit("error", error=describe(broken))
         self._id = None
         self._shell.failure = None
-        done = {"type": "done", "id": id, "status": status, "execution_count": number}
-        self._wire.send(done | {"globals_count": self._shell.globals_count()})
+        done = {"type": "done", "id": id, "status": status}
+        self._wire.send(done | self._shell.counts())
 
     def _finish(self, error: BaseException | None) -> str:
-        self._streams.restore()
-        self._interrupts.install()
-        status, error = self._outcome(error)
+        status, error = self._user_code.settle(error)
         if error is not None:
             self._emit("error", error=describe(error))
         return status
-
-    def _run(self, code: str) -> BaseException | None:
-        """Runs user code; the only place where an interrupt strikes."""
-        try:
-            try:
-                self._interrupts.begin()
-                self._shell.failure = None
-                self._shell.run_cell(code, store_history=True)
-                flush()
-                return self._shell.failure
-            finally:
-                self._interrupts.end()
-        except BaseException as error:
-            self._interrupts.end()
-            return error
-
-    def _outcome(self, error: BaseException | None) -> tuple[str, BaseException | None]:
-        if error is None:
-            return "completed", None
-        kind = type(error)  # not isinstance: that asks the exception, which may raise
-        if issubclass(kind, SystemExit) and error.code in (None, 0):
-            return "completed", None
-        if self._interrupts.arrived:
-            if issubclass(kind, asyncio.CancelledError):
-                return "interrupted", KeyboardInterrupt().with_traceback(error.__traceback__)
-            if issubclass(kind, KeyboardInterrupt):
-                return "interrupted", error
-        return "failed", error
 
     def _emit(self, kind: str, **fields: Any) -> None:
         """An event of the running cell; between cells, of a task or thread, it has no id."""

@@ -23,6 +23,9 @@ class Results(DisplayHook):
     emit: Emit | None = None
     exec_result = None  # plain instead of observed: each cell sets it
     source = ""
+    silent = False
+    cached = True
+    """Whether the cell's values are kept; those of cells outside of the history are not."""
     sent = False
     """Whether the cell has had its one result; what follows, and nested cells', are displays."""
 
@@ -37,11 +40,12 @@ class Results(DisplayHook):
 
     def __call__(self, result: Any = None) -> None:
         self.check_for_underscore()
-        if result is None or self.quiet():
+        if result is None or self.silent or self.quiet():
             return
         bundle = format_plain(self.shell, result)
         data, metadata = (bundle, {}) if bundle else self.compute_format_data(result)
-        self.update_user_ns(result)
+        if self.cached:
+            self.update_user_ns(result)
         self.fill_exec_result(result)
         if data and self.emit is not None:
             self._send(data, metadata)

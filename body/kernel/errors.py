@@ -15,6 +15,7 @@ from .encode import text_of
 
 MAX_LINES = 400
 MAX_MESSAGE = 1 << 16
+_EXTENSIONS = os.path.join(os.path.dirname(__file__), "extensions", "")
 _INTERNAL = (
     os.path.dirname(__file__) + os.sep,
     os.path.dirname(IPython.__file__) + os.sep,
@@ -62,13 +63,19 @@ def _traceback(error: BaseException) -> list[str]:
     return lines
 
 
+def _is_users(filename: str) -> bool:
+    if filename.startswith(_EXTENSIONS):
+        return not filename.endswith(f"{os.sep}__init__.py")
+    return not filename.startswith(_INTERNAL)
+
+
 def _keep_user_frames(told: TracebackException | None, seen: set[int]) -> None:
     if told is None or id(told) in seen:
         return
     seen.add(id(told))
     frames = list(told.stack or ())
     first = next((i for i, frame in enumerate(frames) if frame.filename.startswith("<cell ")), 0)
-    kept = [frame for frame in frames[first:] if not frame.filename.startswith(_INTERNAL)]
+    kept = [frame for frame in frames[first:] if _is_users(frame.filename)]
     told.stack = StackSummary.from_list(kept) if kept else None  # type: ignore[assignment]
     _keep_user_frames(told.__cause__, seen)
     _keep_user_frames(told.__context__, seen)

@@ -59,6 +59,12 @@ class History(HistoryManager):
         self._iii, self._ii, self._i, self._i00 = self._ii, self._i, self._i00, raw
         self.shell.user_ns.update(_i=self._i, _ii=self._ii, _iii=self._iii)
 
+    def last(self, n: int) -> list[tuple[int, str]]:
+        """Number and source of the last `n` cells, as far as they are kept."""
+        raw = self.input_hist_raw
+        numbers = range(max(1, len(raw) - n), len(raw))
+        return [(number, raw[number]) for number in numbers if raw[number]]
+
     def reset(self, new_session: bool = True) -> None:
         self.output_hist.clear()
         self.output_hist_reprs.clear()

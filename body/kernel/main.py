@@ -23,12 +23,14 @@ from .interrupt import Interrupts
 from .loop import Loop
 from .parent import depend_on_parent
 from .pipes import Pipe, keep
+from .questions import Questions
 from .refusals import refuse_input
-from .serve import serve, state
+from .serve import serve
 from .shell import Shell
 from .streams import Streams
 from .template import Order, Template
 from .turns import Turns
+from .user_code import UserCode
 from .wire import Wire
 
 
@@ -76,7 +78,7 @@ def _serve(order: Order, shell: Shell) -> int:
     return 0
 
 
-def _assemble(order: Order, shell: Shell) -> tuple[Wire, Cells, Shell, Loop, Family]:
+def _assemble(order: Order, shell: Shell) -> tuple[Wire, Cells, Questions, Loop, Family]:
     interrupts = Interrupts()
     interrupts.install()
     pipes = (Pipe.make(1), Pipe.make(2))
@@ -89,11 +91,13 @@ def _assemble(order: Order, shell: Shell) -> tuple[Wire, Cells, Shell, Loop, Fam
     def hello() -> dict[str, Any]:
         words = {"type": "hello", "protocol": PROTOCOL, "body_version": BODY_VERSION}
         words |= {"pid": os.getpid(), "python": platform.python_version()}
-        return words | state(shell)
+        return words | shell.counts()
 
     wire = Wire(order.listener, turns, interrupts, hello, (pipes[0].read, pipes[1].read))
     family = Family(wire, pipes, loop)
-    cells = Cells(shell, wire, interrupts, streams, family)
+    user_code = UserCode(interrupts, streams, family)
+    cells = Cells(shell, wire, user_code)
+    questions = Questions(shell, wire, user_code)
     if not order.plain:
         packages.activate(os.environ.get("OSCTL_PACKAGES"))
-    return wire, cells, shell, loop, family
+    return wire, cells, questions, loop, family

@@ -7,18 +7,15 @@ from typing import Any
 
 from .cell import Cells
 from .encode import text_of
+from .fields import Refused, flag, text
 from .fork import Family
-from .frame import Malformed
+from .frame import Frame, Malformed
 from .loop import Loop
-from .shell import Shell
+from .questions import Questions
 from .wire import Wire
 
 
-class Refused(Exception):
-    """A request that is not understood; says what is wrong with it."""
-
-
-def serve(wire: Wire, cells: Cells, shell: Shell, loop: Loop, family: Family) -> None:
+def serve(wire: Wire, cells: Cells, questions: Questions, loop: Loop, family: Family) -> None:
     """Returns when the listening socket is gone."""
     while True:
         id: Any = None
@@ -30,7 +27,7 @@ def serve(wire: Wire, cells: Cells, shell: Shell, loop: Loop, family: Family) ->
             if family.is_child():
                 family.end_child(None)
             id = request.get("id")
-            _answer(request, wire, cells, shell)
+            _answer(request, cells, questions)
         except (Malformed, Refused) as error:
             shown = id if isinstance(id, str) else None
             refusal = {"type": type(error).__name__, "message": str(error)}
@@ -40,29 +37,17 @@ def serve(wire: Wire, cells: Cells, shell: Shell, loop: Loop, family: Family) ->
             wire.send({"type": "refused", "id": id, "error": failed})
 
 
-def state(shell: Shell) -> dict[str, int]:
-    return {
-        "execution_count": shell.execution_count - 1,
-        "globals_count": shell.globals_count(),
-    }
-
-
-def _answer(request: dict[str, Any], wire: Wire, cells: Cells, shell: Shell) -> None:
-    id = _text(request, "id")
-    match _text(request, "type"):
-        case "execute":
-            cells.execute(id, _text(request, "code"))
-        case "reset":
-            shell.clear()
-            wire.send({"type": "reply", "id": id, **state(shell)})
-        case "probe":
-            wire.send({"type": "reply", "id": id, "pid": os.getpid(), **state(shell)})
-        case other:
-            raise Refused(f"unknown type `{other}`")
-
-
-def _text(request: dict[str, Any], field: str) -> str:
-    value = request.get(field)
-    if not isinstance(value, str):
-        raise Refused(f"`{field}` must be a string")
-    return value
+def _answer(request: Frame, cells: Cells, questions: Questions) -> None:
+    kind = text(request, "type")
+    if kind == "adopt":  # a spare kernel gets its name
+        os.environ["OSCTL_SESSION"] = text(request, "session")
+        return
+    id = text(request, "id")
+    if kind == "execute":
+        silent = flag(request, "silent", False)
+        store_history = flag(request, "store_history", True) and not silent
+        cells.execute(id, text(request, "code"), silent=silent, store_history=store_history)
+    elif kind == "probe":  # is answered whatever state the user's code has left
+        questions.probe(id)
+    else:
+        questions.answer(kind, id, request)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
+from collections.abc import Awaitable, Mapping
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -47,6 +48,10 @@ class Shell(InteractiveShell):
     compiler_class = Sources
 
     failure: BaseException | None = None
+    kept_names: Mapping[str, Any] = dict.fromkeys(
+        ("__doc__", "__loader__", "__package__", "__spec__")
+    )
+    """What is in an empty namespace, beside IPython's own."""
     loop: Loop
 
     # IPython observes these, which nobody here does, and each cell sets them.
@@ -61,10 +66,6 @@ class Shell(InteractiveShell):
         module = ModuleType("__main__")
         cls.colors.default_value = "nocolor"
         shell = cls.instance(user_module=module, user_ns=module.__dict__)
-        shell.kept_names = {
-            name: module.__dict__[name]
-            for name in ("__doc__", "__loader__", "__package__", "__spec__")
-        }
         shell.own_transformers = count_transformers(shell)
         shell.own_names = {*shell.user_ns, *_OURS}
         return shell
@@ -114,6 +115,8 @@ class Shell(InteractiveShell):
         hook = self.displayhook
         outer, nested = hook.source, self._depth > 0
         hook.source, hook.sent = raw_cell, nested
+        if not nested:
+            hook.silent, hook.cached = silent, store_history
         self._depth += 1
         try:
             self.events.trigger("pre_execute")
@@ -162,6 +165,22 @@ class Shell(InteractiveShell):
                     exec(code, self.user_global_ns, self.user_ns)
         except BaseException as error:  # raised through the loop it would end it
             result.error_in_exec = self.failure = error
+
+    def wait_for(self, awaitable: Awaitable[Any]) -> Any:
+        """What it gives, run in the loop as a cell is."""
+        value = error = None
+
+        async def wait() -> None:
+            nonlocal value, error
+            try:
+                value = await awaitable
+            except BaseException as raised:  # raised through the loop it would end it
+                error = raised
+
+        self.loop.run(wait())
+        if error is not None:
+            raise error
+        return value
 
     def _parse(self, raw_cell: str, number: int) -> tuple[str, ast.Module, str]:
         """The Python that a cell means, parsed, and the name its lines are kept under."""
@@ -215,13 +234,28 @@ class Shell(InteractiveShell):
 
     # The namespace.
 
-    def globals_count(self) -> int:
-        """How many names the user has made."""
-        return len(self.user_ns.keys() - self.own_names - self.displayhook.names)
+    def user_names(self) -> set[str]:
+        """The names that the user has made."""
+        return self.user_ns.keys() - self.own_names - self.displayhook.names
+
+    def counts(self) -> dict[str, int]:
+        """What hello, replies and the ends of cells tell about the state."""
+        return {
+            "execution_count": self.execution_count - 1,
+            "globals_count": len(self.user_names()),
+        }
 
     def clear(self) -> None:
         """Forgets the user's names; cells go on being numbered from where they were."""
-        self.reset(new_session=False)
+        try:
+            self.reset(new_session=False)
+        except KeyboardInterrupt:  # in a finalizer: half a namespace would be no good
+            self.reset(new_session=False)
+            raise
+        finally:
+            self.last_execution_result = None
+            self.failure = None
+
+    def init_user_ns(self) -> None:
+        super().init_user_ns()
         self.user_ns.update(self.kept_names)
-        self.last_execution_result = None
-        self.failure = None

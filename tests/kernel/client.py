@@ -209,8 +209,19 @@ class Kernel:
     def interrupt(self) -> None:
         os.kill(self.pid, signal.SIGINT)
 
+    def request(self, kind: str, **fields: Any) -> Frame:
+        """The reply to a request; what it printed stays in the pipes."""
+        reply = self.ask({"type": kind, "id": kind, **fields})
+        assert (reply["type"], reply["id"]) == ("reply", kind), reply
+        return reply
+
+    def value(self, kind: str, **fields: Any) -> Any:
+        reply = self.request(kind, **fields)
+        assert reply["error"] is None, reply["error"]
+        return reply["value"]
+
     def probe(self) -> Frame:
-        return self.ask({"type": "probe", "id": "probe"})
+        return self.value("probe")
 
     def probe_until_reply(self) -> Frame:
         """As `probe`, past frames of a run that an earlier connection began."""

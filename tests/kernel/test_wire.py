@@ -33,7 +33,8 @@ def test_malformed_requests_are_refused_and_the_kernel_goes_on(kernel):
     ):
         answer = kernel.ask(frame)
         assert (answer["type"], answer["id"]) == ("refused", "x")
-    assert kernel.ask({"type": "probe", "id": None})["id"] is None
+    answer = kernel.ask({"type": "probe", "id": None})
+    assert (answer["type"], answer["id"]) == ("refused", None)
     assert kernel.run("1+1").result == "2"
 
 

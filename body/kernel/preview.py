@@ -1,0 +1,128 @@
+"""An object in one line of at most 120 characters, without asking for a repr that is long.
+
+A repr of ten million items takes seconds, so containers, dataclasses and arrays are shown from
+here, as far as there is room; only what remains is asked for its own repr.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+ROOM = 120
+_MAX_DEPTH = 4
+_MANY = 100
+_SMALL = 16
+_BRACKETS = {
+    list: ("[", "]"),
+    tuple: ("(", ")"),
+    set: ("{", "}"),
+    frozenset: ("frozenset({", "})"),
+    deque: ("deque([", "])"),
+    dict: ("{", "}"),
+}
+
+
+def preview(value: Any) -> str:
+    """Raises nothing but KeyboardInterrupt."""
+    try:
+        shown = _shown(value, ROOM, 0)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        shown = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    return _cut(" ".join(shown.split()), ROOM)
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: room - 1] + "…"
+
+
+def _shown(value: Any, room: int, depth: int) -> str:
+    kind = type(value)
+    for base, brackets in _BRACKETS.items():
+        if issubclass(kind, base):
+            return _container(value, base, brackets, room, depth)
+    if issubclass(kind, (str, bytes, bytearray)):
+        part = value[: room + 1]
+        return repr(part) if len(part) == len(value) else repr(part)[:-1] + "…"
+    if kind is int and value.bit_length() > 4 * room:
+        return f"<int of {value.bit_length()} bits>"
+    if _is_array(kind):
+        return _array(value)
+    if _is_plain_dataclass(kind):
+        return _dataclass(value, room, depth)
+    if hasattr(kind, "__len__") and not isinstance(value, type):
+        size = len(value)
+        if size > _MANY:
+            return f"<{kind.__name__} of {size} items>"
+    return repr(value)
+
+
+def _container(value: Any, base: type, brackets: tuple[str, str], room: int, depth: int) -> str:
+    opening, closing = brackets
+    size = base.__len__(value)
+    if type(value) is not base:
+        opening, closing = f"{type(value).__name__}({opening}", f"{closing})"
+    elif base in (set, frozenset) and not size:
+        opening, closing = f"{base.__name__}(", ")"
+    elif base is tuple and size == 1:
+        closing = ",)"
+    if depth >= _MAX_DEPTH and size:
+        return f"{opening}…{closing}"
+    pairs = dict.items(value) if base is dict else ((item,) for item in base.__iter__(value))
+    whole, text = _joined(pairs, room - len(opening) - len(closing), depth)
+    return f"{opening}{text}{closing}" if whole else f"{opening}{text}, …{closing} {size} items"
+
+
+def _joined(entries: Any, room: int, depth: int) -> tuple[bool, str]:
+    """As many entries as there is room for; whether those are all."""
+    parts: list[str] = []
+    entries = iter(entries)
+    for entry in itertools.islice(entries, room):
+        if room <= 0:
+            return False, ", ".join(parts)
+        part = ": ".join(_shown(each, room, depth + 1) for each in entry)
+        parts.append(part)
+        room -= len(part) + 2
+    return not _more(entries), ", ".join(parts)
+
+
+def _more(entries: Iterator[Any]) -> bool:
+    return next(entries, entries) is not entries
+
+
+def _is_array(kind: type) -> bool:
+    return hasattr(kind, "shape") and (hasattr(kind, "dtype") or hasattr(kind, "dtypes"))
+
+
+def _array(value: Any) -> str:
+    shape = tuple(value.shape)
+    if shape == () or ("dtypes" not in dir(type(value)) and value.size <= _SMALL):
+        return repr(value)
+    of = getattr(value, "dtype", None)
+    suffix = "" if of is None else f" of {of}"
+    return f"<{type(value).__name__} {' × '.join(map(str, shape))}{suffix}>"
+
+
+def _is_plain_dataclass(kind: type) -> bool:
+    parameters = getattr(kind, "__dataclass_params__", None)
+    return parameters is not None and parameters.repr and "__repr__" in vars(kind)
+
+
+def _dataclass(value: Any, room: int, depth: int) -> str:
+    name = type(value).__name__
+    if depth >= _MAX_DEPTH:
+        return f"{name}(…)"
+    parts: list[str] = []
+    for field in type(value).__dataclass_fields__.values():
+        if room <= 0:
+            parts.append("…")
+            break
+        if field.repr:
+            part = f"{field.name}={_shown(getattr(value, field.name), room, depth + 1)}"
+            parts.append(part)
+            room -= len(part) + 2
+    return f"{name}({', '.join(parts)})"
