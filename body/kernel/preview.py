@@ -6,9 +6,8 @@ here, as far as there is room; only what remains is asked for its own repr.
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 ROOM = 120
@@ -72,26 +71,22 @@ def _container(value: Any, base: type, brackets: tuple[str, str], room: int, dep
         closing = ",)"
     if depth >= _MAX_DEPTH and size:
         return f"{opening}…{closing}"
-    pairs = dict.items(value) if base is dict else ((item,) for item in base.__iter__(value))
-    whole, text = _joined(pairs, room - len(opening) - len(closing), depth)
-    return f"{opening}{text}{closing}" if whole else f"{opening}{text}, …{closing} {size} items"
+    entries = dict.items(value) if base is dict else ((item,) for item in base.__iter__(value))
+    told = f" {size} items" if depth == 0 else ""
+    text, whole = _joined(entries, room - len(opening) - len(closing) - len(told) - 3, depth)
+    return f"{opening}{text}{closing}" + ("" if whole else told)
 
 
-def _joined(entries: Any, room: int, depth: int) -> tuple[bool, str]:
-    """As many entries as there is room for; whether those are all."""
+def _joined(entries: Iterable[Any], room: int, depth: int) -> tuple[str, bool]:
+    """As many entries as there is room for, and whether those are all."""
     parts: list[str] = []
-    entries = iter(entries)
-    for entry in itertools.islice(entries, room):
-        if room <= 0:
-            return False, ", ".join(parts)
-        part = ": ".join(_shown(each, room, depth + 1) for each in entry)
+    for entry in entries:
+        part = ": ".join(_shown(each, max(room, 1), depth + 1) for each in entry)
+        if len(part) > room:
+            return ", ".join([*parts, _cut(part, room) if room > _SMALL else "…"]), False
         parts.append(part)
         room -= len(part) + 2
-    return not _more(entries), ", ".join(parts)
-
-
-def _more(entries: Iterator[Any]) -> bool:
-    return next(entries, entries) is not entries
+    return ", ".join(parts), True
 
 
 def _is_array(kind: type) -> bool:

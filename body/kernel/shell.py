@@ -64,8 +64,7 @@ class Shell(InteractiveShell):
     @classmethod
     def start(cls) -> Shell:
         module = ModuleType("__main__")
-        cls.colors.default_value = "nocolor"
-        shell = cls.instance(user_module=module, user_ns=module.__dict__)
+        shell = cls.instance(user_module=module, user_ns=module.__dict__, colors="nocolor")
         shell.own_transformers = count_transformers(shell)
         shell.own_names = {*shell.user_ns, *_OURS}
         return shell

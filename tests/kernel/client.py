@@ -206,6 +206,10 @@ class Kernel:
     def run(self, code: str, **options: Any) -> Run:
         return self.follow(self.begin(code, **options))
 
+    def wait_for(self, text: str) -> None:
+        """Reads output until that text has come, outside of a cell."""
+        self.follow(Run(), until=text)
+
     def interrupt(self) -> None:
         os.kill(self.pid, signal.SIGINT)
 
