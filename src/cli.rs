@@ -1,12 +1,13 @@
 //! The command line as one type; no logic.
 
+use crate::command::candidates::instance_names;
 use crate::command::{
-    build, completions, config, doctor, down, exec, health, init, logs, ls, reaper, reset, restart,
-    status, up,
+    attach, build, completions, config, doctor, down, exec, health, init, interrupt, logs, ls,
+    reaper, reset, restart, runs, sessions, status, up,
 };
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
-use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
+use clap_complete::engine::ArgValueCandidates;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,7 +24,7 @@ use std::process::ExitCode;
 #[command(after_help = "Start with `osctl up`, then `osctl exec 'print(6*7)'`.")]
 pub(crate) struct Cli {
     /// Which instance, where there are several
-    #[arg(long, global = true, env = "OSCTL_INSTANCE", default_value = "default", value_name = "NAME", add = ArgValueCandidates::new(instances))]
+    #[arg(long, global = true, env = "OSCTL_INSTANCE", default_value = "default", value_name = "NAME", add = ArgValueCandidates::new(instance_names))]
     pub(crate) instance: String,
     /// The configuration file
     #[arg(long, global = true, env = "OSCTL_CONFIG", value_name = "FILE")]
@@ -79,6 +80,14 @@ pub(crate) enum Verb {
     Build(build::BuildArgs),
     /// Execute Python in the kernel, which keeps its state
     Exec(exec::ExecArgs),
+    /// Follow a run that was begun elsewhere
+    Attach(attach::AttachArgs),
+    /// List what was executed lately, and what is
+    Runs(runs::RunsArgs),
+    /// List, make and end further kernels
+    Sessions(sessions::SessionsArgs),
+    /// Stop what runs
+    Interrupt(interrupt::InterruptArgs),
     /// Clear the kernel's namespace
     Reset(reset::ResetArgs),
     /// Write the body into the project, to change it there
@@ -96,7 +105,7 @@ pub(crate) enum Verb {
     /// Ask the companion whether all is well; run by the engine
     #[command(hide = true)]
     Health(health::HealthArgs),
-    /// Run a command and end all its descendants with it
+    /// Guard a kernel and end all its descendants with it
     #[command(hide = true)]
     Reaper(reaper::ReaperArgs),
 }
@@ -104,7 +113,7 @@ pub(crate) enum Verb {
 impl Verb {
     /// Whether Ctrl-C means something of its own to it.
     pub(crate) fn owns_interrupts(&self) -> bool {
-        matches!(self, Self::Exec(_) | Self::Companion)
+        matches!(self, Self::Exec(_) | Self::Attach(_) | Self::Companion)
     }
 
     /// Whether threads of ours may run beside it.
@@ -134,13 +143,6 @@ pub(crate) fn refuse(error: &clap::Error) -> ExitCode {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
         _ => ExitCode::from(2),
     }
-}
-
-fn instances() -> Vec<CompletionCandidate> {
-    crate::command::instance_names()
-        .into_iter()
-        .map(CompletionCandidate::new)
-        .collect()
 }
 
 #[cfg(test)]

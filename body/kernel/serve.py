@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from . import packages
 from .cell import Cells
 from .encode import text_of
 from .fields import Refused, flag, text
@@ -39,11 +40,13 @@ def serve(wire: Wire, cells: Cells, questions: Questions, loop: Loop, family: Fa
 
 def _answer(request: Frame, cells: Cells, questions: Questions) -> None:
     kind = text(request, "type")
-    if kind == "adopt":  # a spare kernel gets its name
-        os.environ["OSCTL_SESSION"] = text(request, "session")
-        return
     id = text(request, "id")
-    if kind == "execute":
+    if kind == "adopt":  # a kernel made in advance gets its name, and the latest packages
+        os.environ["OSCTL_SESSION"] = text(request, "session")
+        if not flag(request, "plain", False):
+            packages.activate(os.environ.get("OSCTL_PACKAGES"))
+        questions.probe(id)
+    elif kind == "execute":
         silent = flag(request, "silent", False)
         store_history = flag(request, "store_history", True) and not silent
         cells.execute(id, text(request, "code"), silent=silent, store_history=store_history)

@@ -1,18 +1,18 @@
 //! `osctl exec`: Python in the kernel, which keeps its state.
 
 use super::Context;
-use crate::error::{Error, NO, Outcome, Result};
+use super::candidates::session_names;
+use super::follow::{self, View};
+use crate::error::{Error, Outcome, Result};
 use crate::host::client::Client;
 use crate::protocol::hex::hex;
-use crate::protocol::kernel::{Execute, KernelState, Reply, RunStatus};
+use crate::protocol::kernel::{DEFAULT_SESSION, Execute};
 use anyhow::Context as _;
 use clap::Args;
+use clap_complete::engine::ArgValueCandidates;
+use serde_json::json;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-/// Nothing waits in silence for longer.
-const SILENCE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
@@ -25,12 +25,24 @@ pub(crate) struct ExecArgs {
     /// Interrupt the code after so many seconds
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
+    /// The kernel to use, made when there is none of that name
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
+    session: String,
+    /// Begin, print the run's id, and do not wait
+    #[arg(long, conflicts_with = "out")]
+    detach: bool,
+    /// Save figures into this folder
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
 }
 
 #[derive(Debug)]
 struct Plan {
     source: Source,
     timeout: Option<f64>,
+    session: String,
+    detach: bool,
+    out: Option<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -46,6 +58,9 @@ impl From<ExecArgs> for Plan {
             code,
             file,
             timeout,
+            session,
+            detach,
+            out,
         } = args;
         let source = match (code, file) {
             (Some(code), _) if code == "-" => Source::Stdin,
@@ -53,7 +68,13 @@ impl From<ExecArgs> for Plan {
             (_, Some(file)) => Source::File(file),
             (code, None) => Source::Argument(code.unwrap_or_default()),
         };
-        Self { source, timeout }
+        Self {
+            source,
+            timeout,
+            session,
+            detach,
+            out,
+        }
     }
 }
 
@@ -82,107 +103,42 @@ impl Source {
 pub(crate) async fn run(args: ExecArgs, cx: &Context) -> Result<Outcome> {
     let plan = Plan::from(args);
     let client = cx.client()?;
+    let id = run_id()?;
     let request = Execute {
-        id: Some(run_id()?),
+        id: Some(id.clone()),
         timeout: plan.timeout,
+        session: plan.session,
         queue: true,
+        wait: plan.detach.then_some(0.0),
         ..Execute::new(plan.source.read()?)
     };
-    let Some(reply) = execute(&client, &request, cx).await? else {
-        return Ok(Outcome::Code(crate::error::INTERRUPTED));
-    };
-    if cx.ui.json {
-        cx.ui.document(&reply)?;
-    } else {
-        show(&reply, cx);
+    ensure_session(&client, &request.session).await?;
+    if plan.detach {
+        client.begin(&request).await?;
+        if cx.ui.json {
+            cx.ui.document(&json!({"id": id}))?;
+        } else {
+            cx.ui.line(&id);
+            let attach = cx.instance.command(&format!("attach {id}"));
+            cx.ui.say(format!("next: {attach}"));
+        }
+        return Ok(Outcome::Done);
     }
-    Ok(match reply.status {
-        RunStatus::Completed => Outcome::Done,
-        RunStatus::Interrupted | RunStatus::Running => Outcome::Code(crate::error::INTERRUPTED),
-        RunStatus::Failed => Outcome::Code(NO),
-    })
+    let mut view = View::new(cx, plan.out)?;
+    let begin = async { client.execute(&request).await };
+    follow::run(&client, &id, begin, &mut view, cx).await
 }
 
-/// Ctrl-C interrupts the code, a second one stops waiting, and then there is no reply.
-async fn execute(client: &Client, request: &Execute, cx: &Context) -> Result<Option<Reply>> {
-    let id = request.id.clone().unwrap_or_default();
-    let mut done = std::pin::pin!(client.execute(request));
-    let mut silent = std::pin::pin!(tokio::time::sleep(SILENCE));
-    let mut work = None;
-    let mut stopping = false;
-    // One listener for all of them, so that none is missed between two.
-    let mut presses = ctrl_c()?;
-    loop {
-        tokio::select! {
-            reply = &mut done => return reply.map(Some),
-            () = &mut silent, if work.is_none() && cx.ui.can_ask() => work = Some(cx.ui.work("running")),
-            Some(()) = presses.recv() => {
-                if stopping {
-                    drop(work);
-                    cx.ui.say(format!(
-                        "no longer waiting for run `{id}`: it is being interrupted, and its kernel ends if it does not stop"
-                    ));
-                    return Ok(None);
-                }
-                stopping = true;
-                work = None;
-                cx.ui.say("interrupting the code; Ctrl-C again stops waiting for it");
-                let (client, id) = (client.clone(), id.clone());
-                // Its outcome comes with the reply that is waited for anyway.
-                tokio::spawn(async move { client.interrupt(&id).await });
-            }
-        }
+/// The default session is always there; another one is made at its first use.
+pub(super) async fn ensure_session(client: &Client, session: &str) -> Result<()> {
+    if session != DEFAULT_SESSION {
+        client.create_session(Some(session)).await?;
     }
-}
-
-#[cfg(unix)]
-fn ctrl_c() -> std::io::Result<tokio::signal::unix::Signal> {
-    tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())
-}
-
-#[cfg(windows)]
-fn ctrl_c() -> std::io::Result<tokio::signal::windows::CtrlC> {
-    tokio::signal::windows::ctrl_c()
-}
-
-fn show(reply: &Reply, cx: &Context) {
-    cx.ui.data(&reply.stdout);
-    cx.ui.side(&reply.stderr);
-    if let Some(result) = &reply.result {
-        if !reply.stdout.is_empty() && !reply.stdout.ends_with('\n') {
-            cx.ui.data("\n");
-        }
-        cx.ui.line(result);
-    }
-    if let Some(error) = &reply.error {
-        for line in &error.traceback {
-            cx.ui.side(&format!("{}\n", line.trim_end_matches('\n')));
-        }
-        // A traceback ends with the code's exception; what became of the run is told besides.
-        if error.traceback.is_empty() || reply.status == RunStatus::Interrupted {
-            cx.ui.side(&format!("{}: {}\n", error.kind, error.message));
-        }
-    }
-    for (what, cut) in reply.truncated.iter().flatten() {
-        cx.ui.warn(format!(
-            "{what} was cut: {} of {} bytes are shown",
-            cut.kept, cut.total
-        ));
-    }
-    let generation = reply.kernel.generation;
-    match reply.kernel.state {
-        KernelState::Kept => {}
-        KernelState::Lost => cx.ui.warn(format!(
-            "the kernel's state was lost; this is generation {generation}"
-        )),
-        KernelState::Restored => cx.ui.warn(format!(
-            "the kernel's state was restored; this is generation {generation}"
-        )),
-    }
+    Ok(())
 }
 
 /// An id that no other run has, made here so that the run can be interrupted before it answers.
-fn run_id() -> Result<String> {
+pub(super) fn run_id() -> Result<String> {
     let mut bytes = [0u8; 8];
     getrandom::fill(&mut bytes).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
     Ok(hex(bytes))
@@ -198,6 +154,9 @@ mod tests {
             code: code.map(Into::into),
             file: file.map(Into::into),
             timeout: None,
+            session: "default".into(),
+            detach: false,
+            out: None,
         };
         assert!(matches!(
             Plan::from(args(Some("-"), None)).source,

@@ -1,19 +1,26 @@
 //! One file per verb: what was typed, what is meant, and its story.
 
+pub(crate) mod attach;
 pub(crate) mod build;
+pub(crate) mod candidates;
 pub(crate) mod companion;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod down;
 pub(crate) mod exec;
+mod figures;
+mod follow;
 pub(crate) mod health;
 pub(crate) mod init;
+pub(crate) mod interrupt;
 pub(crate) mod logs;
 pub(crate) mod ls;
 pub(crate) mod reaper;
 pub(crate) mod reset;
 pub(crate) mod restart;
+pub(crate) mod runs;
+pub(crate) mod sessions;
 pub(crate) mod status;
 pub(crate) mod up;
 
@@ -62,6 +69,10 @@ pub(crate) async fn run(cli: Cli, ui: Ui) -> Result<Outcome> {
         Verb::Ls(args) => ls::run(args, &cx).await,
         Verb::Build(args) => build::run(args, &cx).await,
         Verb::Exec(args) => exec::run(args, &cx).await,
+        Verb::Attach(args) => attach::run(args, &cx).await,
+        Verb::Runs(args) => runs::run(args, &cx).await,
+        Verb::Sessions(args) => sessions::run(args, &cx).await,
+        Verb::Interrupt(args) => interrupt::run(args, &cx).await,
         Verb::Reset(args) => reset::run(args, &cx).await,
         Verb::Init(args) => init::run(args, &cx),
         Verb::Doctor(args) => doctor::run(args, &cx).await,
@@ -110,11 +121,14 @@ impl Context {
     }
 }
 
-/// For completion: quick, and silent about everything that is wrong.
-pub(crate) fn instance_names() -> Vec<String> {
-    let all = Folders::find().and_then(|folders| Instance::all(&folders));
-    all.map(|all| all.into_iter().map(|i| i.name).collect())
-        .unwrap_or_default()
+/// Seconds, as people read them.
+fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 1.0 => format!("{:.0} ms", s * 1e3),
+        s if s < 120.0 => format!("{s:.1} s"),
+        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.0} h", s / 3600.0),
+    }
 }
 
 /// Why a verb of the container's inside does not run on this system.

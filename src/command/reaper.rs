@@ -1,20 +1,20 @@
-//! `osctl reaper`: runs a command and ends all its descendants with it.
+//! `osctl reaper`: guards a kernel, and ends all its descendants with it.
 
 use crate::error::{Outcome, Result};
 use clap::Args;
-use std::ffi::OsString;
 
 #[derive(Debug, Args)]
 pub(crate) struct ReaperArgs {
-    /// The command and its arguments
-    #[arg(last = true, required = true)]
-    command: Vec<OsString>,
+    /// The process to guard, a child of this one
+    #[arg(long, value_name = "PID")]
+    adopt: i32,
 }
 
 #[cfg(target_os = "linux")]
 pub(crate) fn run(args: ReaperArgs) -> Result<Outcome> {
-    let ReaperArgs { command } = args;
-    Ok(Outcome::Code(crate::companion::reaper::run(&command)?))
+    let ReaperArgs { adopt } = args;
+    crate::companion::reaper::run(adopt)?;
+    Ok(Outcome::Done)
 }
 
 #[cfg(not(target_os = "linux"))]

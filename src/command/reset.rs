@@ -1,21 +1,35 @@
 //! `osctl reset`: an empty namespace; files and packages stay.
 
 use super::Context;
+use super::candidates::session_names;
 use crate::error::{Outcome, Result};
+use crate::protocol::kernel::DEFAULT_SESSION;
 use clap::Args;
+use clap_complete::engine::ArgValueCandidates;
 
 #[derive(Debug, Args)]
-pub(crate) struct ResetArgs {}
+pub(crate) struct ResetArgs {
+    /// The kernel to clear
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
+    session: String,
+    /// End the kernel's process and start another, whatever it does
+    #[arg(long)]
+    restart: bool,
+}
 
 pub(crate) async fn run(args: ResetArgs, cx: &Context) -> Result<Outcome> {
-    let ResetArgs {} = args;
-    let reply = cx.client()?.reset().await?;
+    let ResetArgs { session, restart } = args;
+    let client = cx.client()?;
+    let reply = match restart {
+        true => client.restart_session(&session).await?,
+        false => client.reset(&session).await?,
+    };
     if cx.ui.json {
         cx.ui.document(&reply)?;
     } else {
+        let generation = reply.kernel.generation;
         cx.ui.say(format!(
-            "the namespace is empty; this is generation {}",
-            reply.kernel.generation
+            "the namespace is empty; this is generation {generation}"
         ));
     }
     Ok(Outcome::Done)

@@ -13,7 +13,7 @@ pub(crate) use settings::Settings;
 
 use crate::error::Result;
 use anyhow::Context;
-use kernel::Kernel;
+use kernel::Sessions;
 use std::fs;
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
@@ -60,8 +60,8 @@ pub(crate) async fn serve(
 ) -> Result<()> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), address = %listeners.tcp.local_addr()?, "companion starts");
     let grace = settings.grace;
-    let (kernel, owner) = Kernel::start(kernel::Settings::from(&settings));
-    let server = http::Server::start(listeners, &settings, kernel.clone());
+    let (sessions, owner) = Sessions::start(kernel::Settings::from(&settings));
+    let server = http::Server::start(listeners, &settings, sessions.clone());
     let mut owner = std::pin::pin!(owner);
     tokio::select! {
         () = shutdown => {}
@@ -72,7 +72,7 @@ pub(crate) async fn serve(
         "companion stops: running code may finish within {} s",
         grace.as_secs()
     );
-    kernel.shutdown(grace).await;
+    sessions.shutdown(grace).await;
     server.stop().await;
     owner.await.context("the kernel's owner ended badly")?;
     tracing::info!("companion ended");

@@ -1,60 +1,67 @@
-//! The parent of a kernel: a child subreaper that ends every descendant with it.
+//! The guard of a kernel: a child subreaper that ends every descendant of it with it.
 //!
-//! Descendants that call `setsid` leave a process group but never a subreaper. The companion
-//! speaks to it by signals: SIGINT is passed on to the command, SIGTERM ends all. It
-//! runs without a runtime and without threads, so that it works when no process can be made.
+//! Descendants that call `setsid` leave a process group but never a subreaper. It is handed a
+//! kernel that was forked already, and speaks with the companion over its standard input
+//! (see `kernel::guard`): the companion's end, or its word, ends all. It runs without a runtime and
+//! without threads, so that it works when no process can be made.
 
 use super::descendants;
+use super::kernel::END;
 use crate::error::Result;
-use anyhow::Context;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
-use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, getpid, getppid};
-use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
-use std::{fs, thread};
+use nix::unistd::{Pid, getpid};
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::thread;
 
-/// Runs `command` to its end, then ends what it left. Returns its exit code, 128+n for a signal.
+/// Waits for the kernel's end, then ends what it left, and tells its exit code, 128+n for a signal.
 ///
 /// # Errors
-/// When the command can't be started.
-pub(crate) fn run(command: &[OsString]) -> Result<u8> {
-    let parent = getppid();
+/// When the system does not let it watch.
+pub(crate) fn run(kernel: i32) -> Result<()> {
     prctl::set_child_subreaper(true)?;
-    prctl::set_pdeathsig(Signal::SIGTERM)?;
-    let mut signals = SigSet::empty();
-    for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT] {
-        signals.add(signal);
-    }
-    signals.thread_block()?;
-    let (program, arguments) = command.split_first().context("no command")?;
-    let mut child = Command::new(program);
-    // A group of its own, so that what code sends to its group does not reach us.
-    child.args(arguments).process_group(0);
-    // SAFETY: between fork and exec only async-signal-safe functions may run; this is one call
-    // of sigprocmask. Without it the command would inherit what is blocked here.
-    unsafe { child.pre_exec(move || Ok(signals.thread_unblock()?)) };
-    let child = child
-        .spawn()
-        .with_context(|| format!("starting {}", program.display()))?;
-    let child = Pid::from_raw(child.id().cast_signed());
-    // Standard input is the kernel's listening socket, and must close with the kernel.
-    drop(fs::File::open("/dev/null").and_then(|null| Ok(nix::unistd::dup2_stdin(null)?)));
-    let mut ended = None;
-    while ended.is_none() && getppid() == parent {
-        match signals.wait()? {
-            Signal::SIGINT => drop(kill(child, Signal::SIGINT)),
-            Signal::SIGTERM => {
-                ended = collect(child);
-                break;
-            }
-            _ => ended = collect(child),
+    let kernel = Pid::from_raw(kernel);
+    let mut watched = SigSet::empty();
+    watched.add(Signal::SIGCHLD);
+    watched.thread_block()?;
+    let children = SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    let companion = io::stdin();
+    // It may have ended before anybody watched.
+    let mut ended = collect(kernel);
+    while ended.is_none() {
+        let mut both = [
+            PollFd::new(companion.as_fd(), PollFlags::POLLIN),
+            PollFd::new(children.as_fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut both, PollTimeout::NONE) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
         }
+        if both[0].any() == Some(true) && is_told_to_end() {
+            break;
+        }
+        while let Ok(Some(_)) = children.read_signal() {}
+        ended = collect(kernel);
     }
-    end_descendants(child);
-    Ok(ended.unwrap_or(128 + 9))
+    end_descendants(kernel);
+    let code = ended.unwrap_or(128 + Signal::SIGKILL as u8);
+    // The same socket; nobody is there to read it when the companion has ended.
+    let _ = nix::unistd::write(companion.as_fd(), &[code]);
+    Ok(())
+}
+
+/// Whether the companion said so, or is gone.
+fn is_told_to_end() -> bool {
+    let mut word = [0];
+    match io::stdin().lock().read(&mut word) {
+        Ok(1) => word[0] == END,
+        Err(e) if e.kind() == io::ErrorKind::Interrupted => false,
+        Ok(_) | Err(_) => true,
+    }
 }
 
 /// Takes every exit that is due; the command's own code when it is among them.

@@ -1,5 +1,6 @@
 //! What the engine tells the companion, by environment variables.
 
+use super::kernel::Limits;
 use crate::error::{Error, Result};
 use anyhow::Context;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,6 +13,10 @@ pub(super) const SOCKET: &str = "companion.sock";
 
 /// Seconds in which running code may finish; the engine kills ten seconds later.
 const GRACE: u64 = 10;
+
+/// Unless the configuration says otherwise.
+const SESSIONS: usize = 16;
+const IDLE: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -31,6 +36,8 @@ pub(crate) struct Settings {
     /// Whether this is a plain process, without isolation.
     pub(crate) embedded: bool,
     pub(crate) grace: Duration,
+    /// How much sessions may take.
+    pub(crate) sessions: Limits,
 }
 
 impl Settings {
@@ -71,6 +78,11 @@ impl Settings {
                 .collect(),
             embedded,
             grace: Duration::from_secs(GRACE),
+            sessions: Limits {
+                count: number("OSCTL_SESSIONS_MAX")?.map_or(SESSIONS, |n| n as usize),
+                memory: number("OSCTL_SESSIONS_MEMORY")?,
+                idle: number("OSCTL_SESSIONS_IDLE")?.map_or(IDLE, Duration::from_secs),
+            },
         })
     }
 
@@ -85,6 +97,14 @@ impl Settings {
 
 fn text(name: &str) -> Option<String> {
     env::var(name).ok().filter(|v| !v.is_empty())
+}
+
+fn number(name: &str) -> Result<Option<u64>> {
+    let parsed = text(name).map(|value| {
+        let number = value.parse();
+        number.with_context(|| format!("{name} is `{value}`"))
+    });
+    parsed.transpose()
 }
 
 /// Engines mark their containers.

@@ -215,7 +215,7 @@ fn as_meant(key: &str, value: Value) -> Value {
         other => other,
     };
     match (key, value) {
-        ("limits.memory" | "limits.shm", value) => text(value),
+        ("limits.memory" | "limits.shm" | "sessions.memory", value) => text(value),
         ("auth" | "auto_ports" | "build_tools" | "docker_socket", Value::String(word)) => {
             match word.as_str() {
                 "on" | "yes" => Value::Bool(true),

@@ -36,6 +36,7 @@ pub(crate) struct Config {
     /// Further names by which browsers and clients may call the companion.
     pub(crate) hosts: Vec<String>,
     pub(crate) limits: Limits,
+    pub(crate) sessions: Sessions,
     /// Further environment variables inside.
     pub(crate) env: BTreeMap<String, String>,
     /// Further mounts: `HOST:CONTAINER` or `HOST:CONTAINER:ro`.
@@ -57,6 +58,17 @@ pub(crate) struct Ports {
     pub(crate) kernel: u16,
     pub(crate) mcp: u16,
     pub(crate) vnc: u16,
+}
+
+/// How much sessions may take.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Sessions {
+    /// How many there may be, the default one included.
+    pub(crate) max: u32,
+    /// Such as `512m`, of one session with its child processes; any when null.
+    pub(crate) memory: Option<String>,
+    /// Seconds without a request after which one is released; the default one never is.
+    pub(crate) idle: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -92,6 +104,11 @@ impl Default for Config {
                 memory: None,
                 pids: 4096,
                 shm: "1g".into(),
+            },
+            sessions: Sessions {
+                max: 16,
+                memory: None,
+                idle: 24 * 3600,
             },
             env: BTreeMap::new(),
             mounts: Vec::new(),
@@ -163,6 +180,7 @@ impl Resolved {
         for (key, text) in [
             ("limits.memory", config.limits.memory.as_deref()),
             ("limits.shm", Some(config.limits.shm.as_str())),
+            ("sessions.memory", config.sessions.memory.as_deref()),
         ] {
             if let Some(text) = text {
                 size(text)
@@ -178,6 +196,10 @@ impl Resolved {
         }
         if config.limits.pids < 64 {
             return Err(bad("limits.pids", "below 64 nothing useful runs".into()).into());
+        }
+        if config.sessions.max == 0 {
+            let why = "the default session is one".into();
+            return Err(bad("sessions.max", why).into());
         }
         for mount in &config.mounts {
             crate::config::mount(mount).ok_or_else(|| {

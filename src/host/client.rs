@@ -3,19 +3,28 @@
 //! Every answer states the protocol it speaks, so a call is one round trip and still never
 //! misreads a companion of another version.
 
+use super::events::Events;
 use super::instance::{Instance, Record};
 use crate::error::{Error, Result};
 use crate::protocol::fault::Failed;
-use crate::protocol::kernel::{Execute, Reply, Reset, ResetReply};
+use crate::protocol::kernel::{Became, Execute, OfSession, Page, Reply, Runs, Stream};
 use crate::protocol::service::Health;
+use crate::protocol::session::{
+    At, Code, Completeness, Completions, Create, Deleted, History, Inspection, Session, Sessions,
+    Variables,
+};
 use crate::protocol::{self, VERSION_HEADER};
 use anyhow::Context;
+use reqwest::header::ACCEPT;
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
+
+/// One event per line.
+const NDJSON: &str = "application/x-ndjson";
 
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
@@ -51,8 +60,31 @@ impl Client {
         })
     }
 
-    pub(crate) async fn execute(&self, request: &Execute) -> Result<Reply> {
+    /// Begins a run and follows it. The request needs an id, by which the run is found again when
+    /// the connection is lost.
+    pub(crate) async fn execute(&self, request: &Execute) -> Result<Events> {
+        let response = self.request(Method::POST, "/exec", Some(request));
+        let response = self.open(response.header(ACCEPT, NDJSON)).await?;
+        let id = request.id.clone().unwrap_or_default();
+        Ok(Events::new(self.clone(), id, 0, response))
+    }
+
+    /// Begins a run and does not wait for it.
+    pub(crate) async fn begin(&self, request: &Execute) -> Result<Reply> {
         self.call(Method::POST, "/exec", Some(request)).await
+    }
+
+    /// Follows a run from event number `from` on.
+    pub(crate) async fn follow(&self, id: &str, from: u64) -> Result<Events> {
+        let response = self.events(id, from).await?;
+        Ok(Events::new(self.clone(), id.into(), from, response))
+    }
+
+    /// A run's events from number `from` on, as they come.
+    pub(super) async fn events(&self, id: &str, from: u64) -> Result<reqwest::Response> {
+        let path = format!("/exec/{id}?offset={from}");
+        let request = self.request(Method::GET, &path, None::<&()>);
+        self.open(request.header(ACCEPT, NDJSON)).await
     }
 
     /// Interrupts a run; the reply says what became of it.
@@ -61,9 +93,76 @@ impl Client {
             .await
     }
 
-    pub(crate) async fn reset(&self) -> Result<ResetReply> {
-        self.call(Method::POST, "/reset", Some(&Reset::default()))
+    pub(crate) async fn runs(&self) -> Result<Runs> {
+        self.get("/exec").await
+    }
+
+    /// A page of what a run has written.
+    pub(crate) async fn output(&self, id: &str, stream: Stream, offset: u64) -> Result<Page> {
+        let stream = match stream {
+            Stream::Stdout => "stdout",
+            Stream::Stderr => "stderr",
+        };
+        self.get(&format!(
+            "/exec/{id}/output?stream={stream}&offset={offset}"
+        ))
+        .await
+    }
+
+    pub(crate) async fn reset(&self, session: &str) -> Result<Became> {
+        self.of_session("/reset", session).await
+    }
+
+    /// Interrupts whatever a session runs.
+    pub(crate) async fn interrupt_session(&self, session: &str) -> Result<Became> {
+        self.of_session("/interrupt", session).await
+    }
+
+    /// Ends a session's kernel and starts another.
+    pub(crate) async fn restart_session(&self, session: &str) -> Result<Became> {
+        self.of_session("/restart", session).await
+    }
+
+    async fn of_session(&self, path: &str, session: &str) -> Result<Became> {
+        let session = session.into();
+        self.call(Method::POST, path, Some(&OfSession { session }))
             .await
+    }
+
+    pub(crate) async fn sessions(&self) -> Result<Sessions> {
+        self.get("/sessions").await
+    }
+
+    /// A session of that name, made now unless it exists.
+    pub(crate) async fn create_session(&self, name: Option<&str>) -> Result<Session> {
+        let name = name.map(str::to_owned);
+        self.call(Method::POST, "/sessions", Some(&Create { name }))
+            .await
+    }
+
+    pub(crate) async fn delete_session(&self, name: &str) -> Result<Deleted> {
+        self.call(Method::DELETE, &format!("/sessions/{name}"), None::<&()>)
+            .await
+    }
+
+    pub(crate) async fn variables(&self, session: &str) -> Result<Variables> {
+        self.get(&format!("/variables?session={session}")).await
+    }
+
+    pub(crate) async fn complete(&self, at: &At) -> Result<Completions> {
+        self.call(Method::POST, "/complete", Some(at)).await
+    }
+
+    pub(crate) async fn inspect(&self, at: &At) -> Result<Inspection> {
+        self.call(Method::POST, "/inspect", Some(at)).await
+    }
+
+    pub(crate) async fn is_complete(&self, code: &Code) -> Result<Completeness> {
+        self.call(Method::POST, "/is_complete", Some(code)).await
+    }
+
+    pub(crate) async fn history(&self, session: &str, n: u64) -> Result<History> {
+        self.get(&format!("/history?session={session}&n={n}")).await
     }
 
     /// The services' readiness, whether all are ready or not.
@@ -79,22 +178,28 @@ impl Client {
         }
     }
 
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        self.call(Method::GET, path, None::<&()>).await
+    }
+
     async fn call<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
         body: Option<&impl Serialize>,
     ) -> Result<T> {
-        let response = self
-            .request(method, path, body)
-            .send()
-            .await
-            .map_err(|e| self.unreachable(&e))?;
+        let response = self.open(self.request(method, path, body)).await?;
+        response.json().await.map_err(|e| self.unreachable(&e))
+    }
+
+    /// The head of an answer that is no refusal.
+    async fn open(&self, request: RequestBuilder) -> Result<reqwest::Response> {
+        let response = request.send().await.map_err(|e| self.unreachable(&e))?;
         self.check_protocol(&response)?;
         if !response.status().is_success() {
             return Err(refusal(response).await);
         }
-        response.json().await.map_err(|e| self.unreachable(&e))
+        Ok(response)
     }
 
     fn request(&self, method: Method, path: &str, body: Option<&impl Serialize>) -> RequestBuilder {
@@ -126,7 +231,7 @@ impl Client {
         .into())
     }
 
-    fn unreachable(&self, error: &reqwest::Error) -> anyhow::Error {
+    pub(super) fn unreachable(&self, error: &reqwest::Error) -> anyhow::Error {
         let container = self.container.clone();
         if error.is_connect() {
             return Error::NotRunning {

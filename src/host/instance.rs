@@ -132,6 +132,11 @@ impl Instance {
         self.home.join(self.suffixed(".mcp-state"))
     }
 
+    /// Figures that nobody gave a place.
+    pub(crate) fn figures(&self) -> PathBuf {
+        self.folder.join("figures")
+    }
+
     pub(crate) fn token_file(&self) -> PathBuf {
         self.folder.join("token")
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod build;
 pub(crate) mod client;
+pub(crate) mod events;
 pub(crate) mod folders;
 pub(crate) mod health;
 pub(crate) mod instance;

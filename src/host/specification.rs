@@ -133,6 +133,11 @@ fn environment(config: &Config, home: &Path, record: &Record, token: &str) -> En
     for (key, value) in &config.env {
         env.set(key, value);
     }
+    env.set("OSCTL_SESSIONS_MAX", config.sessions.max.to_string());
+    env.set("OSCTL_SESSIONS_IDLE", config.sessions.idle.to_string());
+    if let Some(bytes) = config.sessions.memory.as_deref().and_then(config::size) {
+        env.set("OSCTL_SESSIONS_MEMORY", bytes.to_string());
+    }
     // What guards the companion comes last, so that nothing above can replace it.
     if config.auth {
         env.set("OSCTL_TOKEN_SHA256", fingerprint(token));

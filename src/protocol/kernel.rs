@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// The session that is always there.
@@ -36,6 +37,9 @@ pub(crate) struct Execute {
     /// The kernel generation the caller last saw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) seen: Option<u64>,
+    /// Show no result, and leave history and the count of executions as they are.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) silent: bool,
 }
 
 impl Execute {
@@ -48,6 +52,7 @@ impl Execute {
             wait: None,
             queue: false,
             seen: None,
+            silent: false,
         }
     }
 }
@@ -55,15 +60,115 @@ impl Execute {
 /// A representation of one value by MIME type; binary types are base64.
 pub(crate) type Bundle = Map<String, Value>;
 
-/// What happens while a run goes on, in order.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// One thing that happened in a run: a line of NDJSON, or an event of SSE.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Event {
+    /// Counts the run's events from 0; a heartbeat repeats the number that comes next.
+    pub(crate) seq: u64,
+    #[serde(flatten)]
+    pub(crate) happened: Happened,
+}
+
+/// What can happen, in the order in which it did.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(crate) enum Event {
-    Stdout { bytes: Vec<u8> },
-    Stderr { bytes: Vec<u8> },
-    Display { data: Bundle },
-    Result { data: Bundle },
-    Error { error: Raised },
+pub(crate) enum Happened {
+    /// Text was written, by the code, its child processes or C code.
+    Stdout {
+        text: String,
+    },
+    Stderr {
+        text: String,
+    },
+    /// `display()` and figures; `update` replaces what was shown under the same `display_id`.
+    Display(Shown),
+    /// The value of the last expression.
+    Result(Shown),
+    /// What was shown so far is to be cleared, at once or with the next output (`wait`).
+    Clear {
+        wait: bool,
+    },
+    Error {
+        error: Raised,
+    },
+    /// Nothing happened for a while, and the code goes on.
+    Heartbeat,
+    /// The end, with the whole reply.
+    Done {
+        reply: Box<Reply>,
+    },
+}
+
+/// A value as it is to be shown.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Shown {
+    #[schema(value_type = Object)]
+    pub(crate) data: Arc<Bundle>,
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    #[schema(value_type = Object)]
+    pub(crate) metadata: Bundle,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) display_id: Option<String>,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) update: bool,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+/// Which of the two streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// `GET /exec/{id}/output`: a piece of what was written, from byte `offset` on.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Page {
+    pub(crate) stream: Stream,
+    /// Where the text begins; later than asked for when what was there is no longer kept.
+    pub(crate) offset: u64,
+    /// Where the next page begins.
+    pub(crate) next: u64,
+    /// Bytes written so far.
+    pub(crate) total: u64,
+    /// Bytes that are not UTF-8 are replaced by U+FFFD.
+    pub(crate) text: String,
+}
+
+/// `GET /exec/{id}`: how the run stands and, where `offset` asks for them, its events.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Found {
+    #[serde(flatten)]
+    pub(crate) reply: Reply,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) events: Option<Vec<Event>>,
+}
+
+/// A run in the list of those that can be found.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Summary {
+    pub(crate) id: String,
+    pub(crate) session: String,
+    pub(crate) status: RunStatus,
+    /// The code's first line, shortened.
+    pub(crate) code: String,
+    pub(crate) execution_count: Option<u64>,
+    /// When it was asked for, in seconds since 1970.
+    pub(crate) created: f64,
+    pub(crate) timing_ms: f64,
+    /// Bytes written.
+    pub(crate) stdout: u64,
+    pub(crate) stderr: u64,
+}
+
+/// `GET /exec`: the runs that can be found, the oldest first.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Runs {
+    pub(crate) runs: Vec<Summary>,
 }
 
 /// How a run stands.
@@ -92,7 +197,7 @@ pub(crate) struct Reply {
     pub(crate) result: Option<String>,
     /// MIME bundles of every `display()` and of the result, in order.
     #[schema(value_type = Vec<Object>)]
-    pub(crate) data: Vec<Bundle>,
+    pub(crate) data: Vec<Arc<Bundle>>,
     pub(crate) error: Option<Raised>,
     pub(crate) execution_count: Option<u64>,
     /// From the start of the execution to its end, in milliseconds.
@@ -117,6 +222,9 @@ pub(crate) struct Raised {
 pub(crate) struct Truncated {
     pub(crate) total: u64,
     pub(crate) kept: u64,
+    /// Where the whole is found, inside; `GET /exec/{id}/output` pages through it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) file: Option<String>,
 }
 
 /// Which life of the kernel answered, and what became of its state.
@@ -148,15 +256,15 @@ pub(crate) enum KernelState {
     Restored,
 }
 
-/// `POST /reset`.
+/// A request that concerns a session: `POST /reset`, `/interrupt` and `/restart`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Reset {
+pub(crate) struct OfSession {
     #[serde(default = "default_session")]
     pub(crate) session: String,
 }
 
-impl Default for Reset {
+impl Default for OfSession {
     fn default() -> Self {
         Self {
             session: default_session(),
@@ -164,9 +272,9 @@ impl Default for Reset {
     }
 }
 
-/// The reply to `POST /reset`; the namespace is empty, which the generation tells others.
+/// The reply to `POST /reset`, `/interrupt` and `/restart`: what became of the namespace.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct ResetReply {
+pub(crate) struct Became {
     /// Always `completed`.
     pub(crate) status: String,
     pub(crate) kernel: KernelReport,

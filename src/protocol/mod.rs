@@ -8,6 +8,7 @@ pub(crate) mod fault;
 pub(crate) mod hex;
 pub(crate) mod kernel;
 pub(crate) mod service;
+pub(crate) mod session;
 pub(crate) mod spec;
 
 /// Version of the words between host and companion.

@@ -1,6 +1,7 @@
 //! What the companion says of itself.
 
 use super::kernel::KernelReport;
+use super::session::Session;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
@@ -24,18 +25,6 @@ pub(crate) struct Status {
     pub(crate) kernel: KernelReport,
     pub(crate) sessions: Vec<Session>,
     pub(crate) version: String,
-}
-
-/// One kernel with its namespace.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Session {
-    pub(crate) name: String,
-    pub(crate) busy: bool,
-    /// Runs that wait for their turn.
-    pub(crate) queued: u64,
-    pub(crate) exec_count: u64,
-    pub(crate) generation: u64,
-    pub(crate) python: Option<String>,
 }
 
 /// `GET /health`: 200 when `healthy`, else 503.

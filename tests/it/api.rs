@@ -306,7 +306,7 @@ fn a_body_over_the_limit_is_refused() {
 fn a_wrong_method_and_an_unknown_path_are_told_apart() {
     let api = shared().api();
     for (method, path, status, kind) in [
-        ("GET", "/exec", 405, "wrong_method"),
+        ("PUT", "/exec", 405, "wrong_method"),
         ("DELETE", "/status", 405, "wrong_method"),
         ("POST", "/", 405, "wrong_method"),
         ("GET", "/nothing", 404, "unknown_path"),

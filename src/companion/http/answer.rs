@@ -24,6 +24,11 @@ pub(super) fn failed(
     json(status, Failed::from(fault))
 }
 
+/// A field that does not fit.
+pub(super) fn invalid(message: String) -> Response {
+    failed(StatusCode::BAD_REQUEST, "invalid_field", message, None)
+}
+
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let later = |mut response: Response| {
@@ -69,9 +74,23 @@ impl IntoResponse for Refusal {
                     StatusCode::NOT_FOUND,
                     "unknown_session",
                     message,
-                    Some("leave `session` out for the default one"),
+                    Some("`POST /sessions` makes one; leave `session` out for the default one"),
                 )
             }
+            Self::TooManySessions(count) => {
+                let message =
+                    format!("there are {count} sessions already, as many as there may be");
+                let hint = Some(
+                    "`DELETE /sessions/NAME` ends one; `sessions.max` in osctl.yaml allows more",
+                );
+                failed(
+                    StatusCode::TOO_MANY_REQUESTS,
+                    "too_many_sessions",
+                    message,
+                    hint,
+                )
+            }
+            Self::Invalid(message) => invalid(message),
             Self::NoKernel(why) => {
                 let message = format!("the kernel can't be started: {why}");
                 later(failed(

@@ -1,14 +1,16 @@
 //! Executing code, over HTTP.
 
-use super::answer::{Body, Id, Params, failed};
+use super::answer::{Body, Id, Params, failed, invalid};
+use super::stream::{self, Form};
 use super::{State, json};
 use crate::companion::kernel::Run;
 use crate::protocol::fault::Failed;
-use crate::protocol::kernel::{Execute, Reply, Reset, ResetReply};
+use crate::protocol::kernel::{Event, Execute, Found, Page, Reply, Runs, Stream};
 use axum::extract::State as Shared;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
+use std::sync::Arc;
 use std::time::Duration;
 use utoipa::IntoParams;
 
@@ -16,8 +18,12 @@ use utoipa::IntoParams;
 const LONGEST: f64 = 7.0 * 24.0 * 3600.0;
 
 /// Executes Python in the kernel, which keeps its state.
+///
+/// With `Accept: text/event-stream` or `application/x-ndjson` the events come as they happen.
 #[utoipa::path(post, path = "/exec", request_body = Execute, responses(
-    (status = 200, description = "How the run ended, or stands after `wait` seconds. An exception of the code is `failed`.", body = Reply),
+    (status = 200, description = "How the run ended, or stands after `wait` seconds. An exception of the code is `failed`.", content(
+        (Reply = "application/json"), (Event = "text/event-stream"), (Event = "application/x-ndjson"),
+    )),
     (status = 400, description = "The body is no JSON, or a field does not fit.", body = Failed),
     (status = 404, description = "There is no such session.", body = Failed),
     (status = 409, description = "The id belongs to another request.", body = Failed),
@@ -27,6 +33,7 @@ const LONGEST: f64 = 7.0 * 24.0 * 3600.0;
 ))]
 pub(super) async fn execute(
     Shared(state): Shared<State>,
+    headers: HeaderMap,
     Body(request): Body<Execute>,
 ) -> Response {
     for (name, seconds) in [("timeout", request.timeout), ("wait", request.wait)] {
@@ -35,15 +42,30 @@ pub(super) async fn execute(
         }
     }
     if let Some(id) = request.id.as_deref().filter(|id| !is_id(id)) {
-        let message =
-            format!("`{id}` can't be an id: use letters, digits, `-`, `_` and `.`, 128 at most");
-        return failed(StatusCode::BAD_REQUEST, "invalid_field", message, None);
+        return invalid(format!(
+            "`{id}` can't be an id: use letters, digits, `-`, `_` and `.`, 128 at most"
+        ));
     }
     let wait = request.wait;
-    match state.kernel.execute(request).await {
-        Ok(run) => settle(&state, &run, wait).await,
-        Err(refusal) => refusal.into_response(),
+    match (
+        state.sessions.execute(request).await,
+        Form::accepted(&headers),
+    ) {
+        (Ok(run), Some(form)) => stream::respond(state.sessions, run, 0, form),
+        (Ok(run), None) => {
+            settle(&run, wait).await;
+            json(StatusCode::OK, run.reply(state.sessions.report(&run)))
+        }
+        (Err(refusal), _) => refusal.into_response(),
     }
+}
+
+/// The runs that can be found, the oldest first.
+#[utoipa::path(get, path = "/exec", responses((status = 200, body = Runs)))]
+pub(super) async fn list(Shared(state): Shared<State>) -> Response {
+    let runs = state.sessions.runs();
+    let runs = runs.iter().map(|run| run.summary()).collect();
+    json(StatusCode::OK, Runs { runs })
 }
 
 fn is_duration(seconds: f64) -> bool {
@@ -51,12 +73,14 @@ fn is_duration(seconds: f64) -> bool {
 }
 
 fn no_duration(name: &str) -> Response {
-    let message = format!("`{name}` must be a number of seconds up to {LONGEST}");
-    failed(StatusCode::BAD_REQUEST, "invalid_field", message, None)
+    invalid(format!(
+        "`{name}` must be a number of seconds up to {LONGEST}"
+    ))
 }
 
 fn is_id(id: &str) -> bool {
     (1..=128).contains(&id.len())
+        && !id.starts_with('.')
         && id
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
@@ -67,15 +91,23 @@ fn is_id(id: &str) -> bool {
 pub(super) struct FindQuery {
     /// Wait up to this many seconds for the run's end.
     wait: Option<f64>,
+    /// Bring the events from this number on.
+    offset: Option<u64>,
 }
 
-/// How a run stands, also one that another client began.
+/// How a run stands, and its events, also of one that another client began.
+///
+/// With `Accept: text/event-stream` or `application/x-ndjson` the events come as they happen, from
+/// `offset`, or behind `Last-Event-ID`.
 #[utoipa::path(get, path = "/exec/{id}", params(("id" = String, Path, description = "The run's id"), FindQuery), responses(
-    (status = 200, body = Reply),
+    (status = 200, content(
+        (Found = "application/json"), (Event = "text/event-stream"), (Event = "application/x-ndjson"),
+    )),
     (status = 404, description = "There is no such run.", body = Failed),
 ))]
 pub(super) async fn find(
     Shared(state): Shared<State>,
+    headers: HeaderMap,
     Id(id): Id,
     Params(query): Params<FindQuery>,
 ) -> Response {
@@ -83,9 +115,74 @@ pub(super) async fn find(
     if !is_duration(wait) {
         return no_duration("wait");
     }
-    match state.kernel.run(&id) {
-        Ok(run) => settle(&state, &run, Some(wait)).await,
-        Err(refusal) => refusal.into_response(),
+    let run = match state.sessions.run(&id) {
+        Ok(run) => run,
+        Err(refusal) => return refusal.into_response(),
+    };
+    if let Some(form) = Form::accepted(&headers) {
+        let from = query.offset.or_else(|| last_event(&headers));
+        return stream::respond(state.sessions, run, from.unwrap_or(0), form);
+    }
+    settle(&run, Some(wait)).await;
+    let running = || state.sessions.report(&run);
+    let events = match query.offset {
+        Some(offset) => Some(run.follow(offset).rest(running).await),
+        None => None,
+    };
+    let reply = run.reply(running());
+    json(StatusCode::OK, Found { reply, events })
+}
+
+/// The number behind the last event that a client of Server-Sent Events has seen.
+fn last_event(headers: &HeaderMap) -> Option<u64> {
+    let last = headers.get("last-event-id")?.to_str().ok()?;
+    last.trim().parse::<u64>().ok()?.checked_add(1)
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OutputQuery {
+    /// `stdout`, unless said otherwise.
+    #[serde(default = "stdout")]
+    #[param(inline)]
+    stream: Stream,
+    /// The first byte.
+    #[serde(default)]
+    offset: u64,
+    /// Bytes, a MiB at most.
+    limit: Option<u64>,
+}
+
+fn stdout() -> Stream {
+    Stream::Stdout
+}
+
+/// A page of what a run has written.
+#[utoipa::path(get, path = "/exec/{id}/output", params(("id" = String, Path, description = "The run's id"), OutputQuery), responses(
+    (status = 200, body = Page),
+    (status = 404, description = "There is no such run.", body = Failed),
+))]
+pub(super) async fn output(
+    Shared(state): Shared<State>,
+    Id(id): Id,
+    Params(query): Params<OutputQuery>,
+) -> Response {
+    let run = match state.sessions.run(&id) {
+        Ok(run) => run,
+        Err(refusal) => return refusal.into_response(),
+    };
+    match run.page(query.stream, query.offset, query.limit).await {
+        Ok(page) => json(StatusCode::OK, page),
+        Err(error) => {
+            tracing::error!("output of run `{id}` can't be read: {error}");
+            let message = "what was written can't be read any more";
+            failed(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "unreadable_output",
+                message,
+                Some("`osctl logs` shows more"),
+            )
+        }
     }
 }
 
@@ -95,32 +192,14 @@ pub(super) async fn find(
     (status = 404, description = "There is no such run.", body = Failed),
 ))]
 pub(super) async fn interrupt(Shared(state): Shared<State>, Id(id): Id) -> Response {
-    match state.kernel.interrupt(&id).await {
-        Ok(run) => settle(&state, &run, None).await,
+    match state.sessions.interrupt(&id).await {
+        Ok(run) => json(StatusCode::OK, run.reply(state.sessions.report(&run))),
         Err(refusal) => refusal.into_response(),
     }
 }
 
-/// Empties the namespace; the working directory and the environment stay.
-#[utoipa::path(post, path = "/reset", request_body = Option<Reset>, responses(
-    (status = 200, body = ResetReply),
-    (status = 429, description = "Code runs.", body = Failed),
-))]
-pub(super) async fn reset(Shared(state): Shared<State>, Body(request): Body<Reset>) -> Response {
-    match state.kernel.reset(&request.session).await {
-        Ok(kernel) => json(
-            StatusCode::OK,
-            ResetReply {
-                status: "completed".into(),
-                kernel,
-            },
-        ),
-        Err(refusal) => refusal.into_response(),
-    }
-}
-
-/// The run's reply when it has ended, or after `wait` seconds.
-async fn settle(state: &State, run: &Run, wait: Option<f64>) -> Response {
+/// Waits until the run has ended, or `wait` seconds.
+async fn settle(run: &Arc<Run>, wait: Option<f64>) {
     match wait {
         None => run.finished().await,
         // That it still runs is what the reply then says.
@@ -128,8 +207,6 @@ async fn settle(state: &State, run: &Run, wait: Option<f64>) -> Response {
             drop(tokio::time::timeout(Duration::from_secs_f64(seconds), run.finished()).await)
         }
     }
-    let reply: Reply = run.reply(state.kernel.view().report);
-    json(StatusCode::OK, reply)
 }
 
 #[cfg(test)]

@@ -7,8 +7,10 @@ mod answer;
 mod guard;
 mod kernel;
 mod service;
+mod session;
+mod stream;
 
-use super::kernel::Kernel;
+use super::kernel::Sessions;
 use super::{Listeners, Settings};
 use crate::error::Result;
 use crate::protocol;
@@ -47,7 +49,7 @@ struct Documented;
 /// What handlers work with.
 #[derive(Clone)]
 struct State {
-    kernel: Kernel,
+    sessions: Sessions,
     document: Arc<utoipa::openapi::OpenApi>,
 }
 
@@ -59,8 +61,8 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn start(listeners: Listeners, settings: &Settings, kernel: Kernel) -> Self {
-        let routes = routes(kernel);
+    pub(super) fn start(listeners: Listeners, settings: &Settings, sessions: Sessions) -> Self {
+        let routes = routes(sessions);
         let guard = Arc::new(Guard::new(settings));
         let guarded = routes
             .clone()
@@ -109,11 +111,22 @@ async fn closed(mut closing: watch::Receiver<bool>) {
     let _ = closing.wait_for(|closing| *closing).await;
 }
 
-fn routes(kernel: Kernel) -> Router {
+fn routes(sessions: Sessions) -> Router {
     let (router, document) = OpenApiRouter::with_openapi(Documented::openapi())
-        .routes(routes!(kernel::execute))
+        .routes(routes!(kernel::execute, kernel::list))
         .routes(routes!(kernel::find, kernel::interrupt))
-        .routes(routes!(kernel::reset))
+        .routes(routes!(kernel::output))
+        .routes(routes!(session::reset))
+        .routes(routes!(session::interrupt))
+        .routes(routes!(session::restart))
+        .routes(routes!(session::list, session::create))
+        .routes(routes!(session::delete))
+        .routes(routes!(session::variables))
+        .routes(routes!(session::complete))
+        .routes(routes!(session::inspect))
+        .routes(routes!(session::is_complete))
+        .routes(routes!(session::history))
+        .routes(routes!(session::call))
         .routes(routes!(service::describe))
         .routes(routes!(service::ping))
         .routes(routes!(service::status))
@@ -121,7 +134,7 @@ fn routes(kernel: Kernel) -> Router {
         .routes(routes!(service::openapi))
         .split_for_parts();
     let state = State {
-        kernel,
+        sessions,
         document: Arc::new(document),
     };
     router

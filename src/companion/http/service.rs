@@ -1,9 +1,9 @@
 //! What the companion says of itself, over HTTP.
 
+use super::session::session;
 use super::{State, json};
 use crate::protocol;
-use crate::protocol::kernel::DEFAULT_SESSION;
-use crate::protocol::service::{Description, Health, HealthStatus, Ping, Service, Session, Status};
+use crate::protocol::service::{Description, Health, HealthStatus, Ping, Service, Status};
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -23,25 +23,21 @@ pub(super) async fn ping() -> Response {
 /// What the kernel holds and does.
 #[utoipa::path(get, path = "/status", responses((status = 200, body = Status)))]
 pub(super) async fn status(Shared(state): Shared<State>) -> Response {
-    let view = state.kernel.view();
-    let session = Session {
-        name: DEFAULT_SESSION.into(),
-        busy: view.busy,
-        queued: view.queued as u64,
-        exec_count: view.execution_count,
-        generation: view.report.generation,
-        python: view.python,
-    };
+    let view = state.sessions.view();
+    let sessions = state.sessions.all().into_iter();
     json(
         StatusCode::OK,
         Status {
             status: "ok".into(),
-            exec_count: view.execution_count,
-            globals_count: view.globals_count,
-            resources_count: 0,
+            exec_count: view.counts.execution_count,
+            globals_count: view.counts.globals_count,
+            resources_count: view.counts.resources_count,
             busy: view.busy,
             kernel: view.report,
-            sessions: vec![session],
+            // What they take is measured when it is asked for: `GET /sessions`.
+            sessions: sessions
+                .map(|(name, view)| session(name, view, None))
+                .collect(),
             version: env!("CARGO_PKG_VERSION").into(),
         },
     )
@@ -53,7 +49,7 @@ pub(super) async fn status(Shared(state): Shared<State>) -> Response {
     (status = 503, description = "Some are not yet, or not any more.", body = Health),
 ))]
 pub(super) async fn health(Shared(state): Shared<State>) -> Response {
-    let view = state.kernel.view();
+    let view = state.sessions.view();
     let (code, status) = match view.ready {
         true => (StatusCode::OK, HealthStatus::Healthy),
         false => (StatusCode::SERVICE_UNAVAILABLE, HealthStatus::Starting),

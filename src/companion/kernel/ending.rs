@@ -1,15 +1,16 @@
 //! Why runs and processes ended, in the words that callers read.
 
+use super::guard::Ended;
 use crate::protocol::kernel::Raised;
 use nix::sys::signal::Signal;
 use std::fs;
-use std::process::ExitStatus;
 
 /// Why the current job is to end early.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Stop {
     Asked,
     Timeout(f64),
+    Restart,
     Shutdown,
 }
 
@@ -24,6 +25,10 @@ impl Stop {
             Self::Asked => raised(
                 "Interrupted",
                 format!("the code was to be stopped {outcome}"),
+            ),
+            Self::Restart => raised(
+                "Interrupted",
+                format!("the kernel was restarted while the code ran {outcome}"),
             ),
             Self::Shutdown => raised(
                 "Interrupted",
@@ -54,19 +59,21 @@ impl Deaths {
         }
     }
 
-    /// How a process ended, in words; the reaper gives 128+n for signal n.
-    pub(super) fn cause(&mut self, status: ExitStatus) -> String {
+    /// How a kernel ended, in words.
+    pub(super) fn cause(&mut self, ended: &Ended) -> String {
         let kills = memory_kills();
         let by_memory = kills > self.memory_kills;
         self.memory_kills = kills;
-        match status.code() {
-            Some(137) if by_memory => "it ran out of memory and was killed".into(),
-            Some(code @ 129..) => {
-                let name = Signal::try_from(code - 128).map_or("an unknown signal", |s| s.as_str());
+        match ended {
+            Ended::Code(137) if by_memory => "it ran out of memory and was killed".into(),
+            Ended::Code(code @ 129..) => {
+                let signal = Signal::try_from(i32::from(code - 128));
+                let name = signal.map_or("an unknown signal", |s| s.as_str());
                 format!("it was killed by {name}")
             }
-            Some(code) => format!("it exited with code {code}"),
-            None => "its reaper was killed".into(),
+            Ended::Code(code) => format!("it exited with code {code}"),
+            Ended::Unguarded => "its guard was killed".into(),
+            Ended::NotMade(why) => format!("it could not be made: {why}"),
         }
     }
 }

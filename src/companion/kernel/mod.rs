@@ -1,27 +1,40 @@
-//! The Python process and its one owner.
+//! Python processes, their sessions and what they run.
 //!
-//! [`Kernel`] is a handle: it sends messages to the task that owns the process ([`task`]), which
-//! asks a pure function what to do next ([`policy`]). Runs outlive the requests that began them
-//! ([`run`]).
+//! [`Sessions`] is the handle that everyone uses: it knows the kernels by name and the runs by id.
+//! A [`Kernel`] sends messages to the task that owns one process ([`task`]), which asks a pure
+//! function what to do next ([`policy`]). Processes are forked from a [`template`]. Runs outlive
+//! the requests that began them ([`run`]).
 
 mod ending;
+mod follower;
+mod guard;
+mod journal;
 mod ledger;
 mod output;
 mod policy;
 mod process;
 mod run;
+mod runs;
+mod sessions;
+mod spill;
 mod task;
+mod template;
 mod wire;
 
+pub(crate) use guard::END;
 pub(crate) use run::Run;
+pub(crate) use sessions::Sessions;
+pub(crate) use wire::{Counts, Question};
 
-use crate::protocol::kernel::{DEFAULT_SESSION, Execute, KernelReport};
-use run::Runs;
+use crate::protocol::kernel::{KernelReport, Raised};
+use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use template::Template;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 /// Where the kernel's parts are.
 #[derive(Debug, Clone)]
@@ -32,6 +45,20 @@ pub(crate) struct Settings {
     pub(crate) run: PathBuf,
     /// Folder of the record of generations.
     pub(crate) data: PathBuf,
+    /// Folder of what runs have written and memory does not hold; nobody else's.
+    pub(crate) runs: PathBuf,
+    pub(crate) limits: Limits,
+}
+
+/// How much sessions may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// How many there may be, the default one included.
+    pub(crate) count: usize,
+    /// Bytes of one session, its child processes included.
+    pub(crate) memory: Option<u64>,
+    /// After which time without a request a session is released; the default one never is.
+    pub(crate) idle: Duration,
 }
 
 impl From<&super::Settings> for Settings {
@@ -41,6 +68,8 @@ impl From<&super::Settings> for Settings {
             program: settings.body.join("kernel"),
             run: settings.run.join("kernels"),
             data: settings.data.join("kernels"),
+            runs: settings.data.join("runs"),
+            limits: settings.sessions,
         }
     }
 }
@@ -56,13 +85,17 @@ pub(crate) enum Refusal {
     OtherRun(String),
     NoRun(String),
     NoSession(String),
+    /// There are as many sessions as there may be.
+    TooManySessions(usize),
+    /// That can't be a session's name, or the default session can't be deleted.
+    Invalid(String),
     /// The kernel can't be started; the end of what it said.
     NoKernel(String),
     /// The companion is about to end.
     Stopping,
 }
 
-/// What can be seen of the kernel at any time.
+/// What can be seen of a kernel at any time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct View {
     pub(crate) ready: bool,
@@ -70,11 +103,33 @@ pub(crate) struct View {
     pub(crate) detail: String,
     pub(crate) busy: bool,
     pub(crate) queued: usize,
-    pub(crate) execution_count: u64,
-    pub(crate) globals_count: u64,
+    pub(crate) counts: Counts,
     pub(crate) report: KernelReport,
     pub(crate) python: Option<String>,
+    /// The process that all of the session's descend from.
+    pub(crate) root: Option<i32>,
+    /// When something was last asked or answered.
+    pub(crate) used: Instant,
 }
+
+/// What came of a question.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Answer {
+    /// What the kernel said, or what user code raised meanwhile.
+    pub(crate) value: Result<Value, Raised>,
+    pub(crate) report: KernelReport,
+}
+
+impl Answer {
+    fn of(report: KernelReport) -> Self {
+        Self {
+            value: Ok(Value::Null),
+            report,
+        }
+    }
+}
+
+type Reply = oneshot::Sender<Result<Answer, Refusal>>;
 
 /// What the owner is asked to do.
 #[derive(Debug)]
@@ -84,119 +139,88 @@ enum Message {
         queue: bool,
         taken: oneshot::Sender<Result<(), Refusal>>,
     },
-    Reset {
-        done: oneshot::Sender<Result<KernelReport, Refusal>>,
+    Ask {
+        question: Question,
+        done: Reply,
     },
+    /// That run, or whatever is on.
     Interrupt {
-        id: String,
+        id: Option<String>,
+    },
+    Restart {
+        done: Reply,
     },
     Shutdown {
         grace: Duration,
     },
 }
 
-/// The kernel, for everyone who uses it.
+/// One kernel, for everyone who uses it.
 #[derive(Debug, Clone)]
 pub(crate) struct Kernel {
     owner: mpsc::Sender<Message>,
     view: watch::Receiver<View>,
-    runs: Runs,
 }
 
 impl Kernel {
     /// Starts the owner, which starts the process; it ends after [`Kernel::shutdown`].
-    pub(crate) fn start(settings: Settings) -> (Self, JoinHandle<()>) {
+    fn start(session: &str, settings: Settings, template: Template) -> (Self, JoinHandle<()>) {
         let (owner, mailbox) = mpsc::channel(256);
-        let (task, view) = task::Owner::new(settings, mailbox);
-        let kernel = Self {
-            owner,
-            view,
-            runs: Runs::default(),
-        };
-        (kernel, tokio::spawn(task.run()))
+        let (task, view) = task::Owner::new(session, settings, template, mailbox);
+        (Self { owner, view }, tokio::spawn(task.run()))
     }
 
     pub(crate) fn view(&self) -> View {
         self.view.borrow().clone()
     }
 
-    /// Begins a run, or finds the one of that id again.
-    ///
-    /// # Errors
-    /// Every [`Refusal`] but [`Refusal::NoRun`]; nothing was executed then.
-    pub(crate) async fn execute(&self, request: Execute) -> Result<Arc<Run>, Refusal> {
-        if request.session != DEFAULT_SESSION {
-            return Err(Refusal::NoSession(request.session));
-        }
-        let queue = request.queue;
-        let (run, is_new) = self.runs.begin(request)?;
-        if !is_new {
-            return Ok(run);
-        }
-        // In a task of its own: a client that leaves now must not leave half a run behind.
-        let admitted = tokio::spawn(self.clone().admit(run, queue));
-        admitted.await.unwrap_or(Err(Refusal::Stopping))
-    }
-
-    async fn admit(self, run: Arc<Run>, queue: bool) -> Result<Arc<Run>, Refusal> {
+    async fn execute(&self, run: Arc<Run>, queue: bool) -> Result<(), Refusal> {
         let (taken, answer) = oneshot::channel();
-        let message = Message::Execute {
-            run: run.clone(),
-            queue,
-            taken,
-        };
-        let answer = match self.owner.send(message).await {
-            Ok(()) => answer.await.unwrap_or(Err(Refusal::Stopping)),
-            Err(_) => Err(Refusal::Stopping),
-        };
-        if let Err(refusal) = answer {
-            self.runs.forget(&run);
-            return Err(refusal);
-        }
-        Ok(run)
+        let message = Message::Execute { run, queue, taken };
+        self.send(message).await?;
+        answer.await.unwrap_or(Err(Refusal::Stopping))
     }
 
-    /// # Errors
-    /// [`Refusal::NoRun`].
-    pub(crate) fn run(&self, id: &str) -> Result<Arc<Run>, Refusal> {
-        self.runs.find(id).ok_or_else(|| Refusal::NoRun(id.into()))
-    }
-
-    /// Interrupts a run, and waits until it has ended.
-    ///
-    /// # Errors
-    /// [`Refusal::NoRun`], or [`Refusal::Stopping`].
-    pub(crate) async fn interrupt(&self, id: &str) -> Result<Arc<Run>, Refusal> {
-        let run = self.run(id)?;
-        let message = Message::Interrupt { id: id.into() };
-        self.owner
-            .send(message)
-            .await
-            .map_err(|_| Refusal::Stopping)?;
-        run.finished().await;
-        Ok(run)
-    }
-
-    /// Empties the namespace.
+    /// Asks what needs the kernel idle.
     ///
     /// # Errors
     /// [`Refusal::Busy`] while code runs; [`Refusal::NoKernel`] or [`Refusal::Stopping`].
-    pub(crate) async fn reset(&self, session: &str) -> Result<KernelReport, Refusal> {
-        if session != DEFAULT_SESSION {
-            return Err(Refusal::NoSession(session.into()));
-        }
+    pub(crate) async fn ask(&self, question: Question) -> Result<Answer, Refusal> {
         let (done, answer) = oneshot::channel();
-        self.owner
-            .send(Message::Reset { done })
-            .await
-            .map_err(|_| Refusal::Stopping)?;
+        self.send(Message::Ask { question, done }).await?;
+        answer.await.unwrap_or(Err(Refusal::Stopping))
+    }
+
+    /// Interrupts what is on, and waits until nothing is. Returns what became of the state.
+    ///
+    /// # Errors
+    /// [`Refusal::Stopping`].
+    pub(crate) async fn interrupt(&self) -> Result<KernelReport, Refusal> {
+        self.send(Message::Interrupt { id: None }).await?;
+        let mut view = self.view.clone();
+        let idle = view.wait_for(|v| !v.busy).await;
+        idle.map(|v| v.report).map_err(|_| Refusal::Stopping)
+    }
+
+    /// Ends the process, whatever it does, and waits for the next one.
+    ///
+    /// # Errors
+    /// [`Refusal::NoKernel`] or [`Refusal::Stopping`].
+    pub(crate) async fn restart(&self) -> Result<Answer, Refusal> {
+        let (done, answer) = oneshot::channel();
+        self.send(Message::Restart { done }).await?;
         answer.await.unwrap_or(Err(Refusal::Stopping))
     }
 
     /// Takes no more requests, lets what runs finish within `grace`, then ends the process.
-    pub(crate) async fn shutdown(&self, grace: Duration) {
+    async fn shutdown(&self, grace: Duration) {
         // A closed mailbox means that it has ended already.
         let _ = self.owner.send(Message::Shutdown { grace }).await;
         self.owner.closed().await;
+    }
+
+    async fn send(&self, message: Message) -> Result<(), Refusal> {
+        let sent = self.owner.send(message).await;
+        sent.map_err(|_| Refusal::Stopping)
     }
 }

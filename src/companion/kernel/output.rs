@@ -1,9 +1,20 @@
-//! What code wrote: head and tail are kept, so that a flood neither grows memory nor hides its end.
+//! What code wrote to one stream: head and tail in memory, the middle in a file, so that a flood
+//! neither grows memory nor hides its end.
+//!
+//! ```text
+//! 0          HALF                    HALF + spilled        total - tail    total
+//! ├── head ───┤├──────── file ────────┤├──── gone ─────────┤├─── tail ───┤
+//! ```
+//!
+//! File and tail overlap while the file has room.
 
 use crate::protocol::kernel::Truncated;
 use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
 
-/// Bytes kept of one stream: the first half and the last half.
+/// Bytes kept of one stream in memory: the first half and the last half.
 pub(super) const KEPT: usize = 1 << 20;
 const HALF: usize = KEPT / 2;
 
@@ -12,21 +23,109 @@ pub(super) struct Output {
     head: Vec<u8>,
     tail: VecDeque<u8>,
     total: u64,
+    file: Option<PathBuf>,
+    /// Bytes in the file.
+    spilled: u64,
+}
+
+/// Where a part of the output is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Piece {
+    Here(Vec<u8>),
+    File {
+        path: PathBuf,
+        offset: u64,
+        length: u64,
+    },
+    /// So many bytes are not kept.
+    Gone(u64),
 }
 
 impl Output {
-    pub(super) fn push(&mut self, bytes: &[u8]) {
+    /// Takes what was written. What is returned is more than the head holds, and is to be spilled.
+    pub(super) fn push<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         self.total += bytes.len() as u64;
         let (head, rest) = bytes.split_at(bytes.len().min(HALF - self.head.len()));
         self.head.extend_from_slice(head);
-        let rest = &rest[rest.len().saturating_sub(HALF)..];
-        let excess = (self.tail.len() + rest.len()).saturating_sub(HALF);
+        let last = &rest[rest.len().saturating_sub(HALF)..];
+        let excess = (self.tail.len() + last.len()).saturating_sub(HALF);
         self.tail.drain(..excess);
-        self.tail.extend(rest);
+        self.tail.extend(last);
+        rest
     }
 
+    /// So many bytes more are in the file.
+    pub(super) fn spilled(&mut self, path: &Path, bytes: u64) {
+        self.file.get_or_insert_with(|| path.to_owned());
+        self.spilled += bytes;
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Bytes in memory.
     pub(super) fn kept(&self) -> usize {
         self.head.len() + self.tail.len()
+    }
+
+    /// Bytes on disk.
+    pub(super) fn on_disk(&self) -> u64 {
+        self.spilled
+    }
+
+    /// Bytes up to the last whole character.
+    pub(super) fn complete(&self) -> u64 {
+        let last = |back: usize| match self.tail.len() {
+            0 => self.head.iter().rev().nth(back),
+            _ => self.tail.iter().rev().nth(back),
+        };
+        for back in 0..4 {
+            match last(back) {
+                // The first byte of a character of `width` bytes.
+                Some(byte) if *byte >= 0xc0 => {
+                    let width = byte.leading_ones() as usize;
+                    let is_cut = width <= 4 && back + 1 < width;
+                    return self.total - if is_cut { back as u64 + 1 } else { 0 };
+                }
+                Some(byte) if *byte >= 0x80 => {}
+                _ => break,
+            }
+        }
+        self.total
+    }
+
+    /// Where the bytes from `from` to `to` are.
+    pub(super) fn pieces(&self, from: u64, to: u64) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let (mut at, to) = (from, to.min(self.total));
+        let (head, tail) = (self.head.len() as u64, self.total - self.tail.len() as u64);
+        if at < to.min(head) {
+            let end = to.min(head);
+            pieces.push(Piece::Here(self.head[at as usize..end as usize].to_vec()));
+            at = end;
+        }
+        if at < to.min(tail) {
+            let end = to.min(tail);
+            let on_disk = (HALF as u64 + self.spilled).clamp(at, end);
+            if let Some(path) = self.file.as_ref().filter(|_| at < on_disk) {
+                pieces.push(Piece::File {
+                    path: path.clone(),
+                    offset: at - HALF as u64,
+                    length: on_disk - at,
+                });
+                at = on_disk;
+            }
+            if at < end {
+                pieces.push(Piece::Gone(end - at));
+                at = end;
+            }
+        }
+        if at < to {
+            let range = (at - tail) as usize..(to - tail) as usize;
+            pieces.push(Piece::Here(self.tail.range(range).copied().collect()));
+        }
+        pieces
     }
 
     /// As text; bytes that are not UTF-8 become U+FFFD, a cut is marked where it is.
@@ -35,30 +134,74 @@ impl Output {
         if left_out == 0 {
             let mut all = self.head.clone();
             all.extend(&self.tail);
-            return String::from_utf8(all)
-                .unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned());
+            return text(all);
         }
         let head = String::from_utf8_lossy(&self.head);
         let tail: Vec<u8> = self.tail.iter().copied().collect();
         format!(
-            "{head}\n… {left_out} bytes left out …\n{}",
+            "{head}{}{}",
+            left_out_mark(left_out),
             String::from_utf8_lossy(&tail)
         )
     }
 
     pub(super) fn truncated(&self) -> Option<Truncated> {
         let kept = self.kept() as u64;
-        (kept < self.total).then_some(Truncated {
+        (kept < self.total).then(|| Truncated {
             total: self.total,
             kept,
+            file: self.file.as_ref().map(|path| path.display().to_string()),
         })
     }
 }
 
+impl Drop for Output {
+    fn drop(&mut self) {
+        if let Some(path) = &self.file
+            && let Err(error) = std::fs::remove_file(path)
+        {
+            tracing::warn!("`{}` can't be removed: {error}", path.display());
+        }
+    }
+}
+
+/// Reads what is on disk; what is gone is marked.
+///
+/// # Errors
+/// When the file can't be read any more.
+pub(super) fn read(pieces: Vec<Piece>) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for piece in pieces {
+        match piece {
+            Piece::Here(mut more) => bytes.append(&mut more),
+            Piece::Gone(count) => bytes.extend_from_slice(left_out_mark(count).as_bytes()),
+            Piece::File {
+                path,
+                offset,
+                length,
+            } => {
+                let mut file = File::open(path)?;
+                file.seek(SeekFrom::Start(offset))?;
+                file.take(length).read_to_end(&mut bytes)?;
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+pub(super) fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
+}
+
+fn left_out_mark(count: u64) -> String {
+    format!("\n… {count} bytes left out …\n")
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{KEPT, Output};
+    use super::{HALF, KEPT, Output, Piece, read, text};
     use proptest::prelude::*;
+    use std::io::Write;
 
     #[test]
     fn a_flood_keeps_its_beginning_and_its_end() {
@@ -77,8 +220,41 @@ mod tests {
     fn a_character_that_arrives_in_two_pieces_is_whole() {
         let mut output = Output::default();
         output.push(&[b'a', 0xc3]);
+        assert_eq!(output.complete(), 1);
         output.push(&[0xa4, 0xff]);
-        assert_eq!(output.text(), "aä\u{fffd}");
+        assert_eq!((output.complete(), output.text()), (4, "aä\u{fffd}".into()));
+        output.push("€".as_bytes());
+        assert_eq!(output.complete(), 7);
+        output.push(&"€".as_bytes()[..2]);
+        assert_eq!(output.complete(), 7);
+    }
+
+    #[test]
+    fn what_was_spilled_is_found_again_and_the_rest_is_marked() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("spill");
+        let mut file = std::fs::File::create(&path).unwrap();
+        let mut output = Output::default();
+        let all: Vec<u8> = (0..4 * HALF).map(|n| b'a' + (n % 26) as u8).collect();
+        for chunk in all.chunks(1 << 16) {
+            let rest = output.push(chunk);
+            // A file that holds no more than so much.
+            if output.on_disk() < HALF as u64 {
+                file.write_all(rest).unwrap();
+                output.spilled(&path, rest.len() as u64);
+            }
+        }
+        let total = output.total();
+        let found = read(output.pieces(10, HALF as u64 + 100)).unwrap();
+        assert_eq!(found, all[10..HALF + 100]);
+        let last = read(output.pieces(total - 10, total)).unwrap();
+        assert_eq!(last, all[all.len() - 10..]);
+        let pieces = output.pieces(0, total);
+        assert!(
+            matches!(&pieces[..], [Piece::Here(_), Piece::File { .. }, Piece::Gone(gone), Piece::Here(_)] if *gone == HALF as u64),
+        );
+        drop(output);
+        assert!(!path.exists());
     }
 
     proptest! {
@@ -90,6 +266,18 @@ mod tests {
             }
             prop_assert_eq!(output.text(), pieces.concat());
             prop_assert_eq!(output.truncated(), None);
+        }
+
+        #[test]
+        fn a_cut_between_whole_characters_changes_nothing(all in ".{0,40}", at in 0usize..80) {
+            let bytes = all.as_bytes();
+            let (first, second) = bytes.split_at(at.min(bytes.len()));
+            let mut output = Output::default();
+            output.push(first);
+            let cut = output.complete();
+            output.push(second);
+            let part = |from, to| text(read(output.pieces(from, to)).unwrap());
+            prop_assert_eq!(part(0, cut) + &part(cut, output.total()), all);
         }
     }
 }

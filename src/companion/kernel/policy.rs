@@ -1,14 +1,16 @@
 //! What the owner does next, as a pure function.
 //!
 //! ```text
-//!             Ready          Work            Stop             GraceOver
+//!             Ready          Work            Stop             TimeUp
 //!  Starting ────────▶ Idle ────────▶ Busy ────────▶ Stopping(1) ───────▶ Stopping(2) ──▶ Killed
-//!   ▲  │               ▲ │            │ │              │ │                   │ │            │
-//!   │  │ Died          │ │            │ └──── Done ────┘ └───────────────────┘ │            │
-//!   │  ▼               └─┼────────────┘                                        │            │
-//!   │ Resting            │ Died            every Died ─────────────────────────┴────────────┘
-//!   └──┴─────────────────┴──────────────────────▶ Starting
+//!   ▲  │              ▲ ▲ │            │               │ Done               │ Done   TimeUp │
+//!   │  │ Died         │ │ └─── Done ───┘               ▼                    ▼               │
+//!   │  ▼              │ └──────────── Done ──────── Probing ◀───────────────┘    TimeUp ──▶ │
+//!   │ Resting         │                                                                     │
+//!   └──┴──────────────┴── every other Died ──▶ Starting ◀────────────────────── Died ───────┘
 //! ```
+//!
+//! Code that was to be stopped and did is not believed: a probe has to be answered first.
 //!
 //! A kernel that dies before it was ever ready is started again at once twice, then after rests
 //! that double up to [`LONGEST_REST`]. It decides nothing about what callers are told.
@@ -17,6 +19,9 @@ use std::time::Duration;
 
 /// Between two interrupts, and between the last one and the kill.
 pub(super) const GRACE: Duration = Duration::from_secs(2);
+
+/// How long the answer to a probe may take.
+pub(super) const ANSWER: Duration = Duration::from_secs(5);
 
 /// From the spawn to the hello.
 pub(super) const START: Duration = Duration::from_secs(60);
@@ -39,6 +44,8 @@ pub(super) enum State {
     Stopping {
         strikes: u8,
     },
+    /// The code has stopped; whether the kernel is of use is being asked.
+    Probing,
     /// Will be dead in a moment.
     Killed {
         failed: u32,
@@ -66,6 +73,7 @@ pub(super) enum Event {
 pub(super) enum Action {
     Spawn,
     Interrupt,
+    Probe,
     Kill,
     /// Wakes the owner after that long; replaces what was armed.
     Arm(Duration),
@@ -76,7 +84,7 @@ impl State {
     pub(super) const BEGIN: Self = Self::Starting { failed: 0 };
 
     pub(super) fn after(self, event: Event) -> (Self, Vec<Action>) {
-        use Action::{Arm, Disarm, Interrupt, Kill, Spawn};
+        use Action::{Arm, Disarm, Interrupt, Kill, Probe, Spawn};
         match (self, event) {
             (Self::Starting { .. }, Event::Ready) => (Self::Idle, vec![Disarm]),
             (Self::Starting { failed }, Event::TimeUp) => {
@@ -88,14 +96,15 @@ impl State {
             (Self::Busy, Event::Stop) => {
                 (Self::Stopping { strikes: 1 }, vec![Interrupt, Arm(GRACE)])
             }
-            (Self::Stopping { .. }, Event::Done) => (Self::Idle, vec![Disarm]),
+            (Self::Stopping { .. }, Event::Done) => (Self::Probing, vec![Probe, Arm(ANSWER)]),
+            (Self::Probing, Event::Done) => (Self::Idle, vec![Disarm]),
             (Self::Stopping { strikes }, Event::TimeUp) if strikes < STRIKES => (
                 Self::Stopping {
                     strikes: strikes + 1,
                 },
                 vec![Interrupt, Arm(GRACE)],
             ),
-            (Self::Stopping { .. }, Event::TimeUp) => {
+            (Self::Stopping { .. } | Self::Probing, Event::TimeUp) => {
                 (Self::Killed { failed: 0 }, vec![Kill, Arm(GRACE)])
             }
             (Self::Killed { .. }, Event::TimeUp) => (self, vec![Kill, Arm(GRACE)]),
@@ -104,10 +113,10 @@ impl State {
             (Self::Resting { failed }, Event::TimeUp) => {
                 (Self::Starting { failed }, vec![Spawn, Arm(START)])
             }
-            (Self::Idle | Self::Busy | Self::Stopping { .. }, Event::Died) => {
+            (Self::Idle | Self::Busy | Self::Stopping { .. } | Self::Probing, Event::Died) => {
                 (Self::BEGIN, vec![Spawn, Arm(START)])
             }
-            (Self::Idle | Self::Busy | Self::Stopping { .. }, Event::Broken) => {
+            (Self::Idle | Self::Busy | Self::Stopping { .. } | Self::Probing, Event::Broken) => {
                 (Self::Killed { failed: 0 }, vec![Kill, Arm(GRACE)])
             }
             (Self::Starting { failed }, Event::Broken) => {
@@ -136,7 +145,7 @@ impl State {
     pub(super) fn is_busy(self) -> bool {
         matches!(
             self,
-            Self::Busy | Self::Stopping { .. } | Self::Killed { failed: 0 }
+            Self::Busy | Self::Stopping { .. } | Self::Probing | Self::Killed { failed: 0 }
         )
     }
 
@@ -202,6 +211,22 @@ mod tests {
             walk(&events),
             (State::BEGIN, vec![Action::Spawn, Action::Arm(START)])
         );
+    }
+
+    #[test]
+    fn code_that_stopped_is_believed_when_a_probe_is_answered() {
+        let mut events = vec![Event::Ready, Event::Work, Event::Stop, Event::Done];
+        assert_eq!(
+            walk(&events),
+            (
+                State::Probing,
+                vec![Action::Probe, Action::Arm(super::ANSWER)]
+            )
+        );
+        events.push(Event::TimeUp);
+        assert_eq!(walk(&events).0, State::Killed { failed: 0 });
+        *events.last_mut().unwrap() = Event::Done;
+        assert_eq!(walk(&events), (State::Idle, vec![Action::Disarm]));
     }
 
     #[test]

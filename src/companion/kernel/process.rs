@@ -1,51 +1,49 @@
-//! One life of the Python process: its reaper, its connection, its output.
+//! One life of a kernel's process: its guard, its connection, its output.
 
-use super::Settings;
+use super::guard::{Ended, Guard};
+use super::template::{LastWords, Made, Socket, Template};
 use super::wire::{Frame, Request, Wire};
 use crate::companion::descendants;
 use crate::error::Result;
-use anyhow::Context;
+use crate::protocol::kernel::Stream;
 use bytes::BytesMut;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde::Serialize;
 use std::future::pending;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
-use std::process::{ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe::Receiver;
-use tokio::process::{Child, ChildStderr, Command};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 /// Bytes taken from a pipe at once, so that one stream never starves the rest.
-const PIECE: usize = 64 << 10;
-
+const PIECE: usize = 256 << 10;
 /// Pieces drained at most: four times what a pipe holds.
-const DRAINED: usize = 64;
-
-/// What a process says before it can speak frames: the reason why it did not start.
-const LAST_WORDS: usize = 20;
-
+const DRAINED: usize = 16;
 /// From the end of the connection to the exit of a process that is ending by itself.
 const EXIT: Duration = Duration::from_millis(500);
 
-/// A process that was started, or is.
+/// A kernel that is being made, or was.
 #[derive(Debug)]
 pub(super) struct Process {
-    reaper: Child,
+    session: String,
+    plain: bool,
     link: Link,
+    guard: Option<Guard>,
+    _socket: Option<Socket>,
     is_ending: bool,
     /// The pipes of a connection that ended, with what was written last.
     left: [Option<Receiver>; 2],
-    last_words: Arc<Mutex<Vec<String>>>,
+    last_words: LastWords,
 }
 
 #[derive(Debug)]
 enum Link {
+    /// It is being made.
+    Coming(oneshot::Receiver<Result<Made>>),
     /// Connected; the kernel has not said anything yet.
     Waiting(UnixStream),
     Open {
@@ -60,13 +58,6 @@ enum Link {
     Closed,
 }
 
-/// Which of the two.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stream {
-    Stdout,
-    Stderr,
-}
-
 /// What comes from a process.
 #[derive(Debug)]
 pub(super) enum News {
@@ -74,66 +65,35 @@ pub(super) enum News {
     Output(Stream, Vec<u8>),
     /// The connection ended or broke, and the process is still there.
     Broken(String),
-    Exited(ExitStatus),
+    Ended(Ended),
 }
 
 impl Process {
-    /// Starts the kernel under a reaper. Its hello comes as the first frame.
-    ///
-    /// # Errors
-    /// When no process can be made.
-    /// `plain`: without the packages that were installed at run time.
-    pub(super) fn spawn(settings: &Settings, session: &str, plain: bool) -> Result<Self> {
-        std::fs::create_dir_all(&settings.run)?;
-        let path = settings.run.join(format!("{session}.sock"));
-        // A socket of an earlier life would be in the way.
-        let _ = std::fs::remove_file(&path);
-        let listener = StdListener::bind(&path)
-            .with_context(|| format!("listening on `{}`", path.display()))?;
-        let stream = StdStream::connect(&path)?;
-        stream.set_nonblocking(true)?;
-        // This very binary, also when its file was replaced meanwhile.
-        let mut command = Command::new("/proc/self/exe");
-        if plain {
-            command.env_remove("OSCTL_PACKAGES");
-        }
-        command
-            .args(["reaper", "--"])
-            .arg(&settings.python)
-            .arg(&settings.program);
-        command.args(["--fd", "0", "--session", session]);
-        for secret in [
-            "OSCTL_TOKEN_SHA256",
-            "OSCTL_AUTH",
-            "OSCTL_HOSTS",
-            "OSCTL_LISTEN",
-        ] {
-            command.env_remove(secret);
-        }
-        // The listening socket travels as standard input: connecting never has to be tried twice.
-        command
-            .stdin(OwnedFd::from(listener))
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true);
-        let mut reaper = command.spawn().context("starting the kernel")?;
-        let last_words = Arc::new(Mutex::new(Vec::new()));
-        if let Some(stderr) = reaper.stderr.take() {
-            tokio::spawn(listen(stderr, last_words.clone()));
-        }
-        Ok(Self {
-            reaper,
-            link: Link::Waiting(UnixStream::from_std(stream)?),
+    /// A kernel of that session. Its hello comes as the first frame. `plain`: without the packages
+    /// that were installed at run time.
+    pub(super) fn start(template: &Template, session: &str, plain: bool) -> Self {
+        Self {
+            session: session.into(),
+            plain,
+            link: Link::Coming(template.kernel()),
+            guard: None,
+            _socket: None,
             is_ending: false,
             left: [None, None],
-            last_words,
-        })
+            last_words: LastWords::default(),
+        }
     }
 
     /// The next thing that happens. Loses nothing when dropped.
     pub(super) async fn next(&mut self) -> News {
         loop {
             match &mut self.link {
+                Link::Coming(made) => {
+                    let made = made.await;
+                    if let Some(why) = self.came(made) {
+                        return News::Ended(Ended::NotMade(why));
+                    }
+                }
                 Link::Waiting(stream) => {
                     let first = Wire::first(stream).await;
                     self.open(first);
@@ -160,17 +120,41 @@ impl Process {
                     }
                 }
                 Link::Ending { why, until } => {
+                    let until = *until;
                     tokio::select! {
-                        status = self.reaper.wait() => return exit(status),
-                        () = sleep_until(*until) => {
+                        ended = ended(&mut self.guard) => return News::Ended(ended),
+                        () = sleep_until(until) => {
                             let why = std::mem::take(why);
                             self.link = Link::Closed;
                             return News::Broken(why);
                         }
                     }
                 }
-                Link::Closed => return exit(self.reaper.wait().await),
+                Link::Closed => return News::Ended(ended(&mut self.guard).await),
             }
+        }
+    }
+
+    /// Why there is no kernel, when there is none.
+    fn came(&mut self, made: Result<Result<Made>, oneshot::error::RecvError>) -> Option<String> {
+        self.link = Link::Closed;
+        match made {
+            Ok(Ok(Made {
+                guard,
+                stream,
+                socket,
+                last_words,
+            })) => {
+                if self.is_ending {
+                    guard.end();
+                }
+                (self.guard, self._socket) = (Some(guard), Some(socket));
+                self.last_words = last_words;
+                self.link = Link::Waiting(stream);
+                None
+            }
+            Ok(Err(error)) => Some(format!("{error:#}")),
+            Err(_) => Some("too many kernels are asked for".into()),
         }
     }
 
@@ -186,10 +170,15 @@ impl Process {
         });
         match (opened, std::mem::replace(&mut self.link, Link::Closed)) {
             (Ok((bytes, pipes)), Link::Waiting(stream)) => {
-                self.link = Link::Open {
-                    wire: Box::new(Wire::new(stream, bytes)),
-                    pipes,
+                let mut wire = Box::new(Wire::new(stream, bytes));
+                let adopt = Request::Adopt {
+                    id: "adopt",
+                    session: &self.session,
+                    plain: self.plain,
                 };
+                // A few bytes fit into any frame.
+                let _ = wire.queue(&adopt);
+                self.link = Link::Open { wire, pipes };
             }
             (Err(why), _) => self.close(format!("it did not say hello: {why}")),
             (Ok(_), link) => self.link = link,
@@ -231,7 +220,7 @@ impl Process {
 
     /// # Errors
     /// When the connection is broken.
-    pub(super) fn send(&mut self, request: &Request<'_>) -> io::Result<()> {
+    pub(super) fn send(&mut self, request: &impl Serialize) -> io::Result<()> {
         match &mut self.link {
             Link::Open { wire, .. } => wire.queue(request),
             _ => Err(io::ErrorKind::NotConnected.into()),
@@ -241,8 +230,8 @@ impl Process {
     /// Interrupts the code in `kernel`, and what it started at `since` or later: code that waits
     /// for a child in C is not woken otherwise.
     pub(super) fn interrupt(&self, kernel: i32, since: i64) {
-        self.signal(Signal::SIGINT);
-        for pid in self.children(kernel, since) {
+        let children = self.children(kernel, since);
+        for pid in std::iter::once(Pid::from_raw(kernel)).chain(children) {
             // Gone already is as good.
             let _ = kill(pid, Signal::SIGINT);
         }
@@ -254,46 +243,39 @@ impl Process {
     }
 
     fn children(&self, kernel: i32, since: i64) -> Vec<Pid> {
-        let Some(reaper) = self.reaper.id() else {
+        let Some(guard) = &self.guard else {
             return Vec::new();
         };
-        let reaper = Pid::from_raw(reaper.cast_signed());
-        descendants::since(reaper, Pid::from_raw(kernel), since)
+        descendants::since(guard.pid, Pid::from_raw(kernel), since)
     }
 
-    /// Ends the process and all its descendants; its exit comes as news. Asked again, it does not
-    /// rely on the reaper.
+    /// Ends the process and all its descendants; its end comes as news. Asked again, it does not
+    /// rely on the guard.
     pub(super) fn end(&mut self) {
-        if self.is_ending {
-            // Its death is the kernel's, too.
-            return self.signal(Signal::SIGKILL);
+        match &self.guard {
+            Some(guard) if self.is_ending => guard.kill(),
+            Some(guard) => guard.end(),
+            // It ends when it comes.
+            None => {}
         }
         self.is_ending = true;
-        self.signal(Signal::SIGTERM);
-        // One that was stopped would never hear it.
-        self.signal(Signal::SIGCONT);
+    }
+
+    /// The process that all of the kernel's descend from.
+    pub(super) fn root(&self) -> Option<i32> {
+        self.guard.as_ref().map(|guard| guard.pid.as_raw())
     }
 
     /// The end of what it said outside of any cell.
     pub(super) fn last_words(&self) -> String {
-        self.last_words
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .join("\n")
-    }
-
-    fn signal(&self, signal: Signal) {
-        if let Some(pid) = self.reaper.id() {
-            // It may just have ended, which the next news will tell.
-            let _ = kill(Pid::from_raw(pid.cast_signed()), signal);
-        }
+        self.last_words.text()
     }
 }
 
-fn exit(status: io::Result<ExitStatus>) -> News {
-    match status {
-        Ok(status) => News::Exited(status),
-        Err(why) => News::Broken(why.to_string()),
+async fn ended(guard: &mut Option<Guard>) -> Ended {
+    match guard {
+        Some(guard) => guard.ended().await,
+        None => Ended::Unguarded,
     }
 }
 
@@ -317,16 +299,4 @@ fn read_now(pipe: &Receiver) -> io::Result<Vec<u8>> {
     pipe.try_read_buf(&mut bytes)?;
     bytes.shrink_to_fit();
     Ok(bytes)
-}
-
-async fn listen(stderr: ChildStderr, last_words: Arc<Mutex<Vec<String>>>) {
-    let mut lines = BufReader::new(stderr).lines();
-    while let Ok(Some(line)) = lines.next_line().await {
-        tracing::info!("{line}");
-        let mut words = last_words.lock().unwrap_or_else(PoisonError::into_inner);
-        if words.len() == LAST_WORDS {
-            words.remove(0);
-        }
-        words.push(line);
-    }
 }

@@ -1,41 +1,42 @@
-//! Runs: code that was accepted for execution, found again by id until newer ones push it out.
+//! A run: code that was accepted for execution, what came of it, and how it stands.
 
-use super::Refusal;
-use super::output::Output;
+use super::follower::Follower;
+use super::journal::Journal;
+use super::output::{self, Piece};
 use crate::protocol::kernel::{
-    Bundle, Event, Execute, KernelReport, Raised, Reply, RunStatus, Truncated,
+    Execute, Happened, KernelReport, Page, Raised, Reply, RunStatus, Stream, Summary,
 };
-use serde_json::Value;
-use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 
-/// Runs that can be found again, by count and by bytes.
-const KEPT_RUNS: usize = 256;
-const KEPT_BYTES: usize = 32 << 20;
-
-/// Bytes of MIME bundles kept of one run.
-const DATA_LIMIT: usize = 64 << 20;
+/// Bytes of a page of output.
+const PAGE: u64 = 1 << 20;
 
 /// One execution, from its acceptance to its end and beyond.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) id: String,
     pub(super) request: Execute,
+    created: SystemTime,
     record: Mutex<Record>,
-    status: watch::Sender<RunStatus>,
+    pulse: watch::Sender<Pulse>,
+}
+
+/// What followers and those who wait for the end are woken by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Pulse {
+    pub(super) status: RunStatus,
+    /// Changes with everything that happens.
+    beat: u64,
 }
 
 #[derive(Debug, Default)]
-struct Record {
-    stdout: Output,
-    stderr: Output,
-    data: Vec<Bundle>,
-    data_total: u64,
-    data_kept: u64,
-    result: Option<String>,
-    error: Option<Raised>,
+pub(super) struct Record {
+    pub(super) journal: Journal,
     execution_count: Option<u64>,
     started: Option<Instant>,
     took: Option<Duration>,
@@ -43,13 +44,17 @@ struct Record {
 }
 
 impl Run {
-    fn new(id: String, request: Execute) -> Self {
-        let status = watch::Sender::new(RunStatus::Running);
+    pub(super) fn new(id: String, request: Execute) -> Self {
+        let pulse = watch::Sender::new(Pulse {
+            status: RunStatus::Running,
+            beat: 0,
+        });
         Self {
             id,
             request,
+            created: SystemTime::now(),
             record: Mutex::default(),
-            status,
+            pulse,
         }
     }
 
@@ -59,74 +64,72 @@ impl Run {
         record.execution_count = Some(execution_count);
     }
 
-    pub(super) fn fold(&self, event: Event) {
+    /// Takes what the code wrote; what is returned is to be spilled.
+    pub(super) fn write<'a>(&self, stream: Stream, bytes: &'a [u8]) -> &'a [u8] {
+        let rest = self.record().journal.write(stream, bytes);
+        self.beat();
+        rest
+    }
+
+    pub(super) fn spilled(&self, stream: Stream, path: &Path, bytes: u64) {
         let mut record = self.record();
-        match event {
-            Event::Stdout { bytes } => record.stdout.push(&bytes),
-            Event::Stderr { bytes } => record.stderr.push(&bytes),
-            Event::Display { data } => record.add(data),
-            Event::Result { data } => {
-                record.result = data
-                    .get("text/plain")
-                    .and_then(Value::as_str)
-                    .map(str::to_owned);
-                record.add(data);
-            }
-            Event::Error { error } => record.error = Some(error),
-        }
+        record.journal.output_mut(stream).spilled(path, bytes);
+    }
+
+    pub(super) fn add(&self, happened: Happened) {
+        self.record().journal.add(happened);
+        self.beat();
+    }
+
+    fn beat(&self) {
+        self.pulse.send_modify(|pulse| pulse.beat += 1);
     }
 
     /// The error that the code raised, when it did.
     pub(super) fn raised(&self) -> Option<Raised> {
-        self.record().error.clone()
+        self.record().journal.error().cloned()
     }
 
     pub(super) fn finish(&self, status: RunStatus, report: KernelReport) {
         {
             let mut record = self.record();
+            record.journal.close();
             record.took = record.started.map(|s| s.elapsed());
             record.report = Some(report);
         }
-        self.status.send_replace(status);
+        self.pulse.send_modify(|pulse| pulse.status = status);
     }
 
     pub(crate) async fn finished(&self) {
-        let mut status = self.status.subscribe();
+        let mut pulse = self.pulse.subscribe();
         // It can't close while `self` holds the sender.
-        let _ = status.wait_for(|s| *s != RunStatus::Running).await;
+        let _ = pulse.wait_for(|p| p.status != RunStatus::Running).await;
+    }
+
+    pub(crate) fn session(&self) -> &str {
+        &self.request.session
+    }
+
+    pub(crate) fn status(&self) -> RunStatus {
+        self.pulse.borrow().status
     }
 
     /// How it stands; `running` is what to say of the kernel while it runs.
     pub(crate) fn reply(&self, running: KernelReport) -> Reply {
-        let status = *self.status.borrow();
+        let status = self.status();
         let record = self.record();
-        let took = record
-            .took
-            .or_else(|| record.started.map(|s| s.elapsed()))
-            .unwrap_or_default();
-        let mut truncated: BTreeMap<String, Truncated> = BTreeMap::new();
-        for (name, output) in [("stdout", &record.stdout), ("stderr", &record.stderr)] {
-            truncated.extend(output.truncated().map(|t| (name.to_owned(), t)));
-        }
-        if record.data_kept < record.data_total {
-            truncated.insert(
-                "data".into(),
-                Truncated {
-                    total: record.data_total,
-                    kept: record.data_kept,
-                },
-            );
-        }
+        let journal = &record.journal;
+        let truncated = journal.truncated();
         Reply {
             id: self.id.clone(),
             status,
-            stdout: record.stdout.text(),
-            stderr: record.stderr.text(),
-            result: record.result.clone(),
-            data: record.data.clone(),
-            error: record.error.clone(),
+            stdout: journal.output(Stream::Stdout).text(),
+            stderr: journal.output(Stream::Stderr).text(),
+            result: journal.result().cloned(),
+            data: journal.data().to_vec(),
+            error: journal.error().cloned(),
             execution_count: record.execution_count,
-            timing_ms: (took.as_secs_f64() * 1e6).round() / 1e3,
+            timing_ms: record.timing_ms(),
             kernel: record
                 .report
                 .unwrap_or_else(|| running.to(self.request.seen)),
@@ -134,203 +137,108 @@ impl Run {
         }
     }
 
-    fn is_finished(&self) -> bool {
-        *self.status.borrow() != RunStatus::Running
-    }
-
-    fn bytes(&self) -> usize {
+    pub(crate) fn summary(&self) -> Summary {
         let record = self.record();
-        let kept = usize::try_from(record.data_kept).unwrap_or(usize::MAX);
-        record.stdout.kept() + record.stderr.kept() + self.request.code.len() + kept
+        let line = self.request.code.trim().lines().next().unwrap_or_default();
+        let created = self.created.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Summary {
+            id: self.id.clone(),
+            session: self.request.session.clone(),
+            status: self.status(),
+            code: line.chars().take(120).collect(),
+            execution_count: record.execution_count,
+            created: created.as_secs_f64(),
+            timing_ms: record.timing_ms(),
+            stdout: record.journal.output(Stream::Stdout).total(),
+            stderr: record.journal.output(Stream::Stderr).total(),
+        }
     }
 
-    fn record(&self) -> MutexGuard<'_, Record> {
+    /// A page of what was written, from byte `offset` on: at most `limit` bytes.
+    ///
+    /// # Errors
+    /// When the file that holds it can't be read.
+    pub(crate) async fn page(
+        &self,
+        stream: Stream,
+        offset: u64,
+        limit: Option<u64>,
+    ) -> io::Result<Page> {
+        let (pieces, total) = {
+            let record = self.record();
+            let output = record.journal.output(stream);
+            let to = offset.saturating_add(limit.unwrap_or(PAGE).min(PAGE));
+            (output.pieces(offset, to), output.total())
+        };
+        // What is not kept is left out: the page begins behind it.
+        let mut offset = offset.min(total);
+        let mut wanted = Vec::new();
+        for piece in pieces {
+            match piece {
+                Piece::Gone(count) if wanted.is_empty() => offset += count,
+                Piece::Gone(_) => break,
+                other => wanted.push(other),
+            }
+        }
+        let mut bytes = read(wanted).await?;
+        let whole = whole_characters(&bytes, offset + bytes.len() as u64 == total);
+        bytes.truncate(whole);
+        Ok(Page {
+            stream,
+            offset,
+            next: offset + whole as u64,
+            total,
+            text: output::text(bytes),
+        })
+    }
+
+    /// Follows the run from event number `from` on.
+    pub(crate) fn follow(self: &Arc<Self>, from: u64) -> Follower {
+        Follower::new(self.clone(), self.pulse.subscribe(), from)
+    }
+
+    pub(super) fn is_finished(&self) -> bool {
+        self.status() != RunStatus::Running
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.record().journal.bytes() + self.request.code.len() as u64
+    }
+
+    pub(super) fn on_disk(&self) -> u64 {
+        self.record().journal.on_disk()
+    }
+
+    pub(super) fn record(&self) -> MutexGuard<'_, Record> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Record {
-    fn add(&mut self, data: Bundle) {
-        let size: usize = data.iter().map(|(k, v)| k.len() + size(v)).sum();
-        self.data_total += size as u64;
-        if self.data_kept + size as u64 <= DATA_LIMIT as u64 {
-            self.data_kept += size as u64;
-            self.data.push(data);
+    fn timing_ms(&self) -> f64 {
+        let took = self
+            .took
+            .or_else(|| self.started.map(|s| s.elapsed()))
+            .unwrap_or_default();
+        (took.as_secs_f64() * 1e6).round() / 1e3
+    }
+}
+
+/// How many of the bytes are whole characters; all, when no more follow.
+fn whole_characters(bytes: &[u8], is_end: bool) -> usize {
+    match std::str::from_utf8(bytes) {
+        Err(error) if !is_end && error.error_len().is_none() && error.valid_up_to() > 0 => {
+            error.valid_up_to()
         }
+        _ => bytes.len(),
     }
 }
 
-fn size(value: &Value) -> usize {
-    match value {
-        Value::String(text) => text.len(),
-        Value::Array(items) => items.iter().map(size).sum::<usize>() + items.len(),
-        Value::Object(map) => map.iter().map(|(k, v)| k.len() + size(v)).sum(),
-        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
+pub(super) async fn read(pieces: Vec<Piece>) -> io::Result<Vec<u8>> {
+    if pieces.iter().any(|p| matches!(p, Piece::File { .. })) {
+        return spawn_blocking(|| output::read(pieces))
+            .await
+            .map_err(io::Error::other)?;
     }
-}
-
-/// The runs that can be found again.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Runs(Arc<Mutex<VecDeque<Arc<Run>>>>);
-
-impl Runs {
-    /// A new run, or the one of that id; `true` when it is new.
-    pub(super) fn begin(&self, request: Execute) -> Result<(Arc<Run>, bool), Refusal> {
-        let mut runs = self.lock();
-        let id = match &request.id {
-            Some(id) => {
-                if let Some(run) = runs.iter().find(|r| r.id == *id) {
-                    let same = is_same(&run.request, &request);
-                    return if same {
-                        Ok((run.clone(), false))
-                    } else {
-                        Err(Refusal::OtherRun(id.clone()))
-                    };
-                }
-                id.clone()
-            }
-            None => fresh_id(),
-        };
-        let run = Arc::new(Run::new(id, request));
-        runs.push_back(run.clone());
-        prune(&mut runs);
-        Ok((run, true))
-    }
-
-    pub(super) fn find(&self, id: &str) -> Option<Arc<Run>> {
-        self.lock().iter().find(|r| r.id == id).cloned()
-    }
-
-    /// A run that was refused never was.
-    pub(super) fn forget(&self, run: &Arc<Run>) {
-        self.lock().retain(|r| !Arc::ptr_eq(r, run));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Run>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// How to wait for a run is not part of what it does.
-fn is_same(first: &Execute, second: &Execute) -> bool {
-    first.code == second.code && first.session == second.session && first.timeout == second.timeout
-}
-
-fn prune(runs: &mut VecDeque<Arc<Run>>) {
-    let mut bytes: usize = runs.iter().map(|r| r.bytes()).sum();
-    let mut count = runs.len();
-    // The newest stays whatever it weighs: somebody is about to read it.
-    let newest = runs.back().cloned();
-    runs.retain(|run| {
-        let is_newest = newest.as_ref().is_some_and(|n| Arc::ptr_eq(n, run));
-        let too_much = count > KEPT_RUNS || bytes > KEPT_BYTES;
-        if is_newest || !too_much || !run.is_finished() {
-            return true;
-        }
-        count -= 1;
-        bytes -= run.bytes();
-        false
-    });
-}
-
-fn fresh_id() -> String {
-    use std::sync::atomic::{AtomicU64, Ordering};
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    let mut bytes = [0u8; 4];
-    // Without randomness the count alone still tells the runs of this life apart.
-    let _ = getrandom::fill(&mut bytes);
-    let salt = u32::from_le_bytes(bytes);
-    format!("run-{}-{salt:08x}", NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{KEPT_RUNS, Refusal, Runs};
-    use crate::protocol::kernel::{Event, Execute, KernelReport, KernelState, RunStatus};
-
-    const REPORT: KernelReport = KernelReport {
-        generation: 1,
-        state: KernelState::Kept,
-    };
-
-    fn named(id: &str, code: &str) -> Execute {
-        Execute {
-            id: Some(id.into()),
-            ..Execute::new(code)
-        }
-    }
-
-    #[test]
-    fn the_same_request_finds_its_run_and_another_is_refused() {
-        let runs = Runs::default();
-        let (first, is_new) = runs.begin(named("a", "1")).unwrap();
-        assert!(is_new);
-        let (again, is_new) = runs
-            .begin(Execute {
-                wait: Some(1.0),
-                ..named("a", "1")
-            })
-            .unwrap();
-        assert!(!is_new && std::sync::Arc::ptr_eq(&first, &again));
-        assert_eq!(
-            runs.begin(named("a", "2")).unwrap_err(),
-            Refusal::OtherRun("a".into())
-        );
-    }
-
-    #[test]
-    fn old_runs_go_and_running_ones_stay() {
-        let runs = Runs::default();
-        let (running, _) = runs.begin(named("first", "1")).unwrap();
-        for number in 0..2 * KEPT_RUNS {
-            let (run, _) = runs.begin(named(&format!("r{number}"), "1")).unwrap();
-            run.finish(RunStatus::Completed, REPORT);
-        }
-        assert_eq!(runs.lock().len(), KEPT_RUNS);
-        assert!(runs.find("first").is_some() && runs.find("r0").is_none());
-        drop(running);
-    }
-
-    #[test]
-    fn heavy_runs_go_sooner() {
-        let runs = Runs::default();
-        for number in 0..100 {
-            let (run, _) = runs.begin(named(&format!("r{number}"), "1")).unwrap();
-            run.fold(Event::Stdout {
-                bytes: vec![b'x'; 1 << 20],
-            });
-            run.finish(RunStatus::Completed, REPORT);
-        }
-        assert!(runs.lock().len() < 40, "{}", runs.lock().len());
-    }
-
-    #[test]
-    fn a_reply_has_what_happened() {
-        let runs = Runs::default();
-        let (run, _) = runs.begin(named("a", "1")).unwrap();
-        run.started(1);
-        run.fold(Event::Stdout {
-            bytes: b"hi\n".to_vec(),
-        });
-        let data = serde_json::json!({"text/plain": "2"})
-            .as_object()
-            .unwrap()
-            .clone();
-        run.fold(Event::Result { data });
-        assert_eq!(run.reply(REPORT).status, RunStatus::Running);
-        run.finish(RunStatus::Completed, REPORT);
-        let reply = run.reply(KernelReport {
-            generation: 9,
-            ..REPORT
-        });
-        assert_eq!(
-            (
-                reply.stdout.as_str(),
-                reply.result.as_deref(),
-                reply.data.len()
-            ),
-            ("hi\n", Some("2"), 1)
-        );
-        assert_eq!((reply.status, reply.kernel), (RunStatus::Completed, REPORT));
-    }
+    output::read(pieces)
 }

@@ -3,11 +3,12 @@
 //! Control is never read from what code prints: output comes through pipes of its own, whose
 //! read ends the kernel passes along with its first frame.
 
-use crate::protocol::kernel::{Bundle, Raised};
+use crate::protocol::kernel::{Raised, Shown};
 use bytes::{Buf, BufMut, BytesMut};
 use futures_util::StreamExt;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::io::{self, Cursor, IoSliceMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Chain, Interest};
@@ -22,8 +23,64 @@ const MAX_FRAME: usize = 256 << 20;
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum Request<'a> {
-    Execute { id: &'a str, code: &'a str },
-    Reset { id: &'a str },
+    /// A kernel that was made in advance gets its name, and the packages installed at run time
+    /// unless it is to be `plain`. Answered as a question is.
+    Adopt {
+        id: &'a str,
+        session: &'a str,
+        plain: bool,
+    },
+    Execute {
+        id: &'a str,
+        code: &'a str,
+        #[serde(skip_serializing_if = "is_false")]
+        silent: bool,
+    },
+}
+
+/// A question as a frame.
+#[derive(Debug, Serialize)]
+pub(super) struct Ask<'a> {
+    pub(super) id: &'a str,
+    #[serde(flatten)]
+    pub(super) question: &'a Question,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+/// What a kernel can be asked besides executing code.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum Question {
+    /// Empty the namespace.
+    Reset,
+    /// Are you there?
+    Probe,
+    Variables,
+    Complete {
+        code: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cursor: Option<u64>,
+    },
+    Inspect {
+        code: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cursor: Option<u64>,
+        detail: u8,
+    },
+    IsComplete {
+        code: String,
+    },
+    History {
+        n: u64,
+    },
+    /// Call an extension of the body.
+    Call {
+        name: String,
+        arguments: Value,
+    },
 }
 
 /// Kernel to companion. Kinds that this version does not know are passed over.
@@ -31,23 +88,25 @@ pub(super) enum Request<'a> {
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum Frame {
     Hello(Hello),
-    Display {
-        data: Bundle,
-    },
-    Result {
-        data: Bundle,
+    Display(Shown),
+    Result(Shown),
+    Clear {
+        wait: bool,
     },
     Error {
         error: Raised,
     },
     Done {
         status: Ending,
-        execution_count: u64,
-        globals_count: u64,
+        #[serde(flatten)]
+        counts: Counts,
     },
     Reply {
-        execution_count: u64,
-        globals_count: u64,
+        #[serde(default)]
+        value: Value,
+        error: Option<Raised>,
+        #[serde(flatten)]
+        counts: Counts,
     },
     Refused {
         error: Raised,
@@ -63,8 +122,17 @@ pub(super) struct Hello {
     pub(super) pid: i32,
     pub(super) body_version: String,
     pub(super) python: String,
-    pub(super) execution_count: u64,
-    pub(super) globals_count: u64,
+    #[serde(flatten)]
+    pub(super) counts: Counts,
+}
+
+/// What the kernel holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub(crate) struct Counts {
+    pub(crate) execution_count: u64,
+    pub(crate) globals_count: u64,
+    #[serde(default)]
+    pub(crate) resources_count: u64,
 }
 
 /// How a cell ended, in the kernel's eyes.
@@ -102,12 +170,9 @@ impl Wire {
     }
 
     pub(super) fn new(stream: UnixStream, first: BytesMut) -> Self {
-        let codec = LengthDelimitedCodec::builder()
-            .max_frame_length(MAX_FRAME)
-            .new_codec();
         let (reader, writer) = stream.into_split();
         Self {
-            frames: FramedRead::new(AsyncReadExt::chain(Cursor::new(first), reader), codec),
+            frames: FramedRead::new(AsyncReadExt::chain(Cursor::new(first), reader), codec()),
             writer,
             outgoing: BytesMut::new(),
         }
@@ -135,16 +200,32 @@ impl Wire {
     ///
     /// # Errors
     /// When it is too long for a frame.
-    pub(super) fn queue(&mut self, request: &Request<'_>) -> io::Result<()> {
-        let frame = serde_json::to_vec(request)?;
-        let length = u32::try_from(frame.len()).map_err(io::Error::other)?;
-        self.outgoing.put_u32(length);
-        self.outgoing.put_slice(&frame);
+    pub(super) fn queue(&mut self, request: &impl Serialize) -> io::Result<()> {
+        self.outgoing.put_slice(&encode(request)?);
         if let Ok(sent) = self.writer.try_write(&self.outgoing) {
             self.outgoing.advance(sent);
         }
         Ok(())
     }
+}
+
+/// A frame as bytes.
+///
+/// # Errors
+/// When it is too long for one.
+pub(super) fn encode(words: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; 4];
+    serde_json::to_writer(&mut bytes, words)?;
+    let length = u32::try_from(bytes.len() - 4).map_err(io::Error::other)?;
+    bytes[..4].copy_from_slice(&length.to_be_bytes());
+    Ok(bytes)
+}
+
+/// Frames of a stream, none above the limit.
+pub(super) fn codec() -> LengthDelimitedCodec {
+    LengthDelimitedCodec::builder()
+        .max_frame_length(MAX_FRAME)
+        .new_codec()
 }
 
 /// The first bytes, and the read ends of the kernel's stdout and stderr.
@@ -183,7 +264,7 @@ fn receive(stream: &UnixStream) -> io::Result<First> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Ending, Frame, Wire};
+    use super::{Counts, Ending, Frame, Wire};
     use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
     use proptest::prelude::*;
     use std::io::IoSlice;
@@ -227,8 +308,10 @@ mod tests {
         }
         let done = Frame::Done {
             status: Ending::Completed,
-            execution_count: 1,
-            globals_count: 0,
+            counts: Counts {
+                execution_count: 1,
+                ..Counts::default()
+            },
         };
         assert_eq!(wire.next().await.unwrap(), Some(done));
         assert_eq!(wire.next().await.unwrap(), Some(Frame::Unknown));

@@ -5,9 +5,11 @@ use crate::companion::descendants;
 use crate::companion::kernel::ending::{Stop, raised};
 use crate::companion::kernel::policy::{Event, State};
 use crate::companion::kernel::run::Run;
-use crate::companion::kernel::wire::{Ending, Request};
-use crate::companion::kernel::{Message, Refusal};
-use crate::protocol::kernel::{Event as RunEvent, KernelReport, Raised, RunStatus};
+use crate::companion::kernel::spill::Spill;
+use crate::companion::kernel::wire::{Ask, Ending, Question, Request};
+use crate::companion::kernel::{Answer, Message, Refusal};
+use crate::protocol::kernel::{Happened, KernelReport, Raised, RunStatus};
+use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -16,8 +18,8 @@ use tokio::time::Instant;
 /// Requests that may wait for their turn.
 const QUEUE: usize = 1024;
 
-/// How long a reset may take.
-const RESET: Duration = Duration::from_secs(10);
+/// How long a question may take.
+const ASKED: Duration = Duration::from_secs(10);
 
 /// Processes of a stopped run that are ended one by one; with more, the kernel ends, too.
 const SWARM: usize = 64;
@@ -26,11 +28,22 @@ const SWARM: usize = 64;
 #[derive(Debug)]
 pub(super) enum Job {
     Run(Arc<Run>),
-    Reset(oneshot::Sender<Result<KernelReport, Refusal>>),
+    Ask {
+        question: Question,
+        done: oneshot::Sender<Result<Answer, Refusal>>,
+    },
+}
+
+/// How a job ended, in the kernel's eyes.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Run(Ending),
+    Ask(Result<Value, Raised>),
 }
 
 impl Owner {
     pub(super) fn hear(&mut self, message: Message) {
+        self.used = Instant::now();
         match message {
             _ if self.shutdown.is_some() && !matches!(message, Message::Interrupt { .. }) => {
                 refuse(message, &Refusal::Stopping);
@@ -43,13 +56,44 @@ impl Owner {
                 // Whoever asked may have left; the run goes on and can be found by its id.
                 let _ = taken.send(answer);
             }
-            Message::Reset { done } => match self.admit(false) {
-                Ok(()) => self.queue.push_back(Job::Reset(done)),
+            Message::Ask { question, done } => match self.admit(false) {
+                Ok(()) => self.queue.push_back(Job::Ask { question, done }),
                 Err(refusal) => drop(done.send(Err(refusal))),
             },
-            Message::Interrupt { id } => self.interrupt(&id),
-            Message::Shutdown { grace } => self.shutdown = Some(Instant::now() + grace),
+            Message::Interrupt { id } => self.interrupt(id.as_deref()),
+            Message::Restart { done } => self.restart(done),
+            Message::Shutdown { grace } => {
+                self.shutdown = Some(Instant::now() + grace);
+                if grace.is_zero() {
+                    self.give_up(Stop::Shutdown);
+                }
+            }
         }
+    }
+
+    fn restart(&mut self, done: oneshot::Sender<Result<Answer, Refusal>>) {
+        self.restarts.push(done);
+        self.give_up(Stop::Restart);
+        // One that rests is tried again at once.
+        if matches!(self.state, State::Resting { .. }) {
+            self.alarm = None;
+            self.step(Event::TimeUp);
+        }
+    }
+
+    /// Ends the kernel, whatever it does.
+    fn give_up(&mut self, why: Stop) {
+        for job in std::mem::take(&mut self.queue) {
+            self.abandon(job, &Refusal::Stopping);
+        }
+        if self.current.is_some() {
+            self.stop.get_or_insert(why);
+        }
+        if self.process.is_some() {
+            self.broken
+                .get_or_insert_with(|| "that was asked for".into());
+        }
+        self.step(Event::Broken);
     }
 
     pub(super) fn admit(&self, queue: bool) -> Result<(), Refusal> {
@@ -62,25 +106,33 @@ impl Owner {
         }
     }
 
-    pub(super) fn interrupt(&mut self, id: &str) {
-        if matches!(&self.current, Some(Job::Run(run)) if run.id == id) {
+    /// Stops the run of that id, else whatever is on.
+    fn interrupt(&mut self, id: Option<&str>) {
+        let is_it = |job: &Job| match (job, id) {
+            (_, None) => true,
+            (Job::Run(run), Some(id)) => run.id == id,
+            (Job::Ask { .. }, Some(_)) => false,
+        };
+        if self.current.as_ref().is_some_and(is_it) {
             self.stop.get_or_insert(Stop::Asked);
-            self.step(Event::Stop);
-            return;
+            return self.step(Event::Stop);
         }
-        let is_it = |job: &Job| matches!(job, Job::Run(run) if run.id == id);
-        if let Some(at) = self.queue.iter().position(is_it)
+        if id.is_some()
+            && let Some(at) = self.queue.iter().position(is_it)
             && let Some(Job::Run(run)) = self.queue.remove(at)
         {
             let message = "the run was taken out of the queue before it began".into();
-            run.fold(RunEvent::Error {
+            run.add(Happened::Error {
                 error: raised("Interrupted", message),
             });
-            let report = self
-                .ledger
-                .report(self.ledger.generation(), run.request.seen);
+            let report = self.report(&run);
             run.finish(RunStatus::Interrupted, report);
         }
+    }
+
+    fn report(&mut self, run: &Run) -> KernelReport {
+        let generation = self.ledger.generation();
+        self.ledger.report(generation, run.request.seen)
     }
 
     pub(super) fn begin_next(&mut self) {
@@ -96,19 +148,24 @@ impl Owner {
         self.begun = descendants::now();
         let sent = match &job {
             Job::Run(run) => {
-                run.started(self.counts.0 + 1);
+                self.spill = Spill::default();
+                run.started(self.counts.execution_count + 1);
                 if let Some(seconds) = run.request.timeout {
                     self.deadline = Some((Instant::now() + seconds_from(seconds), seconds));
                 }
                 process.send(&Request::Execute {
                     id: &run.id,
                     code: &run.request.code,
+                    silent: run.request.silent,
                 })
             }
-            Job::Reset(_) => {
-                // It runs code, too: finalizers, which may not end.
-                self.deadline = Some((Instant::now() + RESET, RESET.as_secs_f64()));
-                process.send(&Request::Reset { id: "reset" })
+            Job::Ask { question, .. } => {
+                // It may run code, too: finalizers and properties, which may not end.
+                self.deadline = Some((Instant::now() + ASKED, ASKED.as_secs_f64()));
+                process.send(&Ask {
+                    id: "ask",
+                    question,
+                })
             }
         };
         self.current = Some(job);
@@ -121,32 +178,55 @@ impl Owner {
         }
     }
 
-    pub(super) fn finish_run(&mut self, ending: Ending) {
+    /// The kernel is done with the current job; one that was to be stopped is probed first.
+    pub(super) fn finish(&mut self, outcome: Outcome) {
         self.deadline = None;
-        if self.stop.is_some() && self.end_children() > SWARM {
+        self.outcome = Some(outcome);
+        if self.stop.is_none() {
+            return self.conclude();
+        }
+        if self.end_children() > SWARM {
             // What a swarm leaves behind in the process can't be told: its end says why.
             return self.step(Event::Broken);
         }
+        self.step(Event::Done);
+    }
+
+    /// Tells those who wait what came of the current job.
+    pub(super) fn conclude(&mut self) {
         let stop = self.stop.take();
-        if let Some(Job::Run(run)) = self.current.take() {
-            let status = match (ending, stop) {
-                (Ending::Completed, _) => RunStatus::Completed,
-                // Code that was interrupted may well end in another exception.
-                (_, Some(stop)) => {
-                    let traceback = run.raised().map(|e| e.traceback).unwrap_or_default();
-                    let error = stop.told("and was interrupted; its state is kept");
-                    run.fold(RunEvent::Error {
-                        error: Raised { traceback, ..error },
-                    });
-                    RunStatus::Interrupted
+        self.used = Instant::now();
+        match (self.current.take(), self.outcome.take()) {
+            (Some(Job::Run(run)), Some(Outcome::Run(ending))) => {
+                let status = match (ending, stop) {
+                    (Ending::Completed, _) => RunStatus::Completed,
+                    // Code that was interrupted may well end in another exception.
+                    (_, Some(stop)) => {
+                        let traceback = run.raised().map(|e| e.traceback).unwrap_or_default();
+                        let error = stop.told("and was interrupted; its state is kept");
+                        run.add(Happened::Error {
+                            error: Raised { traceback, ..error },
+                        });
+                        RunStatus::Interrupted
+                    }
+                    (Ending::Interrupted, None) => RunStatus::Interrupted,
+                    (Ending::Failed, None) => RunStatus::Failed,
+                };
+                let report = self.report(&run);
+                run.finish(status, report);
+            }
+            (Some(Job::Ask { question, done }), Some(Outcome::Ask(value))) => {
+                let known = self.ledger.generation();
+                if question == Question::Reset && value.is_ok() {
+                    // The namespace of the old generation is gone, which those who knew it must
+                    // learn.
+                    self.ledger.begin();
                 }
-                (Ending::Interrupted, None) => RunStatus::Interrupted,
-                (Ending::Failed, None) => RunStatus::Failed,
-            };
-            let report = self
-                .ledger
-                .report(self.ledger.generation(), run.request.seen);
-            run.finish(status, report);
+                let report = self.ledger.report(self.ledger.generation(), Some(known));
+                // Whoever asked may have left.
+                let _ = done.send(Ok(Answer { value, report }));
+            }
+            (job, outcome) => tracing::error!("{outcome:?} of {job:?}"),
         }
         self.step(Event::Done);
     }
@@ -159,33 +239,19 @@ impl Owner {
         }
     }
 
-    pub(super) fn finish_reset(&mut self) {
-        if let Some(Job::Reset(done)) = self.current.take() {
-            // The namespace of the old generation is gone, which those who knew it must learn.
-            let known = self.ledger.generation();
-            self.ledger.begin();
-            let report = self.ledger.report(self.ledger.generation(), Some(known));
-            let _ = done.send(Ok(report));
-        }
-        (self.stop, self.deadline) = (None, None);
-        self.step(Event::Done);
-    }
-
     /// Ends a job that never began.
     pub(super) fn abandon(&mut self, job: Job, refusal: &Refusal) {
         match job {
-            Job::Reset(done) => drop(done.send(Err(refusal.clone()))),
+            Job::Ask { done, .. } => drop(done.send(Err(refusal.clone()))),
             Job::Run(run) => {
                 let why = match refusal {
                     Refusal::NoKernel(why) => format!("the kernel can't be started: {why}"),
                     _ => "the companion was stopped before the code began".into(),
                 };
-                run.fold(RunEvent::Error {
+                run.add(Happened::Error {
                     error: raised("NotStarted", why),
                 });
-                let report = self
-                    .ledger
-                    .report(self.ledger.generation(), run.request.seen);
+                let report = self.report(&run);
                 run.finish(RunStatus::Failed, report);
             }
         }
@@ -195,7 +261,9 @@ impl Owner {
 pub(super) fn refuse(message: Message, refusal: &Refusal) {
     match message {
         Message::Execute { taken, .. } => drop(taken.send(Err(refusal.clone()))),
-        Message::Reset { done } => drop(done.send(Err(refusal.clone()))),
+        Message::Ask { done, .. } | Message::Restart { done } => {
+            drop(done.send(Err(refusal.clone())));
+        }
         Message::Interrupt { .. } | Message::Shutdown { .. } => {}
     }
 }

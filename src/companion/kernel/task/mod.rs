@@ -3,24 +3,23 @@
 mod jobs;
 
 use crate::companion::kernel::ending::{Deaths, Stop, raised};
+use crate::companion::kernel::guard::Ended;
 use crate::companion::kernel::ledger::Ledger;
 use crate::companion::kernel::policy::{Action, Event, State};
-use crate::companion::kernel::process::{News, Process, Stream};
-use crate::companion::kernel::wire::{Frame, Hello};
-use crate::companion::kernel::{Message, Refusal, Settings, View};
-use crate::error::Result;
+use crate::companion::kernel::process::{News, Process};
+use crate::companion::kernel::spill::Spill;
+use crate::companion::kernel::template::Template;
+use crate::companion::kernel::wire::{Ask, Counts, Frame, Hello, Question};
+use crate::companion::kernel::{Answer, Message, Refusal, Settings, View};
 use crate::protocol::BODY_VERSION;
-use crate::protocol::kernel::{
-    DEFAULT_SESSION, Event as RunEvent, KernelReport, KernelState, RunStatus,
-};
-use jobs::{Job, refuse};
+use crate::protocol::kernel::{Happened, KernelReport, KernelState, RunStatus, Stream};
+use jobs::{Job, Outcome, refuse};
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::pending;
-use std::process::ExitStatus;
 use std::thread::available_parallelism;
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until};
 
@@ -33,7 +32,9 @@ const STRAY: usize = 4 << 10;
 const EAGER: Duration = Duration::from_micros(400);
 
 pub(super) struct Owner {
+    session: String,
     settings: Settings,
+    template: Template,
     mailbox: mpsc::Receiver<Message>,
     view: watch::Sender<View>,
     ledger: Ledger,
@@ -42,6 +43,14 @@ pub(super) struct Owner {
     /// What the policy armed.
     alarm: Option<Instant>,
     current: Option<Job>,
+    /// How the current job ended, while the kernel is probed.
+    outcome: Option<Outcome>,
+    /// What memory does not hold of the current run's output.
+    spill: Spill,
+    /// When something was last asked or answered.
+    used: Instant,
+    /// Those who wait for a restart.
+    restarts: Vec<oneshot::Sender<Result<Answer, Refusal>>>,
     /// When it was sent.
     sent: Instant,
     /// Whether there is a second processor for the kernel.
@@ -55,7 +64,7 @@ pub(super) struct Owner {
     hello: Option<Hello>,
     /// Whether this life is without the packages that were installed at run time.
     is_plain: bool,
-    counts: (u64, u64),
+    counts: Counts,
     deaths: Deaths,
     /// When a shutdown was asked for: until when running code may finish.
     shutdown: Option<Instant>,
@@ -68,23 +77,29 @@ pub(super) struct Owner {
 
 impl Owner {
     pub(super) fn new(
+        session: &str,
         settings: Settings,
+        template: Template,
         mailbox: mpsc::Receiver<Message>,
     ) -> (Self, watch::Receiver<View>) {
-        let ledger = Ledger::open(&settings.data, DEFAULT_SESSION);
+        let ledger = Ledger::open(&settings.data, session);
+        let used = Instant::now();
         let view = View {
             ready: false,
             detail: "starting".into(),
             busy: false,
             queued: 0,
-            execution_count: 0,
-            globals_count: 0,
+            counts: Counts::default(),
             report: ledger.view(ledger.generation(), None),
             python: None,
+            root: None,
+            used,
         };
         let (view, seen) = watch::channel(view);
         let owner = Self {
+            session: session.into(),
             settings,
+            template,
             mailbox,
             view,
             ledger,
@@ -92,6 +107,10 @@ impl Owner {
             process: None,
             alarm: None,
             current: None,
+            outcome: None,
+            spill: Spill::default(),
+            used,
+            restarts: Vec::new(),
             sent: Instant::now(),
             is_eager: available_parallelism().is_ok_and(|n| n.get() > 1),
             begun: 0,
@@ -100,7 +119,7 @@ impl Owner {
             queue: VecDeque::new(),
             hello: None,
             is_plain: false,
-            counts: (0, 0),
+            counts: Counts::default(),
             deaths: Deaths::new(),
             shutdown: None,
             trouble: String::new(),
@@ -128,7 +147,7 @@ impl Owner {
                 () = at(self.alarm) => { self.alarm = None; self.step(Event::TimeUp); }
                 () = at(self.deadline.map(|(at, _)| at)) => self.time_is_up(),
                 () = at(self.shutdown.filter(|_| self.stop.is_none())) => self.grace_is_over(),
-                news = news(&mut self.process) => self.read(news),
+                news = news(&mut self.process) => self.read(news).await,
                 never = stay_awake(self.sent), if self.is_eager && self.current.is_some() =>
                     match never {},
             }
@@ -140,7 +159,7 @@ impl Owner {
         }
         if let Some(mut process) = self.process.take() {
             process.end();
-            while !matches!(process.next().await, News::Exited(_)) {}
+            while !matches!(process.next().await, News::Ended(_)) {}
         }
     }
 
@@ -164,26 +183,31 @@ impl Owner {
         self.shutdown.is_some() && self.current.is_none() && self.queue.is_empty()
     }
 
-    fn read(&mut self, news: News) {
+    async fn read(&mut self, news: News) {
         match news {
-            News::Output(stream, bytes) => self.output(stream, bytes),
-            News::Frame(frame) => self.frame(frame),
+            News::Output(stream, bytes) => self.output(stream, &bytes).await,
+            News::Frame(frame) => self.frame(frame).await,
             News::Broken(why) => {
                 tracing::warn!("the kernel is ended: {why}");
                 self.trouble.clone_from(&why);
                 self.broken = Some(why);
                 self.step(Event::Broken);
             }
-            News::Exited(status) => self.died(status),
+            News::Ended(ended) => self.died(&ended).await,
         }
     }
 
-    fn output(&mut self, stream: Stream, bytes: Vec<u8>) {
-        match (&self.current, stream) {
-            _ if bytes.is_empty() => {}
-            (Some(Job::Run(run)), Stream::Stdout) => run.fold(RunEvent::Stdout { bytes }),
-            (Some(Job::Run(run)), Stream::Stderr) => run.fold(RunEvent::Stderr { bytes }),
-            _ => self.stray(&bytes),
+    async fn output(&mut self, stream: Stream, bytes: &[u8]) {
+        match &self.current {
+            Some(Job::Run(run)) => {
+                let run = run.clone();
+                let rest = run.write(stream, bytes);
+                if !rest.is_empty() {
+                    let folder = &self.settings.runs;
+                    self.spill.write(folder, &run, stream, rest).await;
+                }
+            }
+            _ => self.stray(bytes),
         }
     }
 
@@ -192,7 +216,7 @@ impl Owner {
     fn stray(&mut self, bytes: &[u8]) {
         let room = STRAY.saturating_sub(self.strayed);
         self.strayed += bytes.len();
-        if room > 0 {
+        if room > 0 && !bytes.is_empty() {
             let text = String::from_utf8_lossy(&bytes[..bytes.len().min(room)]).into_owned();
             let rest = if bytes.len() > room {
                 " … and more, which is dropped"
@@ -203,33 +227,37 @@ impl Owner {
         }
     }
 
-    fn frame(&mut self, frame: Frame) {
+    async fn frame(&mut self, frame: Frame) {
         match (frame, &self.current) {
             (Frame::Hello(hello), _) => self.greet(hello),
-            (Frame::Display { data }, Some(Job::Run(run))) => run.fold(RunEvent::Display { data }),
-            (Frame::Result { data }, Some(Job::Run(run))) => run.fold(RunEvent::Result { data }),
-            (Frame::Error { error }, Some(Job::Run(run))) => run.fold(RunEvent::Error { error }),
-            (
-                Frame::Done {
-                    status,
-                    execution_count,
-                    globals_count,
-                },
-                Some(_),
-            ) => {
-                self.counts = (execution_count, globals_count);
-                self.drain();
-                self.finish_run(status);
+            (Frame::Display(shown), Some(Job::Run(run))) => run.add(Happened::Display(shown)),
+            (Frame::Result(shown), Some(Job::Run(run))) => run.add(Happened::Result(shown)),
+            (Frame::Clear { wait }, Some(Job::Run(run))) => run.add(Happened::Clear { wait }),
+            (Frame::Error { error }, Some(Job::Run(run))) => run.add(Happened::Error { error }),
+            (Frame::Done { status, counts }, Some(Job::Run(_))) if self.outcome.is_none() => {
+                self.counts = counts;
+                self.drain().await;
+                self.finish(Outcome::Run(status));
+            }
+            (Frame::Reply { counts, .. }, _) if matches!(self.state, State::Starting { .. }) => {
+                self.counts = counts;
+                self.ready();
+            }
+            (Frame::Reply { counts, .. }, Some(_)) if self.state == State::Probing => {
+                self.counts = counts;
+                self.drain().await;
+                self.conclude();
             }
             (
                 Frame::Reply {
-                    execution_count,
-                    globals_count,
+                    value,
+                    error,
+                    counts,
                 },
-                Some(_),
+                Some(Job::Ask { .. }),
             ) => {
-                self.counts = (execution_count, globals_count);
-                self.finish_reset();
+                self.counts = counts;
+                self.finish(Outcome::Ask(error.map_or(Ok(value), Err)));
             }
             (Frame::Refused { error }, _) => {
                 tracing::error!("the kernel refused a request: {}", error.message);
@@ -248,33 +276,50 @@ impl Owner {
             tracing::error!("{}", self.trouble);
             return self.step(Event::Broken);
         }
-        self.ledger.begin();
-        self.counts = (hello.execution_count, hello.globals_count);
-        let (body, generation) = (&hello.body_version, self.ledger.generation());
-        tracing::info!(python = hello.python, body, generation, "kernel is ready");
+        // It is ready when it has its packages, which may keep it from ever being.
         self.hello = Some(hello);
-        self.step(Event::Ready);
     }
 
-    fn drain(&mut self) {
-        let Some(process) = &self.process else { return };
-        for (stream, bytes) in process.drain() {
-            self.output(stream, bytes);
+    fn ready(&mut self) {
+        let Some(hello) = &self.hello else { return };
+        self.ledger.begin();
+        let (body, generation) = (&hello.body_version, self.ledger.generation());
+        let session = &self.session;
+        tracing::info!(
+            session,
+            python = hello.python,
+            body,
+            generation,
+            "kernel is ready"
+        );
+        self.step(Event::Ready);
+        for waiting in std::mem::take(&mut self.restarts) {
+            let report = self.ledger.report(generation, None);
+            // Whoever asked may have left.
+            let _ = waiting.send(Ok(Answer::of(report)));
         }
     }
 
-    fn died(&mut self, status: ExitStatus) {
-        self.drain();
+    async fn drain(&mut self) {
+        let Some(process) = &self.process else { return };
+        for (stream, bytes) in process.drain() {
+            self.output(stream, &bytes).await;
+        }
+    }
+
+    async fn died(&mut self, ended: &Ended) {
+        self.drain().await;
         let last_words = self
             .process
             .take()
             .map(|p| p.last_words())
             .unwrap_or_default();
         self.deadline = None;
+        self.outcome = None;
         let stop = self.stop.take();
         let how = match std::mem::take(&mut self.broken) {
             Some(why) => format!("it was ended because {why}"),
-            None => self.deaths.cause(status),
+            None => self.deaths.cause(ended),
         };
         tracing::warn!("the kernel ended: {how}");
         if matches!(self.state, State::Starting { .. }) || self.trouble.is_empty() {
@@ -295,7 +340,7 @@ impl Owner {
                         (RunStatus::Failed, raised("KernelDied", message))
                     }
                 };
-                run.fold(RunEvent::Error { error });
+                run.add(Happened::Error { error });
                 let generation = self.ledger.generation();
                 self.ledger.report(generation, None);
                 run.finish(
@@ -310,7 +355,8 @@ impl Owner {
             None => {}
         }
         self.hello = None;
-        self.counts = (0, 0);
+        self.counts = Counts::default();
+        self.used = Instant::now();
         self.step(Event::Died);
     }
 
@@ -326,6 +372,9 @@ impl Owner {
             for job in std::mem::take(&mut self.queue) {
                 self.abandon(job, &refusal);
             }
+            for waiting in std::mem::take(&mut self.restarts) {
+                let _ = waiting.send(Err(refusal.clone()));
+            }
         }
     }
 
@@ -333,14 +382,15 @@ impl Owner {
         for action in actions {
             match action {
                 Action::Spawn if self.is_over() => {}
-                Action::Spawn => match self.spawn() {
-                    Ok(process) => self.process = Some(process),
-                    Err(why) => {
-                        tracing::error!("the kernel can't be started: {why:#}");
-                        self.trouble = format!("{why:#}");
-                        self.step(Event::Died);
-                    }
-                },
+                Action::Spawn => self.spawn(),
+                Action::Probe => {
+                    let probe = Ask {
+                        id: "probe",
+                        question: &Question::Probe,
+                    };
+                    // What can't be sent is not answered, either.
+                    self.process.iter_mut().for_each(|p| drop(p.send(&probe)));
+                }
                 Action::Interrupt => {
                     if let (Some(process), Some(hello)) = (&self.process, &self.hello) {
                         process.interrupt(hello.pid, self.begun);
@@ -353,25 +403,27 @@ impl Owner {
         }
     }
 
-    fn spawn(&mut self) -> Result<Process> {
+    fn spawn(&mut self) {
         self.is_plain = self.state.is_doubtful();
         if self.is_plain {
             tracing::warn!("the kernel is started without the packages installed at run time");
         }
-        Process::spawn(&self.settings, DEFAULT_SESSION, self.is_plain)
+        let process = Process::start(&self.template, &self.session, self.is_plain);
+        self.process = Some(process);
     }
 
     fn publish(&self) {
-        let ready = self.hello.is_some();
+        let ready = self.hello.is_some() && !matches!(self.state, State::Starting { .. });
         let fresh = View {
             ready,
             detail: self.detail(),
             busy: self.state.is_busy(),
             queued: self.queue.len(),
-            execution_count: self.counts.0,
-            globals_count: self.counts.1,
+            counts: self.counts,
             report: self.ledger.view(self.ledger.generation(), None),
             python: self.hello.as_ref().map(|h| h.python.clone()),
+            root: self.process.as_ref().and_then(Process::root),
+            used: self.used,
         };
         self.view.send_if_modified(|old| {
             let changed = *old != fresh;
@@ -389,7 +441,7 @@ impl Owner {
             }
             State::Idle => "idle".into(),
             State::Busy => "executing".into(),
-            State::Stopping { .. } => "being interrupted".into(),
+            State::Stopping { .. } | State::Probing => "being interrupted".into(),
             State::Killed { .. } => "being ended".into(),
             State::Resting { .. } => {
                 format!("can't be started, will be tried again: {}", self.trouble)

@@ -1,5 +1,7 @@
 //! The only mouth: data to stdout, talk to stderr, progress on terminals, questions to people.
 
+pub(crate) mod picture;
+
 use crate::engine::Progress;
 use crate::error::{Error, Result};
 use crate::protocol::fault::{Failed, Fault};

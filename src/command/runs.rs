@@ -1,0 +1,50 @@
+//! `osctl runs`: what was executed lately, and what is.
+
+use super::Context;
+use crate::error::{Outcome, Result};
+use crate::protocol::kernel::RunStatus;
+use clap::Args;
+
+/// Characters of the code that a line shows.
+const CODE: usize = 40;
+
+#[derive(Debug, Args)]
+pub(crate) struct RunsArgs {
+    /// Only those that wait or run
+    #[arg(long)]
+    running: bool,
+}
+
+pub(crate) async fn run(args: RunsArgs, cx: &Context) -> Result<Outcome> {
+    let RunsArgs { running } = args;
+    let mut found = cx.client()?.runs().await?;
+    found
+        .runs
+        .retain(|run| !running || run.status == RunStatus::Running);
+    if cx.ui.json {
+        cx.ui.document(&found)?;
+        return Ok(Outcome::Done);
+    }
+    let mut rows = vec![
+        ["ID", "SESSION", "STATUS", "TOOK", "CODE"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    rows.extend(found.runs.into_iter().map(|run| {
+        let status = match run.status {
+            RunStatus::Running => "running",
+            RunStatus::Completed => "completed",
+            RunStatus::Failed => "failed",
+            RunStatus::Interrupted => "interrupted",
+        };
+        vec![
+            run.id,
+            run.session,
+            status.into(),
+            super::duration(run.timing_ms / 1e3),
+            run.code.chars().take(CODE).collect(),
+        ]
+    }));
+    cx.ui.table(&rows);
+    Ok(Outcome::Done)
+}

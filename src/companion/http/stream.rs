@@ -1,0 +1,92 @@
+//! A run's events as they come: Server-Sent Events, or one JSON object per line.
+
+use crate::companion::kernel::{Run, Sessions};
+use crate::protocol::kernel::Event;
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::unfold;
+use std::convert::Infallible;
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// After so long without an event clients and proxies are told that the run goes on.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// How the events are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Sse,
+    Ndjson,
+}
+
+impl Form {
+    /// What the client accepts; `None` for one reply at the end.
+    pub(super) fn accepted(headers: &HeaderMap) -> Option<Self> {
+        let accepted = headers.get_all(header::ACCEPT).iter();
+        let mut types = accepted
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|value| value.split(','))
+            .map(|kind| kind.split(';').next().unwrap_or_default().trim());
+        types.find_map(|kind| match kind {
+            "text/event-stream" => Some(Self::Sse),
+            "application/x-ndjson" => Some(Self::Ndjson),
+            _ => None,
+        })
+    }
+
+    fn mime(self) -> &'static str {
+        match self {
+            Self::Sse => "text/event-stream",
+            Self::Ndjson => "application/x-ndjson",
+        }
+    }
+
+    fn write(self, event: &Event, to: &mut Vec<u8>) -> std::io::Result<()> {
+        match self {
+            Self::Ndjson => {
+                serde_json::to_writer(&mut *to, event)?;
+                to.write_all(b"\n")
+            }
+            Self::Sse => {
+                write!(to, "id: {}\ndata: ", event.seq)?;
+                // JSON has no line breaks of its own.
+                serde_json::to_writer(&mut *to, event)?;
+                to.write_all(b"\n\n")
+            }
+        }
+    }
+}
+
+/// The events from number `from` on, to the end of the run.
+pub(super) fn respond(sessions: Sessions, run: Arc<Run>, from: u64, form: Form) -> Response {
+    let follower = run.follow(from);
+    let pieces = unfold(
+        (follower, run, sessions),
+        move |(mut follower, run, sessions)| async move {
+            let running = || sessions.report(&run);
+            let events = match timeout(HEARTBEAT, follower.next(running)).await {
+                Ok(events) if events.is_empty() => return None,
+                Ok(events) => events,
+                Err(_) => vec![follower.heartbeat()],
+            };
+            // What came together goes together: one write, one packet.
+            let mut bytes = Vec::new();
+            for event in &events {
+                if let Err(error) = form.write(event, &mut bytes) {
+                    tracing::error!("an event can't be written: {error}");
+                }
+            }
+            let piece = Ok::<_, Infallible>(Bytes::from(bytes));
+            Some((piece, (follower, run, sessions)))
+        },
+    );
+    let headers = [
+        (header::CONTENT_TYPE, form.mime()),
+        // Proxies that gather answers would hold the events back.
+        (header::HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    (headers, Body::from_stream(pieces)).into_response()
+}

@@ -1,0 +1,107 @@
+//! Reading a run's events as they come, from any number on, at the reader's own pace.
+
+use super::journal::Handed;
+use super::output;
+use super::run::{Pulse, Run, read};
+use crate::protocol::kernel::{Event, Happened, KernelReport, RunStatus, Stream};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Events after which a follower is told of news in batches, at most so often.
+const PROMPT: u64 = 2_000;
+const BATCHED: Duration = Duration::from_millis(5);
+
+/// Somebody who reads a run's events as they come, at their own pace.
+#[derive(Debug)]
+pub(crate) struct Follower {
+    run: Arc<Run>,
+    next: u64,
+    pulse: watch::Receiver<Pulse>,
+    is_done: bool,
+}
+
+impl Follower {
+    pub(super) fn new(run: Arc<Run>, pulse: watch::Receiver<Pulse>, from: u64) -> Self {
+        Self {
+            run,
+            next: from,
+            pulse,
+            is_done: false,
+        }
+    }
+
+    /// What happened since the last call, at once or when something does; ends with `done`, after
+    /// which there is nothing. Loses nothing when dropped.
+    pub(crate) async fn next(&mut self, running: impl Fn() -> KernelReport) -> Vec<Event> {
+        while !self.is_done {
+            let status = self.pulse.borrow_and_update().status;
+            let handed = self.run.record().journal.hand(self.next);
+            if !handed.is_empty() {
+                let events = told(handed).await;
+                self.next = events.last().map_or(self.next, |e| e.seq + 1);
+                return events;
+            }
+            if status != RunStatus::Running {
+                self.is_done = true;
+                let reply = Box::new(self.run.reply(running()));
+                return vec![Event {
+                    seq: self.next,
+                    happened: Happened::Done { reply },
+                }];
+            }
+            if self.next > PROMPT {
+                // So that entries grow meanwhile, instead of becoming more.
+                tokio::time::sleep(BATCHED).await;
+            }
+            // It can't close while the run holds the sender.
+            let _ = self.pulse.changed().await;
+        }
+        Vec::new()
+    }
+
+    /// What says that the run goes on and this connection with it.
+    pub(crate) fn heartbeat(&self) -> Event {
+        Event {
+            seq: self.next,
+            happened: Happened::Heartbeat,
+        }
+    }
+
+    /// What has happened up to now, `done` included.
+    pub(crate) async fn rest(&mut self, running: impl Fn() -> KernelReport) -> Vec<Event> {
+        let mut events = Vec::new();
+        loop {
+            let status = self.run.status();
+            if status == RunStatus::Running && self.next >= self.run.record().journal.next() {
+                return events;
+            }
+            let more = self.next(&running).await;
+            if more.is_empty() {
+                return events;
+            }
+            events.extend(more);
+        }
+    }
+}
+
+async fn told(handed: Vec<(u64, Handed)>) -> Vec<Event> {
+    let mut events = Vec::with_capacity(handed.len());
+    for (seq, handed) in handed {
+        let happened = match handed {
+            Handed::Other(happened) => happened,
+            Handed::Text(stream, pieces) => {
+                let text = match read(pieces).await {
+                    Ok(bytes) => output::text(bytes),
+                    Err(error) => format!("\n… output that can't be read any more: {error} …\n"),
+                };
+                match stream {
+                    Stream::Stdout => Happened::Stdout { text },
+                    Stream::Stderr => Happened::Stderr { text },
+                }
+            }
+        };
+        events.push(Event { seq, happened });
+    }
+    events
+}

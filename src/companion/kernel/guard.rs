@@ -1,0 +1,86 @@
+//! The companion's end of a kernel's guard: the process that ends all of the kernel's descendants
+//! with it, and says how the kernel ended.
+//!
+//! One byte goes there, [`END`]; one comes back when all is over, the exit code or 128+n for a
+//! signal. Its connection closes when it exits, also when it was killed.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::io;
+use tokio::net::UnixStream;
+
+/// The word that ends a kernel with all its descendants.
+pub(crate) const END: u8 = b'T';
+
+#[derive(Debug)]
+pub(super) struct Guard {
+    stream: UnixStream,
+    pub(super) pid: Pid,
+    code: Option<u8>,
+}
+
+/// How a kernel's life was over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// The exit code, 128+n for signal n.
+    Code(u8),
+    /// Its guard was killed, and it with it.
+    Unguarded,
+    /// It was never made.
+    NotMade(String),
+}
+
+impl Guard {
+    pub(super) fn new(stream: UnixStream, pid: i32) -> Self {
+        Self {
+            stream,
+            pid: Pid::from_raw(pid),
+            code: None,
+        }
+    }
+
+    /// Waits until the kernel and all its descendants are gone. Loses nothing when dropped.
+    pub(super) async fn ended(&mut self) -> Ended {
+        loop {
+            // What can't be polled any more is over.
+            let _ = self.stream.readable().await;
+            if let Some(ended) = self.look() {
+                return ended;
+            }
+        }
+    }
+
+    /// Whether it still guards somebody.
+    pub(super) fn is_alive(&mut self) -> bool {
+        self.look().is_none()
+    }
+
+    fn look(&mut self) -> Option<Ended> {
+        let mut byte = [0];
+        loop {
+            match self.stream.try_read(&mut byte) {
+                Ok(1) => self.code = Some(byte[0]),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return None,
+                Ok(_) | Err(_) => return Some(self.code.map_or(Ended::Unguarded, Ended::Code)),
+            }
+        }
+    }
+
+    /// Ends the kernel and all its descendants.
+    pub(super) fn end(&self) {
+        // A guard that is gone has nobody left to end, which its connection tells.
+        let _ = self.stream.try_write(&[END]);
+        // One that was stopped would never read it.
+        self.signal(Signal::SIGCONT);
+    }
+
+    /// Ends the guard itself; its death is the kernel's, too.
+    pub(super) fn kill(&self) {
+        self.signal(Signal::SIGKILL);
+    }
+
+    fn signal(&self, signal: Signal) {
+        // It may just have ended, which its connection tells.
+        let _ = kill(self.pid, signal);
+    }
+}

@@ -1,0 +1,224 @@
+//! The runs that can be found again, until newer ones push them out.
+
+use super::Refusal;
+use super::run::Run;
+use crate::protocol::kernel::Execute;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::task::spawn_blocking;
+
+/// Runs that can be found again, by count, by bytes in memory and by bytes on disk.
+const KEPT_RUNS: usize = 256;
+const KEPT_BYTES: u64 = 32 << 20;
+const KEPT_ON_DISK: u64 = 1 << 30;
+
+/// The runs that can be found again.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Runs(Arc<Mutex<VecDeque<Arc<Run>>>>);
+
+impl Runs {
+    /// A new run, or the one of that id; `true` when it is new.
+    pub(super) fn begin(&self, request: Execute) -> Result<(Arc<Run>, bool), Refusal> {
+        let mut runs = self.lock();
+        let id = match &request.id {
+            Some(id) => {
+                if let Some(run) = runs.iter().find(|r| r.id == *id) {
+                    let same = is_same(&run.request, &request);
+                    return if same {
+                        Ok((run.clone(), false))
+                    } else {
+                        Err(Refusal::OtherRun(id.clone()))
+                    };
+                }
+                id.clone()
+            }
+            None => fresh_id(),
+        };
+        let run = Arc::new(Run::new(id, request));
+        runs.push_back(run.clone());
+        prune(&mut runs);
+        Ok((run, true))
+    }
+
+    pub(super) fn find(&self, id: &str) -> Option<Arc<Run>> {
+        self.lock().iter().find(|r| r.id == id).cloned()
+    }
+
+    /// The oldest first.
+    pub(super) fn all(&self) -> Vec<Arc<Run>> {
+        self.lock().iter().cloned().collect()
+    }
+
+    /// A run that was refused never was.
+    pub(super) fn forget(&self, run: &Arc<Run>) {
+        self.lock().retain(|r| !Arc::ptr_eq(r, run));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Run>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How to wait for a run is not part of what it does.
+fn is_same(first: &Execute, second: &Execute) -> bool {
+    first.code == second.code && first.session == second.session && first.timeout == second.timeout
+}
+
+fn prune(runs: &mut VecDeque<Arc<Run>>) {
+    let mut bytes: u64 = runs.iter().map(|r| r.bytes()).sum();
+    let mut on_disk: u64 = runs.iter().map(|r| r.on_disk()).sum();
+    let mut count = runs.len();
+    // The newest stays whatever it weighs: somebody is about to read it.
+    let newest = runs.back().cloned();
+    runs.retain(|run| {
+        let is_newest = newest.as_ref().is_some_and(|n| Arc::ptr_eq(n, run));
+        let too_much = count > KEPT_RUNS || bytes > KEPT_BYTES || on_disk > KEPT_ON_DISK;
+        if is_newest || !too_much || !run.is_finished() {
+            return true;
+        }
+        count -= 1;
+        bytes -= run.bytes();
+        let files = run.on_disk();
+        on_disk -= files;
+        if files > 0 {
+            // Removing large files takes a while.
+            let run = run.clone();
+            drop(spawn_blocking(move || drop(run)));
+        }
+        false
+    });
+}
+
+fn fresh_id() -> String {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let mut bytes = [0u8; 4];
+    // Without randomness the count alone still tells the runs of this life apart.
+    let _ = getrandom::fill(&mut bytes);
+    let salt = u32::from_le_bytes(bytes);
+    format!("run-{}-{salt:08x}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{KEPT_RUNS, Refusal, Runs};
+    use crate::protocol::kernel::{
+        Execute, Happened, KernelReport, KernelState, RunStatus, Shown, Stream,
+    };
+
+    const REPORT: KernelReport = KernelReport {
+        generation: 1,
+        state: KernelState::Kept,
+    };
+
+    fn named(id: &str, code: &str) -> Execute {
+        Execute {
+            id: Some(id.into()),
+            ..Execute::new(code)
+        }
+    }
+
+    #[test]
+    fn the_same_request_finds_its_run_and_another_is_refused() {
+        let runs = Runs::default();
+        let (first, is_new) = runs.begin(named("a", "1")).unwrap();
+        assert!(is_new);
+        let (again, is_new) = runs
+            .begin(Execute {
+                wait: Some(1.0),
+                ..named("a", "1")
+            })
+            .unwrap();
+        assert!(!is_new && std::sync::Arc::ptr_eq(&first, &again));
+        assert_eq!(
+            runs.begin(named("a", "2")).unwrap_err(),
+            Refusal::OtherRun("a".into())
+        );
+    }
+
+    #[test]
+    fn old_runs_go_and_running_ones_stay() {
+        let runs = Runs::default();
+        let (running, _) = runs.begin(named("first", "1")).unwrap();
+        for number in 0..2 * KEPT_RUNS {
+            let (run, _) = runs.begin(named(&format!("r{number}"), "1")).unwrap();
+            run.finish(RunStatus::Completed, REPORT);
+        }
+        assert_eq!(runs.lock().len(), KEPT_RUNS);
+        assert!(runs.find("first").is_some() && runs.find("r0").is_none());
+        drop(running);
+    }
+
+    #[test]
+    fn heavy_runs_go_sooner() {
+        let runs = Runs::default();
+        for number in 0..100 {
+            let (run, _) = runs.begin(named(&format!("r{number}"), "1")).unwrap();
+            run.write(Stream::Stdout, &vec![b'x'; 1 << 20]);
+            run.finish(RunStatus::Completed, REPORT);
+        }
+        assert!(runs.lock().len() < 40, "{}", runs.lock().len());
+    }
+
+    #[test]
+    fn a_reply_has_what_happened() {
+        let runs = Runs::default();
+        let (run, _) = runs.begin(named("a", "1")).unwrap();
+        run.started(1);
+        run.write(Stream::Stdout, b"hi\n");
+        let data = [("text/plain".to_owned(), "2".into())];
+        run.add(Happened::Result(Shown {
+            data: std::sync::Arc::new(data.into_iter().collect()),
+            ..Shown::default()
+        }));
+        assert_eq!(run.reply(REPORT).status, RunStatus::Running);
+        run.finish(RunStatus::Completed, REPORT);
+        let reply = run.reply(KernelReport {
+            generation: 9,
+            ..REPORT
+        });
+        assert_eq!(
+            (
+                reply.stdout.as_str(),
+                reply.result.as_deref(),
+                reply.data.len()
+            ),
+            ("hi\n", Some("2"), 1)
+        );
+        assert_eq!((reply.status, reply.kernel), (RunStatus::Completed, REPORT));
+    }
+
+    #[tokio::test]
+    async fn followers_see_what_happens_from_where_they_want_to_the_end() {
+        let runs = Runs::default();
+        let (run, _) = runs.begin(named("a", "1")).unwrap();
+        let mut first = run.follow(0);
+        run.write(Stream::Stdout, b"one");
+        assert_eq!(first.next(|| REPORT).await[0].seq, 0);
+        run.write(Stream::Stdout, b"two");
+        run.write(Stream::Stderr, b"three");
+        run.finish(RunStatus::Completed, REPORT);
+        let kinds = |events: Vec<crate::protocol::kernel::Event>| {
+            events
+                .into_iter()
+                .map(|e| (e.seq, e.happened))
+                .collect::<Vec<_>>()
+        };
+        let text = |text: &str| text.to_owned();
+        let rest = kinds(first.rest(|| REPORT).await);
+        assert_eq!(rest[0], (1, Happened::Stdout { text: text("two") }));
+        assert_eq!(
+            rest[1],
+            (
+                2,
+                Happened::Stderr {
+                    text: text("three")
+                }
+            )
+        );
+        assert!(matches!(&rest[2], (3, Happened::Done { reply }) if reply.stdout == "onetwo"));
+        assert!(first.next(|| REPORT).await.is_empty());
+        let mut late = run.follow(2);
+        assert_eq!(kinds(late.rest(|| REPORT).await), rest[1..]);
+    }
+}

@@ -1,0 +1,270 @@
+//! The kernels by name: the default one, which is always there, and those that people made.
+//!
+//! One that nothing was asked of for long, or that takes more memory than it may, is released; a
+//! running cell is never idle. Nothing of a session is kept but its generation.
+
+use super::runs::Runs;
+use super::template::Template;
+use super::{Answer, Kernel, Limits, Message, Question, Refusal, Run, Settings, View};
+use crate::companion::descendants;
+use crate::protocol::kernel::{DEFAULT_SESSION, Execute, KernelReport};
+use nix::unistd::Pid;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use std::{fs, io};
+use tokio::task::{JoinHandle, spawn_blocking};
+
+/// Between two looks at what sessions take.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Characters of a name.
+const LONGEST: usize = 64;
+
+/// All kernels and all runs, for everyone who uses them.
+#[derive(Debug, Clone)]
+pub(crate) struct Sessions {
+    settings: Settings,
+    template: Template,
+    kernels: Arc<Mutex<BTreeMap<String, Kernel>>>,
+    runs: Runs,
+}
+
+impl Sessions {
+    /// Starts the default session; its owner ends after [`Sessions::shutdown`].
+    pub(crate) fn start(settings: Settings) -> (Self, JoinHandle<()>) {
+        match fs::remove_dir_all(&settings.runs) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!("output of an earlier life stays: {error}");
+            }
+            _ => {}
+        }
+        let template = Template::start(settings.clone());
+        let (kernel, owner) = Kernel::start(DEFAULT_SESSION, settings.clone(), template.clone());
+        let sessions = Self {
+            settings,
+            template,
+            kernels: Arc::new(Mutex::new(BTreeMap::from([(
+                DEFAULT_SESSION.into(),
+                kernel,
+            )]))),
+            runs: Runs::default(),
+        };
+        tokio::spawn(sessions.clone().release());
+        (sessions, owner)
+    }
+
+    /// # Errors
+    /// [`Refusal::NoSession`].
+    pub(crate) fn kernel(&self, session: &str) -> Result<Kernel, Refusal> {
+        let found = self.lock().get(session).cloned();
+        found.ok_or_else(|| Refusal::NoSession(session.into()))
+    }
+
+    /// How the default session stands.
+    pub(crate) fn view(&self) -> View {
+        let kernels = self.lock();
+        kernels[DEFAULT_SESSION].view()
+    }
+
+    /// All of them, the default one first.
+    pub(crate) fn all(&self) -> Vec<(String, View)> {
+        let mut all: Vec<_> = self
+            .lock()
+            .iter()
+            .map(|(name, kernel)| (name.clone(), kernel.view()))
+            .collect();
+        all.sort_by_key(|(name, _)| (name != DEFAULT_SESSION, name.clone()));
+        all
+    }
+
+    /// A session of that name, made now unless it exists.
+    ///
+    /// # Errors
+    /// [`Refusal::Invalid`] or [`Refusal::TooManySessions`].
+    pub(crate) fn create(&self, name: Option<String>) -> Result<(String, Kernel), Refusal> {
+        let mut kernels = self.lock();
+        let name = match name {
+            Some(name) => name,
+            None => (1..)
+                .map(|number| format!("session-{number}"))
+                .find(|name| !kernels.contains_key(name))
+                .unwrap_or_default(),
+        };
+        if let Some(kernel) = kernels.get(&name) {
+            return Ok((name, kernel.clone()));
+        }
+        if !is_name(&name) {
+            let message = format!(
+                "`{name}` can't be a session's name: use letters, digits, `-`, `_` and `.`, {LONGEST} at most, beginning with a letter or digit"
+            );
+            return Err(Refusal::Invalid(message));
+        }
+        let Limits { count, .. } = self.settings.limits;
+        if kernels.len() >= count {
+            return Err(Refusal::TooManySessions(count));
+        }
+        let (settings, template) = (self.settings.clone(), self.template.clone());
+        let (kernel, _owner) = Kernel::start(&name, settings, template);
+        kernels.insert(name.clone(), kernel.clone());
+        Ok((name, kernel))
+    }
+
+    /// Ends a session and all that it runs.
+    ///
+    /// # Errors
+    /// [`Refusal::NoSession`], or [`Refusal::Invalid`] for the default session.
+    pub(crate) async fn delete(&self, name: &str) -> Result<(), Refusal> {
+        if name == DEFAULT_SESSION {
+            let message = "the default session can't be deleted".into();
+            return Err(Refusal::Invalid(message));
+        }
+        let kernel = self.lock().remove(name);
+        let kernel = kernel.ok_or_else(|| Refusal::NoSession(name.into()))?;
+        kernel.shutdown(Duration::ZERO).await;
+        Ok(())
+    }
+
+    /// Begins a run, or finds the one of that id again.
+    ///
+    /// # Errors
+    /// Every [`Refusal`] but [`Refusal::NoRun`]; nothing was executed then.
+    pub(crate) async fn execute(&self, request: Execute) -> Result<Arc<Run>, Refusal> {
+        let kernel = self.kernel(&request.session)?;
+        let queue = request.queue;
+        let (run, is_new) = self.runs.begin(request)?;
+        if !is_new {
+            return Ok(run);
+        }
+        // In a task of its own: a client that leaves now must not leave half a run behind.
+        let runs = self.runs.clone();
+        let admitted = tokio::spawn(async move {
+            match kernel.execute(run.clone(), queue).await {
+                Ok(()) => Ok(run),
+                Err(refusal) => {
+                    runs.forget(&run);
+                    Err(refusal)
+                }
+            }
+        });
+        admitted.await.unwrap_or(Err(Refusal::Stopping))
+    }
+
+    /// # Errors
+    /// [`Refusal::NoRun`].
+    pub(crate) fn run(&self, id: &str) -> Result<Arc<Run>, Refusal> {
+        self.runs.find(id).ok_or_else(|| Refusal::NoRun(id.into()))
+    }
+
+    /// The runs that can be found, the oldest first.
+    pub(crate) fn runs(&self) -> Vec<Arc<Run>> {
+        self.runs.all()
+    }
+
+    /// What to say of the kernel of a run that goes on.
+    pub(crate) fn report(&self, run: &Run) -> KernelReport {
+        let kernel = self.kernel(run.session());
+        kernel.map_or_else(|_| self.view().report, |kernel| kernel.view().report)
+    }
+
+    /// Interrupts a run, and waits until it has ended.
+    ///
+    /// # Errors
+    /// [`Refusal::NoRun`], or [`Refusal::Stopping`].
+    pub(crate) async fn interrupt(&self, id: &str) -> Result<Arc<Run>, Refusal> {
+        let run = self.run(id)?;
+        if let Ok(kernel) = self.kernel(run.session()) {
+            let id = Some(id.to_owned());
+            kernel.send(Message::Interrupt { id }).await?;
+        }
+        run.finished().await;
+        Ok(run)
+    }
+
+    /// Asks a session.
+    ///
+    /// # Errors
+    /// [`Refusal::NoSession`] and those of [`Kernel::ask`].
+    pub(crate) async fn ask(&self, session: &str, question: Question) -> Result<Answer, Refusal> {
+        self.kernel(session)?.ask(question).await
+    }
+
+    /// Takes no more requests, lets what runs finish within `grace`, then ends all processes.
+    pub(crate) async fn shutdown(&self, grace: Duration) {
+        let kernels: Vec<Kernel> = self.lock().values().cloned().collect();
+        futures_util::future::join_all(kernels.iter().map(|k| k.shutdown(grace))).await;
+    }
+
+    /// Releases sessions that are idle or too large, for ever.
+    async fn release(self) {
+        let Limits { memory, idle, .. } = self.settings.limits;
+        loop {
+            tokio::time::sleep(LOOK).await;
+            for (name, view) in self.all() {
+                let is_idle = !view.busy && view.queued == 0 && view.used.elapsed() >= idle;
+                if is_idle && name != DEFAULT_SESSION {
+                    tracing::info!(session = name, "released: nothing was asked of it for long");
+                    // Somebody may have deleted it meanwhile.
+                    let _ = self.delete(&name).await;
+                } else if let Some(limit) = memory
+                    && let Some(used) = self.memory(&view).await
+                    && used > limit
+                {
+                    tracing::warn!(
+                        session = name,
+                        used,
+                        limit,
+                        "ended: it takes too much memory"
+                    );
+                    if let Ok(kernel) = self.kernel(&name) {
+                        // What ran is told; what became of the state, too.
+                        let _ = kernel.restart().await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Bytes that the processes of a session take; those shared with others count in part.
+    pub(crate) async fn memory(&self, view: &View) -> Option<u64> {
+        let root = Pid::from_raw(view.root?);
+        let measured = spawn_blocking(move || {
+            let below = descendants::of(root).into_iter().map(|d| d.pid);
+            below.filter_map(proportional_share).sum()
+        });
+        measured.await.ok()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Kernel>> {
+        self.kernels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn proportional_share(pid: Pid) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kilobytes << 10)
+}
+
+/// Names are file names, and parts of addresses.
+fn is_name(name: &str) -> bool {
+    (1..=LONGEST).contains(&name.len())
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_name;
+
+    #[test]
+    fn names_fit_into_paths_and_file_names() {
+        assert!(is_name("agent-1.a_B"));
+        for name in ["", ".", "..", "-a", "a/b", "ä", "a b", &"x".repeat(65)] {
+            assert!(!is_name(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! The process that kernels are forked from: Python with everything imported that each of them
+//! needs, so that a new one takes milliseconds and shares most of its memory with the others.
+//!
+//! One task owns it and a few kernels made in advance, which have no name yet. A template that dies
+//! takes no kernel with it; the next request starts another.
+//!
+//! ```text
+//! companion ── template            (ends with the companion)
+//!     ├─────── guard ── kernel     (forked twice, so they are nobody's but their guard's)
+//!     └─────── guard ── kernel
+//! ```
+
+use super::Settings;
+use super::guard::Guard;
+use super::wire::{codec, encode};
+use crate::error::Result;
+use crate::protocol::BODY_VERSION;
+use crate::protocol::kernel::Raised;
+use anyhow::{Context, bail};
+use futures_util::StreamExt;
+use nix::fcntl::OFlag;
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader, Interest};
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe::Receiver;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::process::{Child, Command};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
+
+/// Kernels made in advance.
+const SPARES: usize = 2;
+/// From the start to `ready`, on a slow machine.
+const START: Duration = Duration::from_secs(45);
+const FORK: Duration = Duration::from_secs(10);
+/// Lines kept of what a process says outside of any cell: the reason why it did not start.
+const LAST_WORDS: usize = 20;
+
+/// A way to new kernels, for every session.
+#[derive(Debug, Clone)]
+pub(super) struct Template(mpsc::Sender<oneshot::Sender<Result<Made>>>);
+
+/// A kernel that was just made; nothing was said yet.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) guard: Guard,
+    pub(super) stream: UnixStream,
+    pub(super) socket: Socket,
+    pub(super) last_words: LastWords,
+}
+
+/// The path of a kernel's socket, which goes with it.
+#[derive(Debug)]
+pub(super) struct Socket(PathBuf);
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // An emptied run folder is as good.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Template {
+    /// Starts the owner; it ends with the last handle.
+    pub(super) fn start(settings: Settings) -> Self {
+        let (asks, mailbox) = mpsc::channel(64);
+        tokio::spawn(Nursery::new(settings).run(mailbox));
+        Self(asks)
+    }
+
+    /// A kernel, made in advance or now.
+    pub(super) fn kernel(&self) -> oneshot::Receiver<Result<Made>> {
+        let (made, answer) = oneshot::channel();
+        // A full mailbox drops the request, which its asker is told by the closed channel.
+        let _ = self.0.try_send(made);
+        answer
+    }
+}
+
+/// The owner.
+#[derive(Debug)]
+struct Nursery {
+    settings: Settings,
+    parent: Option<Parent>,
+    spares: VecDeque<Made>,
+    made: u64,
+}
+
+impl Nursery {
+    fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            parent: None,
+            spares: VecDeque::new(),
+            made: 0,
+        }
+    }
+
+    async fn run(mut self, mut mailbox: mpsc::Receiver<oneshot::Sender<Result<Made>>>) {
+        loop {
+            let asked = if self.spares.len() < SPARES && self.parent.is_some() {
+                mailbox.try_recv().ok()
+            } else {
+                match mailbox.recv().await {
+                    Some(asked) => Some(asked),
+                    None => return,
+                }
+            };
+            match asked {
+                Some(asked) => {
+                    let made = self.give().await;
+                    // Whoever asked may have ended meanwhile; the kernel ends with its guard's
+                    // connection.
+                    let _ = asked.send(made);
+                }
+                None => match self.make().await {
+                    Ok(spare) => self.spares.push_back(spare),
+                    Err(error) => tracing::warn!("no kernel can be made in advance: {error:#}"),
+                },
+            }
+            if mailbox.is_closed() && mailbox.is_empty() {
+                return;
+            }
+        }
+    }
+
+    async fn give(&mut self) -> Result<Made> {
+        while let Some(mut spare) = self.spares.pop_front() {
+            if spare.guard.is_alive() {
+                return Ok(spare);
+            }
+        }
+        if self.parent.is_some()
+            && let Ok(made) = self.make().await
+        {
+            return Ok(made);
+        }
+        // The second time with a fresh parent.
+        self.make().await
+    }
+
+    /// Forks a kernel; a parent that fails is given up.
+    async fn make(&mut self) -> Result<Made> {
+        let parent = match &mut self.parent {
+            Some(parent) => parent,
+            none => none.insert(Parent::start(&self.settings).await?),
+        };
+        self.made += 1;
+        let made = parent.fork(&self.settings, self.made).await;
+        if made.is_err() {
+            self.parent = None;
+        }
+        made
+    }
+}
+
+/// The process itself.
+#[derive(Debug)]
+struct Parent {
+    /// Ended when this is dropped.
+    _process: Child,
+    frames: FramedRead<OwnedReadHalf, LengthDelimitedCodec>,
+    writer: OwnedWriteHalf,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Request<'a> {
+    Fork {
+        session: &'a str,
+        plain: bool,
+        guard: &'a [String],
+    },
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Frame {
+    Ready { protocol: u32 },
+    Forked { guard: i32 },
+    Failed { error: Raised },
+}
+
+impl Parent {
+    async fn start(settings: &Settings) -> Result<Self> {
+        let (ours, theirs) = StdStream::pair()?;
+        ours.set_nonblocking(true)?;
+        let mut command = Command::new(&settings.python);
+        command
+            .arg(&settings.program)
+            .args(["--template", "--fd", "0"])
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        for secret in [
+            "OSCTL_TOKEN_SHA256",
+            "OSCTL_AUTH",
+            "OSCTL_HOSTS",
+            "OSCTL_LISTEN",
+        ] {
+            command.env_remove(secret);
+        }
+        let mut process = command.spawn().context("starting Python")?;
+        let last_words = LastWords::default();
+        if let Some(stderr) = process.stderr.take() {
+            tokio::spawn(listen(stderr, last_words.clone()));
+        }
+        let (reader, writer) = UnixStream::from_std(ours)?.into_split();
+        let mut parent = Self {
+            _process: process,
+            frames: FramedRead::new(reader, codec()),
+            writer,
+        };
+        match parent.next(START).await {
+            Ok(Frame::Ready { protocol }) if protocol == BODY_VERSION => Ok(parent),
+            Ok(Frame::Ready { protocol }) => {
+                bail!("the kernel speaks protocol {protocol}, this companion {BODY_VERSION}")
+            }
+            Ok(frame) => bail!("it began with {frame:?}"),
+            Err(error) => {
+                // Its reason may be on its way still.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                bail!("{error:#}\n{}", last_words.text())
+            }
+        }
+    }
+
+    async fn fork(&mut self, settings: &Settings, number: u64) -> Result<Made> {
+        std::fs::create_dir_all(&settings.run)?;
+        let path = settings.run.join(format!("{number}.sock"));
+        // A socket of an earlier life would be in the way.
+        let _ = std::fs::remove_file(&path);
+        let listener = StdListener::bind(&path)
+            .with_context(|| format!("listening on `{}`", path.display()))?;
+        let socket = Socket(path);
+        let stream = StdStream::connect(&socket.0)?;
+        stream.set_nonblocking(true)?;
+        let (ours, theirs) = StdStream::pair()?;
+        ours.set_nonblocking(true)?;
+        let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+        // This very binary, also when its file was replaced meanwhile.
+        let binary = format!("/proc/{}/exe", std::process::id());
+        let request = Request::Fork {
+            session: "",
+            // Its packages come when it gets its name, so that it finds the latest.
+            plain: true,
+            guard: &[binary, "reaper".into(), "--adopt".into()],
+        };
+        let fds = [listener.as_raw_fd(), theirs.as_raw_fd(), write.as_raw_fd()];
+        self.send(&encode(&request)?, &fds).await?;
+        let pid = match self.next(FORK).await? {
+            Frame::Forked { guard } => guard,
+            Frame::Failed { error } => bail!("{}: {}", error.kind, error.message),
+            frame @ Frame::Ready { .. } => bail!("it answered {frame:?}"),
+        };
+        let last_words = LastWords::default();
+        tokio::spawn(listen(Receiver::from_owned_fd(read)?, last_words.clone()));
+        Ok(Made {
+            guard: Guard::new(UnixStream::from_std(ours)?, pid),
+            stream: UnixStream::from_std(stream)?,
+            socket,
+            last_words,
+        })
+    }
+
+    async fn send(&self, bytes: &[u8], fds: &[i32]) -> io::Result<()> {
+        let stream: &UnixStream = self.writer.as_ref();
+        loop {
+            stream.writable().await?;
+            let sent = stream.try_io(Interest::WRITABLE, || {
+                let rights = [ControlMessage::ScmRights(fds)];
+                let parts = [IoSlice::new(bytes)];
+                let flags = MsgFlags::MSG_NOSIGNAL;
+                Ok(sendmsg::<()>(
+                    stream.as_raw_fd(),
+                    &parts,
+                    &rights,
+                    flags,
+                    None,
+                )?)
+            });
+            match sent {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                // A few hundred bytes fit at once, or the connection is of no use.
+                Ok(sent) if sent == bytes.len() => return Ok(()),
+                Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    async fn next(&mut self, patience: Duration) -> Result<Frame> {
+        match timeout(patience, self.frames.next()).await {
+            Ok(Some(bytes)) => Ok(serde_json::from_slice(&bytes?)?),
+            Ok(None) => bail!("it ended"),
+            Err(_) => bail!("it did not answer within {} s", patience.as_secs()),
+        }
+    }
+}
+
+/// The end of what a process said outside of any cell.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LastWords(Arc<Mutex<VecDeque<String>>>);
+
+impl LastWords {
+    pub(super) fn text(&self) -> String {
+        let words = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        words.iter().cloned().collect::<Vec<_>>().join("\n")
+    }
+
+    fn add(&self, line: String) {
+        let mut words = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if words.len() == LAST_WORDS {
+            words.pop_front();
+        }
+        words.push_back(line);
+    }
+}
+
+async fn listen(stderr: impl AsyncRead + Unpin, last_words: LastWords) {
+    let mut lines = BufReader::new(stderr).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        tracing::info!("{line}");
+        last_words.add(line);
+    }
+}

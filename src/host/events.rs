@@ -1,0 +1,83 @@
+//! A run's events, read from a connection that may be lost: the run is then found again by its id,
+//! and goes on where it was left. Nothing is executed twice.
+
+use super::client::Client;
+use crate::error::Result;
+use crate::protocol::kernel::{Event, Happened};
+use bytes::{Buf, BytesMut};
+use reqwest::Response;
+use std::time::Duration;
+
+/// How often and how long a lost run is looked for.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(200);
+
+#[derive(Debug)]
+pub(crate) struct Events {
+    client: Client,
+    id: String,
+    next: u64,
+    response: Response,
+    unread: BytesMut,
+    is_done: bool,
+}
+
+impl Events {
+    pub(super) fn new(client: Client, id: String, next: u64, response: Response) -> Self {
+        Self {
+            client,
+            id,
+            next,
+            response,
+            unread: BytesMut::new(),
+            is_done: false,
+        }
+    }
+
+    /// The next event; nothing after `done`. Loses nothing when dropped.
+    ///
+    /// # Errors
+    /// When the connection is lost and the run can't be found again.
+    pub(crate) async fn next(&mut self) -> Result<Option<Event>> {
+        if self.is_done {
+            return Ok(None);
+        }
+        loop {
+            if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
+                let line = self.unread.split_to(end);
+                self.unread.advance(1);
+                let event: Event = serde_json::from_slice(&line)?;
+                match event.happened {
+                    // It repeats the number that comes next.
+                    Happened::Heartbeat => {}
+                    Happened::Done { .. } => self.is_done = true,
+                    _ => self.next = event.seq + 1,
+                }
+                return Ok(Some(event));
+            }
+            match self.response.chunk().await {
+                Ok(Some(bytes)) => self.unread.extend_from_slice(&bytes),
+                Ok(None) => self.find_again(None).await?,
+                Err(error) => self.find_again(Some(error)).await?,
+            }
+        }
+    }
+
+    async fn find_again(&mut self, lost: Option<reqwest::Error>) -> Result<()> {
+        self.unread.clear();
+        let mut left = TRIES;
+        loop {
+            match self.client.events(&self.id, self.next).await {
+                Ok(response) => {
+                    self.response = response;
+                    return Ok(());
+                }
+                Err(error) if left == 0 => {
+                    return Err(lost.map_or(error, |lost| self.client.unreachable(&lost)));
+                }
+                Err(_) => left -= 1,
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Further kernels, and what can be asked of a kernel besides executing code.
+
+use super::kernel::{DEFAULT_SESSION, KernelReport};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+fn default_session() -> String {
+    DEFAULT_SESSION.into()
+}
+
+/// One kernel with its namespace.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Session {
+    pub(crate) name: String,
+    pub(crate) ready: bool,
+    pub(crate) busy: bool,
+    /// How it stands, in words.
+    pub(crate) detail: String,
+    /// Runs that wait for their turn.
+    pub(crate) queued: u64,
+    pub(crate) exec_count: u64,
+    pub(crate) globals_count: u64,
+    pub(crate) resources_count: u64,
+    pub(crate) kernel: KernelReport,
+    pub(crate) python: Option<String>,
+    /// Seconds since something was last asked of it.
+    pub(crate) idle: f64,
+    /// Bytes of its own, its child processes included; those shared with other kernels are theirs
+    /// in part. `null` while it can't be told.
+    pub(crate) memory: Option<u64>,
+}
+
+/// `GET /sessions`.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Sessions {
+    pub(crate) sessions: Vec<Session>,
+}
+
+/// `POST /sessions`. A session of that name that exists already is the answer, too.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Create {
+    /// Letters, digits, `-`, `_` and `.`, 64 at most; made up when missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+}
+
+/// The reply to `DELETE /sessions/{name}`.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Deleted {
+    /// Always `completed`.
+    pub(crate) status: String,
+    pub(crate) name: String,
+}
+
+/// A global variable.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Variable {
+    pub(crate) name: String,
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    /// Bytes, where they can be told.
+    pub(crate) size: Option<u64>,
+    /// One line.
+    pub(crate) preview: String,
+}
+
+/// `GET /variables`.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Variables {
+    pub(crate) variables: Vec<Variable>,
+    pub(crate) kernel: KernelReport,
+}
+
+/// `POST /complete` and `POST /inspect`: code with a cursor in it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct At {
+    pub(crate) code: String,
+    /// In characters; the end of the code when missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cursor: Option<u64>,
+    /// `POST /inspect`: 1 for the source, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) detail: Option<u8>,
+    #[serde(default = "default_session")]
+    pub(crate) session: String,
+}
+
+/// The reply to `POST /complete`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Completions {
+    pub(crate) matches: Vec<String>,
+    /// What the matches replace, in characters.
+    pub(crate) cursor_start: u64,
+    pub(crate) cursor_end: u64,
+    /// Of each match what it is and, for functions, how it is called.
+    #[serde(default)]
+    #[schema(value_type = Vec<Object>)]
+    pub(crate) types: Vec<Map<String, Value>>,
+}
+
+/// The reply to `POST /inspect`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Inspection {
+    pub(crate) found: bool,
+    #[schema(value_type = Object)]
+    pub(crate) data: Map<String, Value>,
+}
+
+/// `POST /is_complete`.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Code {
+    pub(crate) code: String,
+    #[serde(default = "default_session")]
+    pub(crate) session: String,
+}
+
+/// The reply to `POST /is_complete`: whether more lines are to come before the code can run.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Completeness {
+    /// `complete`, `incomplete`, `invalid` or `unknown`.
+    pub(crate) status: String,
+    /// What the next line begins with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) indent: Option<String>,
+}
+
+/// `GET /history`: the last cells of a session.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(crate) struct History {
+    pub(crate) cells: Vec<(u64, String)>,
+}
