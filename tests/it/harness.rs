@@ -147,7 +147,7 @@ pub(crate) fn clean_up() {
 pub(crate) fn shared() -> &'static Home {
     SHARED.get_or_init(|| {
         let home = Home::new("it");
-        home.write_config("limits:\n  memory: 1g\n  pids: 512\n");
+        home.write_config("limits:\n  memory: 1g\n  pids: 512\nsessions:\n  max: 24\n");
         home.up();
         home
     })
@@ -307,6 +307,11 @@ impl Connection {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Response {
+        self.write(method, path, headers, body);
+        self.receive()
+    }
+
+    fn write(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
         let given = |name: &str| headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
         let mut head = format!("{method} {path} HTTP/1.1\r\n");
         if !given("host") {
@@ -326,7 +331,30 @@ impl Connection {
         bytes.extend_from_slice(body);
         // A server may refuse a body before it has read it.
         let _ = self.reader.get_mut().write_all(&bytes);
-        self.receive()
+    }
+
+    /// Asks for events, which [`Events`] then brings.
+    #[track_caller]
+    pub(crate) fn events(
+        mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &Value,
+    ) -> Events {
+        let body = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
+        self.write(method, path, headers, body.as_bytes());
+        let (status, headers) = head(&mut self.reader);
+        assert_eq!(status, 200);
+        Events {
+            reader: self.reader,
+            kind: headers["content-type"].clone(),
+            unread: Vec::new(),
+        }
     }
 
     pub(crate) fn write_raw(&mut self, bytes: &[u8]) {
@@ -352,8 +380,39 @@ impl Connection {
     }
 }
 
+/// The events of a run, as they come.
+#[derive(Debug)]
+pub(crate) struct Events {
+    reader: BufReader<TcpStream>,
+    pub(crate) kind: String,
+    unread: Vec<u8>,
+}
+
+impl Events {
+    /// The next line; nothing at the end.
+    pub(crate) fn line(&mut self) -> Option<String> {
+        loop {
+            if let Some(end) = self.unread.iter().position(|b| *b == b'\n') {
+                let line: Vec<u8> = self.unread.drain(..=end).collect();
+                return Some(String::from_utf8(line).unwrap().trim_end().to_owned());
+            }
+            self.unread.append(&mut chunk(&mut self.reader)?);
+        }
+    }
+}
+
+impl Iterator for Events {
+    type Item = Value;
+
+    /// The next event of NDJSON.
+    fn next(&mut self) -> Option<Value> {
+        let line = self.line()?;
+        Some(serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}")))
+    }
+}
+
 #[track_caller]
-fn receive(reader: &mut impl BufRead) -> Response {
+fn head(reader: &mut impl BufRead) -> (u16, BTreeMap<String, String>) {
     let mut line = String::new();
     reader.read_line(&mut line).unwrap();
     let status = line.split(' ').nth(1).and_then(|s| s.parse().ok());
@@ -367,6 +426,12 @@ fn receive(reader: &mut impl BufRead) -> Response {
         };
         headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
     }
+    (status, headers)
+}
+
+#[track_caller]
+fn receive(reader: &mut impl BufRead) -> Response {
+    let (status, headers) = head(reader);
     let mut body = Vec::new();
     if headers
         .get("transfer-encoding")

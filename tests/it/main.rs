@@ -13,12 +13,15 @@ mod faults;
 mod harness;
 mod hostile;
 mod instance;
+mod interrupts;
 mod laws;
 mod load;
 mod provision;
 mod python;
 mod runs;
 mod second_engine;
+mod sessions;
+mod streams;
 
 use libtest_mimic::{Arguments, Trial};
 use std::process::ExitCode;
@@ -47,6 +50,9 @@ fn main() -> ExitCode {
     .flatten()
     .collect();
     let apart = [
+        streams::trials(),
+        sessions::trials(),
+        interrupts::trials(),
         hostile::trials(),
         load::trials(),
         python::trials(),

@@ -2,7 +2,7 @@
 
 use super::answer::{Body, Id, Params, failed, invalid};
 use super::{State, json};
-use crate::companion::kernel::{Answer, Question, Refusal, View};
+use crate::companion::kernel::{Answer, Question, Refusal, Stop, View};
 use crate::protocol::fault::Failed;
 use crate::protocol::kernel::{Became, DEFAULT_SESSION, OfSession, Raised};
 use crate::protocol::session::{
@@ -63,7 +63,7 @@ pub(super) async fn restart(
         Ok(kernel) => kernel,
         Err(refusal) => return refusal.into_response(),
     };
-    became(kernel.restart().await)
+    became(kernel.restart(Stop::Restart).await)
 }
 
 fn became(answer: Result<Answer, Refusal>) -> Response {

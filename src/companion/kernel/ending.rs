@@ -7,34 +7,49 @@ use std::fs;
 
 /// Why the current job is to end early.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Stop {
+pub(crate) enum Stop {
     Asked,
     Timeout(f64),
     Restart,
+    /// The session takes more than so many bytes.
+    Memory(u64),
     Shutdown,
 }
 
 impl Stop {
-    /// What a run is told that was stopped, with what became of it.
-    pub(super) fn told(self, outcome: &str) -> Raised {
+    /// What a run is told that was interrupted, and whose kernel goes on.
+    pub(super) fn kept(self) -> Raised {
+        self.told("and was interrupted; its state is kept")
+    }
+
+    /// What a run is told whose kernel had to be ended.
+    pub(super) fn lost(self) -> Raised {
         match self {
-            Self::Timeout(seconds) => raised(
-                "Timeout",
-                format!("the code ran longer than {seconds} s {outcome}"),
-            ),
-            Self::Asked => raised(
-                "Interrupted",
-                format!("the code was to be stopped {outcome}"),
-            ),
-            Self::Restart => raised(
-                "Interrupted",
-                format!("the kernel was restarted while the code ran {outcome}"),
-            ),
-            Self::Shutdown => raised(
-                "Interrupted",
-                format!("the companion was stopped while the code ran {outcome}"),
+            Self::Restart | Self::Memory(_) => self.told("and ended with it; its state is lost"),
+            Self::Asked | Self::Timeout(_) | Self::Shutdown => self.told(
+                "and did not stop when interrupted, so the kernel was ended; its state is lost",
             ),
         }
+    }
+
+    fn told(self, outcome: &str) -> Raised {
+        let (kind, why) = match self {
+            Self::Asked => ("Interrupted", "the code was to be stopped".into()),
+            Self::Timeout(seconds) => ("Timeout", format!("the code ran longer than {seconds} s")),
+            Self::Restart => (
+                "Interrupted",
+                "the kernel was restarted while the code ran".into(),
+            ),
+            Self::Memory(limit) => (
+                "OutOfMemory",
+                format!("the session took more memory than its {limit} bytes while the code ran"),
+            ),
+            Self::Shutdown => (
+                "Interrupted",
+                "the companion was stopped while the code ran".into(),
+            ),
+        };
+        raised(kind, format!("{why} {outcome}"))
     }
 }
 

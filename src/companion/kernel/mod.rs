@@ -21,6 +21,7 @@ mod task;
 mod template;
 mod wire;
 
+pub(crate) use ending::Stop;
 pub(crate) use guard::END;
 pub(crate) use run::Run;
 pub(crate) use sessions::Sessions;
@@ -148,6 +149,7 @@ enum Message {
         id: Option<String>,
     },
     Restart {
+        why: Stop,
         done: Reply,
     },
     Shutdown {
@@ -206,9 +208,9 @@ impl Kernel {
     ///
     /// # Errors
     /// [`Refusal::NoKernel`] or [`Refusal::Stopping`].
-    pub(crate) async fn restart(&self) -> Result<Answer, Refusal> {
+    pub(crate) async fn restart(&self, why: Stop) -> Result<Answer, Refusal> {
         let (done, answer) = oneshot::channel();
-        self.send(Message::Restart { done }).await?;
+        self.send(Message::Restart { why, done }).await?;
         answer.await.unwrap_or(Err(Refusal::Stopping))
     }
 

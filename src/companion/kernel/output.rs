@@ -95,6 +95,18 @@ impl Output {
         self.total
     }
 
+    /// The first byte from `offset` on that is kept.
+    pub(super) fn kept_from(&self, offset: u64) -> u64 {
+        let tail = self.total - self.tail.len() as u64;
+        let is_kept = offset < self.head.len() as u64
+            || (self.file.is_some() && offset < HALF as u64 + self.spilled);
+        if is_kept {
+            offset
+        } else {
+            offset.max(tail).min(self.total)
+        }
+    }
+
     /// Where the bytes from `from` to `to` are.
     pub(super) fn pieces(&self, from: u64, to: u64) -> Vec<Piece> {
         let mut pieces = Vec::new();
@@ -253,6 +265,9 @@ mod tests {
         assert!(
             matches!(&pieces[..], [Piece::Here(_), Piece::File { .. }, Piece::Gone(gone), Piece::Here(_)] if *gone == HALF as u64),
         );
+        let (first, half) = (output.kept_from(10), HALF as u64);
+        assert_eq!((first, output.kept_from(half + 1)), (10, half + 1));
+        assert_eq!(output.kept_from(2 * half), total - half);
         drop(output);
         assert!(!path.exists());
     }

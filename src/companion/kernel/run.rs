@@ -164,22 +164,16 @@ impl Run {
         offset: u64,
         limit: Option<u64>,
     ) -> io::Result<Page> {
-        let (pieces, total) = {
+        let (pieces, offset, total) = {
             let record = self.record();
             let output = record.journal.output(stream);
+            // What is not kept is left out: the page begins behind it.
+            let offset = output.kept_from(offset);
             let to = offset.saturating_add(limit.unwrap_or(PAGE).min(PAGE));
-            (output.pieces(offset, to), output.total())
+            (output.pieces(offset, to), offset, output.total())
         };
-        // What is not kept is left out: the page begins behind it.
-        let mut offset = offset.min(total);
-        let mut wanted = Vec::new();
-        for piece in pieces {
-            match piece {
-                Piece::Gone(count) if wanted.is_empty() => offset += count,
-                Piece::Gone(_) => break,
-                other => wanted.push(other),
-            }
-        }
+        let is_kept = |piece: &Piece| !matches!(piece, Piece::Gone(_));
+        let wanted = pieces.into_iter().take_while(is_kept).collect();
         let mut bytes = read(wanted).await?;
         let whole = whole_characters(&bytes, offset + bytes.len() as u64 == total);
         bytes.truncate(whole);

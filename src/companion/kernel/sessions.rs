@@ -5,7 +5,7 @@
 
 use super::runs::Runs;
 use super::template::Template;
-use super::{Answer, Kernel, Limits, Message, Question, Refusal, Run, Settings, View};
+use super::{Answer, Kernel, Limits, Message, Question, Refusal, Run, Settings, Stop, View};
 use crate::companion::descendants;
 use crate::protocol::kernel::{DEFAULT_SESSION, Execute, KernelReport};
 use nix::unistd::Pid;
@@ -218,7 +218,7 @@ impl Sessions {
                     );
                     if let Ok(kernel) = self.kernel(&name) {
                         // What ran is told; what became of the state, too.
-                        let _ = kernel.restart().await;
+                        let _ = kernel.restart(Stop::Memory(limit)).await;
                     }
                 }
             }

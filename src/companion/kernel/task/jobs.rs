@@ -61,7 +61,7 @@ impl Owner {
                 Err(refusal) => drop(done.send(Err(refusal))),
             },
             Message::Interrupt { id } => self.interrupt(id.as_deref()),
-            Message::Restart { done } => self.restart(done),
+            Message::Restart { why, done } => self.restart(why, done),
             Message::Shutdown { grace } => {
                 self.shutdown = Some(Instant::now() + grace);
                 if grace.is_zero() {
@@ -71,9 +71,9 @@ impl Owner {
         }
     }
 
-    fn restart(&mut self, done: oneshot::Sender<Result<Answer, Refusal>>) {
+    fn restart(&mut self, why: Stop, done: oneshot::Sender<Result<Answer, Refusal>>) {
         self.restarts.push(done);
-        self.give_up(Stop::Restart);
+        self.give_up(why);
         // One that rests is tried again at once.
         if matches!(self.state, State::Resting { .. }) {
             self.alarm = None;
@@ -203,7 +203,7 @@ impl Owner {
                     // Code that was interrupted may well end in another exception.
                     (_, Some(stop)) => {
                         let traceback = run.raised().map(|e| e.traceback).unwrap_or_default();
-                        let error = stop.told("and was interrupted; its state is kept");
+                        let error = stop.kept();
                         run.add(Happened::Error {
                             error: Raised { traceback, ..error },
                         });
@@ -216,6 +216,10 @@ impl Owner {
                 run.finish(status, report);
             }
             (Some(Job::Ask { question, done }), Some(Outcome::Ask(value))) => {
+                let value = match (value, stop) {
+                    (Err(_), Some(stop)) => Err(stop.kept()),
+                    (value, _) => value,
+                };
                 let known = self.ledger.generation();
                 if question == Question::Reset && value.is_ok() {
                     // The namespace of the old generation is gone, which those who knew it must
@@ -261,7 +265,7 @@ impl Owner {
 pub(super) fn refuse(message: Message, refusal: &Refusal) {
     match message {
         Message::Execute { taken, .. } => drop(taken.send(Err(refusal.clone()))),
-        Message::Ask { done, .. } | Message::Restart { done } => {
+        Message::Ask { done, .. } | Message::Restart { done, .. } => {
             drop(done.send(Err(refusal.clone())));
         }
         Message::Interrupt { .. } | Message::Shutdown { .. } => {}

@@ -328,11 +328,7 @@ impl Owner {
         match self.current.take() {
             Some(Job::Run(run)) => {
                 let (status, error) = match stop {
-                    Some(stop) => (
-                        RunStatus::Interrupted,
-                        stop.told("and did not stop when interrupted, so the kernel was ended; its state is lost",
-                        ),
-                    ),
+                    Some(stop) => (RunStatus::Interrupted, stop.lost()),
                     None => {
                         let message = format!(
                             "the kernel ended while it ran this code: {how}; its state is lost"

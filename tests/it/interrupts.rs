@@ -1,0 +1,111 @@
+//! Interrupts that tell the truth: what stops, what has to be ended, and what is left of it.
+
+use crate::harness::{Api, shared};
+use crate::trials;
+use serde_json::json;
+use std::thread;
+
+trials![
+    code_that_can_be_interrupted_keeps_its_state,
+    code_that_can_not_be_interrupted_loses_its_state_and_says_so,
+];
+
+/// Runs the code in a session of its own until it has begun, interrupts it, and compares what the
+/// reply says of the state with what is there.
+fn interrupt(api: &Api, name: &str, code: &str, expected: &str) {
+    let made = api.post("/sessions", &json!({"name": name}));
+    assert_eq!(made.status, 200, "{}", made.json());
+    let prepared = json!({"code": "import numpy; survivor = 1; matrix = numpy.random.rand(3000, 3000)", "session": name, "queue": true});
+    let before = api.post("/exec", &prepared).json()["kernel"]["generation"]
+        .as_u64()
+        .unwrap();
+    let code = format!("print('begun')\n{code}");
+    let run = json!({"code": code, "session": name, "id": name, "wait": 0});
+    assert_eq!(api.post("/exec", &run).status, 200);
+    api.until("the begin", |api| {
+        let run = api.get(&format!("/exec/{name}")).json();
+        (run["stdout"] == "begun\n").then_some(())
+    });
+    let path = format!("/exec/{name}");
+    let reply = api.connect().send("DELETE", &path, &[], b"").json();
+    assert_eq!(
+        (&reply["status"], &reply["kernel"]["state"]),
+        (&json!("interrupted"), &json!(expected)),
+        "{name}: {reply}"
+    );
+    let after =
+        json!({"code": "'survivor' in globals()", "session": name, "queue": true, "seen": before});
+    let after = api.post("/exec", &after).json();
+    let is_kept = expected == "kept";
+    assert_eq!(
+        after["result"],
+        if is_kept { "True" } else { "False" },
+        "{name}"
+    );
+    assert_eq!(
+        (
+            &after["kernel"]["state"],
+            after["kernel"]["generation"].as_u64()
+        ),
+        (&json!(expected), Some(before + u64::from(!is_kept))),
+        "{name}"
+    );
+    let path = format!("/sessions/{name}");
+    assert_eq!(api.connect().send("DELETE", &path, &[], b"").status, 200);
+}
+
+fn interrupt_all(cases: &[(&str, &str)], expected: &str) {
+    let api = shared().api();
+    thread::scope(|scope| {
+        for (name, code) in cases {
+            let api = api.clone();
+            scope.spawn(move || interrupt(&api, name, code, expected));
+        }
+    });
+}
+
+fn code_that_can_be_interrupted_keeps_its_state() {
+    let cases = [
+        ("sleeping", "import time; time.sleep(600)"),
+        ("looping", "while True: pass"),
+        (
+            "sleeping-in-c",
+            "import ctypes\nlibc = ctypes.CDLL(None)\nwhile True: libc.sleep(600)",
+        ),
+        (
+            "accepting",
+            "import socket\ns = socket.create_server(('127.0.0.1', 0))\ns.accept()",
+        ),
+        ("waiting-for-a-queue", "import queue; queue.Queue().get()"),
+        ("awaiting", "import asyncio; await asyncio.sleep(600)"),
+        (
+            "waiting-for-a-child",
+            "import subprocess; subprocess.run(['sleep', '600'])",
+        ),
+        ("in-a-shell", "!sleep 600"),
+        (
+            "deadlocked-threads",
+            "import threading, time\na, b = threading.Lock(), threading.Lock()\ndef take(first, second):\n    with first:\n        time.sleep(0.05)\n        with second: pass\nthreads = [threading.Thread(target=take, args=pair, daemon=True) for pair in ((a, b), (b, a))]\n[t.start() for t in threads]\n[t.join() for t in threads]",
+        ),
+    ];
+    interrupt_all(&cases, "kept");
+}
+
+fn code_that_can_not_be_interrupted_loses_its_state_and_says_so() {
+    let cases = [
+        (
+            "swallowing",
+            "import time\nwhile True:\n    try: time.sleep(600)\n    except KeyboardInterrupt: pass",
+        ),
+        (
+            "blocking-the-signal",
+            "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nwhile True: time.sleep(600)",
+        ),
+        (
+            "deadlocked-in-c",
+            "import ctypes\nlibc = ctypes.CDLL(None)\nmutex = ctypes.create_string_buffer(64)\nlibc.pthread_mutex_lock(mutex)\nlibc.pthread_mutex_lock(mutex)",
+        ),
+        ("computing-in-c", "numpy.linalg.eig(matrix)"),
+    ];
+    interrupt_all(&cases, "lost");
+}

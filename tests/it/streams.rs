@@ -1,0 +1,256 @@
+//! Output as it comes: events, floods, pages, and followers that come late or read slowly.
+
+use crate::harness::{Api, Events, shared};
+use crate::trials;
+use serde_json::{Value, json};
+
+trials![
+    events_come_as_they_happen_and_in_order,
+    server_sent_events_resume_behind_the_last_one_seen,
+    a_silent_run_has_a_heartbeat,
+    another_client_follows_from_any_event,
+    a_slow_reader_misses_nothing,
+    what_a_reply_leaves_out_can_be_paged,
+    a_flood_takes_no_memory_and_can_be_stopped,
+    figures_and_tables_come_as_their_mime_bundles,
+    a_detached_run_is_attached_to_and_listed,
+];
+
+const NDJSON: (&str, &str) = ("Accept", "application/x-ndjson");
+
+fn follow(api: &Api, code: &str) -> Events {
+    let body = json!({"code": code, "queue": true});
+    api.connect().events("POST", "/exec", &[NDJSON], &body)
+}
+
+/// What was written, put together again.
+fn text(events: &[Value], kind: &str) -> String {
+    let of_kind = events.iter().filter(|e| e["type"] == kind);
+    of_kind.map(|e| e["text"].as_str().unwrap()).collect()
+}
+
+fn events_come_as_they_happen_and_in_order() {
+    let home = shared();
+    let api = home.api();
+    let gate = home.files().join("gate");
+    let code = "import os, sys, time\nprint('first')\nwhile not os.path.exists('/root/host/gate'): time.sleep(0.01)\n\
+                print('second', file=sys.stderr)\ndisplay('shown')\nprint('third')\n6*7";
+    let mut events = follow(&api, code);
+    assert_eq!(events.kind, "application/x-ndjson");
+    let first = events.next().unwrap();
+    assert_eq!(
+        first,
+        json!({"seq": 0, "type": "stdout", "text": "first\n"})
+    );
+    // The code waits for this, so the event came before its end.
+    std::fs::write(&gate, "").unwrap();
+    let rest: Vec<Value> = events.collect();
+    std::fs::remove_file(&gate).unwrap();
+    for (event, number) in rest.iter().zip(1..) {
+        assert_eq!(event["seq"], number);
+    }
+    // A line may come in two pieces, as it was written.
+    let mut kinds: Vec<&str> = rest.iter().map(|e| e["type"].as_str().unwrap()).collect();
+    kinds.dedup();
+    let kinds = kinds.strip_prefix(&["stdout"]).unwrap_or(&kinds);
+    assert_eq!(kinds, ["stderr", "display", "stdout", "result", "done"]);
+    let of_kind = |kind| rest.iter().find(|e| e["type"] == kind).unwrap();
+    assert_eq!(of_kind("display")["data"]["text/plain"], "'shown'");
+    assert_eq!(of_kind("result")["data"]["text/plain"], "42");
+    let reply = &of_kind("done")["reply"];
+    assert_eq!(
+        (&reply["status"], &reply["stdout"], &reply["result"]),
+        (&json!("completed"), &json!("first\nthird\n"), &json!("42"))
+    );
+}
+
+fn server_sent_events_resume_behind_the_last_one_seen() {
+    let api = shared().api();
+    let body = json!({"code": "import sys\nfor n in range(3): print(n, file=(sys.stdout, sys.stderr)[n % 2])", "id": "sse", "queue": true});
+    let accept = ("Accept", "text/event-stream");
+    let mut events = api.connect().events("POST", "/exec", &[accept], &body);
+    assert_eq!(events.kind, "text/event-stream");
+    let lines: Vec<String> = std::iter::from_fn(|| events.line()).collect();
+    assert_eq!(lines[0], "id: 0");
+    assert_eq!(lines[1], r#"data: {"seq":0,"type":"stdout","text":"0\n"}"#);
+    assert_eq!(lines[2], "");
+    let path = "/exec/sse";
+    let headers = [accept, ("Last-Event-ID", "1")];
+    let mut again = api.connect().events("GET", path, &headers, &Value::Null);
+    let resumed: Vec<String> = std::iter::from_fn(|| again.line()).collect();
+    assert_eq!(resumed[..], lines[6..]);
+}
+
+fn a_silent_run_has_a_heartbeat() {
+    let api = shared().api();
+    let mut events = follow(&api, "import time; time.sleep(60)");
+    let beat = events.next().unwrap();
+    assert_eq!(beat, json!({"seq": 0, "type": "heartbeat"}));
+    let interrupted = api.post("/interrupt", &json!({}));
+    assert_eq!(interrupted.json()["kernel"]["state"], "kept");
+    let rest: Vec<Value> = events.collect();
+    assert_eq!(rest.last().unwrap()["reply"]["status"], "interrupted");
+}
+
+fn another_client_follows_from_any_event() {
+    let api = shared().api();
+    let body = json!({"code": "print('a'); import sys; print('b', file=sys.stderr); print('c')", "id": "found", "queue": true});
+    let all: Vec<Value> = api
+        .connect()
+        .events("POST", "/exec", &[NDJSON], &body)
+        .collect();
+    let path = "/exec/found?offset=1";
+    let late: Vec<Value> = api
+        .connect()
+        .events("GET", path, &[NDJSON], &Value::Null)
+        .collect();
+    assert_eq!(late[..], all[1..]);
+    let found = api.get(path).json();
+    assert_eq!(found["events"].as_array().unwrap()[..], all[1..]);
+    assert_eq!(found["status"], "completed");
+    assert!(api.get("/exec/found").json().get("events").is_none());
+}
+
+/// More than a connection's buffers hold, and more than memory keeps of a run.
+const NUMBERS: &str = "for n in range(1_000_000): print(n)";
+
+fn numbers() -> String {
+    (0..1_000_000).map(|n| format!("{n}\n")).collect()
+}
+
+fn a_slow_reader_misses_nothing() {
+    let api = shared().api();
+    let body = json!({"code": NUMBERS, "id": "slow", "queue": true});
+    let events = api.connect().events("POST", "/exec", &[NDJSON], &body);
+    // Not a byte is read until all is written.
+    let reply = api.get("/exec/slow?wait=60").json();
+    assert_eq!(reply["status"], "completed");
+    let events: Vec<Value> = events.collect();
+    assert!(text(&events, "stdout") == numbers(), "something is missing");
+}
+
+fn what_a_reply_leaves_out_can_be_paged() {
+    let api = shared().api();
+    let reply = api.exec_with(json!({"code": NUMBERS, "id": "paged"}));
+    let cut = &reply["truncated"]["stdout"];
+    assert_eq!(
+        (cut["total"].as_u64(), cut["kept"].as_u64()),
+        (Some(6_888_890), Some(1 << 20))
+    );
+    let file = cut["file"].as_str().unwrap();
+    assert!(file.starts_with("/data/runs/"), "{cut}");
+    let (mut offset, mut all) = (0, String::new());
+    while offset < 6_888_890 {
+        let path = format!("/exec/paged/output?stream=stdout&offset={offset}&limit=1000000");
+        let page = api.get(&path).json();
+        assert_eq!(page["offset"].as_u64(), Some(offset));
+        all += page["text"].as_str().unwrap();
+        offset = page["next"].as_u64().unwrap();
+    }
+    assert!(all == numbers(), "a page is wrong");
+    let beyond = api.get("/exec/paged/output?offset=9999999").json();
+    assert_eq!(
+        (beyond["text"].as_str(), beyond["next"].as_u64()),
+        (Some(""), Some(6_888_890))
+    );
+    let wrong = api.get("/exec/paged/output?stream=stdin").error();
+    assert_eq!((wrong.0, wrong.1.as_str()), (400, "invalid_query"));
+}
+
+fn a_flood_takes_no_memory_and_can_be_stopped() {
+    let api = shared().api();
+    let companion = "import glob\nfor path in glob.glob('/proc/[0-9]*/cmdline'):\n    if open(path, 'rb').read().split(b'\\0')[1:2] == [b'companion']:\n        rss = [l for l in open(path.replace('cmdline', 'status')) if l.startswith('VmRSS')][0]\nint(rss.split()[1])";
+    let body = json!({"code": "while True: print('x' * 1000)", "id": "flood", "queue": true});
+    let mut events = api.connect().events("POST", "/exec", &[NDJSON], &body);
+    assert_eq!(events.next().unwrap()["type"], "stdout");
+    let written = api.until("three hundred megabytes", |api| {
+        let runs = api.get("/exec").json();
+        let run = runs["runs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|r| r["id"] == "flood")
+            .unwrap();
+        run["stdout"].as_u64().filter(|bytes| *bytes > 300 << 20)
+    });
+    let stopped = api.connect().send("DELETE", "/exec/flood", &[], b"").json();
+    assert_eq!(
+        (&stopped["status"], &stopped["kernel"]["state"]),
+        (&json!("interrupted"), &json!("kept"))
+    );
+    let kilobytes: u64 = api.exec(companion)["result"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!(
+        kilobytes < 80 << 10,
+        "the companion holds {kilobytes} kB after {written} bytes"
+    );
+    // The file is full, and what it does not hold is not made up: the page begins behind it.
+    let page = api
+        .get(&format!(
+            "/exec/flood/output?offset={}",
+            (256 << 20) + (512 << 10) + 1
+        ))
+        .json();
+    let total = page["total"].as_u64().unwrap();
+    assert_eq!(page["offset"].as_u64(), Some(total - (512 << 10)));
+    let head = api
+        .get("/exec/flood/output?offset=200000000&limit=1001")
+        .json();
+    assert!(head["text"].as_str().unwrap().contains("xxx\nxxx"));
+}
+
+fn figures_and_tables_come_as_their_mime_bundles() {
+    let api = shared().api();
+    let code = "import matplotlib.pyplot as plt, pandas\nplt.plot([1, 4, 9])\npandas.DataFrame({'a': [1, 2]})";
+    let events: Vec<Value> = follow(&api, code).collect();
+    let with = |mime: &str| {
+        events
+            .iter()
+            .filter(|e| e["data"].get(mime).is_some())
+            .collect::<Vec<_>>()
+    };
+    let figures = with("image/png");
+    assert_eq!(figures.len(), 1, "{events:?}");
+    assert!(
+        figures[0]["data"]["image/png"]
+            .as_str()
+            .unwrap()
+            .starts_with("iVBORw0KGgo")
+    );
+    let tables = with("text/html");
+    assert_eq!((tables.len(), &tables[0]["type"]), (1, &json!("result")));
+    let reply = &events.last().unwrap()["reply"];
+    assert_eq!(reply["data"].as_array().unwrap().len(), 2);
+    assert!(reply["result"].as_str().unwrap().contains("a\n0  1"));
+}
+
+fn a_detached_run_is_attached_to_and_listed() {
+    let home = shared();
+    let begun = home.ok([
+        "exec",
+        "--detach",
+        "import time\nprint('begun')\ntime.sleep(0.2)\nprint('ended')",
+    ]);
+    let id = begun.stdout.trim();
+    let attached = home.ok(["attach", id]);
+    assert_eq!(attached.stdout, "begun\nended\n");
+    let listed = home.ok(["runs"]);
+    let line = listed
+        .stdout
+        .lines()
+        .find(|line| line.contains(id))
+        .unwrap();
+    assert!(
+        line.contains("completed") && line.contains("import time"),
+        "{line}"
+    );
+    let missing = home.run(["attach", "nobody"]);
+    assert_eq!(missing.code, 2, "{missing:?}");
+    assert!(
+        missing.stderr.contains("there is no run `nobody`"),
+        "{missing:?}"
+    );
+}
