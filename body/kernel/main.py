@@ -18,6 +18,7 @@ from typing import Any
 
 from . import BODY_VERSION, PROTOCOL, packages
 from .cell import Cells
+from .ending import end, end_at_sigterm
 from .fork import Family
 from .interrupt import Interrupts
 from .loop import Loop
@@ -25,6 +26,7 @@ from .parent import depend_on_parent
 from .pipes import Pipe, keep
 from .questions import Questions
 from .refusals import refuse_input
+from .runtime import Runtime
 from .serve import serve
 from .shell import Shell
 from .streams import Streams
@@ -75,6 +77,7 @@ def _serve(order: Order, shell: Shell) -> int:
         return 1
     os.close(given)
     serve(*parts)
+    end()
     return 0
 
 
@@ -100,4 +103,6 @@ def _assemble(order: Order, shell: Shell) -> tuple[Wire, Cells, Questions, Loop,
     questions = Questions(shell, wire, user_code)
     if not order.plain:
         packages.activate(os.environ.get("OSCTL_PACKAGES"))
+    shell.offer(Runtime())  # whose shell has the environment as it is now
+    end_at_sigterm()
     return wire, cells, questions, loop, family

@@ -46,6 +46,11 @@ class Questions:
         """Runs nothing of the user's, so that an interrupt that comes late does not strike."""
         self._reply(id, {"pid": os.getpid()}, None)
 
+    def adopt(self, session: str) -> None:
+        """The one that is not answered: a spare kernel gets its name."""
+        os.environ["OSCTL_SESSION"] = session
+        self._shell.runtime.shell.env("OSCTL_SESSION", session)
+
     def answer(self, kind: str, id: str, request: Frame) -> None:
         understand = self._known.get(kind)
         if understand is None:

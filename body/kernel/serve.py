@@ -42,7 +42,7 @@ def _answer(request: Frame, cells: Cells, questions: Questions) -> None:
     kind = text(request, "type")
     id = text(request, "id")
     if kind == "adopt":  # a kernel made in advance gets its name, and the latest packages
-        os.environ["OSCTL_SESSION"] = text(request, "session")
+        questions.adopt(text(request, "session"))
         if not flag(request, "plain", False):
             packages.activate(os.environ.get("OSCTL_PACKAGES"))
         questions.probe(id)

@@ -24,6 +24,8 @@ from .history import History
 from .loop import Loop
 from .plain import count_transformers, is_plain_cell
 from .refusals import Exit
+from .resources import live_count
+from .runtime import Runtime
 from .sources import Sources
 
 _OURS = ("_", "__", "___", "_i", "_ii", "_iii", "_exit_code")
@@ -53,6 +55,7 @@ class Shell(InteractiveShell):
     )
     """What is in an empty namespace, beside IPython's own."""
     loop: Loop
+    runtime: Runtime
 
     # IPython observes these, which nobody here does, and each cell sets them.
     execution_count = 1
@@ -242,19 +245,34 @@ class Shell(InteractiveShell):
         return {
             "execution_count": self.execution_count - 1,
             "globals_count": len(self.user_names()),
+            "resources_count": live_count(),
         }
 
     def clear(self) -> None:
         """Forgets the user's names; cells go on being numbered from where they were."""
         try:
             self.reset(new_session=False)
-        except KeyboardInterrupt:  # in a finalizer: half a namespace would be no good
-            self.reset(new_session=False)
-            raise
         finally:
             self.last_execution_result = None
             self.failure = None
 
+    def reset(self, new_session: bool = True, aggressive: bool = False) -> None:
+        """Live objects end first; an interrupt leaves no half of a namespace."""
+        try:
+            self.runtime.reset()
+            super().reset(new_session, aggressive)
+        except KeyboardInterrupt:
+            super().reset(new_session, aggressive)
+            raise
+
     def init_user_ns(self) -> None:
         super().init_user_ns()
         self.user_ns.update(self.kept_names)
+        self.user_ns_hidden.update(self.kept_names)
+
+    def offer(self, runtime: Runtime) -> None:
+        """Puts `runtime` into this and every later namespace; it is no name of the user's."""
+        self.runtime = runtime
+        self.kept_names = {**self.kept_names, "runtime": runtime}
+        self.own_names.add("runtime")
+        self.user_ns["runtime"] = self.user_ns_hidden["runtime"] = runtime

@@ -187,11 +187,11 @@ class Kernel:
             poll.register(fd, select.POLLIN)
         while True:
             while (found := self._buffered()) is not None:
-                if found["type"] == "done":
+                if found["type"] in ("done", "reply"):
                     for fd in self.pipes:
                         self.drain(run, fd)
                 self.note(run, found)
-                if found["type"] in (until, "done"):
+                if found["type"] in (until, "done", "reply"):
                     return run
             ready = [fd for fd, _ in poll.poll(LIMIT_S * 1000)]
             assert ready, f"nothing came for {LIMIT_S} s after {run.events[-3:]}"
