@@ -1,17 +1,23 @@
 """The kernel: runs an agent's Python and speaks frames with the companion.
 
 ```text
-main     puts the parts together      serve    one request after another
-template kernels by fork              offspring  the forks it takes
-frame    length and JSON              wire     frames on the Unix socket
-pipes    fds 1 and 2, and their kept ends
-streams  sys.stdout and sys.stderr    turns    keeps streams and frames in order
-shell    IPython without ZMQ          cell     one execute, from started to done
-display  results and displays         errors   exceptions as plain text
-history  inputs within a budget       sources  cells' lines within a budget
-loop     the one asyncio loop         interrupt  SIGINT, only where it may strike
-fork     what a child must not do     refusals  input() and exit()
-packages the overlay of the user's installs
+main          puts the parts together       serve       one request after another
+template      forks kernels of itself       offspring   the forks that takes
+parent        what it owes its parent       ending      the kernel's own end
+frame         length and JSON               wire        frames on the Unix socket
+pipes         fds 1 and 2                   streams     sys.stdout and sys.stderr
+turns         keeps channels in order       fork        what a child must not do
+shell         IPython without ZMQ           cell        one execute, until done
+user_code     where interrupts strike       interrupt   SIGINT, only where it may
+loop          the one asyncio loop          errors      exceptions as plain text
+display       results and displays          figures     those that are open
+history       inputs within a budget        sources     cells' lines in a budget
+questions     answered by one reply         fields      a request's, checked
+variables     a table of the namespace      preview     an object in one line
+assistance    completion and help           extensions  operations of this body
+runtime       for the user's namespace      resources   objects, made again
+command_shell a lasting context             capture     a child's output
+packages      the overlay of installs       refusals    input() and exit()
 ```
 
 It only listens; whoever connects first is served until they leave, and the state stays. It starts

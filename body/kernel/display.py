@@ -9,6 +9,7 @@ from typing import Any
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 
+from .figures import has_been_shown
 from .plain import format_plain
 
 KEPT_RESULTS = 200
@@ -43,12 +44,18 @@ class Results(DisplayHook):
         if result is None or self.silent or self.quiet():
             return
         bundle = format_plain(self.shell, result)
-        data, metadata = (bundle, {}) if bundle else self.compute_format_data(result)
+        data, metadata = (bundle, {}) if bundle else self._format(result)
         if self.cached:
             self.update_user_ns(result)
         self.fill_exec_result(result)
         if data and self.emit is not None:
             self._send(data, metadata)
+
+    def _format(self, result: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        data, metadata = self.compute_format_data(result)
+        if data:
+            has_been_shown(result)
+        return data, metadata
 
     def _send(self, data: dict[str, Any], metadata: dict[str, Any]) -> None:
         assert self.emit is not None

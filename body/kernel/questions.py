@@ -49,6 +49,7 @@ class Questions:
     def adopt(self, session: str) -> None:
         """The one that is not answered: a spare kernel gets its name."""
         os.environ["OSCTL_SESSION"] = session
+        assert self._shell.runtime is not None
         self._shell.runtime.shell.env("OSCTL_SESSION", session)
 
     def answer(self, kind: str, id: str, request: Frame) -> None:

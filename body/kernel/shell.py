@@ -55,7 +55,7 @@ class Shell(InteractiveShell):
     )
     """What is in an empty namespace, beside IPython's own."""
     loop: Loop
-    runtime: Runtime
+    runtime: Runtime | None = None
 
     # IPython observes these, which nobody here does, and each cell sets them.
     execution_count = 1
@@ -259,7 +259,8 @@ class Shell(InteractiveShell):
     def reset(self, new_session: bool = True, aggressive: bool = False) -> None:
         """Live objects end first; an interrupt leaves no half of a namespace."""
         try:
-            self.runtime.reset()
+            if self.runtime is not None:  # a template has none
+                self.runtime.reset()
             super().reset(new_session, aggressive)
         except KeyboardInterrupt:
             super().reset(new_session, aggressive)

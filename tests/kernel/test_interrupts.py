@@ -1,5 +1,7 @@
 """SIGINT reaches user code and nothing else."""
 
+import select
+
 import pytest
 
 
@@ -15,6 +17,25 @@ import pytest
         "import subprocess; print('begun'); subprocess.run(['sleep', '100'])",
         "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); print('begun'); s.accept()",
         "import select; print('begun'); select.select([], [], [])",
+        "import selectors, os\nr, w = os.pipe(); s = selectors.DefaultSelector(); s.register(r, 1); print('begun'); s.select()",
+        "import os; r, w = os.pipe(); print('begun'); os.read(r, 1)",
+        "import queue; print('begun'); queue.Queue().get()",
+        "import queue; print('begun'); queue.Queue().get(timeout=100)",
+        "import threading; e = threading.Event(); t = threading.Thread(target=e.wait, daemon=True); t.start(); print('begun'); t.join()",
+        "import threading; e = threading.Event(); print('begun'); e.wait()",
+        "import concurrent.futures as c; print('begun'); c.Future().result()",
+        "import asyncio; print('begun'); await asyncio.Event().wait()",
+        "import asyncio; print('begun'); await asyncio.gather(asyncio.sleep(100), asyncio.sleep(100))",
+        "import asyncio; print('begun'); asyncio.run(asyncio.sleep(100))",
+        "import asyncio; print('begun'); p = await asyncio.create_subprocess_exec('sleep', '100'); await p.wait()",
+        "import subprocess; p = subprocess.Popen(['sleep', '100']); print('begun'); p.communicate()",
+        "import os; pid = os.posix_spawnp('sleep', ['sleep', '100'], os.environ); print('begun'); os.waitpid(pid, 0)",
+        "import multiprocessing as m; q = m.get_context('fork').Queue(); print('begun'); q.get()",
+        "import signal; print('begun'); signal.pause()",
+        "import fcntl, tempfile\nf = tempfile.TemporaryFile(); print('begun')\nwhile True: fcntl.flock(f, fcntl.LOCK_EX)",
+        "print('begun'); runtime.shell.run('sleep 100')",
+        "print('begun')\nsum(x for x in iter(int, 1))",
+        "print('begun')\nwhile True:\n    try: 1/0\n    except Exception: pass",
     ],
 )
 def test_an_interrupt_ends_the_code_and_keeps_the_state(kernel, code):
@@ -23,7 +44,61 @@ def test_an_interrupt_ends_the_code_and_keeps_the_state(kernel, code):
     kernel.interrupt()
     kernel.follow(run)
     assert run.status == "interrupted" and run.error["type"] == "KeyboardInterrupt"
+    assert kernel.probe() == {"pid": kernel.pid}
     assert kernel.run("x + 1").result == "42"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        # C code looks for no signal, and what it calls is not ended by one that has a handler:
+        "import ctypes; libc = ctypes.CDLL(None); print('begun'); left = libc.sleep(2)\nwhile left: left = libc.sleep(left)",
+        # … nor is one step of the interpreter, however long it takes.
+        "print('begun'); n = sum(range(10**8))",
+        # The user's code may do as it likes with it.
+        "import time\nprint('begun')\nend = time.monotonic() + 1\nwhile time.monotonic() < end:\n    try: time.sleep(0.1)\n    except BaseException: pass",
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN); print('begun'); time.sleep(1)",
+    ],
+)
+def test_code_that_an_interrupt_does_not_reach_ends_by_itself_and_the_probe_waits(kernel, code):
+    run = kernel.follow(kernel.begin(code), until="begun")
+    kernel.interrupt()
+    kernel.send({"type": "probe", "id": "probe"})
+    kernel.follow(run)
+    assert run.status in ("completed", "interrupted")
+    assert kernel.frame()["value"] == {"pid": kernel.pid}
+    assert kernel.run("1 + 1").result == "2"
+
+
+def test_a_sleep_of_c_is_cut_short_by_an_interrupt_that_is_repeated(kernel):
+    """One that comes just before the call does not end it: nothing looks for it in between."""
+    run = kernel.begin("import ctypes; print('begun'); ctypes.CDLL(None).sleep(100)")
+    kernel.follow(run, until="begun")
+    while True:
+        kernel.interrupt()
+        if select.select([kernel.conn], [], [], 0.2)[0]:
+            break
+    assert kernel.follow(run).status == "interrupted"
+
+
+def test_an_interrupt_reaches_the_main_thread_only(kernel):
+    kernel.run(
+        "import threading, time\ngo = True\nn = 0\ndef count():\n    global n\n    while go: n += 1; time.sleep(0.001)\n"
+        "t = threading.Thread(target=count, daemon=True); t.start()"
+    )
+    run = kernel.follow(kernel.begin("print('begun'); t.join()"), until="begun")
+    kernel.interrupt()
+    assert kernel.follow(run).status == "interrupted"
+    assert (
+        kernel.run("before = n; time.sleep(0.1); go = False; t.join(); n > before").result == "True"
+    )
+
+
+def test_a_probe_is_not_what_a_late_interrupt_strikes(kernel):
+    for _ in range(50):
+        kernel.send({"type": "probe", "id": "probe"})
+        kernel.interrupt()
+        assert kernel.frame()["error"] is None
 
 
 def test_an_interrupt_while_idle_is_forgotten(kernel):

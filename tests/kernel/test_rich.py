@@ -1,0 +1,131 @@
+"""What libraries show: figures, tables, formulas, and bundles of their own."""
+
+import base64
+
+import pytest
+
+PNG = b"\x89PNG\r\n"
+
+
+def images(run):
+    bundles = [event["data"] for event in run.events if event["type"] in ("display", "result")]
+    return [base64.b64decode(data["image/png"]) for data in bundles if "image/png" in data]
+
+
+@pytest.fixture
+def plots(kernel):
+    pytest.importorskip("matplotlib")
+    assert kernel.run("import matplotlib.pyplot as plt").status == "completed"
+    return kernel
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "plt.plot([1, 2])",
+        "fig, ax = plt.subplots()\nax.plot([1, 2]);",
+        "fig, ax = plt.subplots()\nax.plot([1, 2])\nfig",
+        "plt.plot([1, 2])\nplt.show()",
+        "plt.plot([1, 2])\nx = 5",
+        "plt.plot([1, 2])\nplt.gcf()",
+    ],
+)
+def test_a_figure_is_shown_once_without_asking(plots, code):
+    run = plots.run(code)
+    (image,) = images(run)
+    assert image.startswith(PNG) and run.status == "completed"
+    assert not images(plots.run("1 + 1"))  # and is closed
+
+
+def test_each_of_two_figures_is_shown(plots):
+    assert len(images(plots.run("plt.figure(); plt.plot([1]); plt.figure(); plt.plot([2])"))) == 2
+
+
+def test_a_figure_of_an_earlier_cell_can_be_shown_again(plots):
+    plots.run("fig, ax = plt.subplots()")
+    assert len(images(plots.run("fig"))) == 1
+    assert len(images(plots.run("display(fig)"))) == 1
+
+
+def test_a_figure_of_a_failing_cell_is_shown(plots):
+    run = plots.run("plt.plot([1, 2])\n1/0")
+    assert len(images(run)) == 1 and run.error["type"] == "ZeroDivisionError"
+
+
+def test_the_first_cell_may_import_and_plot(kernel):
+    pytest.importorskip("matplotlib")
+    assert len(images(kernel.run("import matplotlib.pyplot as plt\nplt.plot([1, 2])"))) == 1
+
+
+def test_figures_are_shown_in_a_forked_kernel(template):
+    pytest.importorskip("matplotlib")
+    kernel = template().fork()
+    assert kernel.run("'matplotlib' in __import__('sys').modules").result == "False"
+    assert len(images(kernel.run("import matplotlib.pyplot as plt\nplt.plot([1, 2])"))) == 1
+    kernel.close()
+
+
+def test_tables_have_both_forms(kernel):
+    pytest.importorskip("pandas")
+    kernel.run("import pandas as pd; t = pd.DataFrame({'a': [1, 2]})")
+    (event,) = kernel.run("t").of("result")
+    assert "<table" in event["data"]["text/html"] and event["data"]["text/plain"].split()[0] == "a"
+    (event,) = kernel.run("display(t)").of("display")
+    assert {"text/html", "text/plain"} == event["data"].keys()
+    (event,) = kernel.run("t['a']").of("result")
+    assert event["data"].keys() == {"text/plain"}
+
+
+@pytest.mark.parametrize(
+    ("code", "mime", "value"),
+    [
+        ("SVG(data='<svg xmlns=\"http://www.w3.org/2000/svg\"></svg>')", "image/svg+xml", "<svg"),
+        ("Latex('$x^2$')", "text/latex", "$x^2$"),
+        ("Math('x^2')", "text/latex", "x^2"),
+        ("Markdown('# head')", "text/markdown", "# head"),
+        ("Javascript('1')", "application/javascript", "1"),
+        ("HTML('<b>h</b>')", "text/html", "<b>h</b>"),
+    ],
+)
+def test_texts_have_their_types(kernel, code, mime, value):
+    kernel.run("from IPython.display import *")
+    (event,) = kernel.run(code).of("result")
+    assert value in event["data"][mime]
+
+
+def test_json_is_an_object_and_an_image_base64(kernel):
+    kernel.run("from IPython.display import JSON, Image")
+    (event,) = kernel.run("JSON({'a': [1, None]}, expanded=True)").of("result")
+    assert event["data"]["application/json"] == {"a": [1, None]}
+    assert event["metadata"]["application/json"]["expanded"] is True
+    (event,) = kernel.run(
+        "Image(data=b'\\x89PNG\\r\\n\\x1a\\n' + b'0' * 32, format='png', width=5)"
+    ).of("result")
+    assert base64.b64decode(event["data"]["image/png"]).startswith(PNG)
+    assert event["metadata"]["image/png"] == {"width": 5}
+
+
+def test_a_bundle_of_ones_own_passes_untouched(kernel):
+    kernel.run(
+        "class Chart:\n    def _repr_mimebundle_(self, include=None, exclude=None):\n"
+        "        return {'application/vnd.vegalite.v5+json': {'mark': 'bar', 'data': [1, {'x': None}]},\n"
+        "                'application/vnd.plotly.v1+json': {'data': []}, 'image/png': b'\\x89PNG', 'text/plain': '<Chart>'}, "
+        "{'application/vnd.vegalite.v5+json': {'embed': True}}"
+    )
+    expected = {
+        "application/vnd.vegalite.v5+json": {"mark": "bar", "data": [1, {"x": None}]},
+        "application/vnd.plotly.v1+json": {"data": []},
+        "image/png": base64.b64encode(b"\x89PNG").decode(),
+        "text/plain": "<Chart>",
+    }
+    for code, kind in (("Chart()", "result"), ("display(Chart())", "display")):
+        (event,) = kernel.run(code).of(kind)
+        assert event["data"] == expected
+        assert event["metadata"] == {"application/vnd.vegalite.v5+json": {"embed": True}}
+
+
+def test_a_display_is_updated_from_a_later_cell(kernel):
+    (first,) = kernel.run("h = display('one', display_id=True)").of("display")
+    (second,) = kernel.run("h.update('two')").of("display")
+    assert first["display_id"] == second["display_id"] and second["update"] is True
+    assert second["data"]["text/plain"] == "'two'"
