@@ -23,8 +23,9 @@ class Interrupts:
     def __init__(self) -> None:
         self.arrived = False
         """Whether a signal came since `begin`."""
-        self.cancel: Callable[[], bool] | None = None
-        """Ends a cell that waits in the event loop; says whether it did."""
+        self.cancel: Callable[[FrameType | None], bool] | None = None
+        """Ends a cell that waits in the event loop; says whether it did. Gets the frame that the
+        signal came in."""
         self._running = False
         self._held = 0
         self._pending = False
@@ -42,13 +43,13 @@ class Interrupts:
     def end(self) -> None:
         self._running = self._pending = False
 
-    def _handle(self, _signal: int, _frame: FrameType | None) -> None:
+    def _handle(self, _signal: int, frame: FrameType | None) -> None:
         if not self._running:
             return
         self.arrived = True
         if self._held:
             self._pending = True
-        elif self.cancel is None or not self.cancel():
+        elif self.cancel is None or not self.cancel(frame):
             raise KeyboardInterrupt
 
     def __enter__(self) -> None:

@@ -11,6 +11,8 @@ import asyncio
 import re
 import selectors
 from collections.abc import Callable, Coroutine
+from os.path import dirname
+from types import FrameType
 from typing import Any
 
 from .interrupt import Interrupts
@@ -18,7 +20,18 @@ from .interrupt import Interrupts
 _TASKS = re.compile(
     r"\b(?:create_task|ensure_future|get_running_loop|get_event_loop|gather|run_in_executor)\b"
 )
+_ASYNCIO = dirname(asyncio.__file__)
 _OWN_LOOP = re.compile(r"\basyncio\.(?:run|Runner)\b|\brun_until_complete\b|\brun_forever\b")
+
+
+def _runs_a_coroutine(frame: FrameType | None) -> bool:
+    """Whether `frame` is below a coroutine, and not in what a task calls between two steps: raised
+    in there, an exception leaves behind a task that nobody ever steps again."""
+    while frame is not None and frame.f_code is not asyncio.Handle._run.__code__:
+        if not frame.f_code.co_filename.startswith(_ASYNCIO):
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Loop:
@@ -38,7 +51,7 @@ class Loop:
         """Runs a cell to its end; an interrupt cancels what it waits for."""
         loop = self._ready()
         task = loop.create_task(cell)
-        self._interrupts.cancel = lambda: self._cancel(loop, task)
+        self._interrupts.cancel = lambda frame: self._cancel(loop, task, frame)
         try:
             while True:
                 try:
@@ -96,8 +109,10 @@ class Loop:
         return True
 
     @staticmethod
-    def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> bool:
-        if asyncio.current_task(loop) is not None:
+    def _cancel(
+        loop: asyncio.AbstractEventLoop, task: asyncio.Task[None], frame: FrameType | None
+    ) -> bool:
+        if asyncio.current_task(loop) is not None and _runs_a_coroutine(frame):
             return False
         loop.call_soon_threadsafe(task.cancel)
         return True

@@ -81,6 +81,15 @@ def test_a_sleep_of_c_is_cut_short_by_an_interrupt_that_is_repeated(kernel):
     assert kernel.follow(run).status == "interrupted"
 
 
+def test_no_moment_of_a_busy_loop_loses_an_interrupt(kernel):
+    kernel.run("import asyncio")
+    for _ in range(300):
+        run = kernel.begin("print('begun')\nwhile True: await asyncio.sleep(0)")
+        kernel.follow(run, until="begun")
+        kernel.interrupt()
+        assert kernel.follow(run).status == "interrupted"
+
+
 def test_an_interrupt_reaches_the_main_thread_only(kernel):
     kernel.run(
         "import threading, time\ngo = True\nn = 0\ndef count():\n    global n\n    while go: n += 1; time.sleep(0.001)\n"
