@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from . import assistance
+from . import assistance, packages
 from .encode import encode
 from .errors import describe
 from .extensions import Extensions
@@ -46,11 +46,16 @@ class Questions:
         """Runs nothing of the user's, so that an interrupt that comes late does not strike."""
         self._reply(id, {"pid": os.getpid()}, None)
 
-    def adopt(self, session: str) -> None:
-        """The one that is not answered: a spare kernel gets its name."""
+    def adopt(self, id: str, session: str, *, plain: bool) -> None:
+        """A kernel made in advance gets its name, and unless it is to be plain what people have
+        installed until now."""
         os.environ["OSCTL_SESSION"] = session
+        if not plain:
+            packages.activate(os.environ.get("OSCTL_PACKAGES"))
         assert self._shell.runtime is not None
-        self._shell.runtime.shell.env("OSCTL_SESSION", session)
+        for name in ("OSCTL_SESSION", "PATH", "VIRTUAL_ENV"):
+            self._shell.runtime.shell.env(name, os.environ.get(name))
+        self.probe(id)
 
     def answer(self, kind: str, id: str, request: Frame) -> None:
         understand = self._known.get(kind)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-from . import packages
 from .cell import Cells
 from .encode import text_of
 from .fields import Refused, flag, text
@@ -41,11 +39,8 @@ def serve(wire: Wire, cells: Cells, questions: Questions, loop: Loop, family: Fa
 def _answer(request: Frame, cells: Cells, questions: Questions) -> None:
     kind = text(request, "type")
     id = text(request, "id")
-    if kind == "adopt":  # a kernel made in advance gets its name, and the latest packages
-        questions.adopt(text(request, "session"))
-        if not flag(request, "plain", False):
-            packages.activate(os.environ.get("OSCTL_PACKAGES"))
-        questions.probe(id)
+    if kind == "adopt":
+        questions.adopt(id, text(request, "session"), plain=flag(request, "plain", False))
     elif kind == "execute":
         silent = flag(request, "silent", False)
         store_history = flag(request, "store_history", True) and not silent

@@ -29,7 +29,7 @@ def test_every_reply_tells_the_counts(kernel):
 
 
 def test_a_spare_is_adopted(kernel):
-    kernel.send({"type": "adopt", "session": "mine"})
+    assert kernel.value("adopt", session="mine", plain=True)["pid"]
     assert kernel.run("import os; os.environ['OSCTL_SESSION']").result == "'mine'"
 
 
