@@ -14,6 +14,8 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from jupyter_client.blocking.client import BlockingKernelClient
@@ -22,6 +24,12 @@ from jupyter_client.manager import KernelManager
 PATIENCE_S = 60
 LINES = "for _ in range(100_000):\n    print('x' * 99)"
 AT_ONCE = "print('x' * 10_000_000)"
+PRINTS = "for n in range(1000): print(n)"
+PREPARE = (
+    "import os\nfrom IPython.display import Image\n"
+    "figure = Image(data=b'\\x89PNG\\r\\n\\x1a\\n' + os.urandom(5_000_000), format='png')"
+)
+CROWD = 8
 KEPT = 1 << 20
 """Bytes that a reply of osctl brings of one stream: its beginning and its end."""
 
@@ -39,10 +47,16 @@ class Osctl:
         head += [f"{name}: {value}" for name, value in self._headers.items()]
         self._request = "\r\n".join([*head, "", body]).encode()
 
-    def execute(self, code: str) -> dict[str, Any]:
-        self._http.request("POST", "/exec", json.dumps({"code": code}).encode(), self._headers)
+        self.execute(PREPARE)
+
+    def ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        text = None if body is None else json.dumps(body).encode()
+        self._http.request(method, path, text, self._headers)
         reply: dict[str, Any] = json.loads(self._http.getresponse().read())
         return reply
+
+    def execute(self, code: str, session: str = "default") -> dict[str, Any]:
+        return self.ask("POST", "/exec", {"code": code, "session": session})
 
     def value(self) -> None:
         assert self.execute("1+1")["result"] == "2"
@@ -59,12 +73,111 @@ class Osctl:
     def at_once(self) -> None:
         assert len(self.execute(AT_ONCE)["stdout"]) >= KEPT
 
+    def figure(self) -> None:
+        assert len(self.execute("figure")["data"][0]["image/png"]) > 6_000_000
+
+    def prints(self) -> tuple[float, float]:
+        """Seconds to the first and to the last byte of what is printed, streamed."""
+        headers = self._headers | {"Accept": "application/x-ndjson"}
+        begin = time.perf_counter()
+        self._http.request("POST", "/exec", json.dumps({"code": PRINTS}).encode(), headers)
+        answer = self._http.getresponse()
+        text, first, last = "", 0.0, 0.0
+        for line in answer:
+            event = json.loads(line)
+            if event["type"] == "stdout":
+                last = time.perf_counter() - begin
+                first = first or last
+                text += event["text"]
+        assert text.endswith("\n999\n") and text.count("\n") == 1000
+        return first, last
+
+    def begin(self, session: str) -> None:
+        self.ask("POST", "/sessions", {"name": session})
+        assert self.execute("1+1", session)["result"] == "2"
+
+    def new_session(self, name: str = "bench") -> float:
+        """Seconds from the wish for a session to a value from it."""
+        begin = time.perf_counter()
+        self.begin(name)
+        took = time.perf_counter() - begin
+        self.ask("DELETE", f"/sessions/{name}")
+        return took
+
+
+def crowd(work: Callable[[int], object]) -> float:
+    """Seconds until all have done their work, side by side."""
+    begin = time.perf_counter()
+    with ThreadPoolExecutor(CROWD) as threads:
+        list(threads.map(work, range(CROWD)))
+    return time.perf_counter() - begin
+
+
+def osctl_crowd(token: str) -> float:
+    """Eight sessions, new, each with a value."""
+    clients = [Osctl(token) for _ in range(CROWD)]
+    took = crowd(lambda number: clients[number].begin(f"crowd-{number}"))
+    for number in range(CROWD):
+        clients[0].ask("DELETE", f"/sessions/crowd-{number}")
+    return took
+
+
+def jupyter_crowd() -> float:
+    """Eight kernels, new, each with a value."""
+    started: list[Jupyter] = []
+
+    def begin(_: int) -> None:
+        kernel = Jupyter()
+        started.append(kernel)
+        kernel.value()
+
+    took = crowd(begin)
+    for kernel in started:
+        kernel.close()
+    return took
+
 
 class Jupyter:
     """ipykernel as it comes, through jupyter_client as it comes."""
 
     def __init__(self) -> None:
         self._manager, self._client = start_jupyter()
+
+    def prepare(self) -> Jupyter:
+        self.execute(PREPARE)
+        return self
+
+    def figure(self) -> None:
+        own = self._client.execute("figure")
+        shown = 0
+        while True:
+            message = self._client.get_iopub_msg(timeout=PATIENCE_S)
+            if message["parent_header"].get("msg_id") != own:
+                continue
+            if message["msg_type"] == "execute_result":
+                shown = len(message["content"]["data"]["image/png"])
+            if message["content"].get("execution_state") == "idle":
+                break
+        self._client.get_shell_msg(timeout=PATIENCE_S)
+        assert shown > 6_000_000
+
+    def prints(self) -> tuple[float, float]:
+        begin = time.perf_counter()
+        own = self._client.execute(PRINTS)
+        text, first, last = "", 0.0, 0.0
+        while True:
+            message = self._client.get_iopub_msg(timeout=PATIENCE_S)
+            if message["parent_header"].get("msg_id") != own:
+                continue
+            if message["msg_type"] == "stream":
+                last = time.perf_counter() - begin
+                first = first or last
+                text += message["content"]["text"]
+            if message["content"].get("execution_state") == "idle":
+                break
+        self._client.get_shell_msg(timeout=PATIENCE_S)
+        assert text.endswith("\n999\n") and text.count("\n") == 1000
+        return first, last
 
     def execute(self, code: str) -> tuple[str, str]:
         """The text of the value and of stdout, when the reply and the kernel's `idle` are there."""
@@ -122,35 +235,52 @@ def time_jupyter_start() -> float:
 
 
 def time_osctl_start() -> float:
-    """As the companion does it: the reaper is given the listening socket as standard input."""
+    """As the companion does it when it starts: a template, and a kernel forked from it."""
     path = f"/tmp/start-{os.getpid()}.sock"
-    kernel = [os.environ["OSCTL_PYTHON"], os.path.join(os.environ["OSCTL_BODY"], "kernel")]
+    program = os.path.join(os.environ["OSCTL_BODY"], "kernel")
     begin = time.perf_counter()
-    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as connection:
+    ours, theirs = socket.socketpair()
+    command = [os.environ["OSCTL_PYTHON"], program, "--template", "--fd", "0"]
+    template = subprocess.Popen(command, stdin=theirs)
+    theirs.close()
+    with ours, socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as kernel:
+        assert receive(ours)["type"] == "ready"
         listener.bind(path)
         listener.listen()
-        connection.connect(path)
-        reaper = subprocess.Popen(
-            ["osctl", "reaper", "--", *kernel, "--fd", "0", "--session", "bench"],
-            stdin=listener,
-            stdout=subprocess.DEVNULL,
-        )
-        try:
-            first, pipes, _, _ = socket.recv_fds(connection, 1 << 16, 2)
-            took = time.perf_counter() - begin
-        finally:
-            reaper.terminate()
-            reaper.wait()
-            os.unlink(path)
+        kernel.connect(path)
+        guard, guarded = socket.socketpair()
+        order = {"type": "fork", "session": "bench", "plain": True}
+        order["guard"] = ["/opt/osctl/bin/osctl", "reaper", "--adopt"]
+        socket.send_fds(ours, [frame(order)], [listener.fileno(), guarded.fileno(), 2])
+        guarded.close()
+        assert receive(ours)["type"] == "forked"
+        hello, pipes, _, _ = socket.recv_fds(kernel, 1 << 16, 2)
+        kernel.sendall(frame({"type": "adopt", "id": "a", "session": "bench", "plain": False}))
+        assert receive(kernel)["type"] == "reply"
+        took = time.perf_counter() - begin
+        guard.close()  # the kernel ends with it
+    template.wait()
+    os.unlink(path)
     for pipe in pipes:
         os.close(pipe)
-    (size,) = struct.unpack_from(">I", first)
-    assert json.loads(first[4 : 4 + size])["type"] == "hello"
+    assert b'"hello"' in hello
     return took
 
 
+def frame(words: dict[str, Any]) -> bytes:
+    body = json.dumps(words).encode()
+    return struct.pack(">I", len(body)) + body
+
+
+def receive(connection: socket.socket) -> dict[str, Any]:
+    (size,) = struct.unpack(">I", connection.recv(4, socket.MSG_WAITALL))
+    words: dict[str, Any] = json.loads(connection.recv(size, socket.MSG_WAITALL))
+    return words
+
+
 def main() -> None:
-    osctl, jupyter = Osctl(sys.stdin.readline().strip()), Jupyter()
+    token = sys.stdin.readline().strip()
+    osctl, jupyter = Osctl(token), Jupyter().prepare()
 
     def timed(run: Any) -> float:
         begin = time.perf_counter()
@@ -162,10 +292,17 @@ def main() -> None:
         "osctl-bare": lambda: timed(osctl.bare),
         "osctl-lines": lambda: timed(osctl.lines),
         "osctl-at-once": lambda: timed(osctl.at_once),
+        "osctl-figure": lambda: timed(osctl.figure),
+        "osctl-prints": osctl.prints,
+        "osctl-session": osctl.new_session,
+        "osctl-crowd": lambda: osctl_crowd(token),
         "osctl-start": time_osctl_start,
         "jupyter": lambda: timed(jupyter.value),
         "jupyter-lines": lambda: timed(jupyter.lines),
         "jupyter-at-once": lambda: timed(jupyter.at_once),
+        "jupyter-figure": lambda: timed(jupyter.figure),
+        "jupyter-prints": jupyter.prints,
+        "jupyter-crowd": jupyter_crowd,
         "jupyter-start": time_jupyter_start,
     }
     try:

@@ -4,7 +4,10 @@
 //! |---|---|---|
 //! | `1+1`, value | `POST /exec` on a keep-alive connection | ipykernel through jupyter_client, until reply and idle |
 //! | a whole process | `osctl exec '1+1'` | `docker exec … python3 -c 'print(1+1)'` |
-//! | kernel start | spawn to hello, as the companion does it | jupyter_client's `start_kernel` to `wait_for_ready` |
+//! | kernel start | template, fork, packages, as the companion does it | jupyter_client's `start_kernel` to `wait_for_ready` |
+//! | new session, eight at once | `POST /sessions` and a value | a kernel's start; eight with a value |
+//! | 1,000 prints | streamed as NDJSON: first and last byte | iopub: first and last stream message |
+//! | 5 MB figure | the reply with it | the reply and idle, with it on iopub |
 //! | memory | the companion's resident set, fresh and after 15,000 requests | |
 //!
 //! It brings up an instance of its own (which provisions the machine as `osctl up --yes` does), and
@@ -79,9 +82,13 @@ fn measure() -> Result<Report> {
         Some(MEMORY),
     );
     report.bytes("  its proportional share (PSS)", idle.pss, None);
+    say("timing sessions");
+    sessions(&mut report, &peers)?;
+    say("timing streams");
+    streams(&mut report, &peers)?;
     say("timing crowds and output");
     let rate = http::throughput(&api, 64, REQUESTS)?;
-    report.rate("64 clients at once, queueing", "requests/s", rate, None);
+    report.rate("64 clients at once, queueing", "requests/s", rate);
     let crowded = memory(&mut host)?;
     report.bytes("  companion's RSS then", crowded.rss, None);
     output(&mut report, &peers)?;
@@ -163,18 +170,86 @@ fn starts(report: &mut Report, peers: &Peers) -> Result<()> {
     Ok(())
 }
 
+/// New sessions: made while others work, eight at once.
+fn sessions(report: &mut Report, peers: &Peers) -> Result<()> {
+    let [ours, theirs] = rounds(
+        10,
+        [&mut || peers.time("osctl-session", 5), &mut || {
+            peers.time("jupyter-start", 1)
+        }],
+    )?;
+    report.contest(
+        "new session, with a value, beside ipykernel's start",
+        [&ours, &theirs],
+        [50.0, 0.0],
+    );
+    let [ours, theirs] = rounds(
+        3,
+        [&mut || peers.time("osctl-crowd", 3), &mut || {
+            peers.time("jupyter-crowd", 1)
+        }],
+    )?;
+    report.faster(
+        "eight new sessions at once, beside ipykernels",
+        [ours.p50(), theirs.p50()],
+        0.0,
+    );
+    Ok(())
+}
+
+/// What is shown while code runs, and what is large.
+fn streams(report: &mut Report, peers: &Peers) -> Result<()> {
+    let mut lasts = [Vec::new(), Vec::new()];
+    let mut firsts = |sampler: &str, whose: usize| {
+        let samples: Vec<(f64, f64)> = peers.sample(sampler, 5)?;
+        let (first, last): (Vec<f64>, Vec<f64>) = samples.into_iter().unzip();
+        lasts[whose].extend(last);
+        Ok(first)
+    };
+    let firsts = std::cell::RefCell::new(&mut firsts);
+    let [ours, theirs] = rounds(
+        20,
+        [&mut || firsts.borrow_mut()("osctl-prints", 0), &mut || {
+            firsts.borrow_mut()("jupyter-prints", 1)
+        }],
+    )?;
+    report.contest(
+        "1,000 prints, first byte, beside ipykernel",
+        [&ours, &theirs],
+        [0.0, 0.0],
+    );
+    let [ours, theirs] = lasts.map(Samples::from);
+    report.contest(
+        "1,000 prints, last byte, beside ipykernel",
+        [&ours, &theirs],
+        [0.0, 0.0],
+    );
+    let [ours, theirs] = rounds(
+        10,
+        [&mut || peers.time("osctl-figure", 1), &mut || {
+            peers.time("jupyter-figure", 1)
+        }],
+    )?;
+    report.contest(
+        "a figure of 5 MB, beside ipykernel",
+        [&ours, &theirs],
+        [0.0, 0.0],
+    );
+    Ok(())
+}
+
 /// Of what is printed, a reply of osctl brings a tenth, as agents want it; ipykernel sends all.
 fn output(report: &mut Report, peers: &Peers) -> Result<()> {
-    for (how, name) in [("lines", "by lines"), ("at-once", "at once")] {
+    for (how, name, target) in [("lines", "by lines", 0.0), ("at-once", "at once", 5.0)] {
         let [ours, theirs] = rounds(
-            3,
+            5,
             [&mut || peers.time(&format!("osctl-{how}"), 1), &mut || {
                 peers.time(&format!("jupyter-{how}"), 1)
             }],
         )?;
         let rates = [OUTPUT / ours.p50(), OUTPUT / theirs.p50()];
         let what = format!("10 MB printed {name}, beside ipykernel");
-        report.rate(&what, "MB/s", rates[0], Some(rates[1]));
+        report.throughput(&what, rates, target);
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use crate::instance::{Instance, finish};
 use anyhow::{Context, Result};
+use serde::de::DeserializeOwned;
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
@@ -52,6 +53,11 @@ impl Peers {
 
     /// The seconds of `count` samples.
     pub(crate) fn time(&self, sampler: &str, count: usize) -> Result<Vec<f64>> {
+        self.sample(sampler, count)
+    }
+
+    /// `count` samples of whatever the sampler measures.
+    pub(crate) fn sample<T: DeserializeOwned>(&self, sampler: &str, count: usize) -> Result<T> {
         let mut pipes = self.pipes.borrow_mut();
         let (stdin, stdout) = pipes.as_mut().context("they were ended")?;
         writeln!(stdin, "{sampler} {count}")?;

@@ -47,15 +47,19 @@ impl Report {
         );
     }
 
+    /// Megabytes per second, of which ours are to be at least `target` times the peer's; 0 asks for
+    /// nothing.
+    pub(crate) fn throughput(&mut self, what: &str, [ours, theirs]: [f64; 2], target: f64) {
+        let show = |rate: f64| format!("{rate:.0} MB/s");
+        let ratio = ours / theirs;
+        let target = (target > 0.0).then(|| (format!("≥ {target}×"), ratio >= target));
+        let cells = [show(ours), show(theirs), format!("{ratio:.1}×")];
+        self.row(what, cells, target);
+    }
+
     /// Amounts per second, where more is better.
-    pub(crate) fn rate(&mut self, what: &str, unit: &str, ours: f64, theirs: Option<f64>) {
-        let show = |rate: f64| format!("{rate:.0} {unit}");
-        let ratio = theirs.map(|theirs| format!("{:.1}×", ours / theirs));
-        let cells = [
-            show(ours),
-            theirs.map(show).unwrap_or_default(),
-            ratio.unwrap_or_default(),
-        ];
+    pub(crate) fn rate(&mut self, what: &str, unit: &str, rate: f64) {
+        let cells = [format!("{rate:.0} {unit}"), String::new(), String::new()];
         self.row(what, cells, None);
     }
 

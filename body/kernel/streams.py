@@ -83,18 +83,28 @@ class Output(io.TextIOBase):
         return False
 
     def write(self, text: str) -> int:
+        # One call deep: code prints line by line, and each line is two of these.
         if self.closed:
             raise ValueError("I/O operation on closed file.")
-        if not isinstance(text, str):
-            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        self.write_bytes(text.encode(self._encoding, self._errors))
+        try:
+            data = text.encode(self._encoding, self._errors)
+        except AttributeError:
+            kind = type(text).__name__
+            raise TypeError(f"write() argument must be str, not {kind}") from None
+        if self._turns.last is not self:
+            self._turns.to_stream(self, self._fd)
+        try:
+            done = os.write(self._fd, data)
+        except OSError:
+            done = 0
+        if done != len(data):
+            self.write_bytes(memoryview(data)[done:])
         return len(text)
 
     def write_bytes(self, data: bytes | memoryview) -> None:
         if self._turns.last is not self:
             self._turns.to_stream(self, self._fd)
-        size = len(data)
-        done = self._write(data)
+        size, done = len(data), 0
         while done < size:  # a signal came in between
             done += self._write(memoryview(data)[done:])
 

@@ -6,17 +6,21 @@
 //! without threads, so that it works when no process can be made.
 
 use super::descendants;
-use super::kernel::END;
+use super::kernel::{END, LEAVE};
 use crate::error::Result;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
-use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpid};
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::AsFd;
 use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a kernel may tear down its resources.
+const TEARDOWN: Duration = Duration::from_secs(2);
 
 /// Waits for the kernel's end, then ends what it left, and tells its exit code, 128+n for a signal.
 ///
@@ -32,17 +36,31 @@ pub(crate) fn run(kernel: i32) -> Result<()> {
     let companion = io::stdin();
     // It may have ended before anybody watched.
     let mut ended = collect(kernel);
+    let mut deadline = None;
     while ended.is_none() {
+        let left = deadline.map(|at: Instant| at.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            break;
+        }
         let mut both = [
             PollFd::new(companion.as_fd(), PollFlags::POLLIN),
             PollFd::new(children.as_fd(), PollFlags::POLLIN),
         ];
-        match poll(&mut both, PollTimeout::NONE) {
+        let patience = left.and_then(|left| PollTimeout::try_from(left).ok());
+        match poll(&mut both, patience.unwrap_or(PollTimeout::NONE)) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
-        if both[0].any() == Some(true) && is_told_to_end() {
-            break;
+        if both[0].any() == Some(true) {
+            match word() {
+                Some(LEAVE) => {
+                    // Gone already is as good.
+                    let _ = kill(kernel, Signal::SIGTERM);
+                    deadline = Some(Instant::now() + TEARDOWN);
+                }
+                Some(END) | None => break,
+                Some(_) => {}
+            }
         }
         while let Ok(Some(_)) = children.read_signal() {}
         ended = collect(kernel);
@@ -54,14 +72,14 @@ pub(crate) fn run(kernel: i32) -> Result<()> {
     Ok(())
 }
 
-/// Whether the companion said so, or is gone.
-fn is_told_to_end() -> bool {
+/// What the companion said; nothing, when it is gone.
+fn word() -> Option<u8> {
     let mut word = [0];
-    match io::stdin().lock().read(&mut word) {
-        Ok(1) => word[0] == END,
-        Err(e) if e.kind() == io::ErrorKind::Interrupted => false,
-        Ok(_) | Err(_) => true,
-    }
+    // Standard input has no buffer in between here: what is not read yet must wake the next poll.
+    nix::unistd::read(io::stdin().as_fd(), &mut word)
+        .ok()
+        .filter(|count| *count == 1)
+        .map(|_| word[0])
 }
 
 /// Takes every exit that is due; the command's own code when it is among them.

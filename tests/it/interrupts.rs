@@ -105,7 +105,10 @@ fn code_that_can_not_be_interrupted_loses_its_state_and_says_so() {
             "deadlocked-in-c",
             "import ctypes\nlibc = ctypes.CDLL(None)\nmutex = ctypes.create_string_buffer(64)\nlibc.pthread_mutex_lock(mutex)\nlibc.pthread_mutex_lock(mutex)",
         ),
-        ("computing-in-c", "numpy.linalg._umath_linalg.eigvals(matrix, signature='d->D')"),
+        (
+            "computing-in-c",
+            "numpy.linalg._umath_linalg.eigvals(matrix, signature='d->D')",
+        ),
     ];
     interrupt_all(&cases, "lost");
 }

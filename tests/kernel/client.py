@@ -291,7 +291,8 @@ class Forked(Kernel):
 
     def close(self) -> None:
         self.disconnect()
-        os.kill(self.answer["guard"], signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has ended, and been taken by its new parent
+            os.kill(self.answer["guard"], signal.SIGKILL)
         self.channel.close()
         os.close(self.said)
         self._folder.cleanup()

@@ -1,7 +1,7 @@
 //! The companion's end of a kernel's guard: the process that ends all of the kernel's descendants
 //! with it, and says how the kernel ended.
 //!
-//! One byte goes there, [`END`]; one comes back when all is over, the exit code or 128+n for a
+//! One byte goes there, [`END`] or [`LEAVE`]; one comes back when all is over, the exit code or 128+n for a
 //! signal. Its connection closes when it exits, also when it was killed.
 
 use nix::sys::signal::{Signal, kill};
@@ -11,6 +11,9 @@ use tokio::net::UnixStream;
 
 /// The word that ends a kernel with all its descendants.
 pub(crate) const END: u8 = b'T';
+
+/// The word that lets a kernel tear down its resources before.
+pub(crate) const LEAVE: u8 = b'L';
 
 #[derive(Debug)]
 pub(super) struct Guard {
@@ -68,8 +71,17 @@ impl Guard {
 
     /// Ends the kernel and all its descendants.
     pub(super) fn end(&self) {
+        self.say(END);
+    }
+
+    /// The same, and lets an idle kernel tear down its resources before.
+    pub(super) fn leave(&self) {
+        self.say(LEAVE);
+    }
+
+    fn say(&self, word: u8) {
         // A guard that is gone has nobody left to end, which its connection tells.
-        let _ = self.stream.try_write(&[END]);
+        let _ = self.stream.try_write(&[word]);
         // One that was stopped would never read it.
         self.signal(Signal::SIGCONT);
     }

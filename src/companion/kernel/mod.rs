@@ -22,7 +22,7 @@ mod template;
 mod wire;
 
 pub(crate) use ending::Stop;
-pub(crate) use guard::END;
+pub(crate) use guard::{END, LEAVE};
 pub(crate) use run::Run;
 pub(crate) use sessions::Sessions;
 pub(crate) use wire::{Counts, Question};

@@ -60,6 +60,10 @@ impl Output {
         self.spilled += bytes;
     }
 
+    pub(super) fn unspilled(&mut self, bytes: u64) {
+        self.spilled -= bytes;
+    }
+
     pub(super) fn total(&self) -> u64 {
         self.total
     }

@@ -23,6 +23,12 @@ use tokio::time::{Instant, sleep_until};
 const PIECE: usize = 256 << 10;
 /// Pieces drained at most: four times what a pipe holds.
 const DRAINED: usize = 16;
+/// Small pieces in a row, each within [`QUICK`] of the one before, after which pieces are let grow
+/// for a while: being woken for every line costs the code that writes them more than writing.
+const STREAK: u32 = 16;
+const SMALL: usize = 32 << 10;
+const QUICK: Duration = Duration::from_micros(200);
+const GATHER: Duration = Duration::from_millis(1);
 /// From the end of the connection to the exit of a process that is ending by itself.
 const EXIT: Duration = Duration::from_millis(500);
 
@@ -35,6 +41,7 @@ pub(super) struct Process {
     guard: Option<Guard>,
     _socket: Option<Socket>,
     is_ending: bool,
+    pace: Pace,
     /// The pipes of a connection that ended, with what was written last.
     left: [Option<Receiver>; 2],
     last_words: LastWords,
@@ -58,6 +65,28 @@ enum Link {
     Closed,
 }
 
+/// How eagerly output is read.
+#[derive(Debug, Default)]
+struct Pace {
+    streak: u32,
+    last: Option<Instant>,
+    /// Nothing is read before.
+    gather: Option<Instant>,
+}
+
+impl Pace {
+    fn took(&mut self, bytes: usize) {
+        let now = Instant::now();
+        let is_quick = self.last.is_some_and(|last| now - last < QUICK + GATHER);
+        self.streak = match bytes < SMALL && is_quick {
+            true => self.streak + 1,
+            false => 0,
+        };
+        self.last = Some(now);
+        self.gather = (self.streak >= STREAK).then(|| now + GATHER);
+    }
+}
+
 /// What comes from a process.
 #[derive(Debug)]
 pub(super) enum News {
@@ -79,6 +108,7 @@ impl Process {
             guard: None,
             _socket: None,
             is_ending: false,
+            pace: Pace::default(),
             left: [None, None],
             last_words: LastWords::default(),
         }
@@ -102,14 +132,23 @@ impl Process {
                     wire,
                     pipes: [out, err],
                 } => {
+                    let output = async {
+                        if let Some(until) = self.pace.gather {
+                            sleep_until(until).await;
+                        }
+                        tokio::select! {
+                            bytes = read(out.as_ref()) => (Stream::Stdout, bytes),
+                            bytes = read(err.as_ref()) => (Stream::Stderr, bytes),
+                        }
+                    };
                     tokio::select! {
-                        bytes = read(out.as_ref()) => match bytes {
-                            Ok(bytes) => return News::Output(Stream::Stdout, bytes),
-                            Err(_) => *out = None,
-                        },
-                        bytes = read(err.as_ref()) => match bytes {
-                            Ok(bytes) => return News::Output(Stream::Stderr, bytes),
-                            Err(_) => *err = None,
+                        (stream, bytes) = output => match (stream, bytes) {
+                            (stream, Ok(bytes)) => {
+                                self.pace.took(bytes.len());
+                                return News::Output(stream, bytes);
+                            }
+                            (Stream::Stdout, Err(_)) => *out = None,
+                            (Stream::Stderr, Err(_)) => *err = None,
                         },
                         frame = wire.next() => match frame {
                             Ok(Some(frame)) => return News::Frame(frame),
@@ -258,6 +297,12 @@ impl Process {
             // It ends when it comes.
             None => {}
         }
+        self.is_ending = true;
+    }
+
+    /// Ends an idle kernel, which tears down its resources before.
+    pub(super) fn leave(&mut self) {
+        self.guard.iter().for_each(Guard::leave);
         self.is_ending = true;
     }
 

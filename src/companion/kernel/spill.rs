@@ -1,7 +1,8 @@
 //! Writing what memory does not hold of a run's output to files, one for each stream.
 //!
-//! The owner waits for each write, so a slow disk slows the code down, as a slow reader of its
-//! pipes would. A file that is full or can't be written is left as it is: head and tail remain.
+//! The owner waits for each write but the last, so a slow disk slows the code down, as a slow
+//! reader of its pipes would; what is still on its way is in the tail, too. A file that is full or
+//! can't be written is left as it is: head and tail remain.
 
 use super::run::Run;
 use crate::protocol::kernel::Stream;
@@ -25,6 +26,8 @@ enum Slot {
         file: File,
         path: PathBuf,
         written: u64,
+        /// Bytes on their way, of which the next write tells whether they arrived.
+        last: u64,
     },
     Closed,
 }
@@ -38,6 +41,7 @@ impl Spill {
                     file,
                     path,
                     written: 0,
+                    last: 0,
                 },
                 Err(error) => refused(folder, &error),
             };
@@ -46,21 +50,26 @@ impl Spill {
             file,
             path,
             written,
+            last,
         } = slot
         else {
             return;
         };
         let room = usize::try_from(LIMIT - *written).unwrap_or(usize::MAX);
         let bytes = &bytes[..bytes.len().min(room)];
-        match write(file, bytes).await {
+        match file.write_all(bytes).await {
             Ok(()) => {
-                *written += bytes.len() as u64;
-                run.spilled(stream, path, bytes.len() as u64);
+                *last = bytes.len() as u64;
+                *written += *last;
+                run.spilled(stream, path, *last);
                 if *written == LIMIT {
                     *slot = Slot::Closed;
                 }
             }
-            Err(error) => *slot = refused(path, &error),
+            Err(error) => {
+                run.unspilled(stream, *last);
+                *slot = refused(path, &error);
+            }
         }
     }
 }
@@ -73,12 +82,6 @@ async fn create(folder: &Path, run: &Run, stream: Stream) -> io::Result<(File, P
     };
     let path = folder.join(format!("{}.{name}", run.id));
     Ok((File::create(&path).await?, path))
-}
-
-async fn write(file: &mut File, bytes: &[u8]) -> io::Result<()> {
-    file.write_all(bytes).await?;
-    // Only now it can be read.
-    file.flush().await
 }
 
 fn refused(path: &Path, error: &io::Error) -> Slot {

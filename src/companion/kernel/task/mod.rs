@@ -158,7 +158,10 @@ impl Owner {
             refuse(message, &Refusal::Stopping);
         }
         if let Some(mut process) = self.process.take() {
-            process.end();
+            match self.state {
+                State::Idle => process.leave(),
+                _ => process.end(),
+            }
             while !matches!(process.next().await, News::Ended(_)) {}
         }
     }
