@@ -21,6 +21,7 @@ mod python;
 mod runs;
 mod second_engine;
 mod sessions;
+mod soak;
 mod streams;
 
 use libtest_mimic::{Arguments, Trial};
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         streams::trials(),
         sessions::trials(),
         interrupts::trials(),
+        soak::trials(),
         hostile::trials(),
         load::trials(),
         python::trials(),

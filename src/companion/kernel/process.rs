@@ -300,6 +300,10 @@ impl Process {
         self.is_ending = true;
     }
 
+    pub(super) fn is_ending(&self) -> bool {
+        self.is_ending
+    }
+
     /// Ends an idle kernel, which tears down its resources before.
     pub(super) fn leave(&mut self) {
         self.guard.iter().for_each(Guard::leave);

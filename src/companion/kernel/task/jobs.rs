@@ -64,7 +64,7 @@ impl Owner {
             Message::Restart { why, done } => self.restart(why, done),
             Message::Shutdown { grace } => {
                 self.shutdown = Some(Instant::now() + grace);
-                if grace.is_zero() {
+                if grace.is_zero() && !self.is_over() {
                     self.give_up(Stop::Shutdown);
                 }
             }

@@ -21,10 +21,13 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::yield_now;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 /// Bytes of output between two runs that are logged.
 const STRAY: usize = 4 << 10;
+
+/// How long a guard may take; one that is stopped is killed then.
+const BURIAL: Duration = Duration::from_secs(5);
 
 /// How long the thread looks for a reply before it sleeps. Most cells are quicker than that, and
 /// falling asleep costs them more than their execution: the wake-up, and often a move to another
@@ -157,12 +160,8 @@ impl Owner {
         while let Ok(message) = self.mailbox.try_recv() {
             refuse(message, &Refusal::Stopping);
         }
-        if let Some(mut process) = self.process.take() {
-            match self.state {
-                State::Idle => process.leave(),
-                _ => process.end(),
-            }
-            while !matches!(process.next().await, News::Ended(_)) {}
+        if let Some(process) = self.process.take() {
+            bury(process, self.state).await;
         }
     }
 
@@ -446,6 +445,20 @@ impl Owner {
                 format!("can't be started, will be tried again: {}", self.trouble)
             }
         }
+    }
+}
+
+/// Ends a process, and waits until nothing is left of it.
+async fn bury(mut process: Process, state: State) {
+    match state {
+        _ if process.is_ending() => {}
+        State::Idle => process.leave(),
+        _ => process.end(),
+    }
+    let ended =
+        async |process: &mut Process| while !matches!(process.next().await, News::Ended(_)) {};
+    while timeout(BURIAL, ended(&mut process)).await.is_err() {
+        process.end();
     }
 }
 
