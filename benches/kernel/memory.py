@@ -1,5 +1,4 @@
-# Executed by the kernel, whose grandparent is the companion, so that no further process adds to
-# what is measured.
+# Executed by the kernel, so that no further process adds to what is measured.
 import json
 import os
 import re
@@ -19,10 +18,15 @@ def _bytes_of_container():
         return int(file.read()) - _fields(f"{folder}/memory.stat")[inactive]
 
 
+def _companion():
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with open(f"/proc/{pid}/cmdline") as file:
+            if file.read().split("\0")[1:2] == ["companion"]:
+                return pid
+
+
 def _memory():
-    companion = _fields(f"/proc/{os.getppid()}/status")["PPid"]
-    with open(f"/proc/{companion}/cmdline") as file:
-        assert file.read().split("\0")[1] == "companion"
+    companion = _companion()
     kibibytes = _fields(f"/proc/{companion}/smaps_rollup")
     return {
         "rss": kibibytes["Rss"] << 10,

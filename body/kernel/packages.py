@@ -16,23 +16,46 @@ LINK = "_osctl_kernel.pth"
 
 
 def activate(folder: str | None) -> None:
-    """Makes the overlay if it is missing, and puts it before everything else."""
+    """Makes the overlay if it is missing, and puts it before everything else.
+
+    Asked again it does so only when something was installed or removed since.
+    """
+    global _seen
     if not folder:
         return
     try:
         overlay = Path(folder)
+        seen = _changed(overlay)
+        if seen is not None and seen == _seen:
+            return
         packages = _make(overlay)
+        _seen = _changed(overlay)
         _import_from(packages)
         _point_at(overlay)
     except BaseException as error:  # a .pth file may even call sys.exit()
         print(f"osctl: packages at {folder} are not used: {error}", file=sys.stderr)
 
 
+_seen: tuple[str, int] | None = None
+
+
+def _packages(overlay: Path) -> Path:
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return overlay / "lib" / version / "site-packages"
+
+
+def _changed(overlay: Path) -> tuple[str, int] | None:
+    try:
+        return str(overlay), os.stat(_packages(overlay)).st_mtime_ns
+    except OSError:
+        return None
+
+
 def _make(overlay: Path) -> Path:
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     base = Path(os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable))
     binaries = overlay / "bin"
-    packages = overlay / "lib" / version / "site-packages"
+    packages = _packages(overlay)
     binaries.mkdir(parents=True, exist_ok=True)
     packages.mkdir(parents=True, exist_ok=True)
     for name in ("python", "python3", version):

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 /// Bytes kept of one stream in memory: the first half and the last half.
 pub(super) const KEPT: usize = 1 << 20;
-const HALF: usize = KEPT / 2;
+pub(super) const HALF: usize = KEPT / 2;
 
 #[derive(Debug, Default)]
 pub(super) struct Output {
@@ -61,7 +61,7 @@ impl Output {
     }
 
     pub(super) fn unspilled(&mut self, bytes: u64) {
-        self.spilled -= bytes;
+        self.spilled = self.spilled.saturating_sub(bytes);
     }
 
     pub(super) fn total(&self) -> u64 {

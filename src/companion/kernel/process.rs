@@ -20,9 +20,9 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 /// Bytes taken from a pipe at once, so that one stream never starves the rest.
-const PIECE: usize = 256 << 10;
+const PIECE: usize = 64 << 10;
 /// Pieces drained at most: four times what a pipe holds.
-const DRAINED: usize = 16;
+const DRAINED: usize = 64;
 /// Small pieces in a row, each within [`QUICK`] of the one before, after which pieces are let grow
 /// for a while: being woken for every line costs the code that writes them more than writing.
 const STREAK: u32 = 16;
@@ -104,7 +104,7 @@ impl Process {
         Self {
             session: session.into(),
             plain,
-            link: Link::Coming(template.kernel()),
+            link: Link::Coming(template.kernel(plain)),
             guard: None,
             _socket: None,
             is_ending: false,

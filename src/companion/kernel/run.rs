@@ -76,7 +76,7 @@ impl Run {
         record.journal.output_mut(stream).spilled(path, bytes);
     }
 
-    /// So many bytes did not arrive in the file after all.
+    /// The last so many bytes did not arrive in the file after all.
     pub(super) fn unspilled(&self, stream: Stream, bytes: u64) {
         self.record().journal.output_mut(stream).unspilled(bytes);
     }

@@ -1,17 +1,21 @@
 //! Writing what memory does not hold of a run's output to files, one for each stream.
 //!
 //! The owner waits for each write but the last, so a slow disk slows the code down, as a slow
-//! reader of its pipes would; what is still on its way is in the tail, too. A file that is full or
-//! can't be written is left as it is: head and tail remain.
+//! reader of its pipes would. What is gathered or on its way is no more than the tail in memory
+//! holds, so nobody looks for it in the file. A file that is full or can't be written is left as it
+//! is: head and tail remain.
 
 use super::run::Run;
 use crate::protocol::kernel::Stream;
 use std::path::{Path, PathBuf};
 use tokio::fs::{self, File};
-use tokio::io::{self, AsyncWriteExt};
+use tokio::io::{self, AsyncWriteExt, BufWriter};
 
 /// Bytes of one file.
 const LIMIT: u64 = 256 << 20;
+
+/// Bytes that are written at once; as many may be on their way.
+const GATHERED: usize = super::output::HALF / 2;
 
 #[derive(Debug, Default)]
 pub(super) struct Spill {
@@ -23,11 +27,9 @@ enum Slot {
     #[default]
     Unused,
     Open {
-        file: File,
+        file: BufWriter<File>,
         path: PathBuf,
         written: u64,
-        /// Bytes on their way, of which the next write tells whether they arrived.
-        last: u64,
     },
     Closed,
 }
@@ -41,7 +43,6 @@ impl Spill {
                     file,
                     path,
                     written: 0,
-                    last: 0,
                 },
                 Err(error) => refused(folder, &error),
             };
@@ -50,7 +51,6 @@ impl Spill {
             file,
             path,
             written,
-            last,
         } = slot
         else {
             return;
@@ -59,29 +59,29 @@ impl Spill {
         let bytes = &bytes[..bytes.len().min(room)];
         match file.write_all(bytes).await {
             Ok(()) => {
-                *last = bytes.len() as u64;
-                *written += *last;
-                run.spilled(stream, path, *last);
+                *written += bytes.len() as u64;
+                run.spilled(stream, path, bytes.len() as u64);
                 if *written == LIMIT {
                     *slot = Slot::Closed;
                 }
             }
             Err(error) => {
-                run.unspilled(stream, *last);
+                run.unspilled(stream, 2 * GATHERED as u64);
                 *slot = refused(path, &error);
             }
         }
     }
 }
 
-async fn create(folder: &Path, run: &Run, stream: Stream) -> io::Result<(File, PathBuf)> {
+async fn create(folder: &Path, run: &Run, stream: Stream) -> io::Result<(BufWriter<File>, PathBuf)> {
     fs::create_dir_all(folder).await?;
     let name = match stream {
         Stream::Stdout => "stdout",
         Stream::Stderr => "stderr",
     };
     let path = folder.join(format!("{}.{name}", run.id));
-    Ok((File::create(&path).await?, path))
+    let file = BufWriter::with_capacity(GATHERED, File::create(&path).await?);
+    Ok((file, path))
 }
 
 fn refused(path: &Path, error: &io::Error) -> Slot {

@@ -48,7 +48,14 @@ const LAST_WORDS: usize = 20;
 
 /// A way to new kernels, for every session.
 #[derive(Debug, Clone)]
-pub(super) struct Template(mpsc::Sender<oneshot::Sender<Result<Made>>>);
+pub(super) struct Template(mpsc::Sender<Ask>);
+
+#[derive(Debug)]
+struct Ask {
+    /// Without the packages that were installed at run time.
+    plain: bool,
+    made: oneshot::Sender<Result<Made>>,
+}
 
 /// A kernel that was just made; nothing was said yet.
 #[derive(Debug)]
@@ -78,11 +85,12 @@ impl Template {
         Self(asks)
     }
 
-    /// A kernel, made in advance or now.
-    pub(super) fn kernel(&self) -> oneshot::Receiver<Result<Made>> {
+    /// A kernel, made in advance or now. `plain`: without the packages that were installed at run
+    /// time.
+    pub(super) fn kernel(&self, plain: bool) -> oneshot::Receiver<Result<Made>> {
         let (made, answer) = oneshot::channel();
         // A full mailbox drops the request, which its asker is told by the closed channel.
-        let _ = self.0.try_send(made);
+        let _ = self.0.try_send(Ask { plain, made });
         answer
     }
 }
@@ -106,7 +114,7 @@ impl Nursery {
         }
     }
 
-    async fn run(mut self, mut mailbox: mpsc::Receiver<oneshot::Sender<Result<Made>>>) {
+    async fn run(mut self, mut mailbox: mpsc::Receiver<Ask>) {
         loop {
             let asked = if self.spares.len() < SPARES && self.parent.is_some() {
                 mailbox.try_recv().ok()
@@ -117,13 +125,16 @@ impl Nursery {
                 }
             };
             match asked {
-                Some(asked) => {
-                    let made = self.give().await;
+                Some(Ask { plain, made: asked }) => {
+                    let made = match plain {
+                        true => self.make(true).await,
+                        false => self.give().await,
+                    };
                     // Whoever asked may have ended meanwhile; the kernel ends with its guard's
                     // connection.
                     let _ = asked.send(made);
                 }
-                None => match self.make().await {
+                None => match self.make(false).await {
                     Ok(spare) => self.spares.push_back(spare),
                     Err(error) => tracing::warn!("no kernel can be made in advance: {error:#}"),
                 },
@@ -141,22 +152,22 @@ impl Nursery {
             }
         }
         if self.parent.is_some()
-            && let Ok(made) = self.make().await
+            && let Ok(made) = self.make(false).await
         {
             return Ok(made);
         }
         // The second time with a fresh parent.
-        self.make().await
+        self.make(false).await
     }
 
     /// Forks a kernel; a parent that fails is given up.
-    async fn make(&mut self) -> Result<Made> {
+    async fn make(&mut self, plain: bool) -> Result<Made> {
         let parent = match &mut self.parent {
             Some(parent) => parent,
             none => none.insert(Parent::start(&self.settings).await?),
         };
         self.made += 1;
-        let made = parent.fork(&self.settings, self.made).await;
+        let made = parent.fork(&self.settings, self.made, plain).await;
         if made.is_err() {
             self.parent = None;
         }
@@ -236,7 +247,7 @@ impl Parent {
         }
     }
 
-    async fn fork(&mut self, settings: &Settings, number: u64) -> Result<Made> {
+    async fn fork(&mut self, settings: &Settings, number: u64, plain: bool) -> Result<Made> {
         std::fs::create_dir_all(&settings.run)?;
         let path = settings.run.join(format!("{number}.sock"));
         // A socket of an earlier life would be in the way.
@@ -253,8 +264,7 @@ impl Parent {
         let binary = format!("/proc/{}/exe", std::process::id());
         let request = Request::Fork {
             session: "",
-            // Its packages come when it gets its name, so that it finds the latest.
-            plain: true,
+            plain,
             guard: &[binary, "reaper".into(), "--adopt".into()],
         };
         let fds = [listener.as_raw_fd(), theirs.as_raw_fd(), write.as_raw_fd()];

@@ -23,8 +23,8 @@ const MAX_FRAME: usize = 256 << 20;
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum Request<'a> {
-    /// A kernel that was made in advance gets its name, and the packages installed at run time
-    /// unless it is to be `plain`. Answered as a question is.
+    /// A kernel that was made in advance gets its name, and unless it is to be `plain` what people
+    /// have installed since. Answered as a question is.
     Adopt {
         id: &'a str,
         session: &'a str,
