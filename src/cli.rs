@@ -2,8 +2,8 @@
 
 use crate::command::candidates::instance_names;
 use crate::command::{
-    attach, build, completions, config, doctor, down, exec, health, init, interrupt, logs, ls,
-    reaper, reset, restart, runs, sessions, status, up,
+    attach, build, completions, config, doctor, down, exec, health, init, interrupt, jupyter, logs,
+    ls, reaper, reset, restart, runs, sessions, status, up,
 };
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
@@ -90,6 +90,8 @@ pub(crate) enum Verb {
     Interrupt(interrupt::InterruptArgs),
     /// Clear the kernel's namespace
     Reset(reset::ResetArgs),
+    /// Open a session in JupyterLab and VS Code
+    Jupyter(jupyter::JupyterArgs),
     /// Write the body into the project, to change it there
     Init(init::InitArgs),
     /// Check every precondition and name its cure

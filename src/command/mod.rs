@@ -14,6 +14,7 @@ mod follow;
 pub(crate) mod health;
 pub(crate) mod init;
 pub(crate) mod interrupt;
+pub(crate) mod jupyter;
 pub(crate) mod logs;
 pub(crate) mod ls;
 pub(crate) mod reaper;
@@ -74,6 +75,7 @@ pub(crate) async fn run(cli: Cli, ui: Ui) -> Result<Outcome> {
         Verb::Sessions(args) => sessions::run(args, &cx).await,
         Verb::Interrupt(args) => interrupt::run(args, &cx).await,
         Verb::Reset(args) => reset::run(args, &cx).await,
+        Verb::Jupyter(args) => jupyter::run(args, &cx).await,
         Verb::Init(args) => init::run(args, &cx),
         Verb::Doctor(args) => doctor::run(args, &cx).await,
         Verb::Config(verb) => config::run(verb, &cx),

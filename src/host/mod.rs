@@ -6,6 +6,7 @@ pub(crate) mod events;
 pub(crate) mod folders;
 pub(crate) mod health;
 pub(crate) mod instance;
+pub(crate) mod jupyter;
 pub(crate) mod ports;
 pub(crate) mod project;
 pub(crate) mod provision;

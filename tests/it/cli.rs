@@ -32,6 +32,7 @@ fn without_arguments_it_says_what_it_can() {
         "ls",
         "build",
         "exec",
+        "jupyter",
         "reset",
         "init",
         "doctor",

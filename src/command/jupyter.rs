@@ -1,0 +1,215 @@
+//! `osctl jupyter`: notebooks that see a session. `kernel` is what Jupyter starts.
+
+use super::Context;
+use super::candidates::session_names;
+use crate::error::{NO, Outcome, Result};
+use crate::host::instance::DEFAULT;
+use crate::host::jupyter::{Attached, Connection, Kernelspec, Opens, data_folder, serve};
+use crate::protocol::kernel::DEFAULT_SESSION;
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCandidates;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+pub(crate) struct JupyterArgs {
+    #[command(subcommand)]
+    verb: JupyterVerb,
+}
+
+#[derive(Debug, Subcommand)]
+enum JupyterVerb {
+    /// Let JupyterLab and VS Code open a session as a notebook's kernel
+    Install(InstallArgs),
+    /// Take that back
+    Uninstall {
+        /// The kernelspec [default: the instance's]
+        #[arg(long, value_name = "KERNELSPEC")]
+        name: Option<String>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// List what is installed
+    List {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// The kernel process; run by Jupyter
+    #[command(hide = true)]
+    Kernel {
+        #[arg(short = 'f', value_name = "FILE")]
+        connection: PathBuf,
+        #[arg(long, default_value = DEFAULT_SESSION)]
+        session: String,
+    },
+}
+
+#[derive(Debug, Args)]
+struct InstallArgs {
+    /// The session that notebooks see, made when there is none of that name
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
+    session: String,
+    /// What Jupyter's commands call it [default: made of the instance's and the session's name]
+    #[arg(long, value_name = "KERNELSPEC")]
+    name: Option<String>,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Debug, Args)]
+struct Place {
+    /// For this person alone, which is the default
+    #[arg(long)]
+    user: bool,
+    /// For the Python or the environment in this folder
+    #[arg(long, value_name = "DIR", conflicts_with = "user")]
+    prefix: Option<PathBuf>,
+}
+
+impl Place {
+    /// Jupyter's data folder.
+    fn folder(self, cx: &Context) -> PathBuf {
+        let Self { user: _, prefix } = self;
+        match prefix {
+            Some(prefix) => prefix.join("share/jupyter"),
+            None => data_folder(&cx.folders.home),
+        }
+    }
+}
+
+pub(crate) async fn run(args: JupyterArgs, cx: &Context) -> Result<Outcome> {
+    match args.verb {
+        JupyterVerb::Install(args) => install(args, cx),
+        JupyterVerb::Uninstall { name, place } => uninstall(name, place, cx),
+        JupyterVerb::List { place } => list(place, cx),
+        JupyterVerb::Kernel {
+            connection,
+            session,
+        } => {
+            let attached = Attached::new(session, || cx.client());
+            serve(&Connection::read(&connection)?, &attached).await?;
+            Ok(Outcome::Done)
+        }
+    }
+}
+
+fn install(args: InstallArgs, cx: &Context) -> Result<Outcome> {
+    let InstallArgs {
+        session,
+        name,
+        place,
+    } = args;
+    let spec = Kernelspec {
+        name: name.unwrap_or_else(|| usual_name(&cx.instance.name, &session)),
+        display_name: match session == DEFAULT_SESSION {
+            true => format!("os-host ({})", cx.instance.name),
+            false => format!("os-host ({}, {session})", cx.instance.name),
+        },
+        argv: argv(&session, cx)?,
+        env: environment(),
+        opens: Opens {
+            instance: cx.instance.name.clone(),
+            session,
+        },
+    };
+    let folder = spec.write(&place.folder(cx))?;
+    if cx.ui.json {
+        cx.ui
+            .document(&json!({"folder": folder, "kernelspec": spec}))?;
+        return Ok(Outcome::Done);
+    }
+    cx.ui.say(format!(
+        "Jupyter has the kernel `{}` now, in `{}`",
+        spec.display_name,
+        folder.display()
+    ));
+    // Without an instance, the notebook would begin with an error.
+    match cx.instance.record()? {
+        Some(_) => cx.ui.say(format!(
+            "next: jupyter lab, or jupyter console --kernel {}",
+            spec.name
+        )),
+        None => cx.ui.say(format!("next: {}", cx.instance.command("up"))),
+    }
+    Ok(Outcome::Done)
+}
+
+fn uninstall(name: Option<String>, place: Place, cx: &Context) -> Result<Outcome> {
+    let name = name.unwrap_or_else(|| usual_name(&cx.instance.name, DEFAULT_SESSION));
+    let removed = Kernelspec::remove(&place.folder(cx), &name)?;
+    if cx.ui.json {
+        cx.ui.document(&json!({"name": name, "removed": removed}))?;
+    } else if removed {
+        cx.ui.say(format!(
+            "the kernelspec `{name}` is gone; its session lives on"
+        ));
+    } else {
+        cx.ui.say(format!("there is no kernelspec `{name}`"));
+    }
+    Ok(match removed {
+        true => Outcome::Done,
+        false => Outcome::Code(NO),
+    })
+}
+
+fn list(place: Place, cx: &Context) -> Result<Outcome> {
+    let all = Kernelspec::all(&place.folder(cx))?;
+    if cx.ui.json {
+        cx.ui.document(&json!({"kernelspecs": all}))?;
+        return Ok(Outcome::Done);
+    }
+    let heads = ["NAME", "INSTANCE", "SESSION", "SHOWN AS"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    rows.extend(all.into_iter().map(|spec| {
+        let Opens { instance, session } = spec.opens;
+        vec![spec.name, instance, session, spec.display_name]
+    }));
+    cx.ui.table(&rows);
+    Ok(Outcome::Done)
+}
+
+fn usual_name(instance: &str, session: &str) -> String {
+    let own = |name: &str, usual| (name != usual).then(|| format!("-{name}"));
+    let instance = own(instance, DEFAULT).unwrap_or_default();
+    let session = own(session, DEFAULT_SESSION).unwrap_or_default();
+    format!("osctl{instance}{session}")
+}
+
+/// How Jupyter starts the kernel: this very binary, from any folder.
+fn argv(session: &str, cx: &Context) -> Result<Vec<String>> {
+    let text = |path: PathBuf| {
+        let absolute = std::path::absolute(&path)?;
+        let text = absolute.to_str().map(str::to_owned);
+        text.with_context(|| format!("`{}` is not UTF-8", path.display()))
+    };
+    let mut argv = vec![text(std::env::current_exe()?)?];
+    argv.extend(["--instance".into(), cx.instance.name.clone()]);
+    if cx.config_file != cx.folders.config_file(None) {
+        argv.extend(["--config".into(), text(cx.config_file.clone())?]);
+    }
+    argv.extend(["jupyter", "kernel", "--session", session].map(str::to_owned));
+    argv.extend(["-f", "{connection_file}"].map(str::to_owned));
+    Ok(argv)
+}
+
+/// Where the instance's state is found, when it is not in the usual place.
+fn environment() -> BTreeMap<String, String> {
+    let home = std::env::var("HOST_HOME").ok().filter(|h| !h.is_empty());
+    home.map(|home| ("HOST_HOME".into(), home))
+        .into_iter()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::usual_name;
+
+    #[test]
+    fn what_is_usual_is_not_named() {
+        assert_eq!(usual_name("default", "default"), "osctl");
+        assert_eq!(usual_name("blue", "default"), "osctl-blue");
+        assert_eq!(usual_name("blue", "plots"), "osctl-blue-plots");
+    }
+}

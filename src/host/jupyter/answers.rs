@@ -1,0 +1,245 @@
+//! Questions that a front end asks beside running code; answered at once, also while a cell runs.
+
+use super::attached::Attached;
+use super::content::{Access, CursorRequest, HistoryRequest, IsCompleteRequest};
+use super::wire::{PROTOCOL, Request};
+use crate::error::Result;
+use crate::protocol::session::{At, Code};
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::time::Duration;
+
+/// A front end takes a kernel that does not introduce itself for dead.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// As many cells as a kernel remembers.
+const ALL: u64 = 1_000_000;
+
+/// The content of the reply; `None` for what is no question.
+pub(super) async fn answer(request: &Request, attached: &Attached<'_>) -> Option<Result<Value>> {
+    Some(match request.kind.as_str() {
+        "kernel_info_request" => Ok(kernel_info(attached).await),
+        "complete_request" => complete(request, attached).await,
+        "inspect_request" => inspect(request, attached).await,
+        "is_complete_request" => is_complete(request, attached).await,
+        "history_request" => history(request, attached).await,
+        "comm_info_request" => Ok(json!({"status": "ok", "comms": {}})),
+        _ => return None,
+    })
+}
+
+async fn kernel_info(attached: &Attached<'_>) -> Value {
+    let session = attached.session();
+    let python = attached.ask(async |client| {
+        let found = client.sessions().await?.sessions.into_iter();
+        Ok(found.filter(|s| s.name == session).find_map(|s| s.python))
+    });
+    let python = tokio::time::timeout(PATIENCE, python).await;
+    // Which one it is does not matter as long as there is none.
+    let python = python.ok().and_then(Result::ok).flatten();
+    let python = python.unwrap_or_else(|| "3".into());
+    let osctl = env!("CARGO_PKG_VERSION");
+    json!({
+        "status": "ok",
+        "protocol_version": PROTOCOL,
+        "implementation": "osctl",
+        "implementation_version": osctl,
+        "language_info": {
+            "name": "python",
+            "version": python,
+            "mimetype": "text/x-python",
+            "file_extension": ".py",
+            "pygments_lexer": "ipython3",
+            "codemirror_mode": {"name": "ipython", "version": 3},
+            "nbconvert_exporter": "python",
+        },
+        "banner": format!("Python {python} in the session `{session}` of os-host, by osctl {osctl}"),
+        "help_links": [],
+    })
+}
+
+async fn complete(request: &Request, attached: &Attached<'_>) -> Result<Value> {
+    let asked: CursorRequest = request.content()?;
+    let cursor = asked.cursor_pos;
+    let at = At {
+        code: asked.code,
+        cursor,
+        detail: None,
+        session: attached.session(),
+    };
+    // While code runs, there is nothing to offer.
+    let found = attached
+        .ask(async |client| client.complete(&at).await)
+        .await;
+    let found = found.unwrap_or_default();
+    let types: Vec<Value> = found
+        .types
+        .into_iter()
+        .map(|mut each| {
+            each.insert("start".into(), found.cursor_start.into());
+            each.insert("end".into(), found.cursor_end.into());
+            each.into()
+        })
+        .collect();
+    let whole = cursor.unwrap_or_default();
+    let (start, end) = match found.matches.is_empty() {
+        true => (whole, whole),
+        false => (found.cursor_start, found.cursor_end),
+    };
+    Ok(json!({
+        "status": "ok",
+        "matches": found.matches,
+        "cursor_start": start,
+        "cursor_end": end,
+        "metadata": {"_jupyter_types_experimental": types},
+    }))
+}
+
+async fn inspect(request: &Request, attached: &Attached<'_>) -> Result<Value> {
+    let asked: CursorRequest = request.content()?;
+    let at = At {
+        code: asked.code,
+        cursor: asked.cursor_pos,
+        detail: Some(asked.detail_level.min(1)),
+        session: attached.session(),
+    };
+    let found = attached.ask(async |client| client.inspect(&at).await).await;
+    let found = found.unwrap_or_default();
+    Ok(json!({"status": "ok", "found": found.found, "data": found.data, "metadata": {}}))
+}
+
+async fn is_complete(request: &Request, attached: &Attached<'_>) -> Result<Value> {
+    let asked: IsCompleteRequest = request.content()?;
+    let code = Code {
+        code: asked.code,
+        session: attached.session(),
+    };
+    let told = attached
+        .ask(async |client| client.is_complete(&code).await)
+        .await;
+    Ok(match told {
+        Ok(told) if told.status == "incomplete" => {
+            json!({"status": told.status, "indent": told.indent.unwrap_or_default()})
+        }
+        Ok(told) => json!({"status": told.status}),
+        Err(_) => json!({"status": "unknown"}),
+    })
+}
+
+async fn history(request: &Request, attached: &Attached<'_>) -> Result<Value> {
+    let asked: HistoryRequest = request.content()?;
+    let session = attached.session();
+    let n = match asked.hist_access_type {
+        Access::Tail => asked.n.unwrap_or(ALL),
+        Access::Range | Access::Search => ALL,
+    };
+    let told = attached
+        .ask(async |client| client.history(&session, n).await)
+        .await;
+    let cells = told.map(|told| told.cells).unwrap_or_default();
+    let history: Vec<Value> = chosen(cells, &asked)
+        .into_iter()
+        // All are of the session at hand, which is number 0.
+        .map(|(line, input)| match asked.output {
+            true => json!([0, line, [input, null]]),
+            false => json!([0, line, input]),
+        })
+        .collect();
+    Ok(json!({"status": "ok", "history": history}))
+}
+
+/// The cells that are asked for, the oldest first.
+fn chosen(mut cells: Vec<(u64, String)>, asked: &HistoryRequest) -> Vec<(u64, String)> {
+    match asked.hist_access_type {
+        Access::Tail => {}
+        Access::Range if asked.session != 0 => cells.clear(),
+        Access::Range => {
+            let number = |at: i64| u64::try_from(at).unwrap_or_default();
+            let start = asked.start.map_or(0, number);
+            let stop = asked.stop.map_or(u64::MAX, number);
+            cells.retain(|(line, _)| (start..stop).contains(line));
+        }
+        Access::Search => {
+            let pattern: Vec<char> = asked.pattern.as_deref().unwrap_or("*").chars().collect();
+            cells.retain(|(_, input)| matches(&pattern, input));
+            if asked.unique {
+                let mut seen = HashSet::new();
+                cells.reverse();
+                cells.retain(|(_, input)| seen.insert(input.clone()));
+                cells.reverse();
+            }
+        }
+    }
+    if let Some(n) = asked.n.filter(|_| asked.hist_access_type != Access::Range) {
+        let n = usize::try_from(n).unwrap_or(usize::MAX);
+        cells.drain(..cells.len().saturating_sub(n));
+    }
+    cells
+}
+
+/// Whether the text as a whole fits the pattern: `*` stands for any text, `?` for one character.
+fn matches(pattern: &[char], text: &str) -> bool {
+    // What the pattern so far may have read: the places in the text, by whether they are reached.
+    let text: Vec<char> = text.chars().collect();
+    let mut reached = vec![false; text.len() + 1];
+    reached[0] = true;
+    for part in pattern {
+        if *part == '*' {
+            let first = reached.iter().position(|r| *r).unwrap_or(reached.len());
+            reached[first..].fill(true);
+        } else {
+            for at in (0..text.len()).rev() {
+                reached[at + 1] = reached[at] && (*part == '?' || *part == text[at]);
+            }
+            reached[0] = false;
+        }
+    }
+    reached[text.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{chosen, matches};
+    use serde_json::{Value, json};
+
+    fn lines(asked: Value) -> Vec<u64> {
+        let cells = ["a = 1", "b = 2", "a = 1", "print(a)"];
+        let cells = (1..).zip(cells.map(str::to_owned)).collect();
+        let asked = serde_json::from_value(asked).unwrap();
+        chosen(cells, &asked)
+            .into_iter()
+            .map(|(line, _)| line)
+            .collect()
+    }
+
+    #[test]
+    fn history_is_chosen_by_range_tail_and_pattern() {
+        let range = |session, start, stop| {
+            lines(
+                json!({"hist_access_type": "range", "session": session, "start": start, "stop": stop}),
+            )
+        };
+        assert_eq!(range(0, Some(2), Some(4)), [2, 3]);
+        assert_eq!(range(0, Some(2), None), [2, 3, 4]);
+        assert!(range(-1, None, None).is_empty());
+        assert_eq!(
+            lines(json!({"hist_access_type": "tail", "n": 3})),
+            [2, 3, 4]
+        );
+        let search = json!({"hist_access_type": "search", "pattern": "a*"});
+        assert_eq!(lines(search), [1, 3]);
+        let search = json!({"hist_access_type": "search", "pattern": "*a*", "unique": true});
+        assert_eq!(lines(search), [3, 4]);
+        let search = json!({"hist_access_type": "search", "pattern": "*a*", "n": 1});
+        assert_eq!(lines(search), [4]);
+    }
+
+    #[test]
+    fn patterns_fit_the_whole_text() {
+        let fits = |pattern: &str, text| matches(&pattern.chars().collect::<Vec<_>>(), text);
+        assert!(fits("1?2*", "1+2 == 3"));
+        assert!(fits("*", "") && fits("**", "äö") && fits("?", "ä"));
+        assert!(fits("*b*d", "abcbd"));
+        assert!(!fits("b", "ab") && !fits("a", "ab") && !fits("?", "") && !fits("", "a"));
+    }
+}

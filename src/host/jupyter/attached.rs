@@ -1,0 +1,77 @@
+//! The session that a notebook is attached to. The instance may come and go: its client is made
+//! when it is needed, and made anew after it failed.
+
+use crate::error::{Error, Result};
+use crate::host::client::Client;
+use crate::protocol::kernel::DEFAULT_SESSION;
+use std::cell::RefCell;
+use std::fmt;
+
+pub(crate) struct Attached<'a> {
+    connect: Box<dyn Fn() -> Result<Client> + 'a>,
+    session: String,
+    client: RefCell<Option<Client>>,
+}
+
+impl fmt::Debug for Attached<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let session = &self.session;
+        f.debug_struct("Attached")
+            .field("session", session)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Attached<'a> {
+    /// `connect` makes a client of the instance as it is then.
+    pub(crate) fn new(session: String, connect: impl Fn() -> Result<Client> + 'a) -> Self {
+        Self {
+            connect: Box::new(connect),
+            session,
+            client: RefCell::default(),
+        }
+    }
+
+    pub(super) fn session(&self) -> String {
+        self.session.clone()
+    }
+
+    /// Asks the instance something.
+    pub(super) async fn ask<T>(
+        &self,
+        question: impl AsyncFnOnce(&Client) -> Result<T>,
+    ) -> Result<T> {
+        let answer = match self.client().await {
+            Ok(client) => question(&client).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &answer
+            && !is_answer(error)
+        {
+            self.client.take();
+        }
+        answer
+    }
+
+    async fn client(&self) -> Result<Client> {
+        let known = self.client.borrow().clone();
+        if let Some(client) = known {
+            return Ok(client);
+        }
+        let client = (self.connect)()?;
+        // The default session is always there; another one is made at its first use.
+        if self.session != DEFAULT_SESSION {
+            client.create_session(Some(&self.session)).await?;
+        }
+        self.client.replace(Some(client.clone()));
+        Ok(client)
+    }
+}
+
+/// Whether the instance and the session were found, and said no.
+fn is_answer(error: &anyhow::Error) -> bool {
+    match error.downcast_ref::<Error>() {
+        Some(Error::Refused { status, .. }) => ![401, 403, 404].contains(status),
+        _ => false,
+    }
+}

@@ -1,0 +1,117 @@
+//! What front ends ask, as far as it means something here, and failures as they are told them.
+
+use crate::error::Error;
+use crate::protocol::kernel::Raised;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+/// What the companion calls the end of a run that was to be stopped.
+pub(super) const INTERRUPTED: &str = "Interrupted";
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct ExecuteRequest {
+    pub(super) code: String,
+    #[serde(default)]
+    pub(super) silent: bool,
+    /// By the name under which the value goes back: an expression.
+    #[serde(default)]
+    pub(super) user_expressions: Option<Map<String, Value>>,
+    #[serde(default = "yes")]
+    pub(super) stop_on_error: bool,
+}
+
+/// `complete_request` and `inspect_request`.
+#[derive(Debug, Deserialize)]
+pub(super) struct CursorRequest {
+    pub(super) code: String,
+    /// In characters.
+    #[serde(default)]
+    pub(super) cursor_pos: Option<u64>,
+    #[serde(default)]
+    pub(super) detail_level: u8,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct IsCompleteRequest {
+    pub(super) code: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct HistoryRequest {
+    #[serde(default)]
+    pub(super) output: bool,
+    pub(super) hist_access_type: Access,
+    #[serde(default)]
+    pub(super) session: i64,
+    #[serde(default)]
+    pub(super) start: Option<i64>,
+    #[serde(default)]
+    pub(super) stop: Option<i64>,
+    #[serde(default)]
+    pub(super) n: Option<u64>,
+    #[serde(default)]
+    pub(super) pattern: Option<String>,
+    #[serde(default)]
+    pub(super) unique: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Access {
+    Range,
+    Tail,
+    Search,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct ShutdownRequest {
+    #[serde(default)]
+    pub(super) restart: bool,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct CommOpen {
+    pub(super) comm_id: String,
+}
+
+/// An exception in Jupyter's words.
+pub(super) fn error(raised: &Raised) -> Value {
+    let traceback: Vec<&str> = raised
+        .traceback
+        .iter()
+        .map(|line| line.trim_end_matches('\n'))
+        .collect();
+    // Front ends know an interrupt by Python's name for it.
+    let name = match raised.kind.as_str() {
+        INTERRUPTED => "KeyboardInterrupt",
+        kind => kind,
+    };
+    json!({"ename": name, "evalue": raised.message, "traceback": traceback})
+}
+
+/// The same as a reply.
+pub(super) fn error_reply(raised: &Raised) -> Value {
+    let mut reply = error(raised);
+    reply["status"] = "error".into();
+    reply
+}
+
+/// A failure of ours with its cure, to be shown where a traceback would be.
+pub(super) fn failure(error: &anyhow::Error) -> Raised {
+    let expected = error.downcast_ref::<Error>();
+    let message = match expected {
+        Some(expected) => expected.to_string(),
+        None => format!("{error:#}"),
+    };
+    let hint = expected.and_then(Error::hint);
+    let hint = hint.map(|hint| format!("hint: {hint}"));
+    Raised {
+        kind: expected.map_or("bug", Error::kind).into(),
+        traceback: std::iter::once(message.clone()).chain(hint).collect(),
+        message,
+    }
+}

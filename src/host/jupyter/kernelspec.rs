@@ -1,0 +1,228 @@
+//! Kernelspecs: how Jupyter learns that a session can be opened. Those of ours say so in their
+//! metadata, and no others are touched.
+
+use crate::error::{Error, Result};
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+/// The file in each kernelspec's folder.
+const FILE: &str = "kernel.json";
+
+/// One of ours.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Kernelspec {
+    /// By which Jupyter's commands call it; its folder's name.
+    pub(crate) name: String,
+    /// What people choose.
+    pub(crate) display_name: String,
+    /// How it is started; `{connection_file}` stands for Jupyter's file.
+    pub(crate) argv: Vec<String>,
+    pub(crate) env: BTreeMap<String, String>,
+    #[serde(flatten)]
+    pub(crate) opens: Opens,
+}
+
+/// What it opens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Opens {
+    pub(crate) instance: String,
+    pub(crate) session: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Read {
+    display_name: String,
+    argv: Vec<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    metadata: Metadata,
+}
+
+#[derive(Debug, Deserialize)]
+struct Metadata {
+    osctl: Opens,
+}
+
+impl Kernelspec {
+    /// Writes it into Jupyter's data folder, and says where.
+    ///
+    /// # Errors
+    /// When the name does not fit, or belongs to a kernel that is not ours.
+    pub(crate) fn write(&self, data: &Path) -> Result<PathBuf> {
+        let folder = self.free(data)?;
+        fs::create_dir_all(&folder).with_context(|| format!("making `{}`", folder.display()))?;
+        let mut file = tempfile::NamedTempFile::new_in(&folder)?;
+        serde_json::to_writer_pretty(&mut file, &self.file())?;
+        file.write_all(b"\n")?;
+        file.as_file().sync_all()?;
+        let path = folder.join(FILE);
+        file.persist(&path)
+            .with_context(|| format!("writing `{}`", path.display()))?;
+        Ok(folder)
+    }
+
+    fn file(&self) -> Value {
+        json!({
+            "argv": self.argv,
+            "display_name": self.display_name,
+            "language": "python",
+            "interrupt_mode": "message",
+            "env": self.env,
+            "metadata": {"debugger": false, "osctl": self.opens},
+        })
+    }
+
+    fn free(&self, data: &Path) -> Result<PathBuf> {
+        let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if self.name.is_empty() || self.name.starts_with('.') || !self.name.chars().all(fits) {
+            let message = format!("`{}` can't be a kernelspec's name", self.name);
+            let hint = "letters, digits, `-`, `_` and `.`: `osctl jupyter install --name NAME`";
+            return Err(Error::usage(message, hint).into());
+        }
+        let folder = kernels(data).join(&self.name);
+        match folder.exists() && read(&folder).is_none() {
+            true => Err(foreign(&folder)),
+            false => Ok(folder),
+        }
+    }
+
+    /// Those of ours in Jupyter's data folder, by name.
+    pub(crate) fn all(data: &Path) -> Result<Vec<Self>> {
+        let entries = match fs::read_dir(kernels(data)) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(e).context("reading the kernelspecs"),
+        };
+        let mut all = Vec::new();
+        for entry in entries {
+            all.extend(read(&entry?.path()));
+        }
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(all)
+    }
+
+    /// Removes the one of that name, and says whether there was one.
+    ///
+    /// # Errors
+    /// When it is not ours.
+    pub(crate) fn remove(data: &Path, name: &str) -> Result<bool> {
+        let found = Self::all(data)?.into_iter().find(|spec| spec.name == name);
+        let folder = kernels(data).join(name);
+        match found {
+            Some(_) => fs::remove_dir_all(&folder)
+                .with_context(|| format!("removing `{}`", folder.display()))
+                .map(|()| true),
+            None if folder.exists() => Err(foreign(&folder)),
+            None => Ok(false),
+        }
+    }
+}
+
+fn kernels(data: &Path) -> PathBuf {
+    data.join("kernels")
+}
+
+fn read(folder: &Path) -> Option<Kernelspec> {
+    let text = fs::read(folder.join(FILE)).ok()?;
+    let read: Read = serde_json::from_slice(&text).ok()?;
+    Some(Kernelspec {
+        name: folder.file_name()?.to_str()?.into(),
+        display_name: read.display_name,
+        argv: read.argv,
+        env: read.env,
+        opens: read.metadata.osctl,
+    })
+}
+
+fn foreign(folder: &Path) -> anyhow::Error {
+    let message = format!(
+        "the kernelspec in `{}` is not osctl's; it was not touched",
+        folder.display()
+    );
+    let hint = "choose another name with `--name NAME`, or remove it yourself";
+    Error::precondition(message, hint).into()
+}
+
+/// The folder in which Jupyter looks for what this person installed.
+pub(crate) fn data_folder(home: &Path) -> PathBuf {
+    let given = |name: &str| {
+        env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
+    if let Some(folder) = given("JUPYTER_DATA_DIR") {
+        return folder;
+    }
+    match env::consts::OS {
+        "macos" => home.join("Library/Jupyter"),
+        "windows" => {
+            let roaming = given("APPDATA").unwrap_or_else(|| home.join("AppData/Roaming"));
+            roaming.join("jupyter")
+        }
+        _ => {
+            let share = given("XDG_DATA_HOME").unwrap_or_else(|| home.join(".local/share"));
+            share.join("jupyter")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kernelspec, Opens};
+    use std::fs;
+
+    fn spec(name: &str) -> Kernelspec {
+        Kernelspec {
+            name: name.into(),
+            display_name: "os-host (default)".into(),
+            argv: vec!["osctl".into()],
+            env: [("HOST_HOME".into(), "/home".into())].into(),
+            opens: Opens {
+                instance: "default".into(),
+                session: "default".into(),
+            },
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_found_and_removed() {
+        let data = tempfile::tempdir().unwrap();
+        assert_eq!(Kernelspec::all(data.path()).unwrap(), []);
+        spec("osctl").write(data.path()).unwrap();
+        let again = spec("osctl").write(data.path()).unwrap();
+        assert_eq!(fs::read_dir(&again).unwrap().count(), 1);
+        assert_eq!(Kernelspec::all(data.path()).unwrap(), [spec("osctl")]);
+        assert!(Kernelspec::remove(data.path(), "osctl").unwrap());
+        assert!(!Kernelspec::remove(data.path(), "osctl").unwrap());
+    }
+
+    #[test]
+    fn the_kernels_of_others_are_not_touched() {
+        let data = tempfile::tempdir().unwrap();
+        let theirs = data.path().join("kernels/python3");
+        fs::create_dir_all(&theirs).unwrap();
+        fs::write(
+            theirs.join("kernel.json"),
+            r#"{"argv": [], "display_name": "x"}"#,
+        )
+        .unwrap();
+        for refused in [
+            spec("python3").write(data.path()).map(drop),
+            Kernelspec::remove(data.path(), "python3").map(drop),
+            spec("../x").write(data.path()).map(drop),
+        ] {
+            let told = refused.unwrap_err().to_string();
+            assert!(
+                told.contains("not osctl's") || told.contains("can't be"),
+                "{told}"
+            );
+        }
+        assert_eq!(Kernelspec::all(data.path()).unwrap(), []);
+        assert!(theirs.join("kernel.json").exists());
+    }
+}

@@ -1,0 +1,32 @@
+//! A Jupyter kernel that has no namespace of its own: notebooks see a session of the instance.
+//!
+//! ```text
+//! JupyterLab, VS Code ──ZMQ──▶ sockets ─▶ bridge ─┬─ answers   questions, at once
+//!                                  ▲              ├─ cells     code, one cell after the other
+//!                                  └──── story ◀──┘      │      as it is told on iopub
+//!                                              attached ◀┘ ──HTTP──▶ the companion
+//! ```
+//!
+//! Jupyter starts one such process per notebook, from the [`Kernelspec`] that `osctl jupyter
+//! install` writes. The session belongs to whoever works in the container, so the end of a
+//! notebook's kernel is not the session's end; a restart is the restart of the session's kernel.
+//! While the instance does not answer, cells fail with the cure, and the bridge goes on.
+//!
+//! Deliberately not here: comms (widgets), the debugger, and answers to `input()`, which raises in
+//! the kernel.
+
+mod answers;
+mod attached;
+mod bridge;
+mod cells;
+mod connection;
+mod content;
+mod kernelspec;
+mod sockets;
+mod story;
+mod wire;
+
+pub(crate) use attached::Attached;
+pub(crate) use bridge::serve;
+pub(crate) use connection::Connection;
+pub(crate) use kernelspec::{Kernelspec, Opens, data_folder};

@@ -1,0 +1,185 @@
+//! What front ends hear of one cell while it runs: its events in the words of Jupyter.
+
+use super::content::{INTERRUPTED, error, failure};
+use super::sockets::Iopub;
+use super::wire::Request;
+use crate::error::Result;
+use crate::protocol::kernel::{Happened, Raised, Reply, RunStatus, Shown};
+use serde_json::{Value, json};
+
+/// How a cell ended.
+pub(super) struct Ended {
+    pub(super) count: Option<u64>,
+    pub(super) raised: Option<Raised>,
+}
+
+/// One cell's events on their way to the front ends.
+pub(super) struct Story<'a> {
+    request: &'a Request,
+    iopub: &'a Iopub,
+    silent: bool,
+    /// Held until the end, which brings its number.
+    result: Option<Shown>,
+    /// Held until the end, which may say more of the same.
+    raised: Option<Raised>,
+}
+
+impl<'a> Story<'a> {
+    pub(super) fn new(request: &'a Request, iopub: &'a Iopub, silent: bool) -> Self {
+        Self {
+            request,
+            iopub,
+            silent,
+            result: None,
+            raised: None,
+        }
+    }
+
+    pub(super) async fn tell(&mut self, happened: Happened) -> Result<()> {
+        match happened {
+            Happened::Result(shown) => self.result = Some(shown),
+            Happened::Error { error } => self.raise(error).await?,
+            other => {
+                if let Some((kind, content)) = spoken(&other) {
+                    self.say(kind, &content).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The cell has ended; `news` is what became of the namespace.
+    pub(super) async fn end(mut self, reply: Reply, news: Option<String>) -> Result<Ended> {
+        let count = reply.execution_count;
+        if let Some(shown) = self.result.take().filter(|_| !self.silent) {
+            let content = json!({
+                "execution_count": count, "data": *shown.data, "metadata": shown.metadata,
+            });
+            self.say("execute_result", &content).await?;
+        }
+        if let Some(text) = news {
+            let content = json!({"name": "stderr", "text": text});
+            self.say("stream", &content).await?;
+        }
+        if reply.status == RunStatus::Completed {
+            // The code has shown an exception and gone on.
+            self.tell_raised().await?;
+            let raised = None;
+            return Ok(Ended { count, raised });
+        }
+        let raised = reply.error.or_else(|| self.raised.take());
+        self.raised = Some(shown_whole(raised.unwrap_or_else(|| Raised {
+            kind: INTERRUPTED.into(),
+            message: "the run was interrupted".into(),
+            traceback: Vec::new(),
+        })));
+        self.tell_raised().await?;
+        Ok(Ended {
+            count,
+            raised: self.raised,
+        })
+    }
+
+    /// The cell can't be run, or not be followed any further.
+    pub(super) async fn fail(mut self, error: &anyhow::Error) -> Result<Ended> {
+        self.raise(failure(error)).await?;
+        self.tell_raised().await?;
+        Ok(Ended {
+            count: None,
+            raised: self.raised,
+        })
+    }
+
+    /// Keeps what was raised; an interrupt comes twice, as Python's exception and in the words of
+    /// who asked for it.
+    async fn raise(&mut self, raised: Raised) -> Result<()> {
+        if (self.raised.as_ref()).is_some_and(|before| before.traceback != raised.traceback) {
+            self.tell_raised().await?;
+        }
+        self.raised = Some(raised);
+        Ok(())
+    }
+
+    async fn tell_raised(&self) -> Result<()> {
+        match &self.raised {
+            Some(raised) if !self.silent => self.say("error", &error(raised)).await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn say(&self, kind: &str, content: &Value) -> Result<()> {
+        self.iopub.say(Some(self.request), kind, content).await
+    }
+}
+
+/// Front ends show the traceback alone, and it ends with the code's exception: what became of the
+/// run is put beneath.
+fn shown_whole(mut raised: Raised) -> Raised {
+    if raised.traceback.is_empty() || raised.kind == INTERRUPTED {
+        let Raised { kind, message, .. } = &raised;
+        raised.traceback.push(format!("{kind}: {message}"));
+    }
+    raised
+}
+
+/// What front ends hear of an event that says all by itself.
+fn spoken(happened: &Happened) -> Option<(&'static str, Value)> {
+    Some(match happened {
+        Happened::Stdout { text } => ("stream", json!({"name": "stdout", "text": text})),
+        Happened::Stderr { text } => ("stream", json!({"name": "stderr", "text": text})),
+        Happened::Display(shown) => {
+            let transient = shown.display_id.as_ref();
+            let transient = transient.map_or(json!({}), |id| json!({"display_id": id}));
+            let content = json!({
+                "data": *shown.data, "metadata": shown.metadata, "transient": transient,
+            });
+            let kind = match shown.update {
+                true => "update_display_data",
+                false => "display_data",
+            };
+            (kind, content)
+        }
+        Happened::Clear { wait } => ("clear_output", json!({"wait": wait})),
+        Happened::Result(_)
+        | Happened::Error { .. }
+        | Happened::Heartbeat
+        | Happened::Done { .. } => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::spoken;
+    use serde_json::{Value, json};
+
+    fn told(event: Value) -> Option<(&'static str, Value)> {
+        spoken(&serde_json::from_value(event).unwrap())
+    }
+
+    #[test]
+    fn events_are_told_in_the_words_of_jupyter() {
+        let (kind, content) = told(json!({"type": "stderr", "text": "x\n"})).unwrap();
+        assert_eq!(
+            (kind, content),
+            ("stream", json!({"name": "stderr", "text": "x\n"}))
+        );
+        let (kind, content) = told(json!({"type": "clear", "wait": true})).unwrap();
+        assert_eq!((kind, content), ("clear_output", json!({"wait": true})));
+        let shown = json!({"type": "display", "data": {"text/plain": "x"}});
+        let (kind, content) = told(shown).unwrap();
+        assert_eq!(kind, "display_data");
+        assert_eq!(
+            content,
+            json!({"data": {"text/plain": "x"}, "metadata": {}, "transient": {}})
+        );
+        let shown = json!({"type": "display", "data": {}, "display_id": "7", "update": true});
+        let (kind, content) = told(shown).unwrap();
+        assert_eq!(kind, "update_display_data");
+        assert_eq!(content["transient"], json!({"display_id": "7"}));
+    }
+
+    #[test]
+    fn a_heartbeat_is_no_news() {
+        assert!(told(json!({"type": "heartbeat"})).is_none());
+    }
+}

@@ -1,0 +1,223 @@
+//! Jupyter's messages as frames: `[identities…, <IDS|MSG>, signature, header, parent header,
+//! metadata, content]`, the last four in JSON and signed together.
+
+use crate::error::Result;
+use crate::protocol::hex::hex;
+use bytes::Bytes;
+use chrono::{SecondsFormat, Utc};
+use hmac::{Hmac, KeyInit, Mac};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use sha2::Sha256;
+use subtle::ConstantTimeEq;
+
+/// The version of the messaging protocol.
+pub(super) const PROTOCOL: &str = "5.3";
+
+const DELIMITER: &[u8] = b"<IDS|MSG>";
+
+/// What a front end asks.
+#[derive(Debug, Clone)]
+pub(super) struct Request {
+    /// By which the answer finds its way.
+    identities: Vec<Bytes>,
+    /// Goes back unchanged, as the parent of every answer.
+    header: Box<RawValue>,
+    pub(super) kind: String,
+    content: Bytes,
+}
+
+impl Request {
+    /// # Errors
+    /// When the content does not fit its type.
+    pub(super) fn content<T: DeserializeOwned>(&self) -> Result<T> {
+        Ok(serde_json::from_slice(&self.content)?)
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Header {
+    msg_type: String,
+}
+
+/// This side of the conversation: reads what is signed, and signs.
+#[derive(Debug, Clone)]
+pub(super) struct Speech {
+    /// No key: nothing is signed.
+    key: Option<Hmac<Sha256>>,
+    session: String,
+}
+
+impl Speech {
+    pub(super) fn new(key: &str) -> Result<Self> {
+        let signed = !key.is_empty();
+        Ok(Self {
+            key: signed
+                .then(|| Hmac::new_from_slice(key.as_bytes()))
+                .transpose()?,
+            session: fresh_id()?,
+        })
+    }
+
+    /// Reads a request; `None` for one that is malformed or wrongly signed.
+    pub(super) fn read(&self, mut frames: Vec<Bytes>) -> Option<Request> {
+        let at = frames.iter().position(|frame| **frame == *DELIMITER)?;
+        let parts = frames.split_off(at + 1);
+        frames.truncate(at);
+        let [signature, header, parent, metadata, content, ..] = parts.as_slice() else {
+            return None;
+        };
+        let expected = self.sign([header, parent, metadata, content]);
+        if self.key.is_some() && !bool::from(expected.as_bytes().ct_eq(signature)) {
+            return None;
+        }
+        Some(Request {
+            identities: frames,
+            kind: serde_json::from_slice::<Header>(header).ok()?.msg_type,
+            header: serde_json::from_slice(header).ok()?,
+            content: content.clone(),
+        })
+    }
+
+    /// An answer, on its way back to who asked.
+    pub(super) fn reply(&self, to: &Request, kind: &str, content: &Value) -> Result<Vec<Bytes>> {
+        self.write(to.identities.clone(), Some(to), kind, content)
+    }
+
+    /// What all who listen hear; its topic is its type.
+    pub(super) fn announce(
+        &self,
+        parent: Option<&Request>,
+        kind: &str,
+        content: &Value,
+    ) -> Result<Vec<Bytes>> {
+        let topic = Bytes::copy_from_slice(kind.as_bytes());
+        self.write(vec![topic], parent, kind, content)
+    }
+
+    fn write(
+        &self,
+        mut frames: Vec<Bytes>,
+        parent: Option<&Request>,
+        kind: &str,
+        content: &Value,
+    ) -> Result<Vec<Bytes>> {
+        let header = json!({
+            "msg_id": fresh_id()?,
+            "session": self.session,
+            "username": "osctl",
+            "date": Utc::now().to_rfc3339_opts(SecondsFormat::Micros, true),
+            "msg_type": kind,
+            "version": PROTOCOL,
+        });
+        let header = Bytes::from(serde_json::to_vec(&header)?);
+        let parent = parent.map_or("{}", |parent| parent.header.get());
+        let parent = Bytes::copy_from_slice(parent.as_bytes());
+        let metadata = Bytes::from_static(b"{}");
+        let content = Bytes::from(serde_json::to_vec(content)?);
+        let signature = self.sign([&header, &parent, &metadata, &content]);
+        frames.extend([
+            Bytes::from_static(DELIMITER),
+            signature.into(),
+            header,
+            parent,
+            metadata,
+            content,
+        ]);
+        Ok(frames)
+    }
+
+    fn sign(&self, parts: [&Bytes; 4]) -> String {
+        let Some(mut mac) = self.key.clone() else {
+            return String::new();
+        };
+        for part in parts {
+            mac.update(part);
+        }
+        hex(mac.finalize().into_bytes())
+    }
+}
+
+/// A name that nothing else has.
+pub(super) fn fresh_id() -> Result<String> {
+    let mut bytes = [0u8; 16];
+    getrandom::fill(&mut bytes).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
+    Ok(hex(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Request, Speech};
+    use bytes::Bytes;
+    use serde_json::{Value, json};
+
+    /// A request as a front end with this key would send it.
+    fn frames(key: &str, header: &str, content: &str) -> Vec<Bytes> {
+        let speech = Speech::new(key).unwrap();
+        let parts =
+            [header, "{}", "{}", content].map(|part| Bytes::copy_from_slice(part.as_bytes()));
+        let signature = speech.sign(parts.each_ref());
+        let mut frames = vec!["who".into(), "<IDS|MSG>".into(), Bytes::from(signature)];
+        frames.extend(parts);
+        frames
+    }
+
+    const HEADER: &str = r#"{"msg_id": "1",  "msg_type":"execute_request"}"#;
+
+    fn read(key: &str, frames: Vec<Bytes>) -> Option<Request> {
+        Speech::new(key).unwrap().read(frames)
+    }
+
+    #[test]
+    fn a_signature_is_the_one_that_others_compute() {
+        let parts = ["a", "b", "c", "d"].map(Bytes::from);
+        let signed = Speech::new("key").unwrap().sign(parts.each_ref());
+        // Python: hmac.new(b'key', b'abcd', 'sha256').hexdigest()
+        assert_eq!(
+            signed,
+            "2a31ec0ee8d878c9eece9fb0df79b3b90b2256240163aa5ee50d176d3d1121f8"
+        );
+    }
+
+    #[test]
+    fn only_what_is_signed_with_the_key_is_read() {
+        assert!(read("key", frames("key", HEADER, "{}")).is_some());
+        assert!(read("key", frames("other", HEADER, "{}")).is_none());
+        assert!(read("key", frames("", HEADER, "{}")).is_none());
+        assert!(read("", frames("", HEADER, "{}")).is_some());
+        let mut changed = frames("key", HEADER, "{}");
+        changed[6] = r#"{"code": "evil"}"#.into();
+        assert!(read("key", changed).is_none());
+    }
+
+    #[test]
+    fn what_is_no_message_is_passed_over() {
+        let whole = frames("key", HEADER, "{}");
+        for length in 0..whole.len() {
+            assert!(read("key", whole[..length].to_vec()).is_none());
+        }
+        assert!(read("key", frames("key", "not json", "{}")).is_none());
+        assert!(read("key", frames("key", r#"{"msg_id": 1}"#, "{}")).is_none());
+    }
+
+    #[test]
+    fn a_reply_goes_back_where_its_request_came_from() {
+        let request = read("key", frames("key", HEADER, r#"{"code": "1"}"#)).unwrap();
+        assert_eq!(request.kind, "execute_request");
+        assert_eq!(request.content::<Value>().unwrap(), json!({"code": "1"}));
+        let speech = Speech::new("key").unwrap();
+        let reply = speech.reply(&request, "execute_reply", &json!({})).unwrap();
+        assert_eq!(reply[0], "who");
+        assert_eq!(reply[4], HEADER);
+        assert_eq!(speech.read(reply).unwrap().kind, "execute_reply");
+    }
+
+    #[test]
+    fn an_announcement_is_found_by_its_type() {
+        let speech = Speech::new("").unwrap();
+        let said = speech.announce(None, "status", &json!({})).unwrap();
+        assert_eq!((&*said[0], &*said[4]), (&b"status"[..], &b"{}"[..]));
+    }
+}
