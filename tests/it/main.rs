@@ -14,6 +14,7 @@ mod harness;
 mod hostile;
 mod instance;
 mod interrupts;
+mod jupyter;
 mod laws;
 mod load;
 mod provision;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         completions::trials(),
         api::trials(),
         runs::trials(),
+        jupyter::trials(),
     ]
     .into_iter()
     .flatten()

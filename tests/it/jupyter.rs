@@ -1,0 +1,136 @@
+//! Notebooks on sessions of the instance, through Jupyter's own client.
+
+use crate::harness::{Home, shared};
+use crate::trials;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+trials![
+    the_kernel_passes_the_suite_of_jupyter,
+    a_notebook_and_an_agent_share_a_session,
+    a_kernelspec_is_written_listed_and_removed,
+    what_is_not_ours_is_not_touched,
+    the_tests_in_python_are_clean,
+];
+
+fn the_kernel_passes_the_suite_of_jupyter() {
+    pytest("protocol", "tests/jupyter/test_protocol.py");
+}
+
+fn a_notebook_and_an_agent_share_a_session() {
+    pytest("notebook", "tests/jupyter/test_notebook.py");
+}
+
+fn a_kernelspec_is_written_listed_and_removed() {
+    let home = Home::new("jupyter-install");
+    let prefix = home.folder.join("prefix");
+    let prefix = prefix.to_str().unwrap();
+    let ran = home.ok(["jupyter", "install", "--prefix", prefix]);
+    assert!(
+        ran.stderr
+            .ends_with("next: osctl --instance jupyter-install up\n"),
+        "{ran:?}"
+    );
+    let name = "osctl-jupyter-install";
+    let path = Path::new(prefix).join("share/jupyter/kernels").join(name);
+    let written = fs::read_to_string(path.join("kernel.json")).unwrap();
+    let written: Value = serde_json::from_str(&written).unwrap();
+    assert_eq!(written["display_name"], "os-host (jupyter-install)");
+    assert_eq!(written["interrupt_mode"], "message");
+    assert_eq!(written["argv"][0], env!("CARGO_BIN_EXE_osctl"));
+    let listed = home.json(["jupyter", "list", "--prefix", prefix]);
+    assert_eq!(listed["kernelspecs"][0]["name"], name);
+    assert_eq!(listed["kernelspecs"][0]["session"], "default");
+    home.ok(["jupyter", "uninstall", "--prefix", prefix]);
+    assert!(!path.exists());
+    let again = home.run(["jupyter", "uninstall", "--prefix", prefix]);
+    assert_eq!(again.code, 1, "{again:?}");
+}
+
+fn what_is_not_ours_is_not_touched() {
+    let home = Home::new("jupyter-foreign");
+    let theirs = home
+        .folder
+        .join("share/jupyter/kernels/python3/kernel.json");
+    fs::create_dir_all(theirs.parent().unwrap()).unwrap();
+    fs::write(&theirs, r#"{"argv": [], "display_name": "Python"}"#).unwrap();
+    for verb in ["install", "uninstall"] {
+        let prefix = home.folder.to_str().unwrap();
+        let ran = home.run(["jupyter", verb, "--name", "python3", "--prefix", prefix]);
+        assert_eq!(ran.code, 4, "{ran:?}");
+        assert!(ran.stderr.contains("was not touched\n"), "{ran:?}");
+    }
+    assert!(theirs.exists());
+}
+
+fn the_tests_in_python_are_clean() {
+    let ruff = python().join("bin/ruff");
+    for check in [&["check"][..], &["format", "--check"]] {
+        let mut command = Command::new(&ruff);
+        command.args(check).args(["--no-cache", "tests/jupyter"]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+}
+
+/// Runs tests in Python, with a data folder of Jupyter's of their own.
+fn pytest(name: &str, file: &str) {
+    let home = shared();
+    let data = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("jupyter-{name}"));
+    let _ = fs::remove_dir_all(&data);
+    fs::create_dir_all(&data).unwrap();
+    let osctl = home.command([""; 0]);
+    let mut words = vec![osctl.get_program().to_str().unwrap()];
+    words.extend(osctl.get_args().map(|word| word.to_str().unwrap()));
+    let mut command = Command::new(python().join("bin/python"));
+    command
+        .args(["-B", "-m", "pytest", "-q", "-rs", file])
+        .env("OSCTL", json!(words).to_string())
+        .env("HOST_HOME", &home.folder)
+        .env("JUPYTER_DATA_DIR", &data)
+        .env("JUPYTER_RUNTIME_DIR", data.join("runtime"))
+        .env("JUPYTER_PLATFORM_DIRS", "1");
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}\n{complained}");
+}
+
+static PYTHON: OnceLock<PathBuf> = OnceLock::new();
+
+/// A Python with Jupyter's client, which is not asked of the machine.
+fn python() -> &'static Path {
+    PYTHON.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("jupyter-python");
+        let path = folder.to_str().unwrap();
+        if !succeeds("python3", &["-m", "venv", "--clear", path]) {
+            let script = "export DEBIAN_FRONTEND=noninteractive; apt-get -q update && \
+                          apt-get -q install -y --no-install-recommends python3-venv";
+            assert!(succeeds("sh", &["-c", script]), "no python3-venv");
+            assert!(succeeds("python3", &["-m", "venv", "--clear", path]));
+        }
+        let pip = folder.join("bin/pip");
+        let requirements = "tests/jupyter/requirements.txt";
+        let install = [
+            "install",
+            "-q",
+            "--disable-pip-version-check",
+            "--require-hashes",
+            "-r",
+            requirements,
+        ];
+        assert!(
+            succeeds(pip.to_str().unwrap(), &install),
+            "no client of Jupyter's"
+        );
+        folder
+    })
+}
+
+fn succeeds(program: &str, args: &[&str]) -> bool {
+    let status = Command::new(program).args(args).status();
+    status.is_ok_and(|status| status.success())
+}

@@ -1,0 +1,176 @@
+"""A notebook and an agent in one session."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+
+from jupyter_client.manager import start_new_kernel
+
+from conftest import PATIENCE, Notebook, is_idle, of, osctl, says, texts
+
+
+def test_a_notebook_and_an_agent_see_the_same_variables(notebook: Notebook) -> None:
+    notebook.agent("theirs = [1, 2]")
+    reply, heard = notebook.run("ours = sum(theirs); ours")
+    assert reply["status"] == "ok"
+    (result,) = [m["content"] for m in heard if m["msg_type"] == "execute_result"]
+    assert result["data"]["text/plain"] == "3"
+    assert result["execution_count"] == reply["execution_count"]
+    assert notebook.agent("print(ours)") == "3\n"
+
+
+def test_cells_are_counted_with_those_of_the_agent(notebook: Notebook) -> None:
+    notebook.agent("1")
+    reply, heard = notebook.run("2")
+    (entered,) = [m["content"] for m in heard if m["msg_type"] == "execute_input"]
+    assert entered == {"code": "2", "execution_count": 2}
+    assert reply["execution_count"] == 2
+
+
+def test_output_comes_while_the_cell_runs(notebook: Notebook) -> None:
+    code = "import sys, time\nprint('on its way', flush=True)\ntime.sleep(600)"
+    request = notebook.ask(code)
+    notebook.until(lambda m: says(m, "on its way"))
+    notebook.manager.interrupt_kernel()
+    assert notebook.reply(request)["ename"] == "KeyboardInterrupt"
+
+
+def test_an_interrupt_ends_the_cell_and_keeps_the_state(notebook: Notebook) -> None:
+    request = notebook.ask("kept = 1\nprint('begun', flush=True)\nwhile True: pass")
+    notebook.until(lambda m: says(m, "begun"))
+    notebook.manager.interrupt_kernel()
+    reply = notebook.reply(request)
+    assert (reply["status"], reply["ename"]) == ("error", "KeyboardInterrupt")
+    assert "its state is kept" in reply["traceback"][-1]
+    heard = notebook.until(lambda m: is_idle(m, request))
+    assert [m["msg_type"] for m in heard].count("error") == 1
+    assert notebook.run("kept += 1")[0]["status"] == "ok"
+    assert notebook.agent("print(kept)") == "2\n"
+
+
+def test_questions_are_answered_while_a_cell_runs(notebook: Notebook) -> None:
+    cell = notebook.ask("print('begun', flush=True)\nimport time; time.sleep(600)")
+    notebook.until(lambda m: says(m, "begun"))
+    info = notebook.client.kernel_info()
+    assert notebook.reply(info)["status"] == "ok"
+    completion = notebook.client.complete("zi")
+    assert notebook.reply(completion)["status"] == "ok"
+    # The last word that a front end hears is that the cell goes on.
+    notebook.until(lambda m: is_idle(m, completion))
+    (last,) = notebook.until(lambda m: True)
+    assert of(last, cell)
+    assert last["content"] == {"execution_state": "busy"}
+    notebook.manager.interrupt_kernel()
+    notebook.reply(cell)
+
+
+def test_a_failure_gives_up_what_waits(notebook: Notebook) -> None:
+    first = notebook.ask("import time; time.sleep(0.5); 1/0")
+    second = notebook.ask("never = 1")
+    assert notebook.reply(first)["ename"] == "ZeroDivisionError"
+    assert notebook.reply(second)["status"] == "aborted"
+    first = notebook.ask("time.sleep(0.5); 1/0", stop_on_error=False)
+    second = notebook.ask("'never' in globals()")
+    assert notebook.reply(first)["status"] == "error"
+    assert notebook.reply(second)["status"] == "ok"
+
+
+def test_a_run_of_the_agent_is_waited_for(notebook: Notebook) -> None:
+    code = "import time\nwhile 'go' not in globals(): time.sleep(0.01)"
+    begun = osctl("exec", "--session", notebook.session, "--detach", code).strip()
+    request = notebook.ask("seen = 1")
+    notebook.until(lambda m: m["msg_type"] == "execute_input")
+    assert notebook.silence()
+    osctl("interrupt", begun)
+    assert notebook.reply(request)["status"] == "ok"
+
+
+def test_silence_and_expressions(notebook: Notebook) -> None:
+    reply, heard = notebook.run("x = 'ü'; x", silent=True)
+    assert reply["status"] == "ok"
+    assert {m["msg_type"] for m in heard} == {"status"}
+    asked = {"good": "x * 2", "bad": "1/0"}
+    reply, _ = notebook.run("", user_expressions=asked)
+    values = reply["user_expressions"]
+    assert values["good"]["data"]["text/plain"] == "'üü'"
+    assert values["bad"]["ename"] == "ZeroDivisionError"
+
+
+def test_what_was_shown_is_replaced(notebook: Notebook) -> None:
+    _, heard = notebook.run("shown = display('one', display_id='d'); shown.update('two')")
+    shown = [(m["msg_type"], m["content"]) for m in heard if "display_data" in m["msg_type"]]
+    assert [kind for kind, _ in shown] == ["display_data", "update_display_data"]
+    assert [content["transient"] for _, content in shown] == [{"display_id": "d"}] * 2
+
+
+def test_input_raises_and_does_not_hang(notebook: Notebook) -> None:
+    reply, _ = notebook.run("input('?')", allow_stdin=True)
+    assert reply["status"] == "error"
+    assert reply["evalue"]
+
+
+def test_a_lost_state_is_told_once(notebook: Notebook) -> None:
+    notebook.run("x = 1")
+    reply, _ = notebook.run("import os; os.kill(os.getpid(), 9)")
+    assert reply["ename"] == "KernelDied"
+    _, heard = notebook.run("1", silent=True)
+    assert texts(heard, "stderr") == ""
+    _, heard = notebook.run("1")
+    assert "state was lost" in texts(heard, "stderr")
+    _, heard = notebook.run("1")
+    assert texts(heard, "stderr") == ""
+
+
+def test_the_session_outlives_its_notebook(notebook: Notebook) -> None:
+    notebook.run("x = 1")
+    notebook.ask("print('begun', flush=True)\nwhile True: pass")
+    notebook.until(lambda m: says(m, "begun"))
+    notebook.manager.shutdown_kernel()
+    assert not notebook.manager.is_alive()
+    # The cell that nobody sees any more does not stand in the way.
+    assert notebook.agent("print(x)") == "1\n"
+    notebook.manager, notebook.client = start_new_kernel(kernel_name=notebook.session)
+    _, heard = notebook.run("print(x)")
+    assert texts(heard, "stdout") == "1\n"
+
+
+def test_a_restart_begins_anew(notebook: Notebook) -> None:
+    notebook.run("x = 1")
+    notebook.manager.restart_kernel()
+    notebook.client.wait_for_ready(timeout=PATIENCE)
+    assert notebook.agent("print('x' in globals())") == "False\n"
+    reply, heard = notebook.run("x")
+    assert reply["ename"] == "NameError"
+    assert texts(heard, "stderr") == ""
+
+
+def test_without_an_instance_cells_fail_with_the_cure() -> None:
+    command = json.loads(os.environ["OSCTL"])
+    command[command.index("--instance") + 1] = "never-up"
+    subprocess.run([*command, "jupyter", "install", "--name", "never"], check=True)
+    manager, client = start_new_kernel(kernel_name="never")
+    for _ in range(2):
+        client.execute("1")
+        reply = client.get_shell_msg(timeout=PATIENCE)["content"]
+        while reply["status"] == "ok":  # the introduction
+            reply = client.get_shell_msg(timeout=PATIENCE)["content"]
+        assert reply["ename"] == "not_running"
+        assert "osctl --instance never-up up" in reply["traceback"][-1]
+    client.stop_channels()
+    manager.shutdown_kernel()
+
+
+def test_a_kernel_does_not_outlive_its_jupyter() -> None:
+    osctl("jupyter", "install", "--name", "orphan")
+    code = (
+        "import os\nfrom jupyter_client.manager import start_new_kernel\n"
+        "manager, client = start_new_kernel(kernel_name='orphan')\n"
+        "print(manager.provisioner.pid, flush=True)\nos.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    pid = int(done.stdout)
+    assert select.select([os.pidfd_open(pid)], [], [], PATIENCE)[0]
