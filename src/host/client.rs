@@ -7,11 +7,10 @@ use super::events::Events;
 use super::instance::{Instance, Record};
 use crate::error::{Error, Result};
 use crate::protocol::fault::Failed;
-use crate::protocol::kernel::{Became, Execute, OfSession, Page, Reply, Runs, Stream};
+use crate::protocol::kernel::{Became, Execute, OfSession, Reply, Runs};
 use crate::protocol::service::Health;
 use crate::protocol::session::{
     At, Code, Completeness, Completions, Create, Deleted, History, Inspection, Session, Sessions,
-    Variables,
 };
 use crate::protocol::{self, VERSION_HEADER};
 use anyhow::Context;
@@ -97,18 +96,6 @@ impl Client {
         self.get("/exec").await
     }
 
-    /// A page of what a run has written.
-    pub(crate) async fn output(&self, id: &str, stream: Stream, offset: u64) -> Result<Page> {
-        let stream = match stream {
-            Stream::Stdout => "stdout",
-            Stream::Stderr => "stderr",
-        };
-        self.get(&format!(
-            "/exec/{id}/output?stream={stream}&offset={offset}"
-        ))
-        .await
-    }
-
     pub(crate) async fn reset(&self, session: &str) -> Result<Became> {
         self.of_session("/reset", session).await
     }
@@ -143,10 +130,6 @@ impl Client {
     pub(crate) async fn delete_session(&self, name: &str) -> Result<Deleted> {
         self.call(Method::DELETE, &format!("/sessions/{name}"), None::<&()>)
             .await
-    }
-
-    pub(crate) async fn variables(&self, session: &str) -> Result<Variables> {
-        self.get(&format!("/variables?session={session}")).await
     }
 
     pub(crate) async fn complete(&self, at: &At) -> Result<Completions> {

@@ -19,7 +19,10 @@ pub(crate) enum Stop {
 impl Stop {
     /// What a run is told that was interrupted, and whose kernel goes on.
     pub(super) fn kept(self) -> Raised {
-        self.told("and was interrupted; its state is kept")
+        match self {
+            Self::Shutdown => self.told("and was interrupted; its state ends with it"),
+            _ => self.told("and was interrupted; its state is kept"),
+        }
     }
 
     /// What a run is told whose kernel had to be ended.

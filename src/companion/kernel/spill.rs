@@ -73,7 +73,11 @@ impl Spill {
     }
 }
 
-async fn create(folder: &Path, run: &Run, stream: Stream) -> io::Result<(BufWriter<File>, PathBuf)> {
+async fn create(
+    folder: &Path,
+    run: &Run,
+    stream: Stream,
+) -> io::Result<(BufWriter<File>, PathBuf)> {
     fs::create_dir_all(folder).await?;
     let name = match stream {
         Stream::Stdout => "stdout",

@@ -169,6 +169,7 @@ impl Owner {
             }
         };
         self.current = Some(job);
+        self.raised = None;
         self.sent = Instant::now();
         self.strayed = 0;
         self.step(Event::Work);
@@ -202,7 +203,8 @@ impl Owner {
                     (Ending::Completed, _) => RunStatus::Completed,
                     // Code that was interrupted may well end in another exception.
                     (_, Some(stop)) => {
-                        let traceback = run.raised().map(|e| e.traceback).unwrap_or_default();
+                        let traceback = self.raised.take().or_else(|| run.raised());
+                        let traceback = traceback.map(|e| e.traceback).unwrap_or_default();
                         let error = stop.kept();
                         run.add(Happened::Error {
                             error: Raised { traceback, ..error },

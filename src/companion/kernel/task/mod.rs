@@ -12,7 +12,7 @@ use crate::companion::kernel::template::Template;
 use crate::companion::kernel::wire::{Ask, Counts, Frame, Hello, Question};
 use crate::companion::kernel::{Answer, Message, Refusal, Settings, View};
 use crate::protocol::BODY_VERSION;
-use crate::protocol::kernel::{Happened, KernelReport, KernelState, RunStatus, Stream};
+use crate::protocol::kernel::{Happened, KernelReport, KernelState, Raised, RunStatus, Stream};
 use jobs::{Job, Outcome, refuse};
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -48,6 +48,8 @@ pub(super) struct Owner {
     current: Option<Job>,
     /// How the current job ended, while the kernel is probed.
     outcome: Option<Outcome>,
+    /// What it raised when it was interrupted.
+    raised: Option<Raised>,
     /// What memory does not hold of the current run's output.
     spill: Spill,
     /// When something was last asked or answered.
@@ -111,6 +113,7 @@ impl Owner {
             alarm: None,
             current: None,
             outcome: None,
+            raised: None,
             spill: Spill::default(),
             used,
             restarts: Vec::new(),
@@ -235,6 +238,10 @@ impl Owner {
             (Frame::Display(shown), Some(Job::Run(run))) => run.add(Happened::Display(shown)),
             (Frame::Result(shown), Some(Job::Run(run))) => run.add(Happened::Result(shown)),
             (Frame::Clear { wait }, Some(Job::Run(run))) => run.add(Happened::Clear { wait }),
+            // What interrupted code raises is told with the reason, once.
+            (Frame::Error { error }, Some(Job::Run(_))) if self.stop.is_some() => {
+                self.raised = Some(error);
+            }
             (Frame::Error { error }, Some(Job::Run(run))) => run.add(Happened::Error { error }),
             (Frame::Done { status, counts }, Some(Job::Run(_))) if self.outcome.is_none() => {
                 self.counts = counts;
@@ -317,7 +324,7 @@ impl Owner {
             .map(|p| p.last_words())
             .unwrap_or_default();
         self.deadline = None;
-        self.outcome = None;
+        (self.outcome, self.raised) = (None, None);
         let stop = self.stop.take();
         let how = match std::mem::take(&mut self.broken) {
             Some(why) => format!("it was ended because {why}"),
