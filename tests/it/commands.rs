@@ -30,9 +30,18 @@ impl From<Output> for Ran {
 /// Runs the command on a terminal of its own, where a person types `answer`; what it shows is all
 /// on stdout.
 pub(crate) fn on_terminal(command: &Command, answer: &str) -> Ran {
+    let mut child = terminal(command).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(format!("{answer}\n").as_bytes()).unwrap();
+    Ran::from(child.wait_with_output().unwrap())
+}
+
+/// The command on a terminal of its own, which is typed at and read through pipes.
+pub(crate) fn terminal(command: &Command) -> Command {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let quoted = |word: &OsStr| format!("'{}'", word.to_str().unwrap().replace('\'', r"'\''"));
-    let line = words.map(quoted).collect::<Vec<_>>().join(" ");
+    let words = words.map(quoted).collect::<Vec<_>>().join(" ");
+    let line = format!("stty rows 40 columns 120; exec {words}");
     let mut terminal = Command::new("/usr/bin/script");
     terminal.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
     terminal.envs(command.get_envs().filter_map(|(k, v)| Some((k, v?))));
@@ -41,10 +50,7 @@ pub(crate) fn on_terminal(command: &Command, answer: &str) -> Ran {
         terminal.current_dir(folder);
     }
     terminal.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = terminal.spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(format!("{answer}\n").as_bytes()).unwrap();
-    Ran::from(child.wait_with_output().unwrap())
+    terminal
 }
 
 /// A running command whose stderr is followed line by line.

@@ -148,6 +148,8 @@ fn each_library_is_named_in_its_one_place() {
         ("indicatif", &["ui/"]),
         ("dialoguer", &["ui/"]),
         ("console", &["ui/"]),
+        ("png", &["ui/picture/sixel.rs"]),
+        ("icy_sixel", &["ui/picture/sixel.rs"]),
         ("tar", &["image/"]),
         ("directories", &["host/folders.rs"]),
         (
@@ -157,6 +159,7 @@ fn each_library_is_named_in_its_one_place() {
                 "engine/embedded.rs",
                 "host/provision.rs",
                 "image/body.rs",
+                "ui/picture/answers.rs",
             ],
         ),
     ];

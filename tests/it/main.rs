@@ -17,6 +17,7 @@ mod interrupts;
 mod jupyter;
 mod laws;
 mod load;
+mod pictures;
 mod provision;
 mod python;
 mod runs;
@@ -24,6 +25,7 @@ mod second_engine;
 mod sessions;
 mod soak;
 mod streams;
+mod terminal;
 
 use libtest_mimic::{Arguments, Trial};
 use std::process::ExitCode;
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         cli::trials(),
         completions::trials(),
         api::trials(),
+        pictures::trials(),
         runs::trials(),
         jupyter::trials(),
     ]

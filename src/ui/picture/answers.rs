@@ -1,0 +1,153 @@
+//! Asking the terminal what it is, without ever waiting long for it.
+//!
+//! Two questions go out together: the size of the text area in pixels, which many leave unanswered,
+//! and the primary device attributes, which all answer. Answers come in the order of the
+//! questions, so the second one is the end. The terminal's mode is restored in any case. What is
+//! typed in this moment, once per process, is lost.
+
+use super::Answers;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::termios::{self, LocalFlags, SetArg, Termios};
+use nix::unistd::{getpgrp, tcgetpgrp};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// `CSI 14 t`, then `CSI c`.
+const QUESTIONS: &[u8] = b"\x1b[14t\x1b[c";
+
+/// A terminal at the other end of a slow line answers in this time; a pipe never does.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// More is no answer.
+const LONGEST: usize = 1024;
+
+/// The attribute of terminals that draw sixels.
+const SIXEL: &str = "4";
+
+/// Nothing where there is no terminal, or it is another job's.
+pub(super) fn ask() -> Option<Answers> {
+    let terminal = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/tty")
+        .ok()?;
+    // Whoever is in the background would be stopped for touching the terminal.
+    if tcgetpgrp(&terminal).ok()? != getpgrp() {
+        return None;
+    }
+    let mut raw = Raw::new(terminal)?;
+    raw.terminal.write_all(QUESTIONS).ok()?;
+    Some(read(&raw.listen()))
+}
+
+/// The terminal while it hands over what comes letter by letter and unseen.
+#[derive(Debug)]
+struct Raw {
+    terminal: File,
+    before: Termios,
+}
+
+impl Raw {
+    fn new(terminal: File) -> Option<Self> {
+        let before = termios::tcgetattr(&terminal).ok()?;
+        let mut mode = before.clone();
+        // Ctrl-C stays what it is: `ISIG` is left on.
+        mode.local_flags
+            .remove(LocalFlags::ICANON | LocalFlags::ECHO);
+        termios::tcsetattr(&terminal, SetArg::TCSANOW, &mode).ok()?;
+        Some(Self { terminal, before })
+    }
+
+    /// What comes until the answers are complete or it has taken too long.
+    fn listen(&mut self) -> String {
+        let mut heard = Vec::new();
+        let end = Instant::now() + PATIENCE;
+        while !is_complete(&heard) && heard.len() < LONGEST {
+            let left = end.saturating_duration_since(Instant::now());
+            let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
+            let mut asked = [PollFd::new(self.terminal.as_fd(), PollFlags::POLLIN)];
+            if !matches!(poll(&mut asked, timeout), Ok(1..)) {
+                break;
+            }
+            let mut bytes = [0; 256];
+            match self.terminal.read(&mut bytes) {
+                Ok(length @ 1..) => heard.extend_from_slice(&bytes[..length]),
+                _ => break,
+            }
+        }
+        String::from_utf8_lossy(&heard).into_owned()
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        // A terminal that is gone has no mode.
+        let _ = termios::tcsetattr(&self.terminal, SetArg::TCSANOW, &self.before);
+    }
+}
+
+fn is_complete(heard: &[u8]) -> bool {
+    let heard = String::from_utf8_lossy(heard);
+    parameters(&heard, "\x1b[?", 'c').is_some()
+}
+
+fn read(heard: &str) -> Answers {
+    let attributes = parameters(heard, "\x1b[?", 'c').unwrap_or_default();
+    let size = parameters(heard, "\x1b[4;", 't').unwrap_or_default();
+    Answers {
+        // The first one is the class of the terminal.
+        sixel: attributes.iter().skip(1).any(|a| *a == SIXEL),
+        width: size
+            .get(1)
+            .and_then(|width| width.parse().ok())
+            .filter(|width| *width > 0),
+    }
+}
+
+/// What stands between `begin` and `end`, when nothing but numbers does.
+fn parameters<'a>(heard: &'a str, begin: &str, end: char) -> Option<Vec<&'a str>> {
+    heard.split(begin).skip(1).find_map(|rest| {
+        let (inner, _) = rest.split_once(end)?;
+        let is_numbers = inner.chars().all(|c| c.is_ascii_digit() || c == ';');
+        is_numbers.then(|| inner.split(';').collect())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Answers, is_complete, read};
+
+    #[test]
+    fn the_attributes_tell_of_sixels_and_the_size_of_pixels() {
+        let both = read("\x1b[4;600;800t\x1b[?62;4;22c");
+        let sixel = true;
+        let width = Some(800);
+        assert_eq!(both, Answers { sixel, width });
+        let silent = read("\x1b[?62;4c");
+        assert_eq!(silent, Answers { sixel, width: None });
+        assert_eq!(read("\x1b[4;0;0t\x1b[?62;4c"), silent);
+    }
+
+    #[test]
+    fn a_class_is_no_attribute_and_a_longer_number_is_another() {
+        for answer in [
+            "\x1b[?4c",
+            "\x1b[?4;2c",
+            "\x1b[?1;2c",
+            "\x1b[?62;14;44c",
+            "",
+        ] {
+            assert!(!read(answer).sixel, "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_typed_meanwhile_is_no_answer() {
+        assert!(read("abc\x1b[A\x1b[?62;4cxyz").sixel);
+        assert!(!is_complete(b"cc\x1b[?62;4"));
+        assert!(!is_complete(b"\x1b[4;600;800t"));
+        assert!(is_complete(b"ls\n\x1b[?62;4c"));
+    }
+}

@@ -1,0 +1,81 @@
+//! Protocols that take a picture's file as it is: kitty's and iTerm2's.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+
+/// Bytes of base64 in one command of kitty's protocol, which allows no more.
+const CHUNK: usize = 4096;
+
+pub(super) fn kitty(png: &[u8]) -> String {
+    let packed = BASE64_STANDARD.encode(png);
+    let mut commands = String::with_capacity(packed.len() + packed.len() / 64 + 64);
+    let mut rest = packed.as_str();
+    let mut is_first = true;
+    while is_first || !rest.is_empty() {
+        let (chunk, later) = rest.split_at(rest.len().min(CHUNK));
+        // `a=T`: take it and show it; `f=100`: a PNG; `q=2`: answer nothing, which would be read
+        // as typed.
+        let control = if is_first { "a=T,f=100,q=2," } else { "q=2," };
+        let more = u8::from(!later.is_empty());
+        commands.push_str(&format!("\x1b_G{control}m={more};{chunk}\x1b\\"));
+        (rest, is_first) = (later, false);
+    }
+    commands.push('\n');
+    commands
+}
+
+pub(super) fn iterm2(bytes: &[u8]) -> String {
+    let packed = BASE64_STANDARD.encode(bytes);
+    let size = bytes.len();
+    format!("\x1b]1337;File=inline=1;size={size};preserveAspectRatio=1:{packed}\x07\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CHUNK, iterm2, kitty};
+    use base64::Engine;
+    use base64::prelude::BASE64_STANDARD;
+
+    /// The controls and the payload of each command.
+    fn commands(text: &str) -> Vec<(String, String)> {
+        let body = text.strip_suffix('\n').unwrap();
+        let parts = body.split_terminator("\x1b\\");
+        parts
+            .map(|part| {
+                let inner = part.strip_prefix("\x1b_G").unwrap();
+                let (control, payload) = inner.split_once(';').unwrap();
+                (control.to_owned(), payload.to_owned())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn kittys_chunks_add_up_to_the_file_and_only_the_last_ends_it() {
+        // Around one and two chunks of base64, which holds three bytes in four letters.
+        for length in [0, 1, 3071, 3072, 3073, 6144, 6145, 20_000] {
+            let file: Vec<u8> = (0..length).map(|n| (n % 251) as u8).collect();
+            let commands = commands(&kitty(&file));
+            let payload: String = commands.iter().map(|(_, p)| p.as_str()).collect();
+            assert_eq!(BASE64_STANDARD.decode(payload).unwrap(), file, "{length}");
+            let last = commands.len() - 1;
+            for (number, (control, payload)) in commands.iter().enumerate() {
+                assert_eq!(control.starts_with("a=T,f=100,"), number == 0);
+                assert_eq!(control.ends_with("m=0"), number == last, "{length}");
+                assert!(payload.len() <= CHUNK);
+                assert!(number == last || payload.len() == CHUNK);
+            }
+        }
+    }
+
+    #[test]
+    fn iterm2s_command_holds_the_file_and_its_size() {
+        let command = iterm2(b"a picture");
+        let (head, rest) = command.split_once(':').unwrap();
+        assert!(
+            head.starts_with("\x1b]1337;File=inline=1;size=9;"),
+            "{head}"
+        );
+        let payload = rest.strip_suffix("\x07\n").unwrap();
+        assert_eq!(BASE64_STANDARD.decode(payload).unwrap(), b"a picture");
+    }
+}

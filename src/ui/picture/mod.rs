@@ -1,0 +1,165 @@
+//! Pictures on terminals that can show them.
+//!
+//! A terminal's variables tell what it understands; one that they do not name is asked. Multiplexers
+//! are taken to show nothing: what they pass through, and to which of their terminals, can't be told.
+
+#[cfg(unix)]
+mod answers;
+mod inline;
+mod sixel;
+
+use std::env;
+use std::io::{self, IsTerminal};
+
+/// Pixels of a column where the terminal does not tell: those of a small font.
+const COLUMN: usize = 8;
+
+/// What a terminal understands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    Kitty,
+    Iterm2,
+    Sixel,
+}
+
+/// What the variables tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    Shows(Protocol),
+    /// Nothing: the terminal has to be asked.
+    Unknown,
+    ShowsNone,
+}
+
+/// Shows a picture in the terminal on stdout; `false` where that can't be done.
+pub(crate) fn show(bytes: &[u8], ending: &str) -> bool {
+    if !io::stdout().is_terminal() {
+        return false;
+    }
+    let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+    let protocol = match told(variable) {
+        Told::Shows(protocol) => protocol,
+        Told::Unknown if ending == "png" && answers().sixel => Protocol::Sixel,
+        Told::Unknown | Told::ShowsNone => return false,
+    };
+    let commands = match protocol {
+        Protocol::Kitty if ending == "png" => inline::kitty(bytes),
+        Protocol::Iterm2 if ["png", "jpg", "gif"].contains(&ending) => inline::iterm2(bytes),
+        Protocol::Sixel if ending == "png" => match sixel::encode(bytes, width()) {
+            Some(commands) => commands,
+            None => return false,
+        },
+        _ => return false,
+    };
+    super::write_all(io::stdout(), commands.as_bytes());
+    true
+}
+
+fn told(variable: impl Fn(&str) -> Option<String>) -> Told {
+    let term = variable("TERM").unwrap_or_default();
+    let program = variable("TERM_PROGRAM").unwrap_or_default();
+    let is_set = |name| variable(name).is_some();
+    let is_multiplexed = ["TMUX", "STY", "ZELLIJ"].into_iter().any(is_set)
+        || ["screen", "tmux"].iter().any(|name| term.starts_with(name));
+    if is_multiplexed || ["", "dumb", "linux"].contains(&term.as_str()) {
+        return Told::ShowsNone;
+    }
+    if is_set("KITTY_WINDOW_ID") || term.contains("kitty") || program == "ghostty" {
+        return Told::Shows(Protocol::Kitty);
+    }
+    // `LC_` variables pass through ssh, the others do not.
+    if ["iTerm.app", "WezTerm", "mintty"].contains(&program.as_str())
+        || variable("LC_TERMINAL").is_some_and(|name| name == "iTerm2")
+        || ["WEZTERM_PANE", "WEZTERM_EXECUTABLE"]
+            .into_iter()
+            .any(is_set)
+    {
+        return Told::Shows(Protocol::Iterm2);
+    }
+    if ["foot", "mlterm"].iter().any(|name| term.starts_with(name)) {
+        return Told::Shows(Protocol::Sixel);
+    }
+    Told::Unknown
+}
+
+/// What the terminal answers when it is asked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Answers {
+    sixel: bool,
+    /// Of its text area, in pixels.
+    width: Option<usize>,
+}
+
+#[cfg(unix)]
+fn answers() -> Answers {
+    static ANSWERS: std::sync::OnceLock<Answers> = std::sync::OnceLock::new();
+    *ANSWERS.get_or_init(|| answers::ask().unwrap_or_default())
+}
+
+#[cfg(not(unix))]
+fn answers() -> Answers {
+    Answers::default()
+}
+
+/// How wide a picture may be, in pixels.
+fn width() -> usize {
+    answers().width.unwrap_or_else(|| {
+        let (_, columns) = console::Term::stdout().size();
+        usize::from(columns) * COLUMN
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Protocol, Told, told};
+
+    fn of(variables: &[(&str, &str)]) -> Told {
+        told(|name| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn terminals_are_known_by_their_variables() {
+        let xterm = ("TERM", "xterm-256color");
+        let iterm = ("TERM_PROGRAM", "iTerm.app");
+        assert_eq!(of(&[xterm, iterm]), Told::Shows(Protocol::Iterm2));
+        let over_ssh = [xterm, ("LC_TERMINAL", "iTerm2")];
+        assert_eq!(of(&over_ssh), Told::Shows(Protocol::Iterm2));
+        let wezterm = [xterm, ("WEZTERM_PANE", "0")];
+        assert_eq!(of(&wezterm), Told::Shows(Protocol::Iterm2));
+        for kitty in [
+            ("KITTY_WINDOW_ID", "1"),
+            ("TERM", "xterm-kitty"),
+            ("TERM_PROGRAM", "ghostty"),
+        ] {
+            assert_eq!(
+                of(&[kitty, xterm]),
+                Told::Shows(Protocol::Kitty),
+                "{kitty:?}"
+            );
+        }
+        for sixel in ["foot", "foot-extra", "mlterm-256color"] {
+            assert_eq!(of(&[("TERM", sixel)]), Told::Shows(Protocol::Sixel));
+        }
+        assert_eq!(of(&[xterm]), Told::Unknown);
+    }
+
+    #[test]
+    fn multiplexers_and_plain_terminals_show_none() {
+        let iterm = ("TERM_PROGRAM", "iTerm.app");
+        for hidden in [
+            ("TMUX", "/tmp/tmux-0/default,1,0"),
+            ("STY", "1.pts-0"),
+            ("ZELLIJ", "0"),
+        ] {
+            let variables = [("TERM", "xterm-256color"), iterm, hidden];
+            assert_eq!(of(&variables), Told::ShowsNone, "{hidden:?}");
+        }
+        for term in ["screen-256color", "tmux-256color", "dumb", "linux"] {
+            assert_eq!(of(&[("TERM", term), iterm]), Told::ShowsNone, "{term}");
+        }
+        assert_eq!(of(&[]), Told::ShowsNone);
+    }
+}

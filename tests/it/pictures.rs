@@ -1,0 +1,89 @@
+//! Figures: shown on terminals that can show them, else saved and told where.
+
+use crate::harness::{Home, shared};
+use crate::terminal::Terminal;
+use crate::trials;
+use std::fs;
+use std::process::Command;
+
+trials![
+    iterm2_gets_the_file,
+    a_terminal_that_draws_sixels_says_so_when_asked,
+    a_terminal_that_shows_none_or_is_silent_is_told_where_the_figure_is,
+    without_a_terminal_figures_are_saved_and_told,
+    out_saves_them_where_the_person_wants,
+];
+
+/// 640 pixels wide.
+const PLOT: &str = "import matplotlib.pyplot as plt; plt.plot([1, 4, 9]); plt.show()";
+
+/// What osctl asks a terminal that it does not know.
+const QUESTIONS: &str = "\x1b[14t\x1b[c";
+
+const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
+
+fn plot(home: &Home) -> Command {
+    home.command(["exec", PLOT])
+}
+
+fn iterm2_gets_the_file() {
+    let mut command = plot(shared());
+    command.env("TERM_PROGRAM", "iTerm.app");
+    let (code, shown) = Terminal::start(command).end();
+    assert_eq!(code, 0, "{shown}");
+    assert!(shown.contains("\x1b]1337;File=inline=1;size="), "{shown}");
+    assert!(!shown.contains("figure:"), "{shown}");
+    assert!(!shown.contains(QUESTIONS), "{shown}");
+}
+
+fn a_terminal_that_draws_sixels_says_so_when_asked() {
+    let mut terminal = Terminal::start(plot(shared()));
+    terminal.wait_for(QUESTIONS);
+    terminal.types("\x1b[4;600;320t\x1b[?62;4;22c");
+    terminal.wait_for("\x1bP");
+    // Half of its width fits.
+    terminal.wait_for("\"1;1;320;");
+    let (code, shown) = terminal.end();
+    assert_eq!(code, 0, "{shown}");
+    assert!(shown.contains("\x1b\\"), "the picture has no end");
+    assert!(!shown.contains("figure:"), "{shown}");
+}
+
+fn a_terminal_that_shows_none_or_is_silent_is_told_where_the_figure_is() {
+    let home = shared();
+    let mut asked = Terminal::start(plot(home));
+    asked.wait_for(QUESTIONS);
+    asked.types("\x1b[?1;2c");
+    asked.wait_for("figure: ");
+    assert_eq!(asked.end().0, 0);
+
+    let mut silent = Terminal::start(plot(home));
+    silent.wait_for("figure: ");
+    assert_eq!(silent.end().0, 0);
+
+    let mut multiplexed = plot(home);
+    multiplexed.env("TMUX", "/tmp/tmux-0/default,1,0");
+    let (code, shown) = Terminal::start(multiplexed).end();
+    assert!(code == 0 && shown.contains("figure: "), "{shown}");
+    assert!(!shown.contains('\x1b'), "{shown:?}");
+}
+
+fn without_a_terminal_figures_are_saved_and_told() {
+    let ran = shared().ok(["exec", PLOT]);
+    let path = ran.stderr.trim().strip_prefix("figure: ").unwrap();
+    assert!(fs::read(path).unwrap().starts_with(PNG));
+}
+
+fn out_saves_them_where_the_person_wants() {
+    let home = shared();
+    let folder = home.folder.join("figures");
+    let out = folder.to_str().unwrap();
+    home.ok(["exec", "--out", out, PLOT]);
+    home.ok(["exec", "--out", out, PLOT]);
+    for name in ["figure-1.png", "figure-2.png"] {
+        assert!(
+            fs::read(folder.join(name)).unwrap().starts_with(PNG),
+            "{name}"
+        );
+    }
+}
