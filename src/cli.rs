@@ -3,7 +3,7 @@
 use crate::command::candidates::instance_names;
 use crate::command::{
     attach, build, completions, config, doctor, down, exec, health, init, interrupt, jupyter, logs,
-    ls, reaper, reset, restart, runs, sessions, status, up,
+    ls, reaper, repl, reset, restart, runs, sessions, status, up,
 };
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
@@ -80,6 +80,8 @@ pub(crate) enum Verb {
     Build(build::BuildArgs),
     /// Execute Python in the kernel, which keeps its state
     Exec(exec::ExecArgs),
+    /// Python in the kernel, line by line
+    Repl(repl::ReplArgs),
     /// Follow a run that was begun elsewhere
     Attach(attach::AttachArgs),
     /// List what was executed lately, and what is
@@ -115,7 +117,10 @@ pub(crate) enum Verb {
 impl Verb {
     /// Whether Ctrl-C means something of its own to it.
     pub(crate) fn owns_interrupts(&self) -> bool {
-        matches!(self, Self::Exec(_) | Self::Attach(_) | Self::Companion)
+        matches!(
+            self,
+            Self::Exec(_) | Self::Repl(_) | Self::Attach(_) | Self::Companion
+        )
     }
 
     /// Whether threads of ours may run beside it.

@@ -13,7 +13,8 @@ use std::time::Duration;
 /// Nothing waits in silence for longer.
 const SILENCE: Duration = Duration::from_millis(500);
 
-/// Follows a run to its end. Ctrl-C interrupts the code, a second one leaves it alone.
+/// Follows a run to its end, which is the verb's. Ctrl-C interrupts the code, a second one leaves it
+/// alone.
 pub(super) async fn run(
     client: &Client,
     id: &str,
@@ -21,6 +22,22 @@ pub(super) async fn run(
     view: &mut View<'_>,
     cx: &Context,
 ) -> Result<Outcome> {
+    let status = to_end(client, id, begin, view, cx).await?.map(|r| r.status);
+    Ok(match status {
+        Some(RunStatus::Completed) => Outcome::Done,
+        Some(RunStatus::Failed) => Outcome::Code(NO),
+        Some(RunStatus::Interrupted | RunStatus::Running) | None => Outcome::Code(INTERRUPTED),
+    })
+}
+
+/// The reply, or nothing when the run was left alone before its end.
+pub(super) async fn to_end(
+    client: &Client,
+    id: &str,
+    begin: impl Future<Output = Result<Events>>,
+    view: &mut View<'_>,
+    cx: &Context,
+) -> Result<Option<Reply>> {
     let mut silent = std::pin::pin!(tokio::time::sleep(SILENCE));
     let mut begin = std::pin::pin!(begin);
     let mut events = None;
@@ -60,7 +77,7 @@ pub(super) async fn run(
                     cx.ui.say(format!(
                         "no longer following run `{id}`, which is being interrupted; `{attach}` follows it again"
                     ));
-                    return Ok(Outcome::Code(INTERRUPTED));
+                    return Ok(None);
                 }
                 (stopping, is_silent) = (true, false);
                 cx.ui.say("interrupting the code; Ctrl-C again stops following it");
@@ -72,11 +89,7 @@ pub(super) async fn run(
     };
     drop(work);
     view.end(&reply)?;
-    Ok(match reply.status {
-        RunStatus::Completed => Outcome::Done,
-        RunStatus::Interrupted | RunStatus::Running => Outcome::Code(INTERRUPTED),
-        RunStatus::Failed => Outcome::Code(NO),
-    })
+    Ok(Some(reply))
 }
 
 enum Step {
@@ -90,12 +103,12 @@ async fn next(events: &mut Events) -> Result<Event> {
 }
 
 #[cfg(unix)]
-fn ctrl_c() -> std::io::Result<tokio::signal::unix::Signal> {
+pub(super) fn ctrl_c() -> std::io::Result<tokio::signal::unix::Signal> {
     tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())
 }
 
 #[cfg(windows)]
-fn ctrl_c() -> std::io::Result<tokio::signal::windows::CtrlC> {
+pub(super) fn ctrl_c() -> std::io::Result<tokio::signal::windows::CtrlC> {
     tokio::signal::windows::ctrl_c()
 }
 
@@ -166,7 +179,8 @@ impl<'a> View<'a> {
         }
     }
 
-    fn end_line(&mut self) {
+    /// What follows begins a line of its own.
+    pub(super) fn end_line(&mut self) {
         if std::mem::take(&mut self.within_line) {
             self.cx.ui.data("\n");
         }

@@ -18,6 +18,7 @@ pub(crate) mod jupyter;
 pub(crate) mod logs;
 pub(crate) mod ls;
 pub(crate) mod reaper;
+pub(crate) mod repl;
 pub(crate) mod reset;
 pub(crate) mod restart;
 pub(crate) mod runs;
@@ -70,6 +71,7 @@ pub(crate) async fn run(cli: Cli, ui: Ui) -> Result<Outcome> {
         Verb::Ls(args) => ls::run(args, &cx).await,
         Verb::Build(args) => build::run(args, &cx).await,
         Verb::Exec(args) => exec::run(args, &cx).await,
+        Verb::Repl(args) => repl::run(args, &cx).await,
         Verb::Attach(args) => attach::run(args, &cx).await,
         Verb::Runs(args) => runs::run(args, &cx).await,
         Verb::Sessions(args) => sessions::run(args, &cx).await,

@@ -137,6 +137,11 @@ impl Instance {
         self.folder.join("figures")
     }
 
+    /// What was typed at the console.
+    pub(crate) fn typed(&self) -> PathBuf {
+        self.folder.join("history")
+    }
+
     pub(crate) fn token_file(&self) -> PathBuf {
         self.folder.join("token")
     }

@@ -41,6 +41,21 @@ impl Ui {
         io::stdin().is_terminal() && self.interactive
     }
 
+    /// Whether somebody types, and sees what is typed.
+    pub(crate) fn is_typed_at(self) -> bool {
+        io::stdin().is_terminal() && io::stdout().is_terminal()
+    }
+
+    /// Whether words on stdout have colours.
+    pub(crate) fn has_colors(self) -> bool {
+        console::colors_enabled()
+    }
+
+    /// What stands before a line that somebody types.
+    pub(crate) fn prompt(self, text: &str) -> String {
+        style(text).green().to_string()
+    }
+
     /// Data, as it is, to stdout.
     pub(crate) fn data(self, text: &str) {
         write_all(io::stdout(), text.as_bytes());

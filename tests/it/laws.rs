@@ -148,6 +148,7 @@ fn each_library_is_named_in_its_one_place() {
         ("indicatif", &["ui/"]),
         ("dialoguer", &["ui/"]),
         ("console", &["ui/"]),
+        ("rustyline", &["command/repl/prompt.rs"]),
         ("png", &["ui/picture/sixel.rs"]),
         ("icy_sixel", &["ui/picture/sixel.rs"]),
         ("tar", &["image/"]),

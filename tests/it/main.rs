@@ -20,6 +20,7 @@ mod load;
 mod pictures;
 mod provision;
 mod python;
+mod repl;
 mod runs;
 mod second_engine;
 mod sessions;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         cli::trials(),
         completions::trials(),
         api::trials(),
+        repl::trials(),
         pictures::trials(),
         runs::trials(),
         jupyter::trials(),

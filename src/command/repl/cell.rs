@@ -1,0 +1,94 @@
+//! The lines of a cell while they are typed.
+
+/// A block's indentation, as the kernel's own.
+pub(super) const STEP: &str = "    ";
+
+#[derive(Debug, Default)]
+pub(super) struct Cell {
+    pub(super) code: String,
+    /// What the next line begins with.
+    pub(super) indent: String,
+    lines: usize,
+}
+
+impl Cell {
+    pub(super) fn add(&mut self, line: &str) {
+        if self.lines > 0 {
+            self.code.push('\n');
+        }
+        // Indentation alone was typed by nobody: it is an empty line, which ends a block.
+        if !line.trim().is_empty() {
+            self.code.push_str(line);
+        }
+        self.lines += 1;
+    }
+
+    /// Whether it has no line yet.
+    pub(super) fn is_begin(&self) -> bool {
+        self.lines == 0
+    }
+
+    pub(super) fn is_blank(&self) -> bool {
+        self.code.trim().is_empty()
+    }
+
+    /// What is typed before the line that is asked for.
+    pub(super) fn before(&self) -> String {
+        if self.is_begin() {
+            String::new()
+        } else {
+            format!("{}\n", self.code)
+        }
+    }
+
+    /// A guess for when the kernel can't be asked: one line that opens nothing is whole, and so is
+    /// a block that an empty line ends. Else sets the indentation.
+    pub(super) fn looks_whole(&mut self) -> bool {
+        let last = self.code.rsplit('\n').next().unwrap_or_default();
+        let ends_with = |ends: &[char]| last.trim_end().ends_with(ends);
+        let opens = ends_with(&[':', '(', '[', '{', ',', '\\']);
+        let is_whole = last.is_empty() || (!opens && !self.code.contains('\n'));
+        let before = &last[..last.len() - last.trim_start().len()];
+        self.indent = match ends_with(&[':']) {
+            true => format!("{before}{STEP}"),
+            false => before.to_owned(),
+        };
+        is_whole
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Cell;
+
+    fn cell(lines: &[&str]) -> Cell {
+        let mut cell = Cell::default();
+        for line in lines {
+            cell.add(line);
+        }
+        cell
+    }
+
+    #[test]
+    fn indentation_alone_is_an_empty_line() {
+        let block = cell(&["def f():", "    return 1", "    "]);
+        assert_eq!(block.code, "def f():\n    return 1\n");
+        assert_eq!(block.before(), "def f():\n    return 1\n\n");
+        assert!(cell(&["   "]).is_blank());
+        assert_eq!(cell(&[]).before(), "");
+    }
+
+    #[test]
+    fn without_the_kernel_a_cell_is_judged_by_its_looks() {
+        assert!(cell(&["x = 1"]).looks_whole());
+        let mut block = cell(&["for x in y:"]);
+        assert!(!block.looks_whole());
+        assert_eq!(block.indent, "    ");
+        block.add("    print(x)");
+        assert!(!block.looks_whole());
+        assert_eq!(block.indent, "    ");
+        block.add("    ");
+        assert!(block.looks_whole());
+        assert!(!cell(&["f(1,"]).looks_whole());
+    }
+}
