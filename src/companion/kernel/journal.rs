@@ -52,8 +52,8 @@ pub(super) enum Handed {
 }
 
 impl Journal {
-    /// Takes what was written; what is returned is to be spilled.
-    pub(super) fn write<'a>(&mut self, stream: Stream, bytes: &'a [u8]) -> &'a [u8] {
+    /// Takes what was written; the last so many bytes are to be spilled.
+    pub(super) fn write(&mut self, stream: Stream, bytes: &[u8]) -> usize {
         let rest = self.outputs[stream as usize].push(bytes);
         self.cover(stream, self.output(stream).complete());
         rest

@@ -42,8 +42,9 @@ pub(super) enum Piece {
 }
 
 impl Output {
-    /// Takes what was written. What is returned is more than the head holds, and is to be spilled.
-    pub(super) fn push<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+    /// Takes what was written. The last so many bytes are more than the head holds, and are to be
+    /// spilled.
+    pub(super) fn push(&mut self, bytes: &[u8]) -> usize {
         self.total += bytes.len() as u64;
         let (head, rest) = bytes.split_at(bytes.len().min(HALF - self.head.len()));
         self.head.extend_from_slice(head);
@@ -51,7 +52,7 @@ impl Output {
         let excess = (self.tail.len() + last.len()).saturating_sub(HALF);
         self.tail.drain(..excess);
         self.tail.extend(last);
-        rest
+        rest.len()
     }
 
     /// So many bytes more are in the file.
@@ -256,8 +257,8 @@ mod tests {
             let rest = output.push(chunk);
             // A file that holds no more than so much.
             if output.on_disk() < HALF as u64 {
-                file.write_all(rest).unwrap();
-                output.spilled(&path, rest.len() as u64);
+                file.write_all(&chunk[chunk.len() - rest..]).unwrap();
+                output.spilled(&path, rest as u64);
             }
         }
         let total = output.total();

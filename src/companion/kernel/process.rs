@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 /// Bytes taken from a pipe at once, so that one stream never starves the rest.
-const PIECE: usize = 64 << 10;
+pub(super) const PIECE: usize = 64 << 10;
 /// Pieces drained at most: four times what a pipe holds.
 const DRAINED: usize = 64;
 /// Small pieces in a row, each within [`QUICK`] of the one before, after which pieces are let grow
@@ -346,6 +346,8 @@ async fn read(pipe: Option<&Receiver>) -> io::Result<Vec<u8>> {
 fn read_now(pipe: &Receiver) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(PIECE);
     pipe.try_read_buf(&mut bytes)?;
-    bytes.shrink_to_fit();
+    if bytes.len() < PIECE / 2 {
+        bytes.shrink_to_fit();
+    }
     Ok(bytes)
 }

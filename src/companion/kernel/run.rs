@@ -64,8 +64,8 @@ impl Run {
         record.execution_count = Some(execution_count);
     }
 
-    /// Takes what the code wrote; what is returned is to be spilled.
-    pub(super) fn write<'a>(&self, stream: Stream, bytes: &'a [u8]) -> &'a [u8] {
+    /// Takes what the code wrote; the last so many bytes are to be spilled.
+    pub(super) fn write(&self, stream: Stream, bytes: &[u8]) -> usize {
         let rest = self.record().journal.write(stream, bytes);
         self.beat();
         rest

@@ -1,21 +1,25 @@
 //! Writing what memory does not hold of a run's output to files, one for each stream.
 //!
-//! The owner waits for each write but the last, so a slow disk slows the code down, as a slow
-//! reader of its pipes would. What is gathered or on its way is no more than the tail in memory
-//! holds, so nobody looks for it in the file. A file that is full or can't be written is left as it
-//! is: head and tail remain.
+//! Each file has a thread, which is handed the pieces as they were read. What is on its way there is
+//! no more than the tail in memory holds, so nobody looks for it in the file; beyond that the owner
+//! waits, and so a slow disk slows the code down as a slow reader of its pipes would. A file that is
+//! full or can't be written is left as it is: head and tail remain.
 
+use super::output::HALF;
+use super::process::PIECE;
 use super::run::Run;
 use crate::protocol::kernel::Stream;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use tokio::fs::{self, File};
-use tokio::io::{self, AsyncWriteExt, BufWriter};
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
 
 /// Bytes of one file.
 const LIMIT: u64 = 256 << 20;
 
-/// Bytes that are written at once; as many may be on their way.
-const GATHERED: usize = super::output::HALF / 2;
+/// Pieces on their way, one in the thread's hands included.
+const ON_THE_WAY: usize = HALF / PIECE - 1;
 
 #[derive(Debug, Default)]
 pub(super) struct Spill {
@@ -27,68 +31,71 @@ enum Slot {
     #[default]
     Unused,
     Open {
-        file: BufWriter<File>,
+        pieces: mpsc::Sender<Vec<u8>>,
         path: PathBuf,
-        written: u64,
+        sent: u64,
     },
     Closed,
 }
 
 impl Spill {
-    pub(super) async fn write(&mut self, folder: &Path, run: &Run, stream: Stream, bytes: &[u8]) {
+    pub(super) async fn write(
+        &mut self,
+        folder: &Path,
+        run: &Run,
+        stream: Stream,
+        mut piece: Vec<u8>,
+    ) {
         let slot = &mut self.files[stream as usize];
         if matches!(slot, Slot::Unused) {
-            *slot = match create(folder, run, stream).await {
-                Ok((file, path)) => Slot::Open {
-                    file,
-                    path,
-                    written: 0,
-                },
-                Err(error) => refused(folder, &error),
-            };
+            *slot = open(folder, run, stream);
         }
-        let Slot::Open {
-            file,
-            path,
-            written,
-        } = slot
-        else {
+        let Slot::Open { pieces, path, sent } = slot else {
             return;
         };
-        let room = usize::try_from(LIMIT - *written).unwrap_or(usize::MAX);
-        let bytes = &bytes[..bytes.len().min(room)];
-        match file.write_all(bytes).await {
-            Ok(()) => {
-                *written += bytes.len() as u64;
-                run.spilled(stream, path, bytes.len() as u64);
-                if *written == LIMIT {
-                    *slot = Slot::Closed;
-                }
-            }
-            Err(error) => {
-                run.unspilled(stream, 2 * GATHERED as u64);
-                *slot = refused(path, &error);
-            }
+        piece.truncate(usize::try_from(LIMIT - *sent).unwrap_or(usize::MAX));
+        let bytes = piece.len() as u64;
+        if pieces.send(piece).await.is_err() {
+            // The thread has said why in the log; what it was handed last may be missing.
+            run.unspilled(stream, HALF as u64);
+            *slot = Slot::Closed;
+            return;
+        }
+        *sent += bytes;
+        run.spilled(stream, path, bytes);
+        if *sent == LIMIT {
+            *slot = Slot::Closed;
         }
     }
 }
 
-async fn create(
-    folder: &Path,
-    run: &Run,
-    stream: Stream,
-) -> io::Result<(BufWriter<File>, PathBuf)> {
-    fs::create_dir_all(folder).await?;
+fn open(folder: &Path, run: &Run, stream: Stream) -> Slot {
     let name = match stream {
         Stream::Stdout => "stdout",
         Stream::Stderr => "stderr",
     };
     let path = folder.join(format!("{}.{name}", run.id));
-    let file = BufWriter::with_capacity(GATHERED, File::create(&path).await?);
-    Ok((file, path))
+    let (pieces, coming) = mpsc::channel(ON_THE_WAY);
+    let own = path.clone();
+    spawn_blocking(move || {
+        if let Err(error) = keep(&own, coming) {
+            tracing::warn!("`{}` can't be written: {error}", own.display());
+        }
+    });
+    Slot::Open {
+        pieces,
+        path,
+        sent: 0,
+    }
 }
 
-fn refused(path: &Path, error: &io::Error) -> Slot {
-    tracing::warn!("`{}` can't be written: {error}", path.display());
-    Slot::Closed
+fn keep(path: &Path, mut coming: mpsc::Receiver<Vec<u8>>) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let mut file = File::create(path)?;
+    while let Some(piece) = coming.blocking_recv() {
+        file.write_all(&piece)?;
+    }
+    Ok(())
 }

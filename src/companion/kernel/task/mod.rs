@@ -190,7 +190,7 @@ impl Owner {
 
     async fn read(&mut self, news: News) {
         match news {
-            News::Output(stream, bytes) => self.output(stream, &bytes).await,
+            News::Output(stream, bytes) => self.output(stream, bytes).await,
             News::Frame(frame) => self.frame(frame).await,
             News::Broken(why) => {
                 tracing::warn!("the kernel is ended: {why}");
@@ -202,17 +202,18 @@ impl Owner {
         }
     }
 
-    async fn output(&mut self, stream: Stream, bytes: &[u8]) {
+    async fn output(&mut self, stream: Stream, mut bytes: Vec<u8>) {
         match &self.current {
             Some(Job::Run(run)) => {
                 let run = run.clone();
-                let rest = run.write(stream, bytes);
-                if !rest.is_empty() {
+                let rest = run.write(stream, &bytes);
+                if rest > 0 {
+                    bytes.drain(..bytes.len() - rest);
                     let folder = &self.settings.runs;
-                    self.spill.write(folder, &run, stream, rest).await;
+                    self.spill.write(folder, &run, stream, bytes).await;
                 }
             }
-            _ => self.stray(bytes),
+            _ => self.stray(&bytes),
         }
     }
 
@@ -312,7 +313,7 @@ impl Owner {
     async fn drain(&mut self) {
         let Some(process) = &self.process else { return };
         for (stream, bytes) in process.drain() {
-            self.output(stream, &bytes).await;
+            self.output(stream, bytes).await;
         }
     }
 
