@@ -173,8 +173,8 @@ fn starts(report: &mut Report, peers: &Peers) -> Result<()> {
 /// New sessions: made while others work, eight at once.
 fn sessions(report: &mut Report, peers: &Peers) -> Result<()> {
     let [ours, theirs] = rounds(
-        10,
-        [&mut || peers.time("osctl-session", 5), &mut || {
+        20,
+        [&mut || peers.time("osctl-session", 1), &mut || {
             peers.time("jupyter-start", 1)
         }],
     )?;

@@ -1,6 +1,8 @@
 //! Generations: which life of the namespace this is, and which one callers were last told of.
 //!
-//! Kept on disk, because they rise for ever, also across containers.
+//! Kept on disk, because they rise for ever, also across containers. A reply waits until the file is
+//! replaced, so that no death of the companion forgets what was told; it does not wait until the
+//! disk has it, which takes milliseconds and only a loss of power needs.
 
 use crate::protocol::kernel::{KernelReport, KernelState};
 use serde::{Deserialize, Serialize};
@@ -80,8 +82,16 @@ impl Ledger {
         fs::create_dir_all(folder)?;
         let mut file = tempfile::NamedTempFile::new_in(folder)?;
         file.write_all(&serde_json::to_vec(&self.entry)?)?;
-        file.as_file().sync_all()?;
-        file.persist(&self.path)?;
+        let file = file.persist(&self.path)?;
+        let sync = move || {
+            if let Err(error) = file.sync_all() {
+                tracing::error!("a record of generations may not outlast a loss of power: {error}");
+            }
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(sync)),
+            Err(_) => sync(),
+        }
         Ok(())
     }
 }

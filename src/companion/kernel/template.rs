@@ -35,11 +35,13 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
 
 /// Kernels made in advance.
 const SPARES: usize = 2;
+/// From the last request to the making of the next spare.
+const REST: Duration = Duration::from_millis(30);
 /// From the start to `ready`, on a slow machine.
 const START: Duration = Duration::from_secs(45);
 const FORK: Duration = Duration::from_secs(10);
@@ -116,13 +118,14 @@ impl Nursery {
 
     async fn run(mut self, mut mailbox: mpsc::Receiver<Ask>) {
         loop {
-            let asked = if self.spares.len() < SPARES && self.parent.is_some() {
-                mailbox.try_recv().ok()
-            } else {
-                match mailbox.recv().await {
+            let is_short = self.spares.len() < SPARES && self.parent.is_some();
+            let asked = tokio::select! {
+                asked = mailbox.recv() => match asked {
                     Some(asked) => Some(asked),
                     None => return,
-                }
+                },
+                // Whoever got the last one shall have the processors for a while.
+                () = sleep(REST), if is_short => None,
             };
             match asked {
                 Some(Ask { plain, made: asked }) => {
@@ -138,9 +141,6 @@ impl Nursery {
                     Ok(spare) => self.spares.push_back(spare),
                     Err(error) => tracing::warn!("no kernel can be made in advance: {error:#}"),
                 },
-            }
-            if mailbox.is_closed() && mailbox.is_empty() {
-                return;
             }
         }
     }
