@@ -20,23 +20,22 @@ def activate(folder: str | None) -> None:
 
     Asked again it does so only when something was installed or removed since.
     """
-    global _seen
     if not folder:
         return
     try:
         overlay = Path(folder)
-        seen = _changed(overlay)
-        if seen is not None and seen == _seen:
+        if folder in _seen and _seen[folder] == _modified(overlay):
             return
         packages = _make(overlay)
-        _seen = _changed(overlay)
+        _seen[folder] = _modified(overlay)
         _import_from(packages)
         _point_at(overlay)
     except BaseException as error:  # a .pth file may even call sys.exit()
         print(f"osctl: packages at {folder} are not used: {error}", file=sys.stderr)
 
 
-_seen: tuple[str, int] | None = None
+_seen: dict[str, int | None] = {}
+"""When each folder that was activated had changed last."""
 
 
 def _packages(overlay: Path) -> Path:
@@ -44,9 +43,9 @@ def _packages(overlay: Path) -> Path:
     return overlay / "lib" / version / "site-packages"
 
 
-def _changed(overlay: Path) -> tuple[str, int] | None:
+def _modified(overlay: Path) -> int | None:
     try:
-        return str(overlay), os.stat(_packages(overlay)).st_mtime_ns
+        return os.stat(_packages(overlay)).st_mtime_ns
     except OSError:
         return None
 
