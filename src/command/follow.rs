@@ -13,6 +13,9 @@ use std::time::Duration;
 /// Nothing waits in silence for longer.
 const SILENCE: Duration = Duration::from_millis(500);
 
+/// How often an interrupt is tried.
+const TRIES: u32 = 5;
+
 /// Follows a run to its end, which is the verb's. Ctrl-C interrupts the code, a second one leaves it
 /// alone.
 pub(super) async fn run(
@@ -82,8 +85,16 @@ pub(super) async fn to_end(
                 (stopping, is_silent) = (true, false);
                 cx.ui.say("interrupting the code; Ctrl-C again stops following it");
                 let (client, id) = (client.clone(), id.to_owned());
-                // Its outcome comes with the events that are followed anyway.
-                tokio::spawn(async move { client.interrupt(&id).await });
+                // Its outcome comes with the events that are followed anyway. The run may not have
+                // been heard of yet.
+                tokio::spawn(async move {
+                    for _ in 0..TRIES {
+                        if client.interrupt(&id).await.is_ok() {
+                            break;
+                        }
+                        tokio::time::sleep(SILENCE).await;
+                    }
+                });
             }
         }
     };

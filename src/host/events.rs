@@ -19,6 +19,8 @@ pub(crate) struct Events {
     next: u64,
     response: Response,
     unread: BytesMut,
+    /// So many of them have no line's end.
+    looked: usize,
     is_done: bool,
 }
 
@@ -30,6 +32,7 @@ impl Events {
             next,
             response,
             unread: BytesMut::new(),
+            looked: 0,
             is_done: false,
         }
     }
@@ -43,9 +46,11 @@ impl Events {
             return Ok(None);
         }
         loop {
-            if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
-                let line = self.unread.split_to(end);
+            let fresh = &self.unread[self.looked..];
+            if let Some(end) = fresh.iter().position(|byte| *byte == b'\n') {
+                let line = self.unread.split_to(self.looked + end);
                 self.unread.advance(1);
+                self.looked = 0;
                 let event: Event = serde_json::from_slice(&line)?;
                 match event.happened {
                     // It repeats the number that comes next.
@@ -55,6 +60,7 @@ impl Events {
                 }
                 return Ok(Some(event));
             }
+            self.looked = self.unread.len();
             match self.response.chunk().await {
                 Ok(Some(bytes)) => self.unread.extend_from_slice(&bytes),
                 Ok(None) => self.find_again(None).await?,
@@ -65,6 +71,7 @@ impl Events {
 
     async fn find_again(&mut self, lost: Option<reqwest::Error>) -> Result<()> {
         self.unread.clear();
+        self.looked = 0;
         let mut left = TRIES;
         loop {
             match self.client.events(&self.id, self.next).await {

@@ -1,7 +1,7 @@
 //! A run's events as they come: Server-Sent Events, or one JSON object per line.
 
 use crate::companion::kernel::{Run, Sessions};
-use crate::protocol::kernel::Event;
+use crate::protocol::kernel::{Event, Happened};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
@@ -51,7 +51,12 @@ impl Form {
                 to.write_all(b"\n")
             }
             Self::Sse => {
-                write!(to, "id: {}\ndata: ", event.seq)?;
+                // A heartbeat is nothing that was seen: whoever resumes behind it would miss the
+                // event whose number it repeats.
+                if event.happened != Happened::Heartbeat {
+                    writeln!(to, "id: {}", event.seq)?;
+                }
+                to.write_all(b"data: ")?;
                 // JSON has no line breaks of its own.
                 serde_json::to_writer(&mut *to, event)?;
                 to.write_all(b"\n\n")

@@ -11,6 +11,8 @@ pub(crate) enum Stop {
     Asked,
     Timeout(f64),
     Restart,
+    /// The session was ended.
+    Deleted,
     /// The session takes more than so many bytes.
     Memory(u64),
     Shutdown,
@@ -28,7 +30,9 @@ impl Stop {
     /// What a run is told whose kernel had to be ended.
     pub(super) fn lost(self) -> Raised {
         match self {
-            Self::Restart | Self::Memory(_) => self.told("and ended with it; its state is lost"),
+            Self::Restart | Self::Deleted | Self::Memory(_) => {
+                self.told("and ended with it; its state is lost")
+            }
             Self::Asked | Self::Timeout(_) | Self::Shutdown => self.told(
                 "and did not stop when interrupted, so the kernel was ended; its state is lost",
             ),
@@ -42,6 +46,10 @@ impl Stop {
             Self::Restart => (
                 "Interrupted",
                 "the kernel was restarted while the code ran".into(),
+            ),
+            Self::Deleted => (
+                "Interrupted",
+                "the session was ended while the code ran".into(),
             ),
             Self::Memory(limit) => (
                 "OutOfMemory",

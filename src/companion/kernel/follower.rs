@@ -12,6 +12,9 @@ use tokio::sync::watch;
 const PROMPT: u64 = 2_000;
 const BATCHED: Duration = Duration::from_millis(5);
 
+/// Batches of the journal that are brought at once where nobody reads them one by one.
+const BATCHES: usize = 4;
+
 /// Somebody who reads a run's events as they come, at their own pace.
 #[derive(Debug)]
 pub(crate) struct Follower {
@@ -68,10 +71,10 @@ impl Follower {
         }
     }
 
-    /// What has happened up to now, `done` included.
+    /// What has happened up to now, `done` included; of a long run only the next few MiB.
     pub(crate) async fn rest(&mut self, running: impl Fn() -> KernelReport) -> Vec<Event> {
         let mut events = Vec::new();
-        loop {
+        for _ in 0..BATCHES {
             let status = self.run.status();
             if status == RunStatus::Running && self.next >= self.run.record().journal.next() {
                 return events;
@@ -82,6 +85,7 @@ impl Follower {
             }
             events.extend(more);
         }
+        events
     }
 }
 

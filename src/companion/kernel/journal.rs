@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 /// Bytes of MIME bundles kept of one run.
 const DATA_LIMIT: u64 = 64 << 20;
+/// Bytes that each of them takes beside its text: small ones are mostly that.
+const SHOWN: usize = 1 << 10;
 /// Entries kept; of more, the oldest are given up, which followers see by the numbers. Their text
 /// can still be paged.
 const ENTRIES: usize = 1 << 14;
@@ -109,14 +111,16 @@ impl Journal {
     }
 
     fn keep(&mut self, shown: Shown) -> Shown {
-        let size: usize = shown.data.iter().map(|(k, v)| k.len() + size(v)).sum();
-        let size = size as u64;
+        let fields = shown.data.iter().chain(&shown.metadata);
+        let size: usize = fields.map(|(k, v)| k.len() + size(v)).sum();
+        let size = (size + SHOWN) as u64;
         self.data_total += size;
         if self.data_kept + size > DATA_LIMIT {
             let notice = format!("<{size} bytes that were left out: the run shows too much>");
             let data = Map::from_iter([("text/plain".to_owned(), Value::String(notice))]);
             return Shown {
                 data: Arc::new(data),
+                metadata: Map::new(),
                 ..shown
             };
         }
@@ -269,7 +273,8 @@ mod tests {
         journal.add(shown(10 << 20));
         journal.add(shown(1));
         assert_eq!(journal.data().len(), 2);
-        assert_eq!(journal.truncated()["data"].total, (70 << 20) + 1 + 3 * 10);
+        let each = 10 + super::SHOWN as u64;
+        assert_eq!(journal.truncated()["data"].total, (70 << 20) + 1 + 3 * each);
         assert_eq!(journal.next(), 3);
     }
 

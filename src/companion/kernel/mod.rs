@@ -144,9 +144,10 @@ enum Message {
         question: Question,
         done: Reply,
     },
-    /// That run, or whatever is on.
+    /// That run, or whatever is on; the answer comes when it has ended.
     Interrupt {
         id: Option<String>,
+        done: oneshot::Sender<KernelReport>,
     },
     Restart {
         why: Stop,
@@ -154,6 +155,7 @@ enum Message {
     },
     Shutdown {
         grace: Duration,
+        why: Stop,
     },
 }
 
@@ -193,15 +195,15 @@ impl Kernel {
         answer.await.unwrap_or(Err(Refusal::Stopping))
     }
 
-    /// Interrupts what is on, and waits until nothing is. Returns what became of the state.
+    /// Interrupts what is on, and waits until it has ended. Returns what became of the state.
     ///
     /// # Errors
     /// [`Refusal::Stopping`].
     pub(crate) async fn interrupt(&self) -> Result<KernelReport, Refusal> {
-        self.send(Message::Interrupt { id: None }).await?;
-        let mut view = self.view.clone();
-        let idle = view.wait_for(|v| !v.busy).await;
-        idle.map(|v| v.report).map_err(|_| Refusal::Stopping)
+        let (done, answer) = oneshot::channel();
+        let message = Message::Interrupt { id: None, done };
+        self.send(message).await?;
+        answer.await.map_err(|_| Refusal::Stopping)
     }
 
     /// Ends the process, whatever it does, and waits for the next one.
@@ -215,9 +217,9 @@ impl Kernel {
     }
 
     /// Takes no more requests, lets what runs finish within `grace`, then ends the process.
-    async fn shutdown(&self, grace: Duration) {
+    async fn shutdown(&self, grace: Duration, why: Stop) {
         // A closed mailbox means that it has ended already.
-        let _ = self.owner.send(Message::Shutdown { grace }).await;
+        let _ = self.owner.send(Message::Shutdown { grace, why }).await;
         self.owner.closed().await;
     }
 

@@ -41,6 +41,16 @@ pub(super) enum Piece {
     Gone(u64),
 }
 
+impl Piece {
+    /// Bytes that it stands for.
+    pub(super) fn length(&self) -> u64 {
+        match self {
+            Self::Here(bytes) => bytes.len() as u64,
+            Self::File { length, .. } | Self::Gone(length) => *length,
+        }
+    }
+}
+
 impl Output {
     /// Takes what was written. The last so many bytes are more than the head holds, and are to be
     /// spilled.
@@ -199,7 +209,11 @@ pub(super) fn read(pieces: Vec<Piece>) -> io::Result<Vec<u8>> {
             } => {
                 let mut file = File::open(path)?;
                 file.seek(SeekFrom::Start(offset))?;
-                file.take(length).read_to_end(&mut bytes)?;
+                let read = file.take(length).read_to_end(&mut bytes)? as u64;
+                if read < length {
+                    // The disk was full before all had arrived.
+                    bytes.extend_from_slice(left_out_mark(length - read).as_bytes());
+                }
             }
         }
     }

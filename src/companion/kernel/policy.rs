@@ -67,6 +67,8 @@ pub(super) enum Event {
     TimeUp,
     /// The connection is useless: end the process.
     Broken,
+    /// Another process is wished for; nothing is wrong with this one.
+    Restart,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,9 +118,13 @@ impl State {
             (Self::Idle | Self::Busy | Self::Stopping { .. } | Self::Probing, Event::Died) => {
                 (Self::BEGIN, vec![Spawn, Arm(START)])
             }
-            (Self::Idle | Self::Busy | Self::Stopping { .. } | Self::Probing, Event::Broken) => {
-                (Self::Killed { failed: 0 }, vec![Kill, Arm(GRACE)])
+            (Self::Starting { failed }, Event::Restart) => {
+                (Self::Killed { failed }, vec![Kill, Arm(GRACE)])
             }
+            (
+                Self::Idle | Self::Busy | Self::Stopping { .. } | Self::Probing,
+                Event::Broken | Event::Restart,
+            ) => (Self::Killed { failed: 0 }, vec![Kill, Arm(GRACE)]),
             (Self::Starting { failed }, Event::Broken) => {
                 (Self::Killed { failed: failed + 1 }, vec![Kill, Arm(GRACE)])
             }

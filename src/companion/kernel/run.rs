@@ -1,5 +1,6 @@
 //! A run: code that was accepted for execution, what came of it, and how it stands.
 
+use super::ending::raised;
 use super::follower::Follower;
 use super::journal::Journal;
 use super::output::{self, Piece};
@@ -105,6 +106,15 @@ impl Run {
         self.pulse.send_modify(|pulse| pulse.status = status);
     }
 
+    /// It was not admitted.
+    pub(super) fn refused(&self, report: KernelReport) {
+        let message = "the run was refused, as its first request was told".into();
+        self.add(Happened::Error {
+            error: raised("NotStarted", message),
+        });
+        self.finish(RunStatus::Failed, report);
+    }
+
     pub(crate) async fn finished(&self) {
         let mut pulse = self.pulse.subscribe();
         // It can't close while `self` holds the sender.
@@ -178,14 +188,16 @@ impl Run {
             (output.pieces(offset, to), offset, output.total())
         };
         let is_kept = |piece: &Piece| !matches!(piece, Piece::Gone(_));
-        let wanted = pieces.into_iter().take_while(is_kept).collect();
+        let wanted: Vec<Piece> = pieces.into_iter().take_while(is_kept).collect();
+        let length: u64 = wanted.iter().map(Piece::length).sum();
         let mut bytes = read(wanted).await?;
         let whole = whole_characters(&bytes, offset + bytes.len() as u64 == total);
         bytes.truncate(whole);
         Ok(Page {
             stream,
             offset,
-            next: offset + whole as u64,
+            // A mark stands for what could not be read, and is no part of the count.
+            next: offset + (whole as u64).min(length),
             total,
             text: output::text(bytes),
         })

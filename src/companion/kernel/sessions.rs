@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fs, io};
+use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 /// Between two looks at what sessions take.
@@ -121,7 +122,7 @@ impl Sessions {
         }
         let kernel = self.lock().remove(name);
         let kernel = kernel.ok_or_else(|| Refusal::NoSession(name.into()))?;
-        kernel.shutdown(Duration::ZERO).await;
+        kernel.shutdown(Duration::ZERO, Stop::Deleted).await;
         Ok(())
     }
 
@@ -143,6 +144,8 @@ impl Sessions {
                 Ok(()) => Ok(run),
                 Err(refusal) => {
                     runs.forget(&run);
+                    // Whoever has found it meanwhile must not wait for ever.
+                    run.refused(kernel.view().report);
                     Err(refusal)
                 }
             }
@@ -175,7 +178,9 @@ impl Sessions {
         let run = self.run(id)?;
         if let Ok(kernel) = self.kernel(run.session()) {
             let id = Some(id.to_owned());
-            kernel.send(Message::Interrupt { id }).await?;
+            // The run tells its end itself.
+            let (done, _) = oneshot::channel();
+            kernel.send(Message::Interrupt { id, done }).await?;
         }
         run.finished().await;
         Ok(run)
@@ -192,7 +197,8 @@ impl Sessions {
     /// Takes no more requests, lets what runs finish within `grace`, then ends all processes.
     pub(crate) async fn shutdown(&self, grace: Duration) {
         let kernels: Vec<Kernel> = self.lock().values().cloned().collect();
-        futures_util::future::join_all(kernels.iter().map(|k| k.shutdown(grace))).await;
+        futures_util::future::join_all(kernels.iter().map(|k| k.shutdown(grace, Stop::Shutdown)))
+            .await;
     }
 
     /// Releases sessions that are idle or too large, for ever.
@@ -200,7 +206,13 @@ impl Sessions {
         let Limits { memory, idle, .. } = self.settings.limits;
         loop {
             tokio::time::sleep(LOOK).await;
-            for (name, view) in self.all() {
+            let names: Vec<String> = self.lock().keys().cloned().collect();
+            for name in names {
+                // Looked at now: much may have happened since the one before.
+                let Ok(kernel) = self.kernel(&name) else {
+                    continue;
+                };
+                let view = kernel.view();
                 let is_idle = !view.busy && view.queued == 0 && view.used.elapsed() >= idle;
                 if is_idle && name != DEFAULT_SESSION {
                     tracing::info!(session = name, "released: nothing was asked of it for long");
@@ -216,10 +228,8 @@ impl Sessions {
                         limit,
                         "ended: it takes too much memory"
                     );
-                    if let Ok(kernel) = self.kernel(&name) {
-                        // What ran is told; what became of the state, too.
-                        let _ = kernel.restart(Stop::Memory(limit)).await;
-                    }
+                    // What ran is told; what became of the state, too.
+                    tokio::spawn(async move { kernel.restart(Stop::Memory(limit)).await });
                 }
             }
         }

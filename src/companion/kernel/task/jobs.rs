@@ -10,6 +10,7 @@ use crate::companion::kernel::wire::{Ask, Ending, Question, Request};
 use crate::companion::kernel::{Answer, Message, Refusal};
 use crate::protocol::kernel::{Happened, KernelReport, Raised, RunStatus};
 use serde_json::Value;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -60,12 +61,15 @@ impl Owner {
                 Ok(()) => self.queue.push_back(Job::Ask { question, done }),
                 Err(refusal) => drop(done.send(Err(refusal))),
             },
-            Message::Interrupt { id } => self.interrupt(id.as_deref()),
+            Message::Interrupt { id, done } => self.interrupt(id.as_deref(), done),
             Message::Restart { why, done } => self.restart(why, done),
-            Message::Shutdown { grace } => {
+            Message::Shutdown { grace, why } => {
                 self.shutdown = Some(Instant::now() + grace);
                 if grace.is_zero() && !self.is_over() {
-                    self.give_up(Stop::Shutdown);
+                    for job in std::mem::take(&mut self.queue) {
+                        self.abandon(job, &Refusal::NoSession(self.session.clone()));
+                    }
+                    self.give_up(why);
                 }
             }
         }
@@ -81,11 +85,8 @@ impl Owner {
         }
     }
 
-    /// Ends the kernel, whatever it does.
+    /// Ends the kernel, whatever it does; what has not begun waits for the next one.
     fn give_up(&mut self, why: Stop) {
-        for job in std::mem::take(&mut self.queue) {
-            self.abandon(job, &Refusal::Stopping);
-        }
         if self.current.is_some() {
             self.stop.get_or_insert(why);
         }
@@ -93,7 +94,7 @@ impl Owner {
             self.broken
                 .get_or_insert_with(|| "that was asked for".into());
         }
-        self.step(Event::Broken);
+        self.step(Event::Restart);
     }
 
     pub(super) fn admit(&self, queue: bool) -> Result<(), Refusal> {
@@ -107,7 +108,7 @@ impl Owner {
     }
 
     /// Stops the run of that id, else whatever is on.
-    fn interrupt(&mut self, id: Option<&str>) {
+    fn interrupt(&mut self, id: Option<&str>, done: oneshot::Sender<KernelReport>) {
         let is_it = |job: &Job| match (job, id) {
             (_, None) => true,
             (Job::Run(run), Some(id)) => run.id == id,
@@ -115,8 +116,11 @@ impl Owner {
         };
         if self.current.as_ref().is_some_and(is_it) {
             self.stop.get_or_insert(Stop::Asked);
+            self.interrupts.push(done);
             return self.step(Event::Stop);
         }
+        // Nothing is on; whoever asked may have left.
+        let _ = done.send(self.ledger.view(self.ledger.generation(), None));
         if id.is_some()
             && let Some(at) = self.queue.iter().position(is_it)
             && let Some(Job::Run(run)) = self.queue.remove(at)
@@ -148,7 +152,6 @@ impl Owner {
         self.begun = descendants::now();
         let sent = match &job {
             Job::Run(run) => {
-                self.spill = Spill::default();
                 run.started(self.counts.execution_count + 1);
                 if let Some(seconds) = run.request.timeout {
                     self.deadline = Some((Instant::now() + seconds_from(seconds), seconds));
@@ -168,6 +171,13 @@ impl Owner {
                 })
             }
         };
+        if let Err(why) = &sent
+            && why.kind() == io::ErrorKind::NotConnected
+        {
+            // It is about to end, and has not heard of the job: the next one does it.
+            self.deadline = None;
+            return self.queue.push_front(job);
+        }
         self.current = Some(job);
         self.raised = None;
         self.sent = Instant::now();
@@ -234,7 +244,16 @@ impl Owner {
             }
             (job, outcome) => tracing::error!("{outcome:?} of {job:?}"),
         }
+        self.answer_interrupts(self.ledger.view(self.ledger.generation(), None));
+        self.spill = Spill::default();
         self.step(Event::Done);
+    }
+
+    pub(super) fn answer_interrupts(&mut self, report: KernelReport) {
+        for waiting in std::mem::take(&mut self.interrupts) {
+            // Whoever asked may have left.
+            let _ = waiting.send(report);
+        }
     }
 
     /// Ends what a stopped run started.
@@ -252,6 +271,7 @@ impl Owner {
             Job::Run(run) => {
                 let why = match refusal {
                     Refusal::NoKernel(why) => format!("the kernel can't be started: {why}"),
+                    Refusal::NoSession(_) => "the session was ended before the code began".into(),
                     _ => "the companion was stopped before the code began".into(),
                 };
                 run.add(Happened::Error {

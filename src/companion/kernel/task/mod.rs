@@ -54,6 +54,8 @@ pub(super) struct Owner {
     spill: Spill,
     /// When something was last asked or answered.
     used: Instant,
+    /// Those who wait for what they have interrupted.
+    interrupts: Vec<oneshot::Sender<KernelReport>>,
     /// Those who wait for a restart.
     restarts: Vec<oneshot::Sender<Result<Answer, Refusal>>>,
     /// When it was sent.
@@ -116,6 +118,7 @@ impl Owner {
             raised: None,
             spill: Spill::default(),
             used,
+            interrupts: Vec::new(),
             restarts: Vec::new(),
             sent: Instant::now(),
             is_eager: available_parallelism().is_ok_and(|n| n.get() > 1),
@@ -159,12 +162,13 @@ impl Owner {
             }
             self.begin_next();
         }
+        if let Some(process) = self.process.take() {
+            bury(process, self.state).await;
+        }
+        // Only now those who wait for the end are told.
         self.mailbox.close();
         while let Ok(message) = self.mailbox.try_recv() {
             refuse(message, &Refusal::Stopping);
-        }
-        if let Some(process) = self.process.take() {
-            bury(process, self.state).await;
         }
     }
 
@@ -326,6 +330,10 @@ impl Owner {
             .unwrap_or_default();
         self.deadline = None;
         (self.outcome, self.raised) = (None, None);
+        self.answer_interrupts(KernelReport {
+            generation: self.ledger.generation(),
+            state: KernelState::Lost,
+        });
         let stop = self.stop.take();
         let how = match std::mem::take(&mut self.broken) {
             Some(why) => format!("it was ended because {why}"),
@@ -360,6 +368,7 @@ impl Owner {
             Some(job) => self.abandon(job, &Refusal::NoKernel(how)),
             None => {}
         }
+        self.spill = Spill::default();
         self.hello = None;
         self.counts = Counts::default();
         self.used = Instant::now();
