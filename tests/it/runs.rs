@@ -12,6 +12,7 @@ trials![
     a_timeout_interrupts_and_keeps_the_state,
     a_run_is_interrupted_by_another_client,
     a_queued_run_can_be_taken_back,
+    an_interrupt_does_not_wait_for_what_is_queued,
     a_client_that_leaves_does_not_end_the_run,
 ];
 
@@ -168,4 +169,32 @@ fn a_client_that_leaves_does_not_end_the_run() {
         api.get("/exec/left-alone?wait=60").json()["result"],
         "'done'"
     );
+}
+
+fn an_interrupt_does_not_wait_for_what_is_queued() {
+    let home = shared();
+    let api = home.api();
+    let made = api.post("/sessions", &json!({"name": "queueing"}));
+    assert_eq!(made.status, 200);
+    let run = |id: &str| json!({"code": "import time; time.sleep(600)", "session": "queueing", "id": id, "queue": true, "wait": 0});
+    for id in ["first-asleep", "second-asleep"] {
+        assert_eq!(api.post("/exec", &run(id)).json()["status"], "running");
+        api.until("the begin", |api| {
+            let first = api.get("/exec/first-asleep").json();
+            first["execution_count"].is_u64().then_some(())
+        });
+    }
+    let told = api.post("/interrupt", &json!({"session": "queueing"}));
+    assert_eq!(told.json()["kernel"]["state"], "kept");
+    let first = api.get("/exec/first-asleep").json();
+    let second = api.get("/exec/second-asleep").json();
+    assert_eq!(
+        (&first["status"], &second["status"]),
+        (&json!("interrupted"), &json!("running"))
+    );
+    let ended = api.connect().send("DELETE", "/sessions/queueing", &[], b"");
+    assert_eq!(ended.status, 200);
+    let second = api.get("/exec/second-asleep").json();
+    let message = second["error"]["message"].as_str().unwrap();
+    assert!(message.starts_with("the session was ended"), "{second}");
 }

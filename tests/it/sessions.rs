@@ -10,6 +10,7 @@ trials![
     the_command_line_makes_and_ends_sessions,
     ending_a_session_ends_all_that_it_runs,
     a_session_that_dies_harms_no_other,
+    code_that_an_idle_kernels_death_overtakes_is_run_by_the_next_or_failed,
     a_template_that_dies_harms_nobody,
     eight_sessions_work_at_once,
     what_a_session_holds_is_told,
@@ -143,6 +144,22 @@ fn a_session_that_dies_harms_no_other() {
         (&json!("1"), &json!("kept"))
     );
     delete(&api, "dying");
+}
+
+fn code_that_an_idle_kernels_death_overtakes_is_run_by_the_next_or_failed() {
+    let api = shared().api();
+    create(&api, "struck");
+    for _ in 0..10 {
+        let pid = exec(&api, "struck", "import os; os.getpid()")["result"].clone();
+        let kill = format!("import os; os.kill({}, 9)", pid.as_str().unwrap());
+        assert_eq!(api.exec(&kill)["status"], "completed");
+        // At once: it may or may not have been handed over, and may have begun then.
+        let reply = exec(&api, "struck", "6 * 7");
+        let is_run = reply["result"] == "42";
+        assert!(is_run || reply["error"]["type"] == "KernelDied", "{reply}");
+        assert_eq!(reply["kernel"]["state"], "lost", "{reply}");
+    }
+    delete(&api, "struck");
 }
 
 fn a_template_that_dies_harms_nobody() {

@@ -95,3 +95,23 @@ pub(super) fn respond(sessions: Sessions, run: Arc<Run>, from: u64, form: Form) 
     ];
     (headers, Body::from_stream(pieces)).into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Form;
+    use crate::protocol::kernel::{Event, Happened};
+
+    #[test]
+    fn a_heartbeat_is_no_event_to_resume_behind() {
+        let written = |happened| {
+            let mut bytes = Vec::new();
+            Form::Sse
+                .write(&Event { seq: 7, happened }, &mut bytes)
+                .unwrap();
+            String::from_utf8(bytes).unwrap()
+        };
+        let beat = written(Happened::Heartbeat);
+        assert_eq!(beat, "data: {\"seq\":7,\"type\":\"heartbeat\"}\n\n");
+        assert!(written(Happened::Clear { wait: false }).starts_with("id: 7\n"));
+    }
+}

@@ -279,6 +279,16 @@ mod tests {
     }
 
     #[test]
+    fn many_small_values_take_no_more_than_a_large_one() {
+        let mut journal = Journal::default();
+        for _ in 0..100_000 {
+            journal.add(Happened::Display(Shown::default()));
+        }
+        assert_eq!(journal.data().len(), (64 << 20) / super::SHOWN);
+        assert!(journal.truncated().contains_key("data"));
+    }
+
+    #[test]
     fn entries_are_given_up_from_the_oldest_on() {
         let mut journal = Journal::default();
         for _ in 0..ENTRIES + 10 {
