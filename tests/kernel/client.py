@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ KERNEL = Path(__file__).resolve().parents[2] / "body" / "kernel"
 COMMAND = [sys.executable, "-B", str(KERNEL)]
 Frame = dict[str, Any]
 LIMIT_S = 60
+AGAIN_S = 1.0
 
 
 def environment(more: dict[str, str] | None) -> dict[str, str]:
@@ -213,6 +215,25 @@ class Kernel:
 
     def interrupt(self) -> None:
         os.kill(self.pid, signal.SIGINT)
+
+    def interrupted(self, run: Run) -> Run:
+        """Interrupts until the run has ended: as the companion does, because a signal that comes
+        just before a call blocks does not end that call."""
+        ended = threading.Event()
+
+        def strike() -> None:
+            while True:
+                self.interrupt()
+                if ended.wait(AGAIN_S):
+                    return
+
+        striker = threading.Thread(target=strike)
+        striker.start()
+        try:
+            return self.follow(run)
+        finally:
+            ended.set()
+            striker.join()
 
     def request(self, kind: str, **fields: Any) -> Frame:
         """The reply to a request; what it printed stays in the pipes."""

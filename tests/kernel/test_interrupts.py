@@ -42,8 +42,7 @@ import pytest
 def test_an_interrupt_ends_the_code_and_keeps_the_state(kernel, code):
     kernel.run("x = 41")
     run = kernel.follow(kernel.begin(code), until="begun")
-    kernel.interrupt()
-    kernel.follow(run)
+    kernel.interrupted(run)
     assert run.status == "interrupted" and run.error["type"] == "KeyboardInterrupt"
     assert kernel.probe() == {"pid": kernel.pid}
     assert kernel.run("x + 1").result == "42"
@@ -88,8 +87,7 @@ def test_no_moment_of_a_busy_loop_loses_an_interrupt(kernel):
         run = kernel.begin("print('begun')\nwhile True: await asyncio.sleep(0)")
         kernel.follow(run, until="begun")
         time.sleep(moment * 2e-6)
-        kernel.interrupt()
-        assert kernel.follow(run).status == "interrupted"
+        assert kernel.interrupted(run).status == "interrupted"
 
 
 def test_an_interrupt_reaches_the_main_thread_only(kernel):
@@ -98,8 +96,7 @@ def test_an_interrupt_reaches_the_main_thread_only(kernel):
         "t = threading.Thread(target=count, daemon=True); t.start()"
     )
     run = kernel.follow(kernel.begin("print('begun'); t.join()"), until="begun")
-    kernel.interrupt()
-    assert kernel.follow(run).status == "interrupted"
+    assert kernel.interrupted(run).status == "interrupted"
     assert (
         kernel.run("before = n; time.sleep(0.1); go = False; t.join(); n > before").result == "True"
     )
@@ -125,8 +122,7 @@ def test_interrupts_never_break_a_frame(kernel):
     kernel.run("from IPython.display import display")
     for _ in range(30):
         run = kernel.follow(kernel.begin("while True: display('x' * 100_000)"), until="display")
-        kernel.interrupt()
-        assert kernel.follow(run).status == "interrupted"
+        assert kernel.interrupted(run).status == "interrupted"
     assert kernel.run("1+1").result == "2"
 
 
@@ -143,11 +139,9 @@ def test_code_that_swallows_the_interrupt_completes(kernel):
 def test_a_handler_of_the_users_lasts_for_its_cell(kernel):
     kernel.run("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)")
     run = kernel.follow(kernel.begin("print('begun')\nwhile True: pass"), until="begun")
-    kernel.interrupt()
-    assert kernel.follow(run).status == "interrupted"
+    assert kernel.interrupted(run).status == "interrupted"
 
 
 def test_a_flood_can_be_interrupted(kernel):
     run = kernel.follow(kernel.begin("while True: print('x')"), until="x")
-    kernel.interrupt()
-    assert kernel.follow(run).status == "interrupted"
+    assert kernel.interrupted(run).status == "interrupted"

@@ -41,8 +41,7 @@ def test_ten_megabytes_arrive_whole(kernel):
 def test_text_without_a_newline_arrives_at_once(kernel):
     run = kernel.begin("import time\nprint('50%', end='\\r')\ntime.sleep(100)")
     kernel.follow(run, until="50%")
-    kernel.interrupt()
-    assert kernel.follow(run).status == "interrupted"
+    assert kernel.interrupted(run).status == "interrupted"
 
 
 def test_streams_and_displays_alternate_in_order(kernel):

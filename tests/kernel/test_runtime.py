@@ -133,8 +133,7 @@ def test_an_interrupt_kills_the_commands_group(kernel, tmp_path):
     )
     while not (tmp_path / "told").exists():
         time.sleep(0.01)
-    kernel.interrupt()
-    assert kernel.follow(run).status == "interrupted"
+    assert kernel.interrupted(run).status == "interrupted"
     assert not is_running(int((tmp_path / "told").read_text()))
 
 

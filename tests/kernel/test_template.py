@@ -106,8 +106,7 @@ def test_interrupts_strike_kernels_and_not_the_template(fork):
     kernel = fork()
     os.kill(fork.template.process.pid, signal.SIGINT)
     run = kernel.follow(kernel.begin("import time; print('begun'); time.sleep(100)"), until="begun")
-    kernel.interrupt()
-    assert kernel.follow(run).status == "interrupted"
+    assert kernel.interrupted(run).status == "interrupted"
     assert fork().run("1+1").result == "2"
     with open(f"/proc/{kernel.answer['guard']}/status") as file:
         ignored = next(line for line in file if line.startswith("SigIgn"))
