@@ -26,7 +26,8 @@ pub(super) fn failed(
 
 /// A field that does not fit.
 pub(super) fn invalid(message: String) -> Response {
-    failed(StatusCode::BAD_REQUEST, "invalid_field", message, None)
+    let hint = Some("`GET /openapi.json` describes every field");
+    failed(StatusCode::BAD_REQUEST, "invalid_field", message, hint)
 }
 
 impl IntoResponse for Refusal {

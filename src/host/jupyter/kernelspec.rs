@@ -55,7 +55,13 @@ impl Kernelspec {
     /// When the name does not fit, or belongs to a kernel that is not ours.
     pub(crate) fn write(&self, data: &Path) -> Result<PathBuf> {
         let folder = self.free(data)?;
-        fs::create_dir_all(&folder).with_context(|| format!("making `{}`", folder.display()))?;
+        fs::create_dir_all(&folder).map_err(|error| {
+            let message = format!("`{}` can't be made: {error}", folder.display());
+            Error::precondition(
+                message,
+                "choose another place: `osctl jupyter install --prefix DIR`",
+            )
+        })?;
         let mut file = tempfile::NamedTempFile::new_in(&folder)?;
         serde_json::to_writer_pretty(&mut file, &self.file())?;
         file.write_all(b"\n")?;

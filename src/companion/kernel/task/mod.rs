@@ -1,6 +1,7 @@
 //! The task that owns the process: turns wake-ups into events, asks the policy, does as it says.
 
 mod jobs;
+mod waits;
 
 use crate::companion::kernel::ending::{Deaths, Stop, raised};
 use crate::companion::kernel::guard::Ended;
@@ -15,24 +16,18 @@ use crate::protocol::BODY_VERSION;
 use crate::protocol::kernel::{Happened, KernelReport, KernelState, Raised, RunStatus, Stream};
 use jobs::{Job, Outcome, refuse};
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::future::pending;
 use std::thread::available_parallelism;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::yield_now;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
+use waits::{at, stay_awake};
 
 /// Bytes of output between two runs that are logged.
 const STRAY: usize = 4 << 10;
 
 /// How long a guard may take; one that is stopped is killed then.
 const BURIAL: Duration = Duration::from_secs(5);
-
-/// How long the thread looks for a reply before it sleeps. Most cells are quicker than that, and
-/// falling asleep costs them more than their execution: the wake-up, and often a move to another
-/// processor with cold caches (measured: a third of a request).
-const EAGER: Duration = Duration::from_micros(400);
 
 pub(super) struct Owner {
     session: String,
@@ -482,21 +477,6 @@ async fn bury(mut process: Process, state: State) {
 async fn news(process: &mut Option<Process>) -> News {
     match process {
         Some(process) => process.next().await,
-        None => pending().await,
-    }
-}
-
-/// Never sleeps for a moment, then for ever; everything else of the thread goes on meanwhile.
-async fn stay_awake(since: Instant) -> Infallible {
-    while since.elapsed() < EAGER {
-        yield_now().await;
-    }
-    pending().await
-}
-
-async fn at(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => sleep_until(instant).await,
         None => pending().await,
     }
 }
