@@ -75,7 +75,9 @@ fn read_all() -> Vec<(Pid, Descendant)> {
 fn read(pid: Pid, stat: &str) -> Option<(Pid, Descendant)> {
     // The name, in parentheses, may hold anything.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let is_dead = matches!(*fields.first()?, "Z" | "X");
+    // A process whose first thread has ended looks like a zombie while its others go on.
+    let threads: u32 = fields.get(17)?.parse().ok()?;
+    let is_dead = matches!(*fields.first()?, "Z" | "X") && threads <= 1;
     let parent = Pid::from_raw(fields.get(1)?.parse().ok()?);
     let started = fields.get(19)?.parse().ok()?;
     (!is_dead).then_some((parent, Descendant { pid, started }))

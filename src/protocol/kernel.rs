@@ -40,6 +40,9 @@ pub(crate) struct Execute {
     /// Show no result, and leave history and the count of executions as they are.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) silent: bool,
+    /// Keep the code in the history and count it, which is done unless said otherwise.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub(crate) store_history: bool,
 }
 
 impl Execute {
@@ -53,6 +56,7 @@ impl Execute {
             queue: false,
             seen: None,
             silent: false,
+            store_history: true,
         }
     }
 }
@@ -111,6 +115,14 @@ pub(crate) struct Shown {
     pub(crate) display_id: Option<String>,
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) update: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_true(flag: &bool) -> bool {
+    *flag
 }
 
 fn is_false(flag: &bool) -> bool {

@@ -8,6 +8,7 @@ use std::time::Instant;
 trials![
     a_busy_kernel_refuses_or_queues,
     the_same_id_finds_the_run_again,
+    code_that_is_kept_out_of_the_history_is_not_counted,
     waiting_ends_and_the_code_goes_on,
     a_timeout_interrupts_and_keeps_the_state,
     a_run_is_interrupted_by_another_client,
@@ -84,6 +85,20 @@ fn the_same_id_finds_the_run_again() {
         (other.error().0, other.error().1.as_str()),
         (409, "id_in_use")
     );
+}
+
+fn code_that_is_kept_out_of_the_history_is_not_counted() {
+    let api = shared().api();
+    let before = api.exec("0")["execution_count"].as_u64().unwrap();
+    let reply = api.exec_with(json!({"code": "'unseen'", "store_history": false}));
+    assert_eq!(reply["result"], "'unseen'");
+    assert_eq!(api.exec("1")["execution_count"], before + 1);
+    let (status, kind, _) = {
+        api.exec_with(json!({"code": "2", "id": "counted"}));
+        let other = json!({"code": "2", "id": "counted", "store_history": false});
+        api.post("/exec", &other).error()
+    };
+    assert_eq!((status, kind.as_str()), (409, "id_in_use"));
 }
 
 fn waiting_ends_and_the_code_goes_on() {

@@ -9,6 +9,7 @@ trials![
     a_session_has_to_exist_and_to_be_called_properly,
     the_command_line_makes_and_ends_sessions,
     ending_a_session_ends_all_that_it_runs,
+    a_name_is_free_again_when_its_session_has_ended,
     a_session_that_dies_harms_no_other,
     code_that_an_idle_kernels_death_overtakes_is_run_by_the_next_or_failed,
     a_template_that_dies_harms_nobody,
@@ -126,6 +127,25 @@ fn ending_a_session_ends_all_that_it_runs() {
     );
     let left = api.exec("import subprocess\nsubprocess.run(['pgrep', '-fx', 'sleep 86398'], capture_output=True, text=True).stdout");
     assert_eq!(left["result"], "''");
+}
+
+fn a_name_is_free_again_when_its_session_has_ended() {
+    let api = shared().api();
+    create(&api, "again");
+    let mut last = 0;
+    for _ in 0..20 {
+        let ended = {
+            let api = api.clone();
+            std::thread::spawn(move || delete(&api, "again"))
+        };
+        create(&api, "again");
+        ended.join().unwrap();
+        create(&api, "again");
+        let generation = exec(&api, "again", "1")["kernel"]["generation"].as_u64();
+        assert!(generation.unwrap() > last, "{generation:?} after {last}");
+        last = generation.unwrap();
+    }
+    delete(&api, "again");
 }
 
 fn a_session_that_dies_harms_no_other() {

@@ -8,6 +8,7 @@ trials![
     events_come_as_they_happen_and_in_order,
     server_sent_events_resume_behind_the_last_one_seen,
     a_silent_run_has_a_heartbeat,
+    a_stream_ends_with_its_wait_and_the_code_goes_on,
     another_client_follows_from_any_event,
     a_slow_reader_misses_nothing,
     what_a_reply_leaves_out_can_be_paged,
@@ -90,6 +91,22 @@ fn a_silent_run_has_a_heartbeat() {
     assert_eq!(interrupted.json()["kernel"]["state"], "kept");
     let rest: Vec<Value> = events.collect();
     assert_eq!(rest.last().unwrap()["reply"]["status"], "interrupted");
+}
+
+fn a_stream_ends_with_its_wait_and_the_code_goes_on() {
+    let api = shared().api();
+    let body = json!({"code": "print('begun')\nimport time; time.sleep(600)", "id": "patience", "wait": 0.5, "queue": true});
+    let events: Vec<Value> = api
+        .connect()
+        .events("POST", "/exec", &[NDJSON], &body)
+        .collect();
+    assert_eq!(text(&events, "stdout"), "begun\n");
+    assert!(events.iter().all(|e| e["type"] != "done"), "{events:?}");
+    let path = "/exec/patience?offset=1&wait=0.1";
+    let mut later = api.connect().events("GET", path, &[NDJSON], &Value::Null);
+    assert_eq!(later.next(), None);
+    let ended = api.connect().send("DELETE", "/exec/patience", &[], b"");
+    assert_eq!(ended.json()["status"], "interrupted");
 }
 
 fn another_client_follows_from_any_event() {

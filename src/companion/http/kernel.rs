@@ -19,7 +19,8 @@ const LONGEST: f64 = 7.0 * 24.0 * 3600.0;
 
 /// Executes Python in the kernel, which keeps its state.
 ///
-/// With `Accept: text/event-stream` or `application/x-ndjson` the events come as they happen.
+/// With `Accept: text/event-stream` or `application/x-ndjson` the events come as they happen, to
+/// `done`, or for `wait` seconds.
 #[utoipa::path(post, path = "/exec", request_body = Execute, responses(
     (status = 200, description = "How the run ended, or stands after `wait` seconds. An exception of the code is `failed`.", content(
         (Reply = "application/json"), (Event = "text/event-stream"), (Event = "application/x-ndjson"),
@@ -51,7 +52,7 @@ pub(super) async fn execute(
         state.sessions.execute(request).await,
         Form::accepted(&headers),
     ) {
-        (Ok(run), Some(form)) => stream::respond(state.sessions, run, 0, form),
+        (Ok(run), Some(form)) => stream::respond(state.sessions, run, 0, wait, form),
         (Ok(run), None) => {
             settle(&run, wait).await;
             json(StatusCode::OK, run.reply(state.sessions.report(&run)))
@@ -121,7 +122,7 @@ pub(super) async fn find(
     };
     if let Some(form) = Form::accepted(&headers) {
         let from = query.offset.or_else(|| last_event(&headers));
-        return stream::respond(state.sessions, run, from.unwrap_or(0), form);
+        return stream::respond(state.sessions, run, from.unwrap_or(0), query.wait, form);
     }
     settle(&run, Some(wait)).await;
     let running = || state.sessions.report(&run);

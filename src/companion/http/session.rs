@@ -132,7 +132,7 @@ pub(super) fn session(name: String, view: View, memory: Option<u64>) -> Session 
     (status = 429, description = "There are as many sessions as there may be.", body = Failed),
 ))]
 pub(super) async fn create(Shared(state): Shared<State>, Body(request): Body<Create>) -> Response {
-    match state.sessions.create(request.name) {
+    match state.sessions.create(request.name).await {
         Ok((name, kernel)) => json(StatusCode::OK, session(name, kernel.view(), None)),
         Err(refusal) => refusal.into_response(),
     }

@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 /// After so long without an event clients and proxies are told that the run goes on.
 const HEARTBEAT: Duration = Duration::from_secs(10);
@@ -65,16 +65,27 @@ impl Form {
     }
 }
 
-/// The events from number `from` on, to the end of the run.
-pub(super) fn respond(sessions: Sessions, run: Arc<Run>, from: u64, form: Form) -> Response {
+/// The events from number `from` on, to the end of the run or of `wait`: without a `done` the run
+/// goes on, and can be followed further from there.
+pub(super) fn respond(
+    sessions: Sessions,
+    run: Arc<Run>,
+    from: u64,
+    wait: Option<f64>,
+    form: Form,
+) -> Response {
+    let end = wait.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
     let follower = run.follow(from);
     let pieces = unfold(
         (follower, run, sessions),
         move |(mut follower, run, sessions)| async move {
             let running = || sessions.report(&run);
-            let events = match timeout(HEARTBEAT, follower.next(running)).await {
+            let beat = Instant::now() + HEARTBEAT;
+            let until = end.map_or(beat, |end| end.min(beat));
+            let events = match timeout_at(until, follower.next(running)).await {
                 Ok(events) if events.is_empty() => return None,
                 Ok(events) => events,
+                Err(_) if end.is_some_and(|end| end <= Instant::now()) => return None,
                 Err(_) => vec![follower.heartbeat()],
             };
             // What came together goes together: one write, one packet.

@@ -149,6 +149,8 @@ enum Message {
         id: Option<String>,
         done: oneshot::Sender<KernelReport>,
     },
+    /// Finds out whether an idle kernel is well, and replaces it otherwise.
+    Check,
     Restart {
         why: Stop,
         done: Reply,
@@ -216,10 +218,20 @@ impl Kernel {
         answer.await.unwrap_or(Err(Refusal::Stopping))
     }
 
+    /// Has an idle kernel looked after; one that is busy, or full of messages, shows its health.
+    fn check(&self) {
+        let _ = self.owner.try_send(Message::Check);
+    }
+
     /// Takes no more requests, lets what runs finish within `grace`, then ends the process.
     async fn shutdown(&self, grace: Duration, why: Stop) {
         // A closed mailbox means that it has ended already.
         let _ = self.owner.send(Message::Shutdown { grace, why }).await;
+        self.ended().await;
+    }
+
+    /// Waits until nothing is left of it.
+    async fn ended(&self) {
         self.owner.closed().await;
     }
 

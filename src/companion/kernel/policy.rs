@@ -10,7 +10,8 @@
 //!   └──┴──────────────┴── every other Died ──▶ Starting ◀────────────────────── Died ───────┘
 //! ```
 //!
-//! Code that was to be stopped and did is not believed: a probe has to be answered first.
+//! Code that was to be stopped and did is not believed: a probe has to be answered first. An idle
+//! kernel is probed now and then, too (`Check`), and has [`LONG_ANSWER`] for it.
 //!
 //! A kernel that dies before it was ever ready is started again at once twice, then after rests
 //! that double up to [`LONGEST_REST`]. It decides nothing about what callers are told.
@@ -22,6 +23,10 @@ pub(super) const GRACE: Duration = Duration::from_secs(2);
 
 /// How long the answer to a probe may take.
 pub(super) const ANSWER: Duration = Duration::from_secs(5);
+
+/// How long an idle kernel may take to answer: a thread that was left behind may hold the
+/// interpreter's lock for a while, and ending it would lose what was never in danger.
+pub(super) const LONG_ANSWER: Duration = Duration::from_secs(60);
 
 /// From the spawn to the hello.
 pub(super) const START: Duration = Duration::from_secs(60);
@@ -44,7 +49,7 @@ pub(super) enum State {
     Stopping {
         strikes: u8,
     },
-    /// The code has stopped; whether the kernel is of use is being asked.
+    /// No code runs, as far as is known; whether the kernel is of use is being asked.
     Probing,
     /// Will be dead in a moment.
     Killed {
@@ -62,6 +67,8 @@ pub(super) enum Event {
     Work,
     Done,
     Stop,
+    /// Nothing was asked of the kernel for a while: is it well?
+    Check,
     Died,
     /// What [`Action::Arm`] armed has run out.
     TimeUp,
@@ -94,6 +101,7 @@ impl State {
             }
             (Self::Starting { failed }, Event::Died) => Self::start_again(failed + 1),
             (Self::Idle, Event::Work) => (Self::Busy, vec![]),
+            (Self::Idle, Event::Check) => (Self::Probing, vec![Probe, Arm(LONG_ANSWER)]),
             (Self::Busy, Event::Done) => (Self::Idle, vec![]),
             (Self::Busy, Event::Stop) => {
                 (Self::Stopping { strikes: 1 }, vec![Interrupt, Arm(GRACE)])
@@ -236,6 +244,16 @@ mod tests {
     }
 
     #[test]
+    fn an_idle_kernel_that_does_not_answer_is_replaced() {
+        let mut events = vec![Event::Ready, Event::Check, Event::Done];
+        assert_eq!(walk(&events), (State::Idle, vec![Action::Disarm]));
+        *events.last_mut().unwrap() = Event::TimeUp;
+        assert_eq!(walk(&events).0, State::Killed { failed: 0 });
+        let busy = [Event::Ready, Event::Work, Event::Check];
+        assert_eq!(walk(&busy), (State::Busy, vec![]));
+    }
+
+    #[test]
     fn a_second_stop_does_not_restart_the_grace() {
         let events = [Event::Ready, Event::Work, Event::Stop, Event::Stop];
         assert_eq!(walk(&events), (State::Stopping { strikes: 1 }, vec![]));
@@ -273,6 +291,7 @@ mod tests {
             Event::Work,
             Event::Done,
             Event::Stop,
+            Event::Check,
             Event::Died,
             Event::TimeUp,
             Event::Broken,

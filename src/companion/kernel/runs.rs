@@ -61,7 +61,11 @@ impl Runs {
 
 /// How to wait for a run is not part of what it does.
 fn is_same(first: &Execute, second: &Execute) -> bool {
-    first.code == second.code && first.session == second.session && first.timeout == second.timeout
+    let parts = |e: &Execute| {
+        let (code, session) = (e.code.clone(), e.session.clone());
+        (code, session, e.timeout, e.silent, e.store_history)
+    };
+    parts(first) == parts(second)
 }
 
 fn prune(runs: &mut VecDeque<Arc<Run>>) {

@@ -14,10 +14,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fs, io};
 use tokio::sync::oneshot;
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::{JoinHandle, spawn_blocking, yield_now};
+use tokio::time::Instant;
 
 /// Between two looks at what sessions take.
 const LOOK: Duration = Duration::from_secs(2);
+
+/// After so long without a request a kernel is asked whether it is well, and again.
+const CHECK: Duration = Duration::from_secs(30);
 
 /// Characters of a name.
 const LONGEST: usize = 64;
@@ -28,6 +32,8 @@ pub(crate) struct Sessions {
     settings: Settings,
     template: Template,
     kernels: Arc<Mutex<BTreeMap<String, Kernel>>>,
+    /// Deleted ones that have not ended: their names are not free yet.
+    ending: Arc<Mutex<BTreeMap<String, Kernel>>>,
     runs: Runs,
 }
 
@@ -49,6 +55,7 @@ impl Sessions {
                 DEFAULT_SESSION.into(),
                 kernel,
             )]))),
+            ending: Arc::default(),
             runs: Runs::default(),
         };
         tokio::spawn(sessions.clone().release());
@@ -83,7 +90,16 @@ impl Sessions {
     ///
     /// # Errors
     /// [`Refusal::Invalid`] or [`Refusal::TooManySessions`].
-    pub(crate) fn create(&self, name: Option<String>) -> Result<(String, Kernel), Refusal> {
+    pub(crate) async fn create(&self, name: Option<String>) -> Result<(String, Kernel), Refusal> {
+        // Two kernels of one name would share a record of generations.
+        while let Some(kernel) = name
+            .as_ref()
+            .and_then(|name| locked(&self.ending).get(name).cloned())
+        {
+            kernel.ended().await;
+            // Who ended it takes it out in a moment.
+            yield_now().await;
+        }
         let mut kernels = self.lock();
         let name = match name {
             Some(name) => name,
@@ -120,10 +136,20 @@ impl Sessions {
             let message = "the default session can't be deleted".into();
             return Err(Refusal::Invalid(message));
         }
-        let kernel = self.lock().remove(name);
-        let kernel = kernel.ok_or_else(|| Refusal::NoSession(name.into()))?;
-        kernel.shutdown(Duration::ZERO, Stop::Deleted).await;
-        Ok(())
+        let kernel = {
+            let mut kernels = self.lock();
+            let kernel = kernels.remove(name);
+            let kernel = kernel.ok_or_else(|| Refusal::NoSession(name.into()))?;
+            locked(&self.ending).insert(name.into(), kernel.clone());
+            kernel
+        };
+        // In a task of its own: whoever asked may leave, and the name must be free in the end.
+        let (ending, name) = (self.ending.clone(), name.to_owned());
+        let ended = tokio::spawn(async move {
+            kernel.shutdown(Duration::ZERO, Stop::Deleted).await;
+            locked(&ending).remove(&name);
+        });
+        ended.await.map_err(|_| Refusal::Stopping)
     }
 
     /// Begins a run, or finds the one of that id again.
@@ -201,19 +227,28 @@ impl Sessions {
             .await;
     }
 
-    /// Releases sessions that are idle or too large, for ever.
+    /// Releases sessions that are idle or too large, and looks whether kernels are well, for ever.
     async fn release(self) {
         let Limits { memory, idle, .. } = self.settings.limits;
+        let mut checked = Instant::now();
         loop {
             tokio::time::sleep(LOOK).await;
             let names: Vec<String> = self.lock().keys().cloned().collect();
+            let is_check = checked.elapsed() >= CHECK;
+            if is_check {
+                checked = Instant::now();
+            }
             for name in names {
                 // Looked at now: much may have happened since the one before.
                 let Ok(kernel) = self.kernel(&name) else {
                     continue;
                 };
                 let view = kernel.view();
-                let is_idle = !view.busy && view.queued == 0 && view.used.elapsed() >= idle;
+                let rests = !view.busy && view.queued == 0;
+                if is_check && rests && view.used.elapsed() >= CHECK {
+                    kernel.check();
+                }
+                let is_idle = rests && view.used.elapsed() >= idle;
                 if is_idle && name != DEFAULT_SESSION {
                     tracing::info!(session = name, "released: nothing was asked of it for long");
                     // Somebody may have deleted it meanwhile.
@@ -246,8 +281,12 @@ impl Sessions {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Kernel>> {
-        self.kernels.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.kernels)
     }
+}
+
+fn locked(kernels: &Mutex<BTreeMap<String, Kernel>>) -> MutexGuard<'_, BTreeMap<String, Kernel>> {
+    kernels.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn proportional_share(pid: Pid) -> Option<u64> {

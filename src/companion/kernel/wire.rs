@@ -35,6 +35,7 @@ pub(super) enum Request<'a> {
         code: &'a str,
         #[serde(skip_serializing_if = "is_false")]
         silent: bool,
+        store_history: bool,
     },
 }
 

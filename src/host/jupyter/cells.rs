@@ -107,9 +107,7 @@ impl<'a> Cells<'a> {
         }
         let mut story = Story::new(request, self.iopub, asked.silent);
         let reply = self
-            .follow(&asked.code, asked.silent, async |happened| {
-                story.tell(happened).await
-            })
+            .follow(asked.into(), async |happened| story.tell(happened).await)
             .await;
         match reply {
             // What a front end runs silently, nobody sees.
@@ -122,8 +120,7 @@ impl<'a> Cells<'a> {
     /// Runs code to its end.
     async fn follow(
         &self,
-        code: &str,
-        silent: bool,
+        cell: Execute,
         mut tell: impl AsyncFnMut(Happened) -> Result<()>,
     ) -> Result<Reply> {
         let id = fresh_id()?;
@@ -132,8 +129,7 @@ impl<'a> Cells<'a> {
             session: self.attached.session(),
             queue: true,
             seen: self.seen.get(),
-            silent,
-            ..Execute::new(code)
+            ..cell
         };
         self.running.replace(Some(id));
         let followed = self.attached.ask(async |client| {
@@ -186,9 +182,13 @@ impl<'a> Cells<'a> {
         let mut values = Map::new();
         for (name, expression) in expressions.into_iter().flatten() {
             let code = format!("display(eval({expression}))");
+            let cell = Execute {
+                silent: true,
+                ..Execute::new(code)
+            };
             let mut shown = None;
             let told = self
-                .follow(&code, true, async |happened| {
+                .follow(cell, async |happened| {
                     if let Happened::Display(found) = happened {
                         shown = Some(found);
                     }

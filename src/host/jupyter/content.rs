@@ -1,7 +1,7 @@
 //! What front ends ask, as far as it means something here, and failures as they are told them.
 
 use crate::error::Error;
-use crate::protocol::kernel::Raised;
+use crate::protocol::kernel::{Execute, Raised};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -17,11 +17,23 @@ pub(super) struct ExecuteRequest {
     pub(super) code: String,
     #[serde(default)]
     pub(super) silent: bool,
+    #[serde(default = "yes")]
+    pub(super) store_history: bool,
     /// By the name under which the value goes back: an expression.
     #[serde(default)]
     pub(super) user_expressions: Option<Map<String, Value>>,
     #[serde(default = "yes")]
     pub(super) stop_on_error: bool,
+}
+
+impl From<&ExecuteRequest> for Execute {
+    fn from(asked: &ExecuteRequest) -> Self {
+        Self {
+            silent: asked.silent,
+            store_history: asked.store_history,
+            ..Self::new(&asked.code)
+        }
+    }
 }
 
 /// `complete_request` and `inspect_request`.

@@ -16,8 +16,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// Requests that may wait for their turn.
+/// Requests that may wait for their turn, and bytes of their code.
 const QUEUE: usize = 1024;
+const QUEUE_BYTES: usize = 64 << 20;
 
 /// How long a question may take.
 const ASKED: Duration = Duration::from_secs(10);
@@ -35,6 +36,15 @@ pub(super) enum Job {
     },
 }
 
+impl Job {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Run(run) => run.request.code.len(),
+            Self::Ask { .. } => 0,
+        }
+    }
+}
+
 /// How a job ended, in the kernel's eyes.
 #[derive(Debug)]
 pub(super) enum Outcome {
@@ -44,24 +54,27 @@ pub(super) enum Outcome {
 
 impl Owner {
     pub(super) fn hear(&mut self, message: Message) {
-        self.used = Instant::now();
+        if !matches!(message, Message::Check) {
+            self.used = Instant::now();
+        }
         match message {
             _ if self.shutdown.is_some() && !matches!(message, Message::Interrupt { .. }) => {
                 refuse(message, &Refusal::Stopping);
             }
             Message::Execute { run, queue, taken } => {
-                let answer = self.admit(queue);
+                let answer = self.admit(queue, run.request.code.len());
                 if answer.is_ok() {
                     self.queue.push_back(Job::Run(run));
                 }
                 // Whoever asked may have left; the run goes on and can be found by its id.
                 let _ = taken.send(answer);
             }
-            Message::Ask { question, done } => match self.admit(false) {
+            Message::Ask { question, done } => match self.admit(false, 0) {
                 Ok(()) => self.queue.push_back(Job::Ask { question, done }),
                 Err(refusal) => drop(done.send(Err(refusal))),
             },
             Message::Interrupt { id, done } => self.interrupt(id.as_deref(), done),
+            Message::Check => self.step(Event::Check),
             Message::Restart { why, done } => self.restart(why, done),
             Message::Shutdown { grace, why } => {
                 self.shutdown = Some(Instant::now() + grace);
@@ -97,12 +110,14 @@ impl Owner {
         self.step(Event::Restart);
     }
 
-    pub(super) fn admit(&self, queue: bool) -> Result<(), Refusal> {
+    fn admit(&self, queue: bool, bytes: usize) -> Result<(), Refusal> {
         let waiting = self.current.is_some() || !self.queue.is_empty();
+        let queued = || self.queue.iter().map(Job::bytes).sum::<usize>();
+        let is_full = self.queue.len() >= QUEUE || (waiting && queued() + bytes > QUEUE_BYTES);
         match () {
             () if self.state.is_hopeless() => Err(Refusal::NoKernel(self.trouble.clone())),
             () if waiting && !queue => Err(Refusal::Busy),
-            () if self.queue.len() >= QUEUE => Err(Refusal::QueueFull),
+            () if is_full => Err(Refusal::QueueFull),
             () => Ok(()),
         }
     }
@@ -160,6 +175,7 @@ impl Owner {
                     id: &run.id,
                     code: &run.request.code,
                     silent: run.request.silent,
+                    store_history: run.request.store_history,
                 })
             }
             Job::Ask { question, .. } => {
@@ -290,7 +306,7 @@ pub(super) fn refuse(message: Message, refusal: &Refusal) {
         Message::Ask { done, .. } | Message::Restart { done, .. } => {
             drop(done.send(Err(refusal.clone())));
         }
-        Message::Interrupt { .. } | Message::Shutdown { .. } => {}
+        Message::Interrupt { .. } | Message::Check | Message::Shutdown { .. } => {}
     }
 }
 

@@ -148,7 +148,7 @@ impl Owner {
                     None => break,
                 },
                 // Time comes before output, or a flood would hold it up.
-                () = at(self.alarm) => { self.alarm = None; self.step(Event::TimeUp); }
+                () = at(self.alarm) => self.alarm_rings(),
                 () = at(self.deadline.map(|(at, _)| at)) => self.time_is_up(),
                 () = at(self.shutdown.filter(|_| self.stop.is_none())) => self.grace_is_over(),
                 news = news(&mut self.process) => self.read(news).await,
@@ -165,6 +165,14 @@ impl Owner {
         while let Ok(message) = self.mailbox.try_recv() {
             refuse(message, &Refusal::Stopping);
         }
+    }
+
+    fn alarm_rings(&mut self) {
+        self.alarm = None;
+        if self.state == State::Probing && self.current.is_none() {
+            self.broken = Some("it was idle and did not answer any more".into());
+        }
+        self.step(Event::TimeUp);
     }
 
     fn time_is_up(&mut self) {
@@ -252,6 +260,7 @@ impl Owner {
                 self.counts = counts;
                 self.ready();
             }
+            (Frame::Reply { .. }, None) if self.state == State::Probing => self.step(Event::Done),
             (Frame::Reply { counts, .. }, Some(_)) if self.state == State::Probing => {
                 self.counts = counts;
                 self.drain().await;
