@@ -7,6 +7,7 @@ mod descendants;
 mod http;
 mod kernel;
 pub(crate) mod reaper;
+mod runs;
 mod settings;
 
 pub(crate) use settings::Settings;

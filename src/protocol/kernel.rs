@@ -66,17 +66,17 @@ pub(crate) type Bundle = Map<String, Value>;
 
 /// One thing that happened in a run: a line of NDJSON, or an event of SSE.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Event {
+pub(crate) struct Event<R = Reply> {
     /// Counts the run's events from 0; a heartbeat repeats the number that comes next.
     pub(crate) seq: u64,
     #[serde(flatten)]
-    pub(crate) happened: Happened,
+    pub(crate) happened: Happened<R>,
 }
 
 /// What can happen, in the order in which it did.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(crate) enum Happened {
+pub(crate) enum Happened<R = Reply> {
     /// Text was written, by the code, its child processes or C code.
     Stdout {
         text: String,
@@ -99,7 +99,7 @@ pub(crate) enum Happened {
     Heartbeat,
     /// The end, with the whole reply.
     Done {
-        reply: Box<Reply>,
+        reply: Box<R>,
     },
 }
 
@@ -153,11 +153,11 @@ pub(crate) struct Page {
 
 /// `GET /exec/{id}`: how the run stands and, where `offset` asks for them, its events.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Found {
+pub(crate) struct Found<R = Reply> {
     #[serde(flatten)]
-    pub(crate) reply: Reply,
+    pub(crate) reply: R,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) events: Option<Vec<Event>>,
+    pub(crate) events: Option<Vec<Event<R>>>,
 }
 
 /// A run in the list of those that can be found.

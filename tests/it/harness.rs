@@ -28,7 +28,11 @@ pub(crate) struct Home {
 
 impl Home {
     /// Beneath the build's temporary folder, emptied first.
+    ///
+    /// `OSCTL_TEST_SUFFIX` tells apart the instances of two checkouts that are tested at once.
     pub(crate) fn new(instance: &str) -> Self {
+        let suffix = std::env::var("OSCTL_TEST_SUFFIX").unwrap_or_default();
+        let instance = &format!("{instance}{suffix}");
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("home-{instance}"));
         if folder.exists() {
             // What the container wrote belongs to whom the container ran as, which is root here.

@@ -3,7 +3,7 @@
 use super::answer::{Body, Id, Params, failed, invalid};
 use super::stream::{self, Form};
 use super::{State, json};
-use crate::companion::kernel::Run;
+use crate::companion::kernel::{Run, summary};
 use crate::protocol::fault::Failed;
 use crate::protocol::kernel::{Event, Execute, Found, Page, Reply, Runs, Stream};
 use axum::extract::State as Shared;
@@ -52,7 +52,7 @@ pub(super) async fn execute(
         state.sessions.execute(request).await,
         Form::accepted(&headers),
     ) {
-        (Ok(run), Some(form)) => stream::respond(state.sessions, run, 0, wait, form),
+        (Ok(run), Some(form)) => follow(state, run, 0, wait, form),
         (Ok(run), None) => {
             settle(&run, wait).await;
             json(StatusCode::OK, run.reply(state.sessions.report(&run)))
@@ -61,11 +61,17 @@ pub(super) async fn execute(
     }
 }
 
+fn follow(state: State, run: Arc<Run>, from: u64, wait: Option<f64>, form: Form) -> Response {
+    let reported = run.clone();
+    let running = move || state.sessions.report(&reported);
+    stream::respond(run, running, from, wait, form)
+}
+
 /// The runs that can be found, the oldest first.
 #[utoipa::path(get, path = "/exec", responses((status = 200, body = Runs)))]
 pub(super) async fn list(Shared(state): Shared<State>) -> Response {
     let runs = state.sessions.runs();
-    let runs = runs.iter().map(|run| run.summary()).collect();
+    let runs = runs.iter().map(|run| summary(run)).collect();
     json(StatusCode::OK, Runs { runs })
 }
 
@@ -122,7 +128,7 @@ pub(super) async fn find(
     };
     if let Some(form) = Form::accepted(&headers) {
         let from = query.offset.or_else(|| last_event(&headers));
-        return stream::respond(state.sessions, run, from.unwrap_or(0), query.wait, form);
+        return follow(state, run, from.unwrap_or(0), query.wait, form);
     }
     settle(&run, Some(wait)).await;
     let running = || state.sessions.report(&run);

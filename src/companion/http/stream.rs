@@ -1,11 +1,12 @@
 //! A run's events as they come: Server-Sent Events, or one JSON object per line.
 
-use crate::companion::kernel::{Run, Sessions};
+use crate::companion::runs::{Run, Work};
 use crate::protocol::kernel::{Event, Happened};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
+use serde::Serialize;
 use std::convert::Infallible;
 use std::io::Write;
 use std::sync::Arc;
@@ -44,7 +45,7 @@ impl Form {
         }
     }
 
-    fn write(self, event: &Event, to: &mut Vec<u8>) -> std::io::Result<()> {
+    fn write<R: Serialize>(self, event: &Event<R>, to: &mut Vec<u8>) -> std::io::Result<()> {
         match self {
             Self::Ndjson => {
                 serde_json::to_writer(&mut *to, event)?;
@@ -53,7 +54,7 @@ impl Form {
             Self::Sse => {
                 // A heartbeat is nothing that was seen: whoever resumes behind it would miss the
                 // event whose number it repeats.
-                if event.happened != Happened::Heartbeat {
+                if !matches!(event.happened, Happened::Heartbeat) {
                     writeln!(to, "id: {}", event.seq)?;
                 }
                 to.write_all(b"data: ")?;
@@ -67,9 +68,11 @@ impl Form {
 
 /// The events from number `from` on, to the end of the run or of `wait`: without a `done` the run
 /// goes on, and can be followed further from there.
-pub(super) fn respond(
-    sessions: Sessions,
-    run: Arc<Run>,
+///
+/// `running` is what to report of a run that goes on.
+pub(super) fn respond<W: Work<Reply: Serialize>>(
+    run: Arc<Run<W>>,
+    running: impl Fn() -> W::Report + Send + Sync + 'static,
     from: u64,
     wait: Option<f64>,
     form: Form,
@@ -77,12 +80,11 @@ pub(super) fn respond(
     let end = wait.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
     let follower = run.follow(from);
     let pieces = unfold(
-        (follower, run, sessions),
-        move |(mut follower, run, sessions)| async move {
-            let running = || sessions.report(&run);
+        (follower, running),
+        move |(mut follower, running)| async move {
             let beat = Instant::now() + HEARTBEAT;
             let until = end.map_or(beat, |end| end.min(beat));
-            let events = match timeout_at(until, follower.next(running)).await {
+            let events = match timeout_at(until, follower.next(&running)).await {
                 Ok(events) if events.is_empty() => return None,
                 Ok(events) => events,
                 Err(_) if end.is_some_and(|end| end <= Instant::now()) => return None,
@@ -96,7 +98,7 @@ pub(super) fn respond(
                 }
             }
             let piece = Ok::<_, Infallible>(Bytes::from(bytes));
-            Some((piece, (follower, run, sessions)))
+            Some((piece, (follower, running)))
         },
     );
     let headers = [
@@ -114,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_heartbeat_is_no_event_to_resume_behind() {
-        let written = |happened| {
+        let written = |happened: Happened| {
             let mut bytes = Vec::new();
             Form::Sse
                 .write(&Event { seq: 7, happened }, &mut bytes)

@@ -3,27 +3,22 @@
 //! [`Sessions`] is the handle that everyone uses: it knows the kernels by name and the runs by id.
 //! A [`Kernel`] sends messages to the task that owns one process ([`task`]), which asks a pure
 //! function what to do next ([`policy`]). Processes are forked from a [`template`]. Runs outlive
-//! the requests that began them ([`run`]).
+//! the requests that began them ([`execution`]).
 
 mod ending;
-mod follower;
+mod execution;
 mod guard;
-mod journal;
 mod ledger;
-mod output;
 mod policy;
 mod process;
-mod run;
-mod runs;
 mod sessions;
-mod spill;
 mod task;
 mod template;
 mod wire;
 
 pub(crate) use ending::Stop;
+pub(crate) use execution::{Run, summary};
 pub(crate) use guard::{END, LEAVE};
-pub(crate) use run::Run;
 pub(crate) use sessions::Sessions;
 pub(crate) use wire::{Counts, Question};
 

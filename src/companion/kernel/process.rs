@@ -4,6 +4,7 @@ use super::guard::{Ended, Guard};
 use super::template::{LastWords, Made, Socket, Template};
 use super::wire::{Frame, Request, Wire};
 use crate::companion::descendants;
+use crate::companion::runs::PIECE;
 use crate::error::Result;
 use crate::protocol::kernel::Stream;
 use bytes::BytesMut;
@@ -19,8 +20,6 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
-/// Bytes taken from a pipe at once, so that one stream never starves the rest.
-pub(super) const PIECE: usize = 64 << 10;
 /// Pieces drained at most: four times what a pipe holds.
 const DRAINED: usize = 64;
 /// Small pieces in a row, each within [`QUICK`] of the one before, after which pieces are let grow

@@ -3,10 +3,10 @@
 //! One that nothing was asked of for long, or that takes more memory than it may, is released; a
 //! running cell is never idle. Nothing of a session is kept but its generation.
 
-use super::runs::Runs;
 use super::template::Template;
 use super::{Answer, Kernel, Limits, Message, Question, Refusal, Run, Settings, Stop, View};
 use crate::companion::descendants;
+use crate::companion::runs::{OtherRun, Runs};
 use crate::protocol::kernel::{DEFAULT_SESSION, Execute, KernelReport};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ pub(crate) struct Sessions {
     kernels: Arc<Mutex<BTreeMap<String, Kernel>>>,
     /// Deleted ones that have not ended: their names are not free yet.
     ending: Arc<Mutex<BTreeMap<String, Kernel>>>,
-    runs: Runs,
+    runs: Runs<Execute>,
 }
 
 impl Sessions {
@@ -56,7 +56,7 @@ impl Sessions {
                 kernel,
             )]))),
             ending: Arc::default(),
-            runs: Runs::default(),
+            runs: Runs::new("run"),
         };
         tokio::spawn(sessions.clone().release());
         (sessions, owner)
@@ -159,7 +159,8 @@ impl Sessions {
     pub(crate) async fn execute(&self, request: Execute) -> Result<Arc<Run>, Refusal> {
         let kernel = self.kernel(&request.session)?;
         let queue = request.queue;
-        let (run, is_new) = self.runs.begin(request)?;
+        let begun = self.runs.begin(request);
+        let (run, is_new) = begun.map_err(|OtherRun(id)| Refusal::OtherRun(id))?;
         if !is_new {
             return Ok(run);
         }
@@ -170,7 +171,6 @@ impl Sessions {
                 Ok(()) => Ok(run),
                 Err(refusal) => {
                     runs.forget(&run);
-                    // Whoever has found it meanwhile must not wait for ever.
                     run.refused(kernel.view().report);
                     Err(refusal)
                 }
@@ -192,7 +192,7 @@ impl Sessions {
 
     /// What to say of the kernel of a run that goes on.
     pub(crate) fn report(&self, run: &Run) -> KernelReport {
-        let kernel = self.kernel(run.session());
+        let kernel = self.kernel(&run.work.session);
         kernel.map_or_else(|_| self.view().report, |kernel| kernel.view().report)
     }
 
@@ -202,7 +202,7 @@ impl Sessions {
     /// [`Refusal::NoRun`], or [`Refusal::Stopping`].
     pub(crate) async fn interrupt(&self, id: &str) -> Result<Arc<Run>, Refusal> {
         let run = self.run(id)?;
-        if let Ok(kernel) = self.kernel(run.session()) {
+        if let Ok(kernel) = self.kernel(&run.work.session) {
             let id = Some(id.to_owned());
             // The run tells its end itself.
             let (done, _) = oneshot::channel();

@@ -4,10 +4,9 @@ use super::Owner;
 use crate::companion::descendants;
 use crate::companion::kernel::ending::{Stop, raised};
 use crate::companion::kernel::policy::{Event, State};
-use crate::companion::kernel::run::Run;
-use crate::companion::kernel::spill::Spill;
 use crate::companion::kernel::wire::{Ask, Ending, Question, Request};
-use crate::companion::kernel::{Answer, Message, Refusal};
+use crate::companion::kernel::{Answer, Message, Refusal, Run};
+use crate::companion::runs::Spill;
 use crate::protocol::kernel::{Happened, KernelReport, Raised, RunStatus};
 use serde_json::Value;
 use std::io;
@@ -39,7 +38,7 @@ pub(super) enum Job {
 impl Job {
     fn bytes(&self) -> usize {
         match self {
-            Self::Run(run) => run.request.code.len(),
+            Self::Run(run) => run.work.code.len(),
             Self::Ask { .. } => 0,
         }
     }
@@ -62,7 +61,7 @@ impl Owner {
                 refuse(message, &Refusal::Stopping);
             }
             Message::Execute { run, queue, taken } => {
-                let answer = self.admit(queue, run.request.code.len());
+                let answer = self.admit(queue, run.work.code.len());
                 if answer.is_ok() {
                     self.queue.push_back(Job::Run(run));
                 }
@@ -151,7 +150,7 @@ impl Owner {
 
     fn report(&mut self, run: &Run) -> KernelReport {
         let generation = self.ledger.generation();
-        self.ledger.report(generation, run.request.seen)
+        self.ledger.report(generation, run.work.seen)
     }
 
     pub(super) fn begin_next(&mut self) {
@@ -168,14 +167,14 @@ impl Owner {
         let sent = match &job {
             Job::Run(run) => {
                 run.started(self.counts.execution_count + 1);
-                if let Some(seconds) = run.request.timeout {
+                if let Some(seconds) = run.work.timeout {
                     self.deadline = Some((Instant::now() + seconds_from(seconds), seconds));
                 }
                 process.send(&Request::Execute {
                     id: &run.id,
-                    code: &run.request.code,
-                    silent: run.request.silent,
-                    store_history: run.request.store_history,
+                    code: &run.work.code,
+                    silent: run.work.silent,
+                    store_history: run.work.store_history,
                 })
             }
             Job::Ask { question, .. } => {

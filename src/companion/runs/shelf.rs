@@ -1,8 +1,7 @@
 //! The runs that can be found again, until newer ones push them out.
 
-use super::Refusal;
+use super::Work;
 use super::run::Run;
-use crate::protocol::kernel::Execute;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::task::spawn_blocking;
@@ -13,62 +12,76 @@ const KEPT_BYTES: u64 = 32 << 20;
 const KEPT_ON_DISK: u64 = 1 << 30;
 
 /// The runs that can be found again.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Runs(Arc<Mutex<VecDeque<Arc<Run>>>>);
+#[derive(Debug)]
+pub(crate) struct Runs<W: Work> {
+    /// What made-up ids begin with.
+    prefix: &'static str,
+    kept: Arc<Mutex<VecDeque<Arc<Run<W>>>>>,
+}
 
-impl Runs {
+/// A run of that id exists and was asked to do something else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OtherRun(pub(crate) String);
+
+impl<W: Work> Clone for Runs<W> {
+    fn clone(&self) -> Self {
+        Self {
+            prefix: self.prefix,
+            kept: self.kept.clone(),
+        }
+    }
+}
+
+impl<W: Work> Runs<W> {
+    pub(crate) fn new(prefix: &'static str) -> Self {
+        Self {
+            prefix,
+            kept: Arc::default(),
+        }
+    }
+
     /// A new run, or the one of that id; `true` when it is new.
-    pub(super) fn begin(&self, request: Execute) -> Result<(Arc<Run>, bool), Refusal> {
+    pub(crate) fn begin(&self, work: W) -> Result<(Arc<Run<W>>, bool), OtherRun> {
         let mut runs = self.lock();
-        let id = match &request.id {
+        let id = match work.id() {
             Some(id) => {
                 if let Some(run) = runs.iter().find(|r| r.id == *id) {
-                    let same = is_same(&run.request, &request);
-                    return if same {
+                    return if run.work.is_same(&work) {
                         Ok((run.clone(), false))
                     } else {
-                        Err(Refusal::OtherRun(id.clone()))
+                        Err(OtherRun(id.into()))
                     };
                 }
-                id.clone()
+                id.to_owned()
             }
-            None => fresh_id(),
+            None => fresh_id(self.prefix),
         };
-        let run = Arc::new(Run::new(id, request));
+        let run = Arc::new(Run::new(id, work));
         runs.push_back(run.clone());
         prune(&mut runs);
         Ok((run, true))
     }
 
-    pub(super) fn find(&self, id: &str) -> Option<Arc<Run>> {
+    pub(crate) fn find(&self, id: &str) -> Option<Arc<Run<W>>> {
         self.lock().iter().find(|r| r.id == id).cloned()
     }
 
     /// The oldest first.
-    pub(super) fn all(&self) -> Vec<Arc<Run>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Run<W>>> {
         self.lock().iter().cloned().collect()
     }
 
     /// A run that was refused never was.
-    pub(super) fn forget(&self, run: &Arc<Run>) {
+    pub(crate) fn forget(&self, run: &Arc<Run<W>>) {
         self.lock().retain(|r| !Arc::ptr_eq(r, run));
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Run>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Run<W>>>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// How to wait for a run is not part of what it does.
-fn is_same(first: &Execute, second: &Execute) -> bool {
-    let parts = |e: &Execute| {
-        let (code, session) = (e.code.clone(), e.session.clone());
-        (code, session, e.timeout, e.silent, e.store_history)
-    };
-    parts(first) == parts(second)
-}
-
-fn prune(runs: &mut VecDeque<Arc<Run>>) {
+fn prune<W: Work>(runs: &mut VecDeque<Arc<Run<W>>>) {
     let mut bytes: u64 = runs.iter().map(|r| r.bytes()).sum();
     let mut on_disk: u64 = runs.iter().map(|r| r.on_disk()).sum();
     let mut count = runs.len();
@@ -93,22 +106,27 @@ fn prune(runs: &mut VecDeque<Arc<Run>>) {
     });
 }
 
-fn fresh_id() -> String {
+fn fresh_id(prefix: &str) -> String {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let mut bytes = [0u8; 4];
     // Without randomness the count alone still tells the runs of this life apart.
     let _ = getrandom::fill(&mut bytes);
     let salt = u32::from_le_bytes(bytes);
-    format!("run-{}-{salt:08x}", NEXT.fetch_add(1, Ordering::Relaxed))
+    format!(
+        "{prefix}-{}-{salt:08x}",
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    )
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{KEPT_RUNS, Refusal, Runs};
+    use super::{KEPT_RUNS, OtherRun};
     use crate::protocol::kernel::{
         Execute, Happened, KernelReport, KernelState, RunStatus, Shown, Stream,
     };
+
+    type Runs = super::Runs<Execute>;
 
     const REPORT: KernelReport = KernelReport {
         generation: 1,
@@ -124,7 +142,7 @@ mod tests {
 
     #[test]
     fn the_same_request_finds_its_run_and_another_is_refused() {
-        let runs = Runs::default();
+        let runs = Runs::new("run");
         let (first, is_new) = runs.begin(named("a", "1")).unwrap();
         assert!(is_new);
         let (again, is_new) = runs
@@ -136,13 +154,13 @@ mod tests {
         assert!(!is_new && std::sync::Arc::ptr_eq(&first, &again));
         assert_eq!(
             runs.begin(named("a", "2")).unwrap_err(),
-            Refusal::OtherRun("a".into())
+            OtherRun("a".into())
         );
     }
 
     #[test]
     fn old_runs_go_and_running_ones_stay() {
-        let runs = Runs::default();
+        let runs = Runs::new("run");
         let (running, _) = runs.begin(named("first", "1")).unwrap();
         for number in 0..2 * KEPT_RUNS {
             let (run, _) = runs.begin(named(&format!("r{number}"), "1")).unwrap();
@@ -155,7 +173,7 @@ mod tests {
 
     #[test]
     fn heavy_runs_go_sooner() {
-        let runs = Runs::default();
+        let runs = Runs::new("run");
         for number in 0..100 {
             let (run, _) = runs.begin(named(&format!("r{number}"), "1")).unwrap();
             run.write(Stream::Stdout, &vec![b'x'; 1 << 20]);
@@ -166,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_reply_has_what_happened() {
-        let runs = Runs::default();
+        let runs = Runs::new("run");
         let (run, _) = runs.begin(named("a", "1")).unwrap();
         run.started(1);
         run.write(Stream::Stdout, b"hi\n");
@@ -194,7 +212,7 @@ mod tests {
 
     #[tokio::test]
     async fn followers_see_what_happens_from_where_they_want_to_the_end() {
-        let runs = Runs::default();
+        let runs = Runs::new("run");
         let (run, _) = runs.begin(named("a", "1")).unwrap();
         let mut first = run.follow(0);
         run.write(Stream::Stdout, b"one");

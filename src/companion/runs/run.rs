@@ -1,12 +1,11 @@
-//! A run: code that was accepted for execution, what came of it, and how it stands.
+//! A run: work that was accepted, what came of it, and how it stands.
 
-use super::ending::raised;
+use super::Work;
 use super::follower::Follower;
 use super::journal::Journal;
 use super::output::{self, Piece};
-use crate::protocol::kernel::{
-    Execute, Happened, KernelReport, Page, Raised, Reply, RunStatus, Stream, Summary,
-};
+use crate::protocol::kernel::{Bundle, Happened, Page, Raised, RunStatus, Stream, Truncated};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,13 +16,13 @@ use tokio::task::spawn_blocking;
 /// Bytes of a page of output.
 const PAGE: u64 = 1 << 20;
 
-/// One execution, from its acceptance to its end and beyond.
+/// One piece of work, from its acceptance to its end and beyond.
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct Run<W: Work> {
     pub(crate) id: String,
-    pub(super) request: Execute,
+    pub(crate) work: W,
     created: SystemTime,
-    record: Mutex<Record>,
+    record: Mutex<Record<W>>,
     pulse: watch::Sender<Pulse>,
 }
 
@@ -35,38 +34,73 @@ pub(super) struct Pulse {
     beat: u64,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Record {
-    pub(super) journal: Journal,
-    execution_count: Option<u64>,
+#[derive(Debug)]
+pub(super) struct Record<W: Work> {
+    pub(super) journal: Journal<W::Reply>,
+    number: Option<u64>,
     started: Option<Instant>,
     took: Option<Duration>,
-    report: Option<KernelReport>,
+    report: Option<W::Report>,
 }
 
-impl Run {
-    pub(super) fn new(id: String, request: Execute) -> Self {
+/// What can be told of every kind of run.
+#[derive(Debug)]
+pub(crate) struct SoFar {
+    pub(crate) id: String,
+    pub(crate) status: RunStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) result: Option<String>,
+    pub(crate) data: Vec<Arc<Bundle>>,
+    pub(crate) error: Option<Raised>,
+    /// What it got when it began: the count of executions, a process id.
+    pub(crate) number: Option<u64>,
+    pub(crate) timing_ms: f64,
+    pub(crate) truncated: Option<BTreeMap<String, Truncated>>,
+}
+
+/// A run in a line.
+#[derive(Debug)]
+pub(crate) struct Outline {
+    pub(crate) number: Option<u64>,
+    /// The text's first line, shortened.
+    pub(crate) line: String,
+    /// When it was asked for, in seconds since 1970.
+    pub(crate) created: f64,
+    pub(crate) timing_ms: f64,
+    /// Bytes written to stdout and stderr.
+    pub(crate) written: [u64; 2],
+}
+
+impl<W: Work> Run<W> {
+    pub(super) fn new(id: String, work: W) -> Self {
         let pulse = watch::Sender::new(Pulse {
             status: RunStatus::Running,
             beat: 0,
         });
         Self {
             id,
-            request,
+            work,
             created: SystemTime::now(),
-            record: Mutex::default(),
+            record: Mutex::new(Record {
+                journal: Journal::default(),
+                number: None,
+                started: None,
+                took: None,
+                report: None,
+            }),
             pulse,
         }
     }
 
-    pub(super) fn started(&self, execution_count: u64) {
+    pub(crate) fn started(&self, number: u64) {
         let mut record = self.record();
         record.started = Some(Instant::now());
-        record.execution_count = Some(execution_count);
+        record.number = Some(number);
     }
 
     /// Takes what the code wrote; the last so many bytes are to be spilled.
-    pub(super) fn write(&self, stream: Stream, bytes: &[u8]) -> usize {
+    pub(crate) fn write(&self, stream: Stream, bytes: &[u8]) -> usize {
         let rest = self.record().journal.write(stream, bytes);
         self.beat();
         rest
@@ -82,7 +116,7 @@ impl Run {
         self.record().journal.output_mut(stream).unspilled(bytes);
     }
 
-    pub(super) fn add(&self, happened: Happened) {
+    pub(crate) fn add(&self, happened: Happened<W::Reply>) {
         self.record().journal.add(happened);
         self.beat();
     }
@@ -92,11 +126,11 @@ impl Run {
     }
 
     /// The error that the code raised, when it did.
-    pub(super) fn raised(&self) -> Option<Raised> {
+    pub(crate) fn raised(&self) -> Option<Raised> {
         self.record().journal.error().cloned()
     }
 
-    pub(super) fn finish(&self, status: RunStatus, report: KernelReport) {
+    pub(crate) fn finish(&self, status: RunStatus, report: W::Report) {
         {
             let mut record = self.record();
             record.journal.close();
@@ -106,12 +140,14 @@ impl Run {
         self.pulse.send_modify(|pulse| pulse.status = status);
     }
 
-    /// It was not admitted.
-    pub(super) fn refused(&self, report: KernelReport) {
-        let message = "the run was refused, as its first request was told".into();
-        self.add(Happened::Error {
-            error: raised("NotStarted", message),
-        });
+    /// It was not admitted; whoever has found it meanwhile must not wait for ever.
+    pub(crate) fn refused(&self, report: W::Report) {
+        let error = Raised {
+            kind: "NotStarted".into(),
+            message: "the run was refused, as its first request was told".into(),
+            traceback: Vec::new(),
+        };
+        self.add(Happened::Error { error });
         self.finish(RunStatus::Failed, report);
     }
 
@@ -121,21 +157,17 @@ impl Run {
         let _ = pulse.wait_for(|p| p.status != RunStatus::Running).await;
     }
 
-    pub(crate) fn session(&self) -> &str {
-        &self.request.session
-    }
-
     pub(crate) fn status(&self) -> RunStatus {
         self.pulse.borrow().status
     }
 
-    /// How it stands; `running` is what to say of the kernel while it runs.
-    pub(crate) fn reply(&self, running: KernelReport) -> Reply {
+    /// How it stands; `running` is what to report while it runs.
+    pub(crate) fn reply(&self, running: W::Report) -> W::Reply {
         let status = self.status();
         let record = self.record();
         let journal = &record.journal;
         let truncated = journal.truncated();
-        Reply {
+        let so_far = SoFar {
             id: self.id.clone(),
             status,
             stdout: journal.output(Stream::Stdout).text(),
@@ -143,29 +175,24 @@ impl Run {
             result: journal.result().cloned(),
             data: journal.data().to_vec(),
             error: journal.error().cloned(),
-            execution_count: record.execution_count,
+            number: record.number,
             timing_ms: record.timing_ms(),
-            kernel: record
-                .report
-                .unwrap_or_else(|| running.to(self.request.seen)),
             truncated: (!truncated.is_empty()).then_some(truncated),
-        }
+        };
+        self.work.reply(so_far, record.report.clone(), running)
     }
 
-    pub(crate) fn summary(&self) -> Summary {
+    pub(crate) fn outline(&self) -> Outline {
         let record = self.record();
-        let line = self.request.code.trim().lines().next().unwrap_or_default();
+        let line = self.work.text().trim().lines().next().unwrap_or_default();
         let created = self.created.duration_since(UNIX_EPOCH).unwrap_or_default();
-        Summary {
-            id: self.id.clone(),
-            session: self.request.session.clone(),
-            status: self.status(),
-            code: line.chars().take(120).collect(),
-            execution_count: record.execution_count,
+        let written = |stream| record.journal.output(stream).total();
+        Outline {
+            number: record.number,
+            line: line.chars().take(120).collect(),
             created: created.as_secs_f64(),
             timing_ms: record.timing_ms(),
-            stdout: record.journal.output(Stream::Stdout).total(),
-            stderr: record.journal.output(Stream::Stderr).total(),
+            written: [written(Stream::Stdout), written(Stream::Stderr)],
         }
     }
 
@@ -204,7 +231,7 @@ impl Run {
     }
 
     /// Follows the run from event number `from` on.
-    pub(crate) fn follow(self: &Arc<Self>, from: u64) -> Follower {
+    pub(crate) fn follow(self: &Arc<Self>, from: u64) -> Follower<W> {
         Follower::new(self.clone(), self.pulse.subscribe(), from)
     }
 
@@ -213,19 +240,19 @@ impl Run {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.record().journal.bytes() + self.request.code.len() as u64
+        self.record().journal.bytes() + self.work.text().len() as u64
     }
 
     pub(super) fn on_disk(&self) -> u64 {
         self.record().journal.on_disk()
     }
 
-    pub(super) fn record(&self) -> MutexGuard<'_, Record> {
+    pub(super) fn record(&self) -> MutexGuard<'_, Record<W>> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Record {
+impl<W: Work> Record<W> {
     fn timing_ms(&self) -> f64 {
         let took = self
             .took

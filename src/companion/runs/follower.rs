@@ -1,9 +1,10 @@
 //! Reading a run's events as they come, from any number on, at the reader's own pace.
 
+use super::Work;
 use super::journal::Handed;
 use super::output;
 use super::run::{Pulse, Run, read};
-use crate::protocol::kernel::{Event, Happened, KernelReport, RunStatus, Stream};
+use crate::protocol::kernel::{Event, Happened, RunStatus, Stream};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -17,15 +18,15 @@ const BATCHES: usize = 4;
 
 /// Somebody who reads a run's events as they come, at their own pace.
 #[derive(Debug)]
-pub(crate) struct Follower {
-    run: Arc<Run>,
+pub(crate) struct Follower<W: Work> {
+    run: Arc<Run<W>>,
     next: u64,
     pulse: watch::Receiver<Pulse>,
     is_done: bool,
 }
 
-impl Follower {
-    pub(super) fn new(run: Arc<Run>, pulse: watch::Receiver<Pulse>, from: u64) -> Self {
+impl<W: Work> Follower<W> {
+    pub(super) fn new(run: Arc<Run<W>>, pulse: watch::Receiver<Pulse>, from: u64) -> Self {
         Self {
             run,
             next: from,
@@ -36,7 +37,7 @@ impl Follower {
 
     /// What happened since the last call, at once or when something does; ends with `done`, after
     /// which there is nothing. Loses nothing when dropped.
-    pub(crate) async fn next(&mut self, running: impl Fn() -> KernelReport) -> Vec<Event> {
+    pub(crate) async fn next(&mut self, running: impl Fn() -> W::Report) -> Vec<Event<W::Reply>> {
         while !self.is_done {
             let status = self.pulse.borrow_and_update().status;
             let handed = self.run.record().journal.hand(self.next);
@@ -64,7 +65,7 @@ impl Follower {
     }
 
     /// What says that the run goes on and this connection with it.
-    pub(crate) fn heartbeat(&self) -> Event {
+    pub(crate) fn heartbeat(&self) -> Event<W::Reply> {
         Event {
             seq: self.next,
             happened: Happened::Heartbeat,
@@ -72,7 +73,7 @@ impl Follower {
     }
 
     /// What has happened up to now, `done` included; of a long run only the next few MiB.
-    pub(crate) async fn rest(&mut self, running: impl Fn() -> KernelReport) -> Vec<Event> {
+    pub(crate) async fn rest(&mut self, running: impl Fn() -> W::Report) -> Vec<Event<W::Reply>> {
         let mut events = Vec::new();
         for _ in 0..BATCHES {
             let status = self.run.status();
@@ -89,7 +90,7 @@ impl Follower {
     }
 }
 
-async fn told(handed: Vec<(u64, Handed)>) -> Vec<Event> {
+async fn told<R>(handed: Vec<(u64, Handed<R>)>) -> Vec<Event<R>> {
     let mut events = Vec::with_capacity(handed.len());
     for (seq, handed) in handed {
         let happened = match handed {

@@ -6,8 +6,8 @@
 //! full or can't be written is left as it is: head and tail remain.
 
 use super::output::HALF;
-use super::process::PIECE;
 use super::run::Run;
+use super::{PIECE, Work};
 use crate::protocol::kernel::Stream;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -22,7 +22,7 @@ const LIMIT: u64 = 256 << 20;
 const ON_THE_WAY: usize = HALF / PIECE - 1;
 
 #[derive(Debug, Default)]
-pub(super) struct Spill {
+pub(crate) struct Spill {
     files: [Slot; 2],
 }
 
@@ -39,10 +39,10 @@ enum Slot {
 }
 
 impl Spill {
-    pub(super) async fn write(
+    pub(crate) async fn write(
         &mut self,
         folder: &Path,
-        run: &Run,
+        run: &Run<impl Work>,
         stream: Stream,
         mut piece: Vec<u8>,
     ) {
@@ -69,7 +69,7 @@ impl Spill {
     }
 }
 
-fn open(folder: &Path, run: &Run, stream: Stream) -> Slot {
+fn open(folder: &Path, run: &Run<impl Work>, stream: Stream) -> Slot {
     let name = match stream {
         Stream::Stdout => "stdout",
         Stream::Stderr => "stderr",

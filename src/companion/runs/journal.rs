@@ -23,12 +23,12 @@ const GROWN: u64 = 64 << 10;
 const HANDED: u64 = 1 << 20;
 const BATCH: usize = 512;
 
-#[derive(Debug, Default)]
-pub(super) struct Journal {
+#[derive(Debug)]
+pub(super) struct Journal<R> {
     outputs: [Output; 2],
     /// Bytes of each stream that entries stand for.
     covered: [u64; 2],
-    entries: VecDeque<Entry>,
+    entries: VecDeque<Entry<R>>,
     /// The number of the first entry that is kept.
     first: u64,
     /// Entries below this number were handed out, and stay as they are.
@@ -41,19 +41,36 @@ pub(super) struct Journal {
 }
 
 #[derive(Debug)]
-enum Entry {
+enum Entry<R> {
     Text { stream: Stream, from: u64, to: u64 },
-    Other(Box<Happened>),
+    Other(Box<Happened<R>>),
 }
 
 /// An entry as it is handed out: text has still to be read.
 #[derive(Debug)]
-pub(super) enum Handed {
+pub(super) enum Handed<R> {
     Text(Stream, Vec<Piece>),
-    Other(Happened),
+    Other(Happened<R>),
 }
 
-impl Journal {
+impl<R> Default for Journal<R> {
+    fn default() -> Self {
+        Self {
+            outputs: Default::default(),
+            covered: [0; 2],
+            entries: VecDeque::new(),
+            first: 0,
+            handed: 0,
+            data: Vec::new(),
+            data_total: 0,
+            data_kept: 0,
+            result: None,
+            error: None,
+        }
+    }
+}
+
+impl<R: Clone> Journal<R> {
     /// Takes what was written; the last so many bytes are to be spilled.
     pub(super) fn write(&mut self, stream: Stream, bytes: &[u8]) -> usize {
         let rest = self.outputs[stream as usize].push(bytes);
@@ -78,7 +95,7 @@ impl Journal {
         }
     }
 
-    pub(super) fn add(&mut self, happened: Happened) {
+    pub(super) fn add(&mut self, happened: Happened<R>) {
         let happened = match happened {
             Happened::Display(shown) => Happened::Display(self.keep(shown)),
             Happened::Result(shown) => {
@@ -102,7 +119,7 @@ impl Journal {
         }
     }
 
-    fn push(&mut self, entry: Entry) {
+    fn push(&mut self, entry: Entry<R>) {
         if self.entries.len() == ENTRIES {
             self.entries.pop_front();
             self.first += 1;
@@ -135,7 +152,7 @@ impl Journal {
     }
 
     /// Some of the entries from number `from` on, with their numbers.
-    pub(super) fn hand(&mut self, from: u64) -> Vec<(u64, Handed)> {
+    pub(super) fn hand(&mut self, from: u64) -> Vec<(u64, Handed<R>)> {
         let begin = from.clamp(self.first, self.next());
         let mut room = HANDED;
         let mut handed = Vec::new();
@@ -208,7 +225,7 @@ impl Journal {
     /// Bytes in memory.
     pub(super) fn bytes(&self) -> u64 {
         let text: usize = self.outputs.iter().map(Output::kept).sum();
-        let entries = self.entries.len() * size_of::<Entry>();
+        let entries = self.entries.len() * size_of::<Entry<R>>();
         (text + entries) as u64 + self.data_kept
     }
 
@@ -229,11 +246,13 @@ fn size(value: &Value) -> usize {
 #[cfg(test)]
 mod tests {
     use super::super::output::{read, text};
-    use super::{ENTRIES, Handed, Journal};
+    use super::{ENTRIES, Handed};
     use crate::protocol::kernel::{Happened, Shown, Stream};
     use proptest::prelude::*;
 
-    fn texts(handed: Vec<(u64, Handed)>) -> Vec<(u64, Stream, String)> {
+    type Journal = super::Journal<()>;
+
+    fn texts(handed: Vec<(u64, Handed<()>)>) -> Vec<(u64, Stream, String)> {
         let one = |(seq, handed)| match handed {
             Handed::Text(stream, pieces) => (seq, stream, text(read(pieces).unwrap())),
             Handed::Other(other) => panic!("{other:?}"),

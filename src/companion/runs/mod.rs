@@ -1,0 +1,46 @@
+//! Whatever takes time has an id and a log: executions of code, commands of the shell.
+//!
+//! A [`Run`] holds what was asked ([`Work`]), what happened, and how it ended; [`Runs`] are those that
+//! can still be found. A run does nothing by itself: whoever owns the process writes into it, and
+//! anybody may follow it, from any event on, at their own pace.
+
+mod follower;
+mod journal;
+mod output;
+mod run;
+mod shelf;
+mod spill;
+
+pub(crate) use run::{Run, SoFar};
+pub(crate) use shelf::{OtherRun, Runs};
+pub(super) use spill::Spill;
+
+use std::fmt::Debug;
+
+/// Bytes taken from a pipe at once, so that one stream never starves the rest.
+pub(super) const PIECE: usize = 64 << 10;
+
+/// What a run was asked to do, and how it is told of.
+pub(crate) trait Work: Debug + Send + Sync + 'static {
+    /// All that is told at the end.
+    type Reply: Debug + Clone + Send + Sync + 'static;
+    /// What only the one knows who did it.
+    type Report: Debug + Clone + Send + Sync + 'static;
+
+    /// The id that was asked for.
+    fn id(&self) -> Option<&str>;
+
+    /// The code or the command.
+    fn text(&self) -> &str;
+
+    /// Whether it is the same work; how to wait for it is no part of that.
+    fn is_same(&self, other: &Self) -> bool;
+
+    /// `ended` is the report of a run that has ended, `running` what to say of one that has not.
+    fn reply(
+        &self,
+        so_far: SoFar,
+        ended: Option<Self::Report>,
+        running: Self::Report,
+    ) -> Self::Reply;
+}
