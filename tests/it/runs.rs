@@ -89,16 +89,25 @@ fn the_same_id_finds_the_run_again() {
 
 fn code_that_is_kept_out_of_the_history_is_not_counted() {
     let api = shared().api();
-    let before = api.exec("0")["execution_count"].as_u64().unwrap();
-    let reply = api.exec_with(json!({"code": "'unseen'", "store_history": false}));
-    assert_eq!(reply["result"], "'unseen'");
-    assert_eq!(api.exec("1")["execution_count"], before + 1);
-    let (status, kind, _) = {
-        api.exec_with(json!({"code": "2", "id": "counted"}));
-        let other = json!({"code": "2", "id": "counted", "store_history": false});
-        api.post("/exec", &other).error()
+    // Others count in the default session.
+    assert_eq!(
+        api.post("/sessions", &json!({"name": "uncounted"})).status,
+        200
+    );
+    let exec = |code: &str, store_history: bool| {
+        api.exec_with(json!({"code": code, "session": "uncounted", "store_history": store_history}))
     };
+    assert_eq!(exec("0", true)["execution_count"], 1);
+    assert_eq!(exec("'unseen'", false)["result"], "'unseen'");
+    assert_eq!(exec("1", true)["execution_count"], 2);
+    api.exec_with(json!({"code": "2", "id": "counted"}));
+    let other = json!({"code": "2", "id": "counted", "store_history": false});
+    let (status, kind, _) = api.post("/exec", &other).error();
     assert_eq!((status, kind.as_str()), (409, "id_in_use"));
+    let ended = api
+        .connect()
+        .send("DELETE", "/sessions/uncounted", &[], b"");
+    assert_eq!(ended.status, 200);
 }
 
 fn waiting_ends_and_the_code_goes_on() {
