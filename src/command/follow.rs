@@ -151,11 +151,11 @@ impl<'a> View<'a> {
             return Ok(());
         }
         match happened {
-            Happened::Stdout { text } => {
+            Happened::Stdout { text, .. } => {
                 self.within_line = !text.ends_with('\n');
                 ui.data(&text);
             }
-            Happened::Stderr { text } => ui.side(&text),
+            Happened::Stderr { text, .. } => ui.side(&text),
             Happened::Display(shown) => self.value(&shown, false)?,
             Happened::Result(shown) => self.value(&shown, true)?,
             Happened::Error { error } => self.error(&error),

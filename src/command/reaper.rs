@@ -1,4 +1,4 @@
-//! `osctl reaper`: guards a kernel, and ends all its descendants with it.
+//! `osctl reaper`: guards a kernel or a command, and ends all its descendants with it.
 
 use crate::error::{Outcome, Result};
 use clap::Args;
@@ -6,14 +6,20 @@ use clap::Args;
 #[derive(Debug, Args)]
 pub(crate) struct ReaperArgs {
     /// The process to guard, a child of this one
-    #[arg(long, value_name = "PID")]
-    adopt: i32,
+    #[arg(long, value_name = "PID", required_unless_present = "command")]
+    adopt: Option<i32>,
+    /// Wait for a command on stdin, a socket, and guard it
+    #[arg(long, conflicts_with = "adopt")]
+    command: bool,
 }
 
 #[cfg(target_os = "linux")]
 pub(crate) fn run(args: ReaperArgs) -> Result<Outcome> {
-    let ReaperArgs { adopt } = args;
-    crate::companion::reaper::run(adopt)?;
+    let ReaperArgs { adopt, command: _ } = args;
+    match adopt {
+        Some(pid) => crate::companion::reaper::run(pid)?,
+        None => crate::companion::guard_command()?,
+    }
     Ok(Outcome::Done)
 }
 

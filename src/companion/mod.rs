@@ -6,15 +6,19 @@
 mod descendants;
 mod http;
 mod kernel;
+mod pipe;
 pub(crate) mod reaper;
 mod runs;
 mod settings;
+mod shell;
 
 pub(crate) use settings::Settings;
+pub(crate) use shell::guard_command;
 
 use crate::error::Result;
 use anyhow::Context;
 use kernel::Sessions;
+use shell::Shells;
 use std::fs;
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
@@ -62,7 +66,9 @@ pub(crate) async fn serve(
     tracing::info!(version = env!("CARGO_PKG_VERSION"), address = %listeners.tcp.local_addr()?, "companion starts");
     let grace = settings.grace;
     let (sessions, owner) = Sessions::start(kernel::Settings::from(&settings));
-    let server = http::Server::start(listeners, &settings, sessions.clone());
+    let shells = Shells::new(shell::Settings::from(&settings));
+    forget_with(&sessions, &shells);
+    let server = http::Server::start(listeners, &settings, sessions.clone(), shells.clone());
     let mut owner = std::pin::pin!(owner);
     tokio::select! {
         () = shutdown => {}
@@ -73,11 +79,21 @@ pub(crate) async fn serve(
         "companion stops: running code may finish within {} s",
         grace.as_secs()
     );
-    sessions.shutdown(grace).await;
+    tokio::join!(sessions.shutdown(grace), shells.shutdown(grace));
     server.stop().await;
     owner.await.context("the kernel's owner ended badly")?;
     tracing::info!("companion ended");
     Ok(())
+}
+
+/// A session's context and jobs end with it.
+fn forget_with(sessions: &Sessions, shells: &Shells) {
+    let (mut ends, shells) = (sessions.ends(), shells.clone());
+    tokio::spawn(async move {
+        while let Ok(session) = ends.recv().await {
+            shells.forget(&session);
+        }
+    });
 }
 
 impl Listeners {

@@ -98,7 +98,7 @@ fn collect(command: Pid) -> Option<u8> {
 }
 
 /// Kills until nobody is left.
-fn end_descendants(command: Pid) {
+pub(super) fn end_descendants(command: Pid) {
     // One signal to the whole group is atomic: a fork bomb in it ends here.
     let _ = killpg(command, Signal::SIGKILL);
     loop {

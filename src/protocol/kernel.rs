@@ -78,11 +78,16 @@ pub(crate) struct Event<R = Reply> {
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum Happened<R = Reply> {
     /// Text was written, by the code, its child processes or C code.
+    /// Bytes that are not UTF-8 are replaced by U+FFFD in `text`; `base64` then has the very bytes.
     Stdout {
         text: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        base64: Option<String>,
     },
     Stderr {
         text: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        base64: Option<String>,
     },
     /// `display()` and figures; `update` replaces what was shown under the same `display_id`.
     Display(Shown),

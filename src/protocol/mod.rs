@@ -9,6 +9,7 @@ pub(crate) mod hex;
 pub(crate) mod kernel;
 pub(crate) mod service;
 pub(crate) mod session;
+pub(crate) mod shell;
 pub(crate) mod spec;
 
 /// Version of the words between host and companion.

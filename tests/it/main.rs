@@ -24,6 +24,7 @@ mod repl;
 mod runs;
 mod second_engine;
 mod sessions;
+mod shell;
 mod soak;
 mod streams;
 mod terminal;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
     let apart = [
         streams::trials(),
         sessions::trials(),
+        shell::trials(),
         interrupts::trials(),
         soak::trials(),
         hostile::trials(),

@@ -4,6 +4,7 @@ use super::answer::{Body, Id, Params, failed, invalid};
 use super::stream::{self, Form};
 use super::{State, json};
 use crate::companion::kernel::{Run, summary};
+use crate::companion::runs::{self, Work};
 use crate::protocol::fault::Failed;
 use crate::protocol::kernel::{Event, Execute, Found, Page, Reply, Runs, Stream};
 use axum::extract::State as Shared;
@@ -75,17 +76,17 @@ pub(super) async fn list(Shared(state): Shared<State>) -> Response {
     json(StatusCode::OK, Runs { runs })
 }
 
-fn is_duration(seconds: f64) -> bool {
+pub(super) fn is_duration(seconds: f64) -> bool {
     (0.0..=LONGEST).contains(&seconds)
 }
 
-fn no_duration(name: &str) -> Response {
+pub(super) fn no_duration(name: &str) -> Response {
     invalid(format!(
         "`{name}` must be a number of seconds up to {LONGEST}"
     ))
 }
 
-fn is_id(id: &str) -> bool {
+pub(super) fn is_id(id: &str) -> bool {
     (1..=128).contains(&id.len())
         && !id.starts_with('.')
         && id
@@ -97,9 +98,9 @@ fn is_id(id: &str) -> bool {
 #[serde(deny_unknown_fields)]
 pub(super) struct FindQuery {
     /// Wait up to this many seconds for the run's end.
-    wait: Option<f64>,
+    pub(super) wait: Option<f64>,
     /// Bring the events from this number on.
-    offset: Option<u64>,
+    pub(super) offset: Option<u64>,
 }
 
 /// How a run stands, and its events, also of one that another client began.
@@ -141,7 +142,7 @@ pub(super) async fn find(
 }
 
 /// The number behind the last event that a client of Server-Sent Events has seen.
-fn last_event(headers: &HeaderMap) -> Option<u64> {
+pub(super) fn last_event(headers: &HeaderMap) -> Option<u64> {
     let last = headers.get("last-event-id")?.to_str().ok()?;
     last.trim().parse::<u64>().ok()?.checked_add(1)
 }
@@ -178,10 +179,14 @@ pub(super) async fn output(
         Ok(run) => run,
         Err(refusal) => return refusal.into_response(),
     };
+    page(&run, query).await
+}
+
+pub(super) async fn page<W: Work>(run: &runs::Run<W>, query: OutputQuery) -> Response {
     match run.page(query.stream, query.offset, query.limit).await {
         Ok(page) => json(StatusCode::OK, page),
         Err(error) => {
-            tracing::error!("output of run `{id}` can't be read: {error}");
+            tracing::error!("output of run `{}` can't be read: {error}", run.id);
             let message = "what was written can't be read any more";
             failed(
                 StatusCode::INTERNAL_SERVER_ERROR,
@@ -206,7 +211,7 @@ pub(super) async fn interrupt(Shared(state): Shared<State>, Id(id): Id) -> Respo
 }
 
 /// Waits until the run has ended, or `wait` seconds.
-async fn settle(run: &Arc<Run>, wait: Option<f64>) {
+pub(super) async fn settle<W: Work>(run: &runs::Run<W>, wait: Option<f64>) {
     match wait {
         None => run.finished().await,
         // That it still runs is what the reply then says.

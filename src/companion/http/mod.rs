@@ -8,9 +8,11 @@ mod guard;
 mod kernel;
 mod service;
 mod session;
+mod shell;
 mod stream;
 
 use super::kernel::Sessions;
+use super::shell::Shells;
 use super::{Listeners, Settings};
 use crate::error::Result;
 use crate::protocol;
@@ -33,7 +35,7 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// Bytes of a request's body; files, later, are streamed and have no limit.
+/// Bytes of a request's body; what is streamed has no limit.
 const BODY_LIMIT: usize = 64 << 20;
 
 /// From the last run's end to the end of idle connections.
@@ -50,6 +52,7 @@ struct Documented;
 #[derive(Clone)]
 struct State {
     sessions: Sessions,
+    shells: Shells,
     document: Arc<utoipa::openapi::OpenApi>,
 }
 
@@ -61,8 +64,13 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn start(listeners: Listeners, settings: &Settings, sessions: Sessions) -> Self {
-        let routes = routes(sessions);
+    pub(super) fn start(
+        listeners: Listeners,
+        settings: &Settings,
+        sessions: Sessions,
+        shells: Shells,
+    ) -> Self {
+        let routes = routes(sessions, shells);
         let guard = Arc::new(Guard::new(settings));
         let guarded = routes
             .clone()
@@ -111,11 +119,19 @@ async fn closed(mut closing: watch::Receiver<bool>) {
     let _ = closing.wait_for(|closing| *closing).await;
 }
 
-fn routes(sessions: Sessions) -> Router {
+fn routes(sessions: Sessions, shells: Shells) -> Router {
     let (router, document) = OpenApiRouter::with_openapi(Documented::openapi())
         .routes(routes!(kernel::execute, kernel::list))
         .routes(routes!(kernel::find, kernel::interrupt))
         .routes(routes!(kernel::output))
+        .routes(routes!(shell::execute))
+        .routes(routes!(shell::change_folder))
+        .routes(routes!(shell::change_variable))
+        .routes(routes!(shell::find, shell::interrupt))
+        .routes(routes!(shell::output))
+        .routes(routes!(shell::stdin))
+        .routes(routes!(shell::jobs))
+        .routes(routes!(shell::end_job))
         .routes(routes!(session::reset))
         .routes(routes!(session::interrupt))
         .routes(routes!(session::restart))
@@ -135,6 +151,7 @@ fn routes(sessions: Sessions) -> Router {
         .split_for_parts();
     let state = State {
         sessions,
+        shells,
         document: Arc::new(document),
     };
     router

@@ -3,15 +3,13 @@
 use super::guard::{Ended, Guard};
 use super::template::{LastWords, Made, Socket, Template};
 use super::wire::{Frame, Request, Wire};
-use crate::companion::descendants;
-use crate::companion::runs::PIECE;
+use crate::companion::{descendants, pipe};
 use crate::error::Result;
 use crate::protocol::kernel::Stream;
 use bytes::BytesMut;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Serialize;
-use std::future::pending;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -20,8 +18,6 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
-/// Pieces drained at most: four times what a pipe holds.
-const DRAINED: usize = 64;
 /// Small pieces in a row, each within [`QUICK`] of the one before, after which pieces are let grow
 /// for a while: being woken for every line costs the code that writes them more than writing.
 const STREAK: u32 = 16;
@@ -136,8 +132,8 @@ impl Process {
                             sleep_until(until).await;
                         }
                         tokio::select! {
-                            bytes = read(out.as_ref()) => (Stream::Stdout, bytes),
-                            bytes = read(err.as_ref()) => (Stream::Stderr, bytes),
+                            bytes = pipe::read(out.as_ref()) => (Stream::Stdout, bytes),
+                            bytes = pipe::read(err.as_ref()) => (Stream::Stderr, bytes),
                         }
                     };
                     tokio::select! {
@@ -243,17 +239,13 @@ impl Process {
             Link::Open { pipes, .. } => pipes,
             _ => &self.left,
         };
-        let mut all = Vec::new();
-        for (stream, pipe) in [(Stream::Stdout, out), (Stream::Stderr, err)] {
-            // Bounded, because a process in the background may never stop writing.
-            for _ in 0..DRAINED {
-                match pipe.as_ref().map(read_now) {
-                    Some(Ok(bytes)) if !bytes.is_empty() => all.push((stream, bytes)),
-                    _ => break,
-                }
-            }
-        }
-        all
+        let pipes = [(Stream::Stdout, out), (Stream::Stderr, err)];
+        let drained = pipes
+            .into_iter()
+            .filter_map(|(stream, pipe)| Some((stream, pipe::drain(pipe.as_ref()?))));
+        drained
+            .flat_map(|(stream, pieces)| pieces.into_iter().map(move |bytes| (stream, bytes)))
+            .collect()
     }
 
     /// # Errors
@@ -325,28 +317,4 @@ async fn ended(guard: &mut Option<Guard>) -> Ended {
         Some(guard) => guard.ended().await,
         None => Ended::Unguarded,
     }
-}
-
-/// The next piece of a pipe; never, when it is closed.
-async fn read(pipe: Option<&Receiver>) -> io::Result<Vec<u8>> {
-    let Some(pipe) = pipe else {
-        return pending().await;
-    };
-    loop {
-        pipe.readable().await?;
-        match read_now(pipe) {
-            Ok(bytes) if bytes.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-            result => return result,
-        }
-    }
-}
-
-fn read_now(pipe: &Receiver) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(PIECE);
-    pipe.try_read_buf(&mut bytes)?;
-    if bytes.len() < PIECE / 2 {
-        bytes.shrink_to_fit();
-    }
-    Ok(bytes)
 }

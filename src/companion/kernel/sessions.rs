@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fs, io};
-use tokio::sync::oneshot;
+use tokio::sync::{broadcast, oneshot};
 use tokio::task::{JoinHandle, spawn_blocking, yield_now};
 use tokio::time::Instant;
 
@@ -22,6 +22,9 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// After so long without a request a kernel is asked whether it is well, and again.
 const CHECK: Duration = Duration::from_secs(30);
+
+/// Ends that may wait to be heard of.
+const ENDS: usize = 1024;
 
 /// Characters of a name.
 const LONGEST: usize = 64;
@@ -35,6 +38,7 @@ pub(crate) struct Sessions {
     /// Deleted ones that have not ended: their names are not free yet.
     ending: Arc<Mutex<BTreeMap<String, Kernel>>>,
     runs: Runs<Execute>,
+    ends: broadcast::Sender<String>,
 }
 
 impl Sessions {
@@ -57,6 +61,7 @@ impl Sessions {
             )]))),
             ending: Arc::default(),
             runs: Runs::new("run"),
+            ends: broadcast::Sender::new(ENDS),
         };
         tokio::spawn(sessions.clone().release());
         (sessions, owner)
@@ -145,11 +150,18 @@ impl Sessions {
         };
         // In a task of its own: whoever asked may leave, and the name must be free in the end.
         let (ending, name) = (self.ending.clone(), name.to_owned());
+        // Nobody may listen.
+        let _ = self.ends.send(name.clone());
         let ended = tokio::spawn(async move {
             kernel.shutdown(Duration::ZERO, Stop::Deleted).await;
             locked(&ending).remove(&name);
         });
         ended.await.map_err(|_| Refusal::Stopping)
+    }
+
+    /// The names of sessions, as they end.
+    pub(crate) fn ends(&self) -> broadcast::Receiver<String> {
+        self.ends.subscribe()
     }
 
     /// Begins a run, or finds the one of that id again.

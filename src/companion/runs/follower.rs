@@ -2,9 +2,10 @@
 
 use super::Work;
 use super::journal::Handed;
-use super::output;
 use super::run::{Pulse, Run, read};
 use crate::protocol::kernel::{Event, Happened, RunStatus, Stream};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -96,17 +97,32 @@ async fn told<R>(handed: Vec<(u64, Handed<R>)>) -> Vec<Event<R>> {
         let happened = match handed {
             Handed::Other(happened) => happened,
             Handed::Text(stream, pieces) => {
-                let text = match read(pieces).await {
-                    Ok(bytes) => output::text(bytes),
-                    Err(error) => format!("\n… output that can't be read any more: {error} …\n"),
+                let (text, base64) = match read(pieces).await {
+                    Ok(bytes) => exact(bytes),
+                    Err(error) => {
+                        let text = format!("\n… output that can't be read any more: {error} …\n");
+                        (text, None)
+                    }
                 };
                 match stream {
-                    Stream::Stdout => Happened::Stdout { text },
-                    Stream::Stderr => Happened::Stderr { text },
+                    Stream::Stdout => Happened::Stdout { text, base64 },
+                    Stream::Stderr => Happened::Stderr { text, base64 },
                 }
             }
         };
         events.push(Event { seq, happened });
     }
     events
+}
+
+/// The text, and the very bytes where they are not UTF-8.
+fn exact(bytes: Vec<u8>) -> (String, Option<String>) {
+    String::from_utf8(bytes).map_or_else(
+        |error| {
+            let bytes = error.as_bytes();
+            let text = String::from_utf8_lossy(bytes).into_owned();
+            (text, Some(STANDARD.encode(bytes)))
+        },
+        |text| (text, None),
+    )
 }

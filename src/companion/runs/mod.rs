@@ -17,9 +17,6 @@ pub(super) use spill::Spill;
 
 use std::fmt::Debug;
 
-/// Bytes taken from a pipe at once, so that one stream never starves the rest.
-pub(super) const PIECE: usize = 64 << 10;
-
 /// What a run was asked to do, and how it is told of.
 pub(crate) trait Work: Debug + Send + Sync + 'static {
     /// All that is told at the end.

@@ -228,13 +228,23 @@ mod tests {
         };
         let text = |text: &str| text.to_owned();
         let rest = kinds(first.rest(|| REPORT).await);
-        assert_eq!(rest[0], (1, Happened::Stdout { text: text("two") }));
+        assert_eq!(
+            rest[0],
+            (
+                1,
+                Happened::Stdout {
+                    text: text("two"),
+                    base64: None
+                }
+            )
+        );
         assert_eq!(
             rest[1],
             (
                 2,
                 Happened::Stderr {
-                    text: text("three")
+                    text: text("three"),
+                    base64: None,
                 }
             )
         );

@@ -5,9 +5,10 @@
 //! waits, and so a slow disk slows the code down as a slow reader of its pipes would. A file that is
 //! full or can't be written is left as it is: head and tail remain.
 
+use super::Work;
 use super::output::HALF;
 use super::run::Run;
-use super::{PIECE, Work};
+use crate::companion::pipe::PIECE;
 use crate::protocol::kernel::Stream;
 use std::fs::{self, File};
 use std::io::{self, Write};

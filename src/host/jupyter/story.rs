@@ -125,8 +125,8 @@ fn shown_whole(mut raised: Raised) -> Raised {
 /// What front ends hear of an event that says all by itself.
 fn spoken(happened: &Happened) -> Option<(&'static str, Value)> {
     Some(match happened {
-        Happened::Stdout { text } => ("stream", json!({"name": "stdout", "text": text})),
-        Happened::Stderr { text } => ("stream", json!({"name": "stderr", "text": text})),
+        Happened::Stdout { text, .. } => ("stream", json!({"name": "stdout", "text": text})),
+        Happened::Stderr { text, .. } => ("stream", json!({"name": "stderr", "text": text})),
         Happened::Display(shown) => {
             let transient = shown.display_id.as_ref();
             let transient = transient.map_or(json!({}), |id| json!({"display_id": id}));

@@ -1,0 +1,386 @@
+//! One command, from its start to its end: the task that owns its guard and its pipes.
+
+use super::Shells;
+use super::context::{Context, LEAVE};
+use super::guard::{Guard, Said};
+use super::jobs::Background;
+use super::warden;
+use super::work::{Report, Run};
+use crate::companion::pipe;
+use crate::companion::runs::Spill;
+use crate::error::Result;
+use crate::protocol::kernel::{Happened, Raised, RunStatus, Stream};
+use bytes::Bytes;
+use nix::fcntl::OFlag;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::signal::Signal;
+use nix::unistd::pipe2;
+use std::fs::File;
+use std::future::pending;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+/// From the signal to the end of what did not stop.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Bytes of an argument; a longer command is read from memory. Linux's limit is 128 KiB.
+const LONGEST: usize = 120 << 10;
+
+/// A year: whatever is out of a clock's range is as good as never.
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Why a command is to end early.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Stop {
+    Asked,
+    Timeout(f64),
+    Deleted,
+    Shutdown,
+}
+
+impl Stop {
+    fn told(self) -> Raised {
+        let (kind, message) = match self {
+            Self::Asked => ("Interrupted", "the command was to be stopped".into()),
+            Self::Timeout(seconds) => (
+                "Timeout",
+                format!("the command ran longer than {seconds} s, and was ended"),
+            ),
+            Self::Deleted => ("Interrupted", "the session was ended meanwhile".into()),
+            Self::Shutdown => ("Interrupted", "the companion was stopped meanwhile".into()),
+        };
+        raised(kind, message)
+    }
+}
+
+fn raised(kind: &str, message: String) -> Raised {
+    Raised {
+        kind: kind.into(),
+        message,
+        traceback: Vec::new(),
+    }
+}
+
+/// The owner.
+#[derive(Debug)]
+pub(super) struct Drive {
+    shells: Shells,
+    run: Arc<Run>,
+    context: Context,
+    guard: Guard,
+    stops: mpsc::Receiver<Stop>,
+    input: Option<mpsc::Receiver<Bytes>>,
+}
+
+/// What bash and we share while it runs.
+#[derive(Debug)]
+struct Shared {
+    pipes: [Option<Receiver>; 2],
+    /// Where it writes its context as it exits.
+    left: File,
+    /// Must live until bash has read them.
+    _scripts: Vec<File>,
+}
+
+/// How it ended.
+enum End {
+    Code { code: i32, left: bool },
+    NotStarted(i32),
+    Unguarded,
+}
+
+impl Drive {
+    pub(super) fn new(
+        shells: Shells,
+        run: Arc<Run>,
+        context: Context,
+        stops: mpsc::Receiver<Stop>,
+        input: Option<mpsc::Receiver<Bytes>>,
+    ) -> Result<Self> {
+        let guard = shells.spares.take()?;
+        Ok(Self {
+            shells,
+            run,
+            context,
+            guard,
+            stops,
+            input,
+        })
+    }
+
+    pub(super) async fn run(mut self) {
+        let mut shared = match self.start().await {
+            Ok(shared) => shared,
+            Err(error) => {
+                let error = raised(
+                    "NotStarted",
+                    format!("the command can't be started: {error}"),
+                );
+                return self.finish(RunStatus::Failed, Some(error), None, false);
+            }
+        };
+        let mut spill = Spill::default();
+        let (end, stop) = self.attend(&mut shared, &mut spill).await;
+        self.drain(&shared, &mut spill).await;
+        match end {
+            End::Code { code, left } => {
+                self.take_over(&mut shared.left).await;
+                let is_ended = stop.is_some();
+                let code = if is_ended { -1 } else { code };
+                let status = match stop {
+                    Some(_) => RunStatus::Interrupted,
+                    None => RunStatus::Completed,
+                };
+                let background = left && !is_ended;
+                self.finish(status, stop.map(Stop::told), Some(code), background);
+                if background {
+                    let background = Background::new(&self.run, self.guard, shared.pipes);
+                    self.shells.jobs.keep(background);
+                } else if left {
+                    self.guard.end();
+                }
+            }
+            End::NotStarted(errno) => {
+                let why = io::Error::from_raw_os_error(errno);
+                let error = raised("NotStarted", format!("the command can't be started: {why}"));
+                self.finish(RunStatus::Failed, Some(error), None, false);
+            }
+            End::Unguarded => {
+                let message = "the command's guard was killed, and it with it".into();
+                let error = raised("Killed", message);
+                self.finish(RunStatus::Failed, Some(error), Some(-1), false);
+            }
+        }
+    }
+
+    /// Until the command has ended, for whatever reason.
+    async fn attend(&mut self, shared: &mut Shared, spill: &mut Spill) -> (End, Option<Stop>) {
+        let timeout = self.run.work.timeout.map(|seconds| {
+            let time = Duration::try_from_secs_f64(seconds).map_or(YEAR, |t| t.min(YEAR));
+            (Instant::now() + time, seconds)
+        });
+        let mut deadline = timeout.map(|(at, _)| at);
+        let mut stop = None;
+        loop {
+            let [out, err] = &mut shared.pipes;
+            let (stream, bytes) = tokio::select! {
+                biased;
+                asked = self.stops.recv(), if stop.is_none() => {
+                    let asked = asked.unwrap_or(Stop::Shutdown);
+                    deadline = Some(self.stop(asked));
+                    stop = Some(asked);
+                    continue;
+                }
+                // Time comes before output, or a flood would hold it up.
+                () = at(deadline) => {
+                    match (stop, timeout) {
+                        (None, Some((_, seconds))) => {
+                            let asked = Stop::Timeout(seconds);
+                            deadline = Some(self.stop(asked));
+                            stop = Some(asked);
+                        }
+                        _ => {
+                            self.guard.end();
+                            deadline = None;
+                        }
+                    }
+                    continue;
+                }
+                said = self.guard.next() => match said {
+                    Said::Started(pid) => {
+                        self.run.started(pid.cast_unsigned().into());
+                        continue;
+                    }
+                    Said::Failed(errno) => return (End::NotStarted(errno), stop),
+                    Said::Ended { code, left } => return (End::Code { code, left }, stop),
+                    Said::Gone => return (End::Unguarded, stop),
+                },
+                bytes = pipe::read(out.as_ref()) => (Stream::Stdout, bytes),
+                bytes = pipe::read(err.as_ref()) => (Stream::Stderr, bytes),
+            };
+            match bytes {
+                Ok(bytes) => self.write(spill, stream, bytes).await,
+                Err(_) => shared.pipes[stream as usize] = None,
+            }
+        }
+    }
+
+    /// Asks the command to stop; the moment when it is made to.
+    fn stop(&self, why: Stop) -> Instant {
+        self.guard.signal(match why {
+            Stop::Asked => Signal::SIGINT,
+            Stop::Timeout(_) | Stop::Deleted | Stop::Shutdown => Signal::SIGTERM,
+        });
+        Instant::now() + GRACE
+    }
+
+    async fn write(&self, spill: &mut Spill, stream: Stream, mut bytes: Vec<u8>) {
+        let rest = self.run.write(stream, &bytes);
+        if rest > 0 {
+            bytes.drain(..bytes.len() - rest);
+            let folder = &self.shells.settings.runs;
+            spill.write(folder, &self.run, stream, bytes).await;
+        }
+    }
+
+    /// What the command itself wrote is in the pipes by now; what runs on in the background may hold
+    /// them open.
+    async fn drain(&self, shared: &Shared, spill: &mut Spill) {
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            let pieces = shared.pipes[stream as usize].as_ref().map(pipe::drain);
+            for bytes in pieces.into_iter().flatten() {
+                self.write(spill, stream, bytes).await;
+            }
+        }
+    }
+
+    /// The context that the command left is its session's, when the session is still there.
+    async fn take_over(&mut self, left: &mut File) {
+        let mut written = Vec::new();
+        // In memory, and as short as a context is.
+        if left
+            .rewind()
+            .and_then(|()| left.read_to_end(&mut written))
+            .is_err()
+        {
+            return;
+        }
+        if let Some(next) = self.context.after(&written) {
+            let session = self.run.work.session.clone();
+            self.shells.contexts().insert(session, next);
+        }
+    }
+
+    fn finish(&self, status: RunStatus, error: Option<Raised>, code: Option<i32>, left: bool) {
+        if let Some(error) = error {
+            self.run.add(Happened::Error { error });
+        }
+        let report = Report {
+            returncode: code,
+            background: left,
+            ..self.shells.report(&self.run.work.session)
+        };
+        self.shells.ended(&self.run.id);
+        self.run.finish(status, report);
+    }
+
+    async fn start(&mut self) -> io::Result<Shared> {
+        let left = memory(b"")?;
+        let leave = memory(LEAVE.as_bytes())?;
+        let script = memory(&self.context.script(&path(&leave), &path(&left)))?;
+        let work = &self.run.work;
+        let mut scripts = Vec::new();
+        let text = match work.command.len() > LONGEST {
+            true => {
+                let file = memory(work.command.as_bytes())?;
+                let text = format!(". {}", path(&file));
+                scripts.push(file);
+                text
+            }
+            false => with_own_end(&work.command, &path(&leave), &path(&left)),
+        };
+        let mut environment = match self.context.is_fresh() {
+            true => first_environment(&work.session),
+            false => Vec::new(),
+        };
+        environment.push(format!("BASH_ENV={}", path(&script)).into_bytes());
+        let (out, out_end) = pipe2(OFlag::O_CLOEXEC)?;
+        let (err, err_end) = pipe2(OFlag::O_CLOEXEC)?;
+        let stdin = self.stdin()?;
+        let order = warden::order(&[b"bash", b"-c", text.as_bytes()], &environment);
+        let ends = [
+            stdin.as_raw_fd(),
+            out_end.as_raw_fd(),
+            err_end.as_raw_fd(),
+            self.context.folder.as_raw_fd(),
+        ];
+        self.guard.order(&order, ends).await?;
+        scripts.extend([leave, script]);
+        Ok(Shared {
+            pipes: [
+                Some(Receiver::from_owned_fd(out)?),
+                Some(Receiver::from_owned_fd(err)?),
+            ],
+            left,
+            _scripts: scripts,
+        })
+    }
+
+    /// What the command reads.
+    fn stdin(&mut self) -> io::Result<OwnedFd> {
+        let given = self.run.work.stdin.clone().map(Bytes::from);
+        if given.is_none() && self.input.is_none() {
+            return Ok(File::open("/dev/null")?.into());
+        }
+        let (end, ours) = pipe2(OFlag::O_CLOEXEC)?;
+        let mut ours = Sender::from_owned_fd(ours)?;
+        let mut more = self.input.take();
+        tokio::spawn(async move {
+            let mut next = given;
+            loop {
+                // A command that has closed it needs no more; what is in the way is dropped.
+                if let Some(bytes) = next.take()
+                    && ours.write_all(&bytes).await.is_err()
+                {
+                    return;
+                }
+                next = match &mut more {
+                    Some(more) => more.recv().await,
+                    None => None,
+                };
+                if next.is_none() {
+                    return;
+                }
+            }
+        });
+        Ok(end)
+    }
+}
+
+/// A command that sets a trap for its own end would take the place of ours, so what it leaves is
+/// written before.
+fn with_own_end(command: &str, leave: &str, left: &str) -> String {
+    let sets_trap = command.contains("trap") && !command.contains("<<");
+    if !sets_trap || !(command.contains("EXIT") || command.contains(" 0")) {
+        return command.into();
+    }
+    format!(
+        "{command}\n{{ __osctl_code=$?; ( . {leave} >{left} ); }} 2>/dev/null; exit $__osctl_code"
+    )
+}
+
+/// What the companion has, but for what is between it and its engine.
+fn first_environment(session: &str) -> Vec<Vec<u8>> {
+    let own = std::env::vars_os().filter(|(name, _)| !name.to_string_lossy().starts_with("OSCTL_"));
+    let mut all: Vec<Vec<u8>> = own
+        .map(|(name, value)| [name.into_vec(), value.into_vec()].join(&b'='))
+        .collect();
+    all.push(format!("OSCTL_SESSION={session}").into_bytes());
+    all
+}
+
+/// A file that is nowhere but in memory.
+fn memory(bytes: &[u8]) -> io::Result<File> {
+    let mut file = File::from(memfd_create(c"osctl-shell", MFdFlags::MFD_CLOEXEC)?);
+    file.write_all(bytes)?;
+    Ok(file)
+}
+
+/// By which another process opens it.
+fn path(file: &File) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
+}
+
+pub(super) async fn at(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant).await,
+        None => pending().await,
+    }
+}

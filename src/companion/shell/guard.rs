@@ -1,0 +1,161 @@
+//! The companion's end of a command's guard, and guards that wait for a command in advance.
+
+use super::warden::{END, ENDED, FAILED, LEFT, STARTED, WORD};
+use crate::error::Result;
+use anyhow::Context;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use nix::unistd::Pid;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream as StdStream;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixStream;
+use tokio::process::Command;
+
+/// Guards started in advance.
+const SPARES: usize = 2;
+/// From the use of one to the start of the next: the command shall have the processors first.
+const REST: Duration = Duration::from_millis(20);
+
+/// What a guard says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Said {
+    Started(i32),
+    /// The command could not be started: the system's number for why.
+    Failed(i32),
+    /// The command ended with that code, 128+n for signal n; whether it left processes.
+    Ended {
+        code: i32,
+        left: bool,
+    },
+    /// Nobody is left.
+    Gone,
+}
+
+/// The process that starts one command and outlives it as long as something of it runs.
+#[derive(Debug)]
+pub(super) struct Guard {
+    stream: UnixStream,
+    pub(super) pid: i32,
+    unread: Vec<u8>,
+}
+
+impl Guard {
+    fn spawn() -> Result<Self> {
+        let (ours, theirs) = StdStream::pair()?;
+        ours.set_nonblocking(true)?;
+        let program = std::env::current_exe().context("finding this program")?;
+        let mut child = Command::new(program)
+            .args(["reaper", "--command"])
+            .env_clear()
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .context("starting a guard")?;
+        let pid = child.id().unwrap_or_default().cast_signed();
+        // Its end is told by its connection; its exit has only to be taken.
+        tokio::spawn(async move { child.wait().await });
+        Ok(Self {
+            stream: UnixStream::from_std(ours)?,
+            pid,
+            unread: Vec::new(),
+        })
+    }
+
+    /// Hands the command over; what became of it is said next.
+    pub(super) async fn order(&mut self, order: &[u8], descriptors: [RawFd; 4]) -> io::Result<()> {
+        // The first bytes carry the descriptors; a fresh socket takes them.
+        let (length, text) = order.split_at(4);
+        let control = [ControlMessage::ScmRights(&descriptors)];
+        let fd = self.stream.as_raw_fd();
+        sendmsg::<()>(
+            fd,
+            &[IoSlice::new(length)],
+            &control,
+            MsgFlags::empty(),
+            None,
+        )?;
+        self.stream.write_all(text).await
+    }
+
+    /// The next thing it says. Loses nothing when dropped.
+    pub(super) async fn next(&mut self) -> Said {
+        loop {
+            if let Some(word) = self.unread.first_chunk::<WORD>() {
+                let [word, number @ ..] = *word;
+                let number = i32::from_le_bytes(number);
+                self.unread.drain(..WORD);
+                match word {
+                    STARTED => return Said::Started(number),
+                    FAILED => return Said::Failed(number),
+                    ENDED | LEFT => {
+                        let left = word == LEFT;
+                        return Said::Ended { code: number, left };
+                    }
+                    _ => {}
+                }
+                continue;
+            }
+            // What can't be polled any more is over.
+            let _ = self.stream.readable().await;
+            match self.stream.try_read_buf(&mut self.unread) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                Ok(0) | Err(_) => return Said::Gone,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// Sends a signal to all that is left of the command.
+    pub(super) fn signal(&self, signal: Signal) {
+        self.say(signal as u8);
+    }
+
+    /// Ends all that is left of the command.
+    pub(super) fn end(&self) {
+        self.say(END);
+    }
+
+    fn say(&self, word: u8) {
+        // A guard that is gone has nobody left to end, which its connection tells.
+        let _ = self.stream.try_write(&[word]);
+        // One that was stopped would never read it.
+        let _ = kill(Pid::from_raw(self.pid), Signal::SIGCONT);
+    }
+}
+
+/// Guards that wait for a command.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Spares(Arc<Mutex<Vec<Guard>>>);
+
+impl Spares {
+    /// One that was started in advance, or now.
+    pub(super) fn take(&self) -> Result<Guard> {
+        let spare = self.lock().pop();
+        let spares = self.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(REST).await;
+            spares.fill();
+        });
+        spare.map_or_else(Guard::spawn, Ok)
+    }
+
+    fn fill(&self) {
+        while self.lock().len() < SPARES {
+            match Guard::spawn() {
+                Ok(guard) => self.lock().push(guard),
+                // Whoever needs one tries again, and is told.
+                Err(error) => return tracing::debug!("{error:#}"),
+            }
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Guard>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,306 @@
+//! Commands in bash, and the contexts that last from one to the next.
+//!
+//! [`Shells`] is the handle that everyone uses. Every command has a guard ([`warden`]), a process of its
+//! own and a task that owns both ([`command`]); commands of one session may run at the same time, each
+//! begins with the context that is there ([`context`]), and the last one to end leaves its own. What
+//! commands leave in the background is a job ([`jobs`]).
+
+mod command;
+mod context;
+mod guard;
+mod jobs;
+mod warden;
+mod work;
+
+pub(crate) use jobs::Ended as JobEnded;
+pub(crate) use warden::run as guard_command;
+pub(crate) use work::{Report, Run};
+
+use super::runs::{OtherRun, Runs};
+use crate::protocol::kernel::RunStatus;
+use crate::protocol::shell::{Command, Job};
+use bytes::Bytes;
+use command::{Drive, Stop};
+use context::Context;
+use guard::Spares;
+use jobs::Jobs;
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Commands that may run at once.
+const AT_ONCE: usize = 256;
+
+/// From the wish to stop to the end of what does not.
+const STOPPING: Duration = Duration::from_millis(20);
+
+/// Where the parts are.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// Folder of what commands have written and memory does not hold.
+    pub(crate) runs: PathBuf,
+    /// Where the first command starts.
+    pub(crate) cwd: PathBuf,
+    pub(crate) home: PathBuf,
+}
+
+impl From<&super::Settings> for Settings {
+    fn from(settings: &super::Settings) -> Self {
+        let home = std::env::var_os("HOME").map_or_else(|| "/root".into(), PathBuf::from);
+        Self {
+            runs: settings.data.join("runs"),
+            cwd: std::env::current_dir().unwrap_or_else(|_| "/".into()),
+            home,
+        }
+    }
+}
+
+/// Why a request was not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// A run of that id exists and was another command.
+    OtherRun(String),
+    NoRun(String),
+    NoJob(i32),
+    /// The run has ended, or its stdin is not open.
+    NoStdin(String),
+    /// That can't be gone to.
+    NoFolder {
+        path: String,
+        why: String,
+    },
+    /// As many commands run as may.
+    TooMany,
+    /// No guard can be made.
+    NoGuard(String),
+    Stopping,
+}
+
+/// What reaches a command that runs.
+#[derive(Debug, Clone)]
+struct Running {
+    stop: mpsc::Sender<Stop>,
+    stdin: Option<mpsc::Sender<Bytes>>,
+}
+
+/// All commands, contexts and jobs, for everyone who uses them.
+#[derive(Debug, Clone)]
+pub(crate) struct Shells {
+    settings: Settings,
+    contexts: Arc<Mutex<BTreeMap<String, Context>>>,
+    runs: Runs<Command>,
+    running: Arc<Mutex<Option<HashMap<String, Running>>>>,
+    jobs: Jobs,
+    spares: Spares,
+}
+
+impl Shells {
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            contexts: Arc::default(),
+            runs: Runs::new("sh"),
+            running: Arc::new(Mutex::new(Some(HashMap::new()))),
+            jobs: Jobs::default(),
+            spares: Spares::default(),
+        }
+    }
+
+    /// Begins a command, or finds the one of that id again.
+    ///
+    /// # Errors
+    /// Nothing was executed then.
+    pub(crate) async fn execute(&self, command: Command) -> Result<Arc<Run>, Refusal> {
+        let context = self.context(&command.session)?;
+        let begun = self.runs.begin(command);
+        let (run, is_new) = begun.map_err(|OtherRun(id)| Refusal::OtherRun(id))?;
+        if !is_new {
+            return Ok(run);
+        }
+        let (stop, stops) = mpsc::channel(4);
+        let (stdin, input) = match run.work.stdin_open {
+            true => Some(mpsc::channel(4)).unzip(),
+            false => (None, None),
+        };
+        let refused = match &mut *self.running() {
+            None => Some(Refusal::Stopping),
+            Some(running) if running.len() >= AT_ONCE => Some(Refusal::TooMany),
+            Some(running) => {
+                running.insert(run.id.clone(), Running { stop, stdin });
+                None
+            }
+        };
+        let driven = match refused {
+            Some(refusal) => Err(refusal),
+            None => Drive::new(self.clone(), run.clone(), context, stops, input)
+                .map_err(|error| Refusal::NoGuard(format!("{error:#}"))),
+        };
+        match driven {
+            Ok(drive) => {
+                // In a task of its own: whoever asked may leave.
+                tokio::spawn(drive.run());
+                Ok(run)
+            }
+            Err(refusal) => {
+                self.ended(&run.id);
+                self.runs.forget(&run);
+                run.refused(self.report(&run.work.session));
+                Err(refusal)
+            }
+        }
+    }
+
+    /// # Errors
+    /// [`Refusal::NoRun`].
+    pub(crate) fn run(&self, id: &str) -> Result<Arc<Run>, Refusal> {
+        self.runs.find(id).ok_or_else(|| Refusal::NoRun(id.into()))
+    }
+
+    /// What to say of a command that goes on.
+    pub(crate) fn report(&self, session: &str) -> Report {
+        Report {
+            returncode: None,
+            cwd: self.cwd(session).display().to_string(),
+            background: false,
+        }
+    }
+
+    /// Interrupts a command as Ctrl-C does, ends what does not stop, and waits until all is over.
+    ///
+    /// # Errors
+    /// [`Refusal::NoRun`].
+    pub(crate) async fn interrupt(&self, id: &str) -> Result<Arc<Run>, Refusal> {
+        let run = self.run(id)?;
+        let running = self.running().as_ref().and_then(|r| r.get(id).cloned());
+        if let Some(running) = running {
+            // One that has just ended no longer hears.
+            let _ = running.stop.send(Stop::Asked).await;
+        }
+        run.finished().await;
+        Ok(run)
+    }
+
+    /// The way to a command's stdin; dropped, it is at its end.
+    ///
+    /// # Errors
+    /// [`Refusal::NoRun`] or [`Refusal::NoStdin`].
+    pub(crate) fn stdin(&self, id: &str) -> Result<mpsc::Sender<Bytes>, Refusal> {
+        self.run(id)?;
+        // Whoever takes it closes it: there is one writer.
+        let mut running = self.running();
+        let found = running.as_mut().and_then(|r| r.get_mut(id));
+        let stdin = found.and_then(|running| running.stdin.take());
+        stdin.ok_or_else(|| Refusal::NoStdin(id.into()))
+    }
+
+    /// Where the next command of a session starts.
+    pub(crate) fn cwd(&self, session: &str) -> PathBuf {
+        let contexts = self.contexts();
+        let found = contexts.get(session).map(|context| context.cwd.clone());
+        found.unwrap_or_else(|| self.settings.cwd.clone())
+    }
+
+    /// # Errors
+    /// [`Refusal::NoFolder`], and then nothing has changed.
+    pub(crate) fn cd(&self, session: &str, path: &str) -> Result<PathBuf, Refusal> {
+        let mut context = self.context(session)?;
+        let gone = context.cd(Path::new(path), &self.settings.home);
+        gone.map_err(|error| no_folder(path, &error))?;
+        let cwd = context.cwd.clone();
+        self.contexts().insert(session.into(), context);
+        Ok(cwd)
+    }
+
+    /// Sets or unsets a variable of the environment; `key` must be a name.
+    ///
+    /// # Errors
+    /// [`Refusal::NoFolder`].
+    pub(crate) fn set(&self, session: &str, key: &str, value: Option<&str>) -> Result<(), Refusal> {
+        let mut context = self.context(session)?;
+        context.set(key, value);
+        self.contexts().insert(session.into(), context);
+        Ok(())
+    }
+
+    /// What commands left running.
+    pub(crate) async fn jobs(&self) -> Vec<Job> {
+        self.jobs.all().await
+    }
+
+    /// Ends what a command left running.
+    ///
+    /// # Errors
+    /// [`Refusal::NoJob`].
+    pub(crate) async fn end_job(&self, pid: i32) -> Result<JobEnded, Refusal> {
+        self.jobs.end(pid).await.ok_or(Refusal::NoJob(pid))
+    }
+
+    /// Forgets a session that has ended, and ends all that it runs.
+    pub(crate) fn forget(&self, session: &str) {
+        self.contexts().remove(session);
+        for run in self.runs.all() {
+            let is_its = run.work.session == session && run.status() == RunStatus::Running;
+            if let Some(running) = self.running().as_ref().and_then(|r| r.get(&run.id))
+                && is_its
+            {
+                // A full mailbox has been told already.
+                let _ = running.stop.try_send(Stop::Deleted);
+            }
+        }
+        self.jobs.end_all(Some(session));
+    }
+
+    /// Takes no more commands, lets those that run finish within `grace`, then ends all.
+    pub(crate) async fn shutdown(&self, grace: Duration) {
+        let Some(running) = self.running().take() else {
+            return;
+        };
+        let all = async {
+            for id in running.keys() {
+                if let Ok(run) = self.run(id) {
+                    run.finished().await;
+                }
+            }
+        };
+        if tokio::time::timeout(grace, all).await.is_err() {
+            for running in running.values() {
+                let _ = running.stop.try_send(Stop::Shutdown);
+            }
+            tokio::time::sleep(STOPPING).await;
+        }
+        self.jobs.end_all(None);
+    }
+
+    fn context(&self, session: &str) -> Result<Context, Refusal> {
+        if let Some(context) = self.contexts().get(session) {
+            return Ok(context.clone());
+        }
+        let cwd = self.settings.cwd.clone();
+        let path = cwd.display().to_string();
+        Context::new(cwd).map_err(|error| no_folder(&path, &error))
+    }
+
+    fn contexts(&self) -> MutexGuard<'_, BTreeMap<String, Context>> {
+        self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn running(&self) -> MutexGuard<'_, Option<HashMap<String, Running>>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ended(&self, id: &str) {
+        if let Some(running) = self.running().as_mut() {
+            running.remove(id);
+        }
+    }
+}
+
+fn no_folder(path: &str, error: &io::Error) -> Refusal {
+    Refusal::NoFolder {
+        path: path.into(),
+        why: error.to_string(),
+    }
+}

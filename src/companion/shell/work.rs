@@ -1,0 +1,53 @@
+//! A command as a run: what its reply says beside what every run tells.
+
+use crate::companion::runs::{self, SoFar, Work};
+use crate::protocol::shell::{Command, ShellReply};
+
+pub(crate) type Run = runs::Run<Command>;
+
+/// What is known of a command besides its output.
+#[derive(Debug, Clone)]
+pub(crate) struct Report {
+    /// Nothing while it runs.
+    pub(super) returncode: Option<i32>,
+    pub(super) cwd: String,
+    pub(super) background: bool,
+}
+
+impl Work for Command {
+    type Reply = ShellReply;
+    type Report = Report;
+
+    fn id(&self) -> Option<&str> {
+        self.id.as_deref()
+    }
+
+    fn text(&self) -> &str {
+        &self.command
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        let waits_alike = |a: &Self| Self {
+            wait: None,
+            ..a.clone()
+        };
+        waits_alike(self) == waits_alike(other)
+    }
+
+    fn reply(&self, so_far: SoFar, ended: Option<Report>, running: Report) -> ShellReply {
+        let report = ended.unwrap_or(running);
+        ShellReply {
+            id: so_far.id,
+            status: so_far.status,
+            stdout: so_far.stdout,
+            stderr: so_far.stderr,
+            returncode: report.returncode,
+            cwd: report.cwd,
+            background: report.background,
+            error: so_far.error,
+            pid: so_far.number,
+            timing_ms: so_far.timing_ms,
+            truncated: so_far.truncated,
+        }
+    }
+}
