@@ -107,6 +107,9 @@ const ALIKE: &[&str] = &[
     "compgen -A function | wc -l",
 ];
 
+/// Cases that are tried at once.
+const AT_ONCE: usize = 6;
+
 /// What came, byte by byte.
 #[derive(Debug, PartialEq, Eq)]
 struct Came {
@@ -194,35 +197,64 @@ fn commands_do_what_bash_does() {
     let reply = api.exec(&code);
     let told: Vec<Value> = serde_json::from_str(reply["stdout"].as_str().unwrap())
         .unwrap_or_else(|_| panic!("{reply}"));
-    let mut others = Vec::new();
-    for (command, told) in ALIKE.iter().zip(&told) {
+    let cases: Vec<_> = ALIKE.iter().zip(&told).collect();
+    let others = each_in_a_session_of_its_own(&api, &cases, |session, (command, told)| {
         let real = Came {
             stdout: decoded(told[0].as_str().unwrap()),
             stderr: decoded(told[1].as_str().unwrap()),
             code: told[2].as_i64().unwrap(),
         };
-        create(&api, "alike");
-        let ours = exactly(&api, "alike", command);
-        delete(&api, "alike");
-        if ours != real {
-            let text =
-                |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(300)]).into_owned();
-            others.push(format!(
-                "{command:?}\n  bash {} {:?} {:?}\n  ours {} {:?} {:?}",
-                real.code,
-                text(&real.stdout),
-                text(&real.stderr),
-                ours.code,
-                text(&ours.stdout),
-                text(&ours.stderr),
-            ));
-        }
-    }
+        let ours = exactly(&api, session, command);
+        let text = |came: &Came| {
+            let [stdout, stderr] = [&came.stdout, &came.stderr]
+                .map(|bytes| String::from_utf8_lossy(&bytes[..bytes.len().min(300)]).into_owned());
+            format!("{} {stdout:?} {stderr:?}", came.code)
+        };
+        (ours != real).then(|| {
+            format!(
+                "{command:?}\n  bash {}\n  ours {}",
+                text(&real),
+                text(&ours)
+            )
+        })
+    });
     assert!(
         ALIKE.len() >= 60 && others.is_empty(),
         "{}",
         others.join("\n")
     );
+}
+
+/// What went wrong, of cases that are tried some at a time: ending a session takes a while.
+fn each_in_a_session_of_its_own<T: Sync>(
+    api: &Api,
+    cases: &[T],
+    wrong: impl Fn(&str, &T) -> Option<String> + Sync,
+) -> Vec<String> {
+    let tried = |number: usize| {
+        let session = format!("case-{number}");
+        let mut others = Vec::new();
+        for case in cases.iter().skip(number).step_by(AT_ONCE) {
+            create(api, &session);
+            others.extend(wrong(&session, case));
+            delete(api, &session);
+        }
+        others
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..AT_ONCE)
+            .map(|number| {
+                scope.spawn({
+                    let tried = &tried;
+                    move || tried(number)
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap())
+            .collect()
+    })
 }
 
 /// A command, and what a later one shows of it.
@@ -336,24 +368,13 @@ const LASTING: &[(&str, &str, &str)] = &[
 
 fn what_a_command_changes_is_there_in_the_next() {
     let api = shared().api();
-    let mut others = Vec::new();
-    for (first, second, shown) in LASTING {
-        create(&api, "lasting");
-        assert_eq!(
-            api.post(
-                "/shell/cd",
-                &json!({"path": "/root/host", "session": "lasting"})
-            )
-            .status,
-            200
-        );
-        let before = shell(&api, "lasting", first);
-        let after = shell(&api, "lasting", second);
-        if after["stdout"] != *shown {
-            others.push(format!("{first:?}\n  {before}\n  {second:?} {after}"));
-        }
-        delete(&api, "lasting");
-    }
+    let others = each_in_a_session_of_its_own(&api, LASTING, |session, (first, second, shown)| {
+        let home = json!({"path": "/root/host", "session": session});
+        assert_eq!(api.post("/shell/cd", &home).status, 200);
+        let before = shell(&api, session, first);
+        let after = shell(&api, session, second);
+        (after["stdout"] != *shown).then(|| format!("{first:?}\n  {before}\n  {second:?} {after}"))
+    });
     assert!(others.is_empty(), "{}", others.join("\n"));
 }
 
@@ -590,13 +611,11 @@ fn output_comes_as_it_is_written_and_exactly() {
         came.stdout,
         decoded(noise["stdout"].as_str().unwrap().trim())
     );
-    let mut events = follow(
-        &api,
-        &json!({"command": "echo first; read -r x < /tmp/osctl-gate; echo $x; rm /tmp/osctl-gate"}),
-    );
-    shell(&api, "default", "mkfifo /tmp/osctl-gate 2>/dev/null; true");
-    let first = events.next().unwrap();
-    assert_eq!(first["text"], "first\n");
+    let gate = "rm -f /tmp/osctl-gate; mkfifo /tmp/osctl-gate";
+    assert_eq!(shell(&api, "default", gate)["returncode"], 0);
+    let command = "echo first; read -r x </tmp/osctl-gate; echo $x; rm /tmp/osctl-gate";
+    let mut events = follow(&api, &json!({"command": command}));
+    assert_eq!(events.next().unwrap()["text"], "first\n");
     shell(&api, "default", "echo opened > /tmp/osctl-gate");
     assert!(events.any(|event| event["type"] == "done"));
 }
