@@ -7,6 +7,7 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::PathBuf;
 
 /// Units of a process's start time: the kernel's USER_HZ, which is 100 on every Linux.
 const TICKS: i64 = 100;
@@ -39,6 +40,12 @@ pub(super) fn of(root: Pid) -> Vec<Descendant> {
         }
     }
     found
+}
+
+/// The working directory of the first process below `root`.
+pub(super) fn folder_below(root: i32) -> Option<PathBuf> {
+    let first = of(Pid::from_raw(root)).first()?.pid;
+    fs::read_link(format!("/proc/{first}/cwd")).ok()
 }
 
 /// Those below `root` that `kernel` started at `since` or later. What an older process of its

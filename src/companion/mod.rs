@@ -1,4 +1,4 @@
-//! Inside the container: one process that owns the kernel and answers over HTTP.
+//! Inside the container: one process that owns the kernels and the terminals, and answers over HTTP.
 //!
 //! [`serve`] is its whole life. It is handed its sockets and its reason to stop, so tests and
 //! production differ at the call alone.
@@ -6,14 +6,17 @@
 mod descendants;
 mod http;
 mod kernel;
+mod pty;
 pub(crate) mod reaper;
 mod settings;
 
+pub(crate) use pty::spawn as spawn_shell;
 pub(crate) use settings::Settings;
 
 use crate::error::Result;
 use anyhow::Context;
 use kernel::Sessions;
+use pty::Terminals;
 use std::fs;
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
@@ -49,7 +52,8 @@ pub(crate) async fn run(settings: Settings) -> Result<()> {
     serve(listeners, settings, shutdown).await
 }
 
-/// Starts the kernel, answers requests, and when `shutdown` comes lets running code finish.
+/// Starts the kernel, answers requests, and when `shutdown` comes lets running code finish and ends
+/// the terminals.
 ///
 /// # Errors
 /// When serving fails; a failing kernel is no error here but told to those who ask.
@@ -61,7 +65,8 @@ pub(crate) async fn serve(
     tracing::info!(version = env!("CARGO_PKG_VERSION"), address = %listeners.tcp.local_addr()?, "companion starts");
     let grace = settings.grace;
     let (sessions, owner) = Sessions::start(kernel::Settings::from(&settings));
-    let server = http::Server::start(listeners, &settings, sessions.clone());
+    let terminals = Terminals::new(settings.terminals);
+    let server = http::Server::start(listeners, &settings, sessions.clone(), terminals.clone());
     let mut owner = std::pin::pin!(owner);
     tokio::select! {
         () = shutdown => {}
@@ -72,7 +77,7 @@ pub(crate) async fn serve(
         "companion stops: running code may finish within {} s",
         grace.as_secs()
     );
-    sessions.shutdown(grace).await;
+    tokio::join!(sessions.shutdown(grace), terminals.shutdown());
     server.stop().await;
     owner.await.context("the kernel's owner ended badly")?;
     tracing::info!("companion ended");

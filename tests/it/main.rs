@@ -19,6 +19,7 @@ mod laws;
 mod load;
 mod pictures;
 mod provision;
+mod pty;
 mod python;
 mod repl;
 mod runs;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         streams::trials(),
         sessions::trials(),
         interrupts::trials(),
+        pty::trials(),
         soak::trials(),
         hostile::trials(),
         load::trials(),

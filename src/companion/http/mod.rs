@@ -6,11 +6,14 @@
 mod answer;
 mod guard;
 mod kernel;
+mod pty;
 mod service;
 mod session;
+mod socket;
 mod stream;
 
 use super::kernel::Sessions;
+use super::pty::Terminals;
 use super::{Listeners, Settings};
 use crate::error::Result;
 use crate::protocol;
@@ -50,6 +53,7 @@ struct Documented;
 #[derive(Clone)]
 struct State {
     sessions: Sessions,
+    terminals: Terminals,
     document: Arc<utoipa::openapi::OpenApi>,
 }
 
@@ -61,8 +65,13 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn start(listeners: Listeners, settings: &Settings, sessions: Sessions) -> Self {
-        let routes = routes(sessions);
+    pub(super) fn start(
+        listeners: Listeners,
+        settings: &Settings,
+        sessions: Sessions,
+        terminals: Terminals,
+    ) -> Self {
+        let routes = routes(sessions, terminals);
         let guard = Arc::new(Guard::new(settings));
         let guarded = routes
             .clone()
@@ -111,7 +120,7 @@ async fn closed(mut closing: watch::Receiver<bool>) {
     let _ = closing.wait_for(|closing| *closing).await;
 }
 
-fn routes(sessions: Sessions) -> Router {
+fn routes(sessions: Sessions, terminals: Terminals) -> Router {
     let (router, document) = OpenApiRouter::with_openapi(Documented::openapi())
         .routes(routes!(kernel::execute, kernel::list))
         .routes(routes!(kernel::find, kernel::interrupt))
@@ -127,6 +136,8 @@ fn routes(sessions: Sessions) -> Router {
         .routes(routes!(session::is_complete))
         .routes(routes!(session::history))
         .routes(routes!(session::call))
+        .routes(routes!(pty::open))
+        .routes(routes!(pty::end))
         .routes(routes!(service::describe))
         .routes(routes!(service::ping))
         .routes(routes!(service::status))
@@ -135,6 +146,7 @@ fn routes(sessions: Sessions) -> Router {
         .split_for_parts();
     let state = State {
         sessions,
+        terminals,
         document: Arc::new(document),
     };
     router
