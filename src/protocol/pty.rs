@@ -9,6 +9,9 @@ use super::kernel::DEFAULT_SESSION;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+/// Bytes that a client may type ahead of what was [`FromTerminal::Typed`].
+pub(crate) const AHEAD: u64 = 64 << 10;
+
 /// The query of `GET /pty` as a WebSocket.
 #[derive(Debug, Clone, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]

@@ -17,6 +17,7 @@ mod interrupts;
 mod jupyter;
 mod laws;
 mod load;
+mod lost_connections;
 mod pictures;
 mod provision;
 mod pty;
@@ -28,6 +29,8 @@ mod sessions;
 mod soak;
 mod streams;
 mod terminal;
+mod terminals;
+mod window;
 
 use libtest_mimic::{Arguments, Trial};
 use std::process::ExitCode;
@@ -62,7 +65,9 @@ fn main() -> ExitCode {
         streams::trials(),
         sessions::trials(),
         interrupts::trials(),
+        terminals::trials(),
         pty::trials(),
+        lost_connections::trials(),
         soak::trials(),
         hostile::trials(),
         load::trials(),
