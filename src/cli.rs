@@ -3,7 +3,7 @@
 use crate::command::candidates::instance_names;
 use crate::command::{
     attach, build, completions, config, doctor, down, exec, health, init, interrupt, jupyter, logs,
-    ls, reaper, repl, reset, restart, runs, sessions, status, up,
+    ls, reaper, repl, reset, restart, runs, sessions, shell, status, up,
 };
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
@@ -82,6 +82,8 @@ pub(crate) enum Verb {
     Exec(exec::ExecArgs),
     /// Python in the kernel, line by line
     Repl(repl::ReplArgs),
+    /// A terminal inside
+    Shell(shell::ShellArgs),
     /// Follow a run that was begun elsewhere
     Attach(attach::AttachArgs),
     /// List what was executed lately, and what is
@@ -119,7 +121,7 @@ impl Verb {
     pub(crate) fn owns_interrupts(&self) -> bool {
         matches!(
             self,
-            Self::Exec(_) | Self::Repl(_) | Self::Attach(_) | Self::Companion
+            Self::Exec(_) | Self::Repl(_) | Self::Shell(_) | Self::Attach(_) | Self::Companion
         )
     }
 

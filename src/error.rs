@@ -54,6 +54,9 @@ pub(crate) enum Error {
         ours: u32,
     },
 
+    #[error("terminal `{id}` is gone: it has ended, or its container was started anew")]
+    TerminalGone { id: String },
+
     // Preconditions
     #[error("no container engine answers ({tried})")]
     NoEngine { tried: String, hint: String },
@@ -145,6 +148,7 @@ impl Error {
             ),
             Self::NotRunning { up, .. } => format!("`{up}` starts it"),
             Self::Unreachable { .. } => "`osctl doctor` tells what is wrong".into(),
+            Self::TerminalGone { .. } => "`osctl shell` opens another one".into(),
             Self::OtherProtocol { .. } => "`osctl up` replaces it by this version".into(),
             Self::EngineUnreachable { .. } => {
                 "start the engine, or name another: `DOCKER_HOST=unix:///PATH osctl up`".into()
@@ -178,9 +182,10 @@ impl Error {
             | Self::BadValue { .. }
             | Self::UnfitProject { .. }
             | Self::OtherProject { .. } => USAGE,
-            Self::NotRunning { .. } | Self::Unreachable { .. } | Self::OtherProtocol { .. } => {
-                UNREACHABLE
-            }
+            Self::NotRunning { .. }
+            | Self::Unreachable { .. }
+            | Self::TerminalGone { .. }
+            | Self::OtherProtocol { .. } => UNREACHABLE,
             Self::NoEngine { .. }
             | Self::EngineUnreachable { .. }
             | Self::EngineLost { .. }

@@ -15,8 +15,8 @@
 //! - `protocol` imports nothing of the crate; `engine` and `image` know `protocol` alone.
 //! - `host` and `companion` never name each other.
 //! - bollard is named in `engine/docker` only, axum in `companion/http`, zeromq in `host/jupyter`,
-//!   clap in `cli` and `command`, rustyline in `command/repl`, indicatif, dialoguer and console in
-//!   `ui`.
+//!   tokio_tungstenite in `host/terminal`, clap in `cli` and `command`, rustyline in `command/repl`,
+//!   indicatif, dialoguer and console in `ui`.
 //! - Only `ui` prints; only `main` ends the process.
 
 mod cli;

@@ -33,6 +33,14 @@ pub(super) fn run_ids() -> Vec<CompletionCandidate> {
     })
 }
 
+pub(super) fn terminal_ids() -> Vec<CompletionCandidate> {
+    candidates(|client| async move {
+        let found = client.terminals().await?.terminals.into_iter();
+        let living = found.filter(|terminal| terminal.exit.is_none());
+        Ok(living.map(|terminal| terminal.id).collect())
+    })
+}
+
 fn candidates<F: Future<Output = Result<Vec<String>>>>(
     ask: impl FnOnce(Client) -> F,
 ) -> Vec<CompletionCandidate> {

@@ -23,7 +23,9 @@ pub(crate) mod reset;
 pub(crate) mod restart;
 pub(crate) mod runs;
 pub(crate) mod sessions;
+pub(crate) mod shell;
 pub(crate) mod status;
+mod terminal;
 pub(crate) mod up;
 
 use crate::cli::{Cli, Verb};
@@ -72,6 +74,7 @@ pub(crate) async fn run(cli: Cli, ui: Ui) -> Result<Outcome> {
         Verb::Build(args) => build::run(args, &cx).await,
         Verb::Exec(args) => exec::run(args, &cx).await,
         Verb::Repl(args) => repl::run(args, &cx).await,
+        Verb::Shell(args) => shell::run(args, &cx).await,
         Verb::Attach(args) => attach::run(args, &cx).await,
         Verb::Runs(args) => runs::run(args, &cx).await,
         Verb::Sessions(args) => sessions::run(args, &cx).await,

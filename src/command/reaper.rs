@@ -1,24 +1,36 @@
-//! `osctl reaper`: guards a kernel or a command, and ends all its descendants with it.
+//! `osctl reaper`: guards a kernel, a command or the shell of a terminal, and ends all its
+//! descendants with it.
 
 use crate::error::{Outcome, Result};
 use clap::Args;
+use std::ffi::OsString;
 
 #[derive(Debug, Args)]
+#[group(required = true)]
 pub(crate) struct ReaperArgs {
     /// The process to guard, a child of this one
-    #[arg(long, value_name = "PID", required_unless_present = "command")]
+    #[arg(long, value_name = "PID")]
     adopt: Option<i32>,
-    /// Wait for a command on stdin, a socket, and guard it
-    #[arg(long, conflicts_with = "adopt")]
-    command: bool,
+    /// Wait on stdin, a socket, for the command to start and guard
+    #[arg(long)]
+    waiting: bool,
+    /// Start this shell and guard it; its terminal is stderr
+    #[arg(long, num_args = 1.., allow_hyphen_values = true, value_name = "SHELL")]
+    terminal: Vec<OsString>,
 }
 
 #[cfg(target_os = "linux")]
 pub(crate) fn run(args: ReaperArgs) -> Result<Outcome> {
-    let ReaperArgs { adopt, command: _ } = args;
+    use crate::companion::{guard_command, reaper, spawn_shell};
+    let ReaperArgs {
+        adopt,
+        waiting,
+        terminal,
+    } = args;
     match adopt {
-        Some(pid) => crate::companion::reaper::run(pid)?,
-        None => crate::companion::guard_command()?,
+        Some(pid) => reaper::run(pid)?,
+        None if waiting => guard_command()?,
+        None => reaper::run(spawn_shell(&terminal)?)?,
     }
     Ok(Outcome::Done)
 }

@@ -1,4 +1,4 @@
-//! Inside the container: one process that owns the kernel and answers over HTTP.
+//! Inside the container: one process that owns the kernels and the terminals, and answers over HTTP.
 //!
 //! [`serve`] is its whole life. It is handed its sockets and its reason to stop, so tests and
 //! production differ at the call alone.
@@ -7,17 +7,21 @@ mod descendants;
 mod http;
 mod kernel;
 mod pipe;
+mod pty;
 pub(crate) mod reaper;
 mod runs;
 mod settings;
 mod shell;
 
+pub(crate) use pty::spawn as spawn_shell;
 pub(crate) use settings::Settings;
 pub(crate) use shell::guard_command;
 
 use crate::error::Result;
 use anyhow::Context;
+use http::Handles;
 use kernel::Sessions;
+use pty::Terminals;
 use shell::Shells;
 use std::fs;
 use std::future::Future;
@@ -54,7 +58,8 @@ pub(crate) async fn run(settings: Settings) -> Result<()> {
     serve(listeners, settings, shutdown).await
 }
 
-/// Starts the kernel, answers requests, and when `shutdown` comes lets running code finish.
+/// Starts the kernel, answers requests, and when `shutdown` comes lets running code finish and ends
+/// the terminals.
 ///
 /// # Errors
 /// When serving fails; a failing kernel is no error here but told to those who ask.
@@ -68,7 +73,13 @@ pub(crate) async fn serve(
     let (sessions, owner) = Sessions::start(kernel::Settings::from(&settings));
     let shells = Shells::new(shell::Settings::from(&settings));
     forget_with(&sessions, &shells);
-    let server = http::Server::start(listeners, &settings, sessions.clone(), shells.clone());
+    let terminals = Terminals::new(settings.terminals);
+    let handles = Handles {
+        sessions: sessions.clone(),
+        shells: shells.clone(),
+        terminals: terminals.clone(),
+    };
+    let server = http::Server::start(listeners, &settings, handles);
     let mut owner = std::pin::pin!(owner);
     tokio::select! {
         () = shutdown => {}
@@ -79,7 +90,11 @@ pub(crate) async fn serve(
         "companion stops: running code may finish within {} s",
         grace.as_secs()
     );
-    tokio::join!(sessions.shutdown(grace), shells.shutdown(grace));
+    tokio::join!(
+        sessions.shutdown(grace),
+        shells.shutdown(grace),
+        terminals.shutdown()
+    );
     server.stop().await;
     owner.await.context("the kernel's owner ended badly")?;
     tracing::info!("companion ended");

@@ -1,8 +1,9 @@
-//! The guard of a kernel: a child subreaper that ends every descendant of it with it.
+//! The guard of a kernel, or of a terminal's shell: a child subreaper that ends every descendant of
+//! it with it.
 //!
 //! Descendants that call `setsid` leave a process group but never a subreaper. It is handed a
-//! kernel that was forked already, and speaks with the companion over its standard input
-//! (see `kernel::guard`): the companion's end, or its word, ends all. It runs without a runtime and
+//! child that was started already, and speaks with the companion over its standard input
+//! (see `kernel::guard` and `pty::shell`): the companion's end, or its word, ends all. It runs without a runtime and
 //! without threads, so that it works when no process can be made.
 
 use super::descendants;
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 /// How long a kernel may tear down its resources.
 const TEARDOWN: Duration = Duration::from_secs(2);
 
-/// Waits for the kernel's end, then ends what it left, and tells its exit code, 128+n for a signal.
+/// Waits for the kernel's end (or the shell's), then ends what it left, and tells its exit code, 128+n for a signal.
 ///
 /// # Errors
 /// When the system does not let it watch.

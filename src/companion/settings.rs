@@ -1,6 +1,7 @@
 //! What the engine tells the companion, by environment variables.
 
 use super::kernel::Limits;
+use super::pty;
 use crate::error::{Error, Result};
 use anyhow::Context;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,6 +18,15 @@ const GRACE: u64 = 10;
 /// Unless the configuration says otherwise.
 const SESSIONS: usize = 16;
 const IDLE: Duration = Duration::from_secs(24 * 3600);
+const TERMINALS: usize = 16;
+
+/// What concerns the companion alone: no kernel, command or terminal sees it.
+pub(super) const SECRETS: [&str; 4] = [
+    "OSCTL_TOKEN_SHA256",
+    "OSCTL_AUTH",
+    "OSCTL_HOSTS",
+    "OSCTL_LISTEN",
+];
 
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -38,6 +48,8 @@ pub(crate) struct Settings {
     pub(crate) grace: Duration,
     /// How much sessions may take.
     pub(crate) sessions: Limits,
+    /// How many terminals, and for how long.
+    pub(crate) terminals: pty::Limits,
 }
 
 impl Settings {
@@ -82,6 +94,10 @@ impl Settings {
                 count: number("OSCTL_SESSIONS_MAX")?.map_or(SESSIONS, |n| n as usize),
                 memory: number("OSCTL_SESSIONS_MEMORY")?,
                 idle: number("OSCTL_SESSIONS_IDLE")?.map_or(IDLE, Duration::from_secs),
+            },
+            terminals: pty::Limits {
+                count: number("OSCTL_TERMINALS_MAX")?.map_or(TERMINALS, |n| n as usize),
+                idle: number("OSCTL_TERMINALS_IDLE")?.map_or(IDLE, Duration::from_secs),
             },
         })
     }

@@ -37,6 +37,7 @@ pub(crate) struct Config {
     pub(crate) hosts: Vec<String>,
     pub(crate) limits: Limits,
     pub(crate) sessions: Sessions,
+    pub(crate) terminals: Terminals,
     /// Further environment variables inside.
     pub(crate) env: BTreeMap<String, String>,
     /// Further mounts: `HOST:CONTAINER` or `HOST:CONTAINER:ro`.
@@ -58,6 +59,14 @@ pub(crate) struct Ports {
     pub(crate) kernel: u16,
     pub(crate) mcp: u16,
     pub(crate) vnc: u16,
+}
+
+/// How many terminals there may be.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Terminals {
+    pub(crate) max: u32,
+    /// Seconds after which one is ended that nobody is connected to and that shows nothing.
+    pub(crate) idle: u64,
 }
 
 /// How much sessions may take.
@@ -108,6 +117,10 @@ impl Default for Config {
             sessions: Sessions {
                 max: 16,
                 memory: None,
+                idle: 24 * 3600,
+            },
+            terminals: Terminals {
+                max: 16,
                 idle: 24 * 3600,
             },
             env: BTreeMap::new(),

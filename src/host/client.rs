@@ -8,14 +8,17 @@ use super::instance::{Instance, Record};
 use crate::error::{Error, Result};
 use crate::protocol::fault::Failed;
 use crate::protocol::kernel::{Became, Execute, OfSession, Reply, Runs};
+use crate::protocol::pty::Terminals;
 use crate::protocol::service::Health;
 use crate::protocol::session::{
     At, Code, Completeness, Completions, Create, Deleted, History, Inspection, Session, Sessions,
 };
 use crate::protocol::{self, VERSION_HEADER};
 use anyhow::Context;
-use reqwest::header::ACCEPT;
-use reqwest::{Method, RequestBuilder, StatusCode};
+use reqwest::header::{
+    ACCEPT, CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE,
+};
+use reqwest::{Method, RequestBuilder, StatusCode, Upgraded};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -146,6 +149,36 @@ impl Client {
 
     pub(crate) async fn history(&self, session: &str, n: u64) -> Result<History> {
         self.get(&format!("/history?session={session}&n={n}")).await
+    }
+
+    /// The terminals, the oldest first.
+    pub(crate) async fn terminals(&self) -> Result<Terminals> {
+        self.get("/pty").await
+    }
+
+    /// A connection that speaks frames from here on, and what the companion says of `key`.
+    pub(super) async fn upgrade(
+        &self,
+        path: &str,
+        query: &impl Serialize,
+        key: &str,
+    ) -> Result<(Upgraded, String)> {
+        let request = self.request(Method::GET, path, None::<&()>).query(query);
+        let request = request
+            .header(CONNECTION, "Upgrade")
+            .header(UPGRADE, "websocket")
+            .header(SEC_WEBSOCKET_VERSION, "13")
+            .header(SEC_WEBSOCKET_KEY, key);
+        let response = request.send().await.map_err(|e| self.unreachable(&e))?;
+        self.check_protocol(&response)?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Err(refusal(response).await);
+        }
+        let accepted = response.headers().get(SEC_WEBSOCKET_ACCEPT);
+        let accepted = accepted.and_then(|v| v.to_str().ok()).unwrap_or_default();
+        let accepted = accepted.to_owned();
+        let upgraded = response.upgrade().await.map_err(|e| self.unreachable(&e))?;
+        Ok((upgraded, accepted))
     }
 
     /// The services' readiness, whether all are ready or not.

@@ -12,4 +12,5 @@ pub(crate) mod project;
 pub(crate) mod provision;
 pub(crate) mod raise;
 pub(crate) mod specification;
+pub(crate) mod terminal;
 pub(crate) mod trust;

@@ -138,6 +138,8 @@ fn environment(config: &Config, home: &Path, record: &Record, token: &str) -> En
     if let Some(bytes) = config.sessions.memory.as_deref().and_then(config::size) {
         env.set("OSCTL_SESSIONS_MEMORY", bytes.to_string());
     }
+    env.set("OSCTL_TERMINALS_MAX", config.terminals.max.to_string());
+    env.set("OSCTL_TERMINALS_IDLE", config.terminals.idle.to_string());
     // What guards the companion comes last, so that nothing above can replace it.
     if config.auth {
         env.set("OSCTL_TOKEN_SHA256", fingerprint(token));

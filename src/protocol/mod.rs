@@ -7,6 +7,7 @@
 pub(crate) mod fault;
 pub(crate) mod hex;
 pub(crate) mod kernel;
+pub(crate) mod pty;
 pub(crate) mod service;
 pub(crate) mod session;
 pub(crate) mod shell;

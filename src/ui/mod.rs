@@ -1,6 +1,7 @@
 //! The only mouth: data to stdout, talk to stderr, progress on terminals, questions to people.
 
 pub(crate) mod picture;
+pub(crate) mod screen;
 
 use crate::engine::Progress;
 use crate::error::{Error, Result};

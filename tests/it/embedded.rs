@@ -7,6 +7,7 @@ trials![the_embedded_engine_runs_and_says_that_it_does_not_isolate];
 
 fn the_embedded_engine_runs_and_says_that_it_does_not_isolate() {
     let home = Home::new("it-embedded");
+    home.write_config("terminals:\n  idle: 1\n");
     let ran = home.ok(["up", "--yes", "--auto-ports", "--engine", "embedded"]);
     assert!(ran.stderr.contains("no isolation"), "{ran:?}");
     home.ok(["exec", "x = 41"]);
@@ -28,6 +29,16 @@ fn the_embedded_engine_runs_and_says_that_it_does_not_isolate() {
         "KernelDied"
     );
     assert_eq!(home.api().exec("1")["kernel"]["state"], "lost");
+    // Its terminals are those of the machine, and end when nobody needs them for long.
+    let peer = crate::pty::Peer::open(&home.api(), "").ok().unwrap();
+    let id = peer.id.clone();
+    drop(peer);
+    home.api().until("the end of an idle terminal", |api| {
+        let list = api.get("/pty").json();
+        let all = list["terminals"].as_array().unwrap();
+        let found = all.iter().find(|t| t["id"] == id.as_str()).unwrap();
+        found["exit"].as_u64()
+    });
     home.ok(["restart"]);
     assert_eq!(home.api().exec("'x' in globals()")["result"], "False");
     assert!(home.ok(["logs"]).stdout.contains("kernel is ready"));

@@ -151,7 +151,9 @@ pub(crate) fn clean_up() {
 pub(crate) fn shared() -> &'static Home {
     SHARED.get_or_init(|| {
         let home = Home::new("it");
-        home.write_config("limits:\n  memory: 1g\n  pids: 512\nsessions:\n  max: 24\n");
+        home.write_config(
+            "limits:\n  memory: 1g\n  pids: 512\nsessions:\n  max: 24\nterminals:\n  max: 8\n",
+        );
         home.up();
         home
     })

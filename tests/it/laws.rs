@@ -140,6 +140,7 @@ fn each_library_is_named_in_its_one_place() {
         ("hyper", &["companion/http/"]),
         ("utoipa_axum", &["companion/http/"]),
         ("reqwest", &["host/client.rs", "host/events.rs"]),
+        ("tokio_tungstenite", &["host/terminal/"]),
         ("zeromq", &["host/jupyter/"]),
         ("hmac", &["host/jupyter/"]),
         ("chrono", &["host/jupyter/"]),
@@ -161,6 +162,7 @@ fn each_library_is_named_in_its_one_place() {
                 "host/provision.rs",
                 "image/body.rs",
                 "ui/picture/answers.rs",
+                "ui/screen/raw.rs",
             ],
         ),
     ];

@@ -17,8 +17,10 @@ mod interrupts;
 mod jupyter;
 mod laws;
 mod load;
+mod lost_connections;
 mod pictures;
 mod provision;
+mod pty;
 mod python;
 mod repl;
 mod runs;
@@ -28,6 +30,8 @@ mod shell;
 mod soak;
 mod streams;
 mod terminal;
+mod terminals;
+mod window;
 
 use libtest_mimic::{Arguments, Trial};
 use std::process::ExitCode;
@@ -63,6 +67,9 @@ fn main() -> ExitCode {
         sessions::trials(),
         shell::trials(),
         interrupts::trials(),
+        terminals::trials(),
+        pty::trials(),
+        lost_connections::trials(),
         soak::trials(),
         hostile::trials(),
         load::trials(),

@@ -15,6 +15,8 @@ use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+/// How a browser, which can't set headers of a WebSocket, presents the token.
+const SUBPROTOCOL: &str = "osctl.token.";
 const LOOPBACK: &[&str] = &["localhost", "127.0.0.1", "[::1]"];
 
 #[derive(Debug)]
@@ -97,7 +99,16 @@ fn presented(headers: &HeaderMap) -> Option<&str> {
             .eq_ignore_ascii_case("bearer")
             .then_some(token.trim())
     });
-    bearer.or_else(|| text(headers, API_KEY))
+    bearer
+        .or_else(|| text(headers, API_KEY))
+        .or_else(|| subprotocol(headers))
+}
+
+fn subprotocol(headers: &HeaderMap) -> Option<&str> {
+    let offered = text(headers, header::SEC_WEBSOCKET_PROTOCOL)?.split(',');
+    offered
+        .map(str::trim)
+        .find_map(|protocol| protocol.strip_prefix(SUBPROTOCOL))
 }
 
 fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {

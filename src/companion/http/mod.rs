@@ -6,12 +6,15 @@
 mod answer;
 mod guard;
 mod kernel;
+mod pty;
 mod service;
 mod session;
 mod shell;
+mod socket;
 mod stream;
 
 use super::kernel::Sessions;
+use super::pty::Terminals;
 use super::shell::Shells;
 use super::{Listeners, Settings};
 use crate::error::Result;
@@ -48,11 +51,20 @@ const DRAIN: Duration = Duration::from_secs(2);
 ))]
 struct Documented;
 
+/// What the routes call.
+#[derive(Debug, Clone)]
+pub(super) struct Handles {
+    pub(super) sessions: Sessions,
+    pub(super) shells: Shells,
+    pub(super) terminals: Terminals,
+}
+
 /// What handlers work with.
 #[derive(Clone)]
 struct State {
     sessions: Sessions,
     shells: Shells,
+    terminals: Terminals,
     document: Arc<utoipa::openapi::OpenApi>,
 }
 
@@ -64,13 +76,8 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn start(
-        listeners: Listeners,
-        settings: &Settings,
-        sessions: Sessions,
-        shells: Shells,
-    ) -> Self {
-        let routes = routes(sessions, shells);
+    pub(super) fn start(listeners: Listeners, settings: &Settings, handles: Handles) -> Self {
+        let routes = routes(handles);
         let guard = Arc::new(Guard::new(settings));
         let guarded = routes
             .clone()
@@ -119,7 +126,7 @@ async fn closed(mut closing: watch::Receiver<bool>) {
     let _ = closing.wait_for(|closing| *closing).await;
 }
 
-fn routes(sessions: Sessions, shells: Shells) -> Router {
+fn routes(handles: Handles) -> Router {
     let (router, document) = OpenApiRouter::with_openapi(Documented::openapi())
         .routes(routes!(kernel::execute, kernel::list))
         .routes(routes!(kernel::find, kernel::interrupt))
@@ -143,15 +150,23 @@ fn routes(sessions: Sessions, shells: Shells) -> Router {
         .routes(routes!(session::is_complete))
         .routes(routes!(session::history))
         .routes(routes!(session::call))
+        .routes(routes!(pty::open))
+        .routes(routes!(pty::end))
         .routes(routes!(service::describe))
         .routes(routes!(service::ping))
         .routes(routes!(service::status))
         .routes(routes!(service::health))
         .routes(routes!(service::openapi))
         .split_for_parts();
+    let Handles {
+        sessions,
+        shells,
+        terminals,
+    } = handles;
     let state = State {
         sessions,
         shells,
+        terminals,
         document: Arc::new(document),
     };
     router

@@ -13,6 +13,7 @@
 use super::Settings;
 use super::guard::Guard;
 use super::wire::{codec, encode};
+use crate::companion::settings;
 use crate::error::Result;
 use crate::protocol::BODY_VERSION;
 use crate::protocol::kernel::Raised;
@@ -214,12 +215,7 @@ impl Parent {
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .kill_on_drop(true);
-        for secret in [
-            "OSCTL_TOKEN_SHA256",
-            "OSCTL_AUTH",
-            "OSCTL_HOSTS",
-            "OSCTL_LISTEN",
-        ] {
+        for secret in settings::SECRETS {
             command.env_remove(secret);
         }
         let mut process = command.spawn().context("starting Python")?;

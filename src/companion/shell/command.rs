@@ -8,6 +8,7 @@ use super::warden;
 use super::work::{Report, Run};
 use crate::companion::pipe;
 use crate::companion::runs::Spill;
+use crate::companion::settings;
 use crate::error::Result;
 use crate::protocol::kernel::{Happened, Raised, RunStatus, Stream};
 use bytes::Bytes;
@@ -358,7 +359,8 @@ fn with_own_end(command: &str, leave: &str, left: &str) -> String {
 
 /// What the companion has, but for what is between it and its engine.
 fn first_environment(session: &str) -> Vec<Vec<u8>> {
-    let own = std::env::vars_os().filter(|(name, _)| !name.to_string_lossy().starts_with("OSCTL_"));
+    let own = std::env::vars_os()
+        .filter(|(name, _)| !settings::SECRETS.iter().any(|secret| name == secret));
     let mut all: Vec<Vec<u8>> = own
         .map(|(name, value)| [name.into_vec(), value.into_vec()].join(&b'='))
         .collect();

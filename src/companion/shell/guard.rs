@@ -48,9 +48,9 @@ impl Guard {
     fn spawn() -> Result<Self> {
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;
-        let program = std::env::current_exe().context("finding this program")?;
-        let mut child = Command::new(program)
-            .args(["reaper", "--command"])
+        // This very binary, also when its file was replaced meanwhile.
+        let mut child = Command::new("/proc/self/exe")
+            .args(["reaper", "--waiting"])
             .env_clear()
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())

@@ -1,0 +1,104 @@
+//! The keys that leave a terminal, found in what is typed.
+
+use crate::error::{Error, Result};
+
+/// A sequence of keys, such as `ctrl-],ctrl-]`.
+#[derive(Debug)]
+pub(super) struct Keys {
+    sequence: Vec<u8>,
+    /// So many of them were typed, and are held back.
+    held: usize,
+}
+
+impl Keys {
+    /// # Errors
+    /// When it is no sequence of keys.
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        let sequence: Option<Vec<u8>> = text.split(',').map(key).collect();
+        let sequence = sequence.ok_or_else(|| {
+            Error::usage(
+                format!("`{text}` are no keys that could leave a terminal"),
+                "name them as in `--detach-keys ctrl-p,ctrl-q`: single characters, or `ctrl-` with a letter, `@`, `[`, `\\`, `]`, `^` or `_`",
+            )
+        })?;
+        Ok(Self { sequence, held: 0 })
+    }
+
+    /// What is to be typed inside; and whether the sequence was complete, after which nothing of
+    /// `typed` counts.
+    pub(super) fn pass(&mut self, typed: &[u8]) -> (Vec<u8>, bool) {
+        let mut passed = Vec::with_capacity(typed.len());
+        for byte in typed {
+            // What was held back and turns out to be something else is typed, but for its end
+            // that may begin the sequence again.
+            while self.held > 0 && self.sequence[self.held] != *byte {
+                let held = self.held;
+                self.held = (0..held)
+                    .rev()
+                    .find(|left| self.sequence[held - left..held] == self.sequence[..*left])
+                    .unwrap_or(0);
+                passed.extend_from_slice(&self.sequence[..held - self.held]);
+            }
+            if self.sequence[self.held] != *byte {
+                passed.push(*byte);
+                continue;
+            }
+            self.held += 1;
+            if self.held == self.sequence.len() {
+                self.held = 0;
+                return (passed, true);
+            }
+        }
+        (passed, false)
+    }
+}
+
+fn key(name: &str) -> Option<u8> {
+    let single = |text: &str| match text.as_bytes() {
+        [byte @ 0x21..=0x7e] => Some(*byte),
+        _ => None,
+    };
+    match name.strip_prefix("ctrl-") {
+        Some(with) => single(with)
+            .map(|byte| byte.to_ascii_uppercase())
+            .filter(|byte| (b'@'..=b'_').contains(byte))
+            .map(|byte| byte & 0x1f),
+        None => single(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Keys;
+
+    fn keys(text: &str) -> Keys {
+        Keys::parse(text).unwrap()
+    }
+
+    #[test]
+    fn names_of_keys_are_dockers() {
+        assert_eq!(keys("ctrl-p,ctrl-q").sequence, [0x10, 0x11]);
+        assert_eq!(keys("ctrl-],ctrl-]").sequence, [0x1d, 0x1d]);
+        assert_eq!(keys("a,ctrl-@").sequence, [b'a', 0]);
+        for text in ["", "ctrl-", "ctrl-1", "ctrl-a,", "ab", "ctrl-ä"] {
+            assert!(Keys::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_the_whole_sequence_leaves() {
+        let mut keys = keys("ctrl-p,ctrl-q");
+        assert_eq!(keys.pass(b"ls\r"), (b"ls\r".to_vec(), false));
+        assert_eq!(keys.pass(b"a\x10"), (b"a".to_vec(), false));
+        assert_eq!(keys.pass(b"b"), (b"\x10b".to_vec(), false));
+        assert_eq!(keys.pass(b"\x10\x10"), (b"\x10".to_vec(), false));
+        assert_eq!(keys.pass(b"\x11rest"), (Vec::new(), true));
+    }
+
+    #[test]
+    fn what_repeats_itself_is_found_wherever_it_begins() {
+        let mut keys = keys("a,a,b");
+        assert_eq!(keys.pass(b"aaaab"), (b"aa".to_vec(), true));
+        assert_eq!(keys.pass(b"aac"), (b"aac".to_vec(), false));
+    }
+}

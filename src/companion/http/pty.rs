@@ -1,0 +1,159 @@
+//! Terminals, over HTTP: the list, the end, and the way to a WebSocket.
+
+use super::answer::{Id, Params, failed};
+use super::{State, json, socket};
+use crate::companion::pty::{Refusal, Size, Start, Who};
+use crate::protocol::fault::Failed;
+use crate::protocol::pty::{Attach, Ended, FromTerminal, Terminal, Terminals, ToTerminal};
+use axum::extract::State as Shared;
+use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+
+/// Bytes of one frame from a client; more is no typing.
+const FRAME: usize = 1 << 20;
+
+/// The subprotocol that browsers name beside the one with the token.
+const SUBPROTOCOL: &str = "osctl";
+
+/// The terminals; as a WebSocket, a terminal.
+///
+/// With `Upgrade: websocket` the query chooses one or opens a new one. Binary frames are its bytes:
+/// output from the terminal, keys to it. Text frames are JSON: those of `FromTerminal` come, the
+/// first of them a `hello`; those of `ToTerminal` may be sent. Whoever lost the connection asks
+/// again with the `id`, the same `client` and `since` set to the offset behind the last byte that
+/// came, and sends again what is behind the `typed` of the `hello`. The companion pings every 5
+/// seconds and ends a connection from which nothing came for 15. Browsers, which can't set headers
+/// here, name two subprotocols: `osctl` and `osctl.token.TOKEN`.
+#[utoipa::path(get, path = "/pty", params(Attach), responses(
+    (status = 101, description = "A WebSocket. Text frames are `FromTerminal` one way, `ToTerminal` the other.", content(
+        (FromTerminal = "application/json"), (ToTerminal = "application/json"),
+    )),
+    (status = 200, description = "Without an upgrade: the terminals.", body = Terminals),
+    (status = 400, description = "A field does not fit.", body = Failed),
+    (status = 404, description = "There is no such terminal or session.", body = Failed),
+    (status = 429, description = "There are as many as there may be.", body = Failed),
+))]
+pub(super) async fn open(
+    Shared(state): Shared<State>,
+    Params(query): Params<Attach>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Response {
+    let upgrade = match upgrade {
+        Ok(upgrade) => upgrade,
+        Err(WebSocketUpgradeRejection::InvalidConnectionHeader(_)) => return list(&state).await,
+        Err(rejection) => {
+            let hint = Some("a WebSocket is asked for as RFC 6455 says");
+            let message = rejection.body_text();
+            return failed(StatusCode::BAD_REQUEST, "no_websocket", message, hint);
+        }
+    };
+    let size = Size {
+        cols: query.cols.max(1),
+        rows: query.rows.max(1),
+    };
+    let start = match query.id {
+        Some(_) => None,
+        None => match state.sessions.kernel(&query.session) {
+            Ok(_) => Some(state.shells.cwd(&query.session)),
+            Err(refusal) => return refusal.into_response(),
+        },
+    };
+    let start = Start {
+        size,
+        term: query.term,
+        folder: start,
+        session: query.session,
+    };
+    let who = Who {
+        client: query.client,
+        role: query.role,
+        take: query.take,
+        since: query.since,
+        size,
+    };
+    let id = query.id.as_deref();
+    match state.terminals.visit(id, &start, who).await {
+        Ok(visit) => upgrade
+            .protocols([SUBPROTOCOL])
+            .max_frame_size(FRAME)
+            .max_message_size(FRAME)
+            .on_upgrade(|socket| socket::serve(socket, visit)),
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+async fn list(state: &State) -> Response {
+    let mut terminals = Vec::new();
+    for terminal in state.terminals.all() {
+        let view = terminal.view();
+        terminals.push(Terminal {
+            id: terminal.id().into(),
+            program: terminal.program().await,
+            exit: terminal.exit().map(|exit| exit.code),
+            viewers: view.viewers as u64,
+            writer: view.has_writer,
+            cols: view.size.cols,
+            rows: view.size.rows,
+            offset: terminal.shown(),
+            idle: view.used.elapsed().as_secs_f64(),
+        });
+    }
+    json(StatusCode::OK, Terminals { terminals })
+}
+
+/// Ends a terminal and everything that it runs.
+#[utoipa::path(delete, path = "/pty/{id}", params(("id" = String, Path, description = "The terminal's id")), responses(
+    (status = 200, body = Ended),
+    (status = 404, description = "There is no such terminal.", body = Failed),
+))]
+pub(super) async fn end(Shared(state): Shared<State>, Id(id): Id) -> Response {
+    match state.terminals.end(&id).await {
+        Ok(exit) => {
+            let status = "completed".into();
+            let code = exit.code;
+            json(StatusCode::OK, Ended { status, id, code })
+        }
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let busy = StatusCode::TOO_MANY_REQUESTS;
+        match self {
+            Self::NoTerminal(id) => failed(
+                StatusCode::NOT_FOUND,
+                "unknown_terminal",
+                format!("there is no terminal `{id}`"),
+                Some("`GET /pty` lists them; one that has ended is forgotten after two minutes"),
+            ),
+            Self::TooMany(count) => failed(
+                busy,
+                "too_many_terminals",
+                format!("there are {count} terminals already, as many as there may be"),
+                Some("`DELETE /pty/ID` ends one; `terminals.max` in osctl.yaml allows more"),
+            ),
+            Self::Crowded => failed(
+                busy,
+                "crowded_terminal",
+                "as many look at that terminal as may",
+                Some("close another connection to it"),
+            ),
+            Self::Invalid(message) => super::answer::invalid(message),
+            Self::NoShell(why) => failed(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "no_shell",
+                format!("no shell can be started: {why}"),
+                Some("`osctl logs` shows more"),
+            ),
+            Self::Stopping => failed(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "stopping",
+                "the companion is stopping",
+                None,
+            ),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! How fast a terminal's output is taken: no faster than its writer takes it, so that an ordinary
+//! flood loses nothing, and never held up for long by one who takes nothing.
+//!
+//! ```text
+//!            the writer has seen enough
+//!   reading ◀───────────────────────── waiting ──── PATIENCE ───▶ reading, whatever is lost
+//!      └── WINDOW ahead of the writer ────▲
+//! ```
+//!
+//! A writer that lost its connection is waited for in the same way: it may come back and go on.
+
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Bytes that output may be ahead of what its writer has seen. Far less than what is kept, so that
+/// one who comes back finds all of it.
+pub(super) const WINDOW: u64 = 256 << 10;
+
+/// How long a program waits for a writer that takes nothing.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    /// What the writer has seen; nothing while nobody is waited for.
+    seen: Option<u64>,
+    /// Since when output waits.
+    waits: Option<Instant>,
+}
+
+impl Pace {
+    /// The writer has seen everything up to this offset.
+    pub(super) fn seen(&mut self, offset: u64) {
+        if self.seen.is_none_or(|seen| seen < offset) {
+            (self.seen, self.waits) = (Some(offset), None);
+        }
+    }
+
+    /// Another writer, which begins there.
+    pub(super) fn begins(&mut self, offset: u64) {
+        (self.seen, self.waits) = (Some(offset), None);
+    }
+
+    /// Nobody writes any more.
+    pub(super) fn nobody(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Nothing when more may be read behind `end`; else when to ask again at the latest.
+    pub(super) fn hold(&mut self, end: u64, now: Instant) -> Option<Instant> {
+        let ahead = end.saturating_sub(self.seen?);
+        if ahead < WINDOW {
+            self.waits = None;
+            return None;
+        }
+        let until = *self.waits.get_or_insert(now) + PATIENCE;
+        if now < until {
+            return Some(until);
+        }
+        self.nobody();
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PATIENCE, Pace, WINDOW};
+    use tokio::time::Instant;
+
+    #[test]
+    fn a_flood_waits_for_its_writer_and_goes_on_when_it_has_seen_enough() {
+        let (mut pace, now) = (Pace::default(), Instant::now());
+        pace.begins(0);
+        assert_eq!(pace.hold(WINDOW - 1, now), None);
+        assert_eq!(pace.hold(WINDOW, now), Some(now + PATIENCE));
+        pace.seen(1);
+        assert_eq!(pace.hold(WINDOW, now), None);
+    }
+
+    #[test]
+    fn one_who_takes_nothing_is_waited_for_once_and_not_for_ever() {
+        let (mut pace, now) = (Pace::default(), Instant::now());
+        pace.begins(0);
+        assert_eq!(pace.hold(WINDOW, now), Some(now + PATIENCE));
+        let later = now + PATIENCE / 2;
+        assert_eq!(pace.hold(WINDOW, later), Some(now + PATIENCE));
+        assert_eq!(pace.hold(WINDOW, now + PATIENCE), None);
+        assert_eq!(pace.hold(WINDOW << 10, now + PATIENCE), None);
+        // One that comes back is waited for again.
+        pace.seen(5);
+        assert!(pace.hold(WINDOW << 10, now + PATIENCE).is_some());
+    }
+
+    #[test]
+    fn without_a_writer_nothing_waits() {
+        let (mut pace, now) = (Pace::default(), Instant::now());
+        assert_eq!(pace.hold(u64::MAX, now), None);
+        pace.begins(0);
+        pace.nobody();
+        assert_eq!(pace.hold(u64::MAX, now), None);
+    }
+}

@@ -1,0 +1,120 @@
+//! The newest bytes of a stream, by their offset from its begin.
+
+use std::collections::VecDeque;
+
+#[derive(Debug)]
+pub(super) struct Ring {
+    bytes: VecDeque<u8>,
+    capacity: usize,
+    /// Offset behind the newest byte.
+    end: u64,
+}
+
+impl Ring {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self {
+            bytes: VecDeque::new(),
+            capacity,
+            end: 0,
+        }
+    }
+
+    pub(super) fn push(&mut self, fresh: &[u8]) {
+        self.end += fresh.len() as u64;
+        let fresh = &fresh[fresh.len().saturating_sub(self.capacity)..];
+        let over = (self.bytes.len() + fresh.len()).saturating_sub(self.capacity);
+        self.bytes.drain(..over);
+        self.bytes.extend(fresh);
+    }
+
+    /// Offset of the oldest byte that is kept.
+    pub(super) fn begin(&self) -> u64 {
+        self.end - self.bytes.len() as u64
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Up to `most` bytes from `offset` on, which is kept or the end.
+    pub(super) fn read(&self, offset: u64, most: usize) -> Vec<u8> {
+        let from = self.index(offset);
+        let to = self.bytes.len().min(from + most);
+        let (front, back) = self.bytes.as_slices();
+        let mut read = Vec::with_capacity(to - from);
+        read.extend_from_slice(&front[from.min(front.len())..to.min(front.len())]);
+        read.extend_from_slice(
+            &back[from.saturating_sub(front.len())..to.saturating_sub(front.len())],
+        );
+        read
+    }
+
+    /// Where the last `most` bytes begin, from the next line's begin on: half a line, or half an
+    /// escape sequence, is nothing to begin with.
+    pub(super) fn tail(&self, most: usize) -> u64 {
+        let from = self.bytes.len().saturating_sub(most);
+        let behind_line = |at: usize| at == 0 || self.bytes[at - 1] == b'\n';
+        let found = match self.begin() + from as u64 {
+            0 => Some(0),
+            _ => (from.max(1)..self.bytes.len()).find(|at| behind_line(*at)),
+        };
+        self.begin() + found.unwrap_or(from) as u64
+    }
+
+    fn index(&self, offset: u64) -> usize {
+        let index = offset.clamp(self.begin(), self.end) - self.begin();
+        // No larger than the capacity, which is a `usize`.
+        index as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Ring;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_oldest_bytes_go_first_and_offsets_stay() {
+        let mut ring = Ring::new(8);
+        ring.push(b"abc");
+        assert_eq!((ring.begin(), ring.end()), (0, 3));
+        assert_eq!(ring.read(1, 9), b"bc");
+        ring.push(b"defghij");
+        assert_eq!((ring.begin(), ring.end()), (2, 10));
+        assert_eq!(ring.read(2, 4), b"cdef");
+        assert_eq!(ring.read(10, 4), b"");
+        ring.push(&[b'x'; 20]);
+        assert_eq!((ring.begin(), ring.end()), (22, 30));
+    }
+
+    #[test]
+    fn a_tail_begins_with_a_line() {
+        let mut ring = Ring::new(100);
+        ring.push(b"one\ntwo\nthree\n");
+        assert_eq!(ring.tail(100), 0);
+        assert_eq!(ring.tail(9), 8);
+        assert_eq!(ring.tail(6), 8);
+        let mut line = Ring::new(100);
+        line.push(b"no end of the line");
+        assert_eq!(line.tail(4), 14);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_kept_is_the_end_of_what_was_pushed(
+            pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 0..20),
+            from in 0u64..400,
+        ) {
+            let mut ring = Ring::new(64);
+            let mut all = Vec::new();
+            for piece in &pieces {
+                ring.push(piece);
+                all.extend_from_slice(piece);
+            }
+            let kept = all.len().min(64);
+            prop_assert_eq!(ring.begin() as usize, all.len() - kept);
+            let from = from.clamp(ring.begin(), ring.end());
+            prop_assert_eq!(ring.read(from, 1000), &all[from as usize..]);
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Who looks at a terminal, and which one of them writes.
+//!
+//! ```text
+//!            first, or takes over                      leaves
+//!   nobody ─────────────────────▶ a writer, connected ────────▶ nobody
+//!     ▲                            │ lost   ▲ comes back
+//!     └── another comes later ── RESERVED ──┘
+//! ```
+//!
+//! What a client typed is counted for as long as it is remembered, so that after a lost connection
+//! it sends exactly what did not arrive. Clients without a name are never found again.
+
+use crate::protocol::pty::Role;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long the place of a writer that lost its connection is kept.
+const RESERVED: Duration = Duration::from_secs(30);
+
+/// Clients whose count of typed bytes is remembered.
+const REMEMBERED: usize = 16;
+
+/// One connection.
+pub(super) type Seat = u64;
+
+#[derive(Debug, Default)]
+pub(super) struct Seats {
+    last: Seat,
+    taken: BTreeMap<Seat, Client>,
+    writer: Option<Writer>,
+    /// Bytes that each client typed, the last one to come at the end.
+    counts: VecDeque<(String, u64)>,
+}
+
+type Client = Option<String>;
+
+#[derive(Debug)]
+struct Writer {
+    seat: Seat,
+    client: Client,
+    /// Since when it is not connected.
+    lost: Option<Instant>,
+}
+
+/// A place that was given.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Given {
+    pub(super) seat: Seat,
+    /// The same client's earlier connection, which is over now.
+    pub(super) replaces: Option<Seat>,
+    /// Bytes of the client that have arrived; nothing when it is not known.
+    pub(super) typed: Option<u64>,
+}
+
+impl Seats {
+    pub(super) fn give(&mut self, client: Client, role: Role, take: bool, now: Instant) -> Given {
+        self.last += 1;
+        let seat = self.last;
+        let is_same = |theirs: &Client| client.is_some() && *theirs == client;
+        let mut taken = self.taken.iter();
+        let replaces = taken.find(|(_, theirs)| is_same(theirs)).map(|(s, _)| *s);
+        if let Some(old) = replaces {
+            self.taken.remove(&old);
+        }
+        let is_free = match &self.writer {
+            None => true,
+            Some(writer) if is_same(&writer.client) => true,
+            Some(writer) => writer.lost.is_some_and(|at| now - at >= RESERVED),
+        };
+        if role == Role::Write && (is_free || take) {
+            let (client, lost) = (client.clone(), None);
+            self.writer = Some(Writer { seat, client, lost });
+        } else if self.writer.as_ref().is_some_and(|w| is_same(&w.client)) {
+            // It comes back only to look.
+            self.writer = None;
+        }
+        let typed = self.count(seat, &client);
+        self.taken.insert(seat, client);
+        Given {
+            seat,
+            replaces,
+            typed,
+        }
+    }
+
+    /// What is known of a client that comes. One that was never here has typed nothing; one that
+    /// was forgotten can't be told from it, and counts its own bytes.
+    fn count(&mut self, seat: Seat, client: &Client) -> Option<u64> {
+        let key = client.clone().unwrap_or_else(|| anonymous(seat));
+        if let Some(at) = self.counts.iter().position(|(known, _)| *known == key) {
+            let found = self.counts.remove(at)?;
+            let typed = found.1;
+            self.counts.push_back(found);
+            return Some(typed);
+        }
+        self.counts.push_back((key, 0));
+        if self.counts.len() > REMEMBERED {
+            self.counts.pop_front();
+        }
+        None
+    }
+
+    /// `lost`: it did not say that it leaves.
+    pub(super) fn leave(&mut self, seat: Seat, lost: bool, now: Instant) {
+        self.taken.remove(&seat);
+        match &mut self.writer {
+            Some(writer) if writer.seat == seat => {
+                if lost && writer.client.is_some() {
+                    writer.lost = Some(now);
+                } else {
+                    self.writer = None;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Writes from now on.
+    pub(super) fn take(&mut self, seat: Seat) {
+        if let Some(client) = self.taken.get(&seat) {
+            let (client, lost) = (client.clone(), None);
+            self.writer = Some(Writer { seat, client, lost });
+        }
+    }
+
+    /// Whether it writes.
+    pub(super) fn writes(&self, seat: Seat) -> bool {
+        let writer = self.writer.as_ref();
+        writer.is_some_and(|writer| writer.seat == seat && writer.lost.is_none())
+    }
+
+    /// The writer, when it is connected.
+    pub(super) fn writer(&self) -> Option<Seat> {
+        self.writer
+            .as_ref()
+            .filter(|w| w.lost.is_none())
+            .map(|w| w.seat)
+    }
+
+    /// Whether somebody writes or is waited for.
+    pub(super) fn is_written(&self) -> bool {
+        self.writer.is_some()
+    }
+
+    /// Counts what a seat typed; all of it, so far.
+    pub(super) fn typed(&mut self, seat: Seat, bytes: u64) -> u64 {
+        let client = self.taken.get(&seat).cloned().flatten();
+        let key = client.unwrap_or_else(|| anonymous(seat));
+        match self.counts.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, count)) => {
+                *count += bytes;
+                *count
+            }
+            None => bytes,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.taken.len()
+    }
+}
+
+/// No client can have this name.
+fn anonymous(seat: Seat) -> String {
+    format!("/{seat}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{RESERVED, Seats};
+    use crate::protocol::pty::Role::{View, Write};
+    use tokio::time::Instant;
+
+    fn name(name: &str) -> Option<String> {
+        Some(name.into())
+    }
+
+    #[test]
+    fn the_first_one_writes_and_others_see_until_they_take_over() {
+        let (mut seats, now) = (Seats::default(), Instant::now());
+        let looks = seats.give(name("l"), View, false, now).seat;
+        let first = seats.give(name("a"), Write, false, now).seat;
+        let second = seats.give(name("b"), Write, false, now).seat;
+        assert!(!seats.writes(looks) && seats.writes(first) && !seats.writes(second));
+        seats.take(second);
+        assert!(!seats.writes(first) && seats.writes(second));
+        let third = seats.give(None, Write, true, now).seat;
+        assert_eq!(seats.writer(), Some(third));
+        seats.leave(third, false, now);
+        assert!(!seats.is_written());
+    }
+
+    #[test]
+    fn a_lost_writer_finds_its_place_and_its_count_again() {
+        let (mut seats, now) = (Seats::default(), Instant::now());
+        let first = seats.give(name("a"), Write, false, now);
+        assert_eq!((first.typed, first.replaces), (None, None));
+        assert_eq!(seats.typed(first.seat, 5), 5);
+        seats.leave(first.seat, true, now);
+        assert!(seats.is_written() && seats.writer().is_none());
+        let other = seats.give(name("b"), Write, false, now).seat;
+        assert!(!seats.writes(other), "the place is kept");
+        let again = seats.give(name("a"), Write, false, now);
+        assert_eq!((again.typed, again.replaces), (Some(5), None));
+        assert!(seats.writes(again.seat));
+    }
+
+    #[test]
+    fn a_connection_that_is_not_known_to_be_lost_is_replaced() {
+        let (mut seats, now) = (Seats::default(), Instant::now());
+        let first = seats.give(name("a"), Write, false, now).seat;
+        let again = seats.give(name("a"), Write, false, now);
+        assert_eq!(again.replaces, Some(first));
+        assert!(seats.writes(again.seat) && !seats.writes(first));
+        // The end of the old one, when it is noticed at last, changes nothing.
+        seats.leave(first, true, now);
+        assert!(seats.writes(again.seat));
+        assert_eq!(seats.len(), 1);
+    }
+
+    #[test]
+    fn a_place_is_not_kept_for_ever() {
+        let (mut seats, now) = (Seats::default(), Instant::now());
+        let first = seats.give(name("a"), Write, false, now).seat;
+        seats.leave(first, true, now);
+        let other = seats.give(name("b"), Write, false, now + RESERVED).seat;
+        assert!(seats.writes(other));
+    }
+
+    #[test]
+    fn those_without_a_name_are_others_each_time() {
+        let (mut seats, now) = (Seats::default(), Instant::now());
+        let first = seats.give(None, Write, false, now);
+        seats.typed(first.seat, 9);
+        seats.leave(first.seat, true, now);
+        let second = seats.give(None, Write, false, now);
+        assert_eq!(second.typed, None);
+        assert!(seats.writes(second.seat));
+        assert_eq!(seats.typed(second.seat, 1), 1);
+    }
+
+    #[test]
+    fn clients_are_forgotten_at_last() {
+        let (mut seats, now) = (Seats::default(), Instant::now());
+        let first = seats.give(name("a"), Write, false, now).seat;
+        seats.typed(first, 3);
+        seats.leave(first, false, now);
+        for number in 0..super::REMEMBERED {
+            let seat = seats.give(name(&number.to_string()), Write, false, now);
+            seats.leave(seat.seat, false, now);
+        }
+        assert_eq!(seats.give(name("a"), Write, false, now).typed, None);
+    }
+}

@@ -1,0 +1,192 @@
+//! The shell of a terminal, below a guard of its own (see `companion::reaper`): whatever the shell
+//! starts ends with the terminal, also what left its session.
+//!
+//! ```text
+//! companion ═══ guard (its stdin: one word in, one byte out) ── shell (session, terminal) ── …
+//! ```
+//!
+//! The guard holds the terminal open, so its end of file comes after the last descendant's.
+
+use super::device::Size;
+use crate::companion::kernel::{END, LEAVE};
+use crate::companion::settings;
+use crate::error::Result;
+use anyhow::Context;
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::prctl;
+use nix::unistd::setsid;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream as StdStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+
+/// What programs draw for when the client's kind of terminal is not known inside.
+const FALLBACK: &str = "xterm-256color";
+
+/// Where the descriptions of terminals are, by the first letter of their names.
+const KINDS: &[&str] = &[
+    "/etc/terminfo",
+    "/lib/terminfo",
+    "/usr/share/terminfo",
+    "/usr/lib/terminfo",
+];
+
+/// What a shell is started with.
+#[derive(Debug, Clone)]
+pub(crate) struct Start {
+    pub(crate) size: Size,
+    /// The kind of the client's terminal.
+    pub(crate) term: Option<String>,
+    pub(crate) folder: Option<PathBuf>,
+    pub(crate) session: String,
+}
+
+#[derive(Debug)]
+pub(super) struct Shell {
+    guard: UnixStream,
+    /// Collected when it has ended. Never killed: it ends all below it when we are gone.
+    _process: Child,
+    code: Option<u8>,
+}
+
+impl Shell {
+    pub(super) fn start(terminal: OwnedFd, start: &Start) -> Result<Self> {
+        let (ours, theirs) = StdStream::pair()?;
+        ours.set_nonblocking(true)?;
+        // This very binary, also when its file was replaced meanwhile.
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .args(["reaper", "--terminal"])
+            .arg(program())
+            .arg("-i")
+            .env("TERM", kind(start.term.as_deref()))
+            .env("OSCTL_SESSION", &start.session)
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            // What keeps it from starting is then shown to whom it concerns.
+            .stderr(terminal);
+        for secret in settings::SECRETS {
+            command.env_remove(secret);
+        }
+        if let Some(folder) = start.folder.as_deref().filter(|folder| folder.is_dir()) {
+            command.current_dir(folder);
+        }
+        let process = command.spawn().context("starting a shell's guard")?;
+        Ok(Self {
+            guard: UnixStream::from_std(ours)?,
+            _process: process,
+            code: None,
+        })
+    }
+
+    /// The exit code, 128+n for signal n, once the shell and all below it are gone. Loses nothing
+    /// when dropped.
+    pub(super) async fn ended(&mut self) -> u8 {
+        loop {
+            // What can't be polled any more is over.
+            let _ = self.guard.readable().await;
+            let mut byte = [0];
+            match self.guard.try_read(&mut byte) {
+                Ok(1) => self.code = Some(byte[0]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // Without a code its guard was killed, and it with it.
+                Ok(_) | Err(_) => return self.code.unwrap_or(128 + libc::SIGKILL as u8),
+            }
+        }
+    }
+
+    /// Ends the shell, which has a moment to end by itself.
+    pub(super) fn leave(&self) {
+        // A guard that is gone has nobody left to end.
+        let _ = self.guard.try_write(&[LEAVE]);
+    }
+
+    /// Ends the shell and all below it now.
+    pub(super) fn end(&self) {
+        let _ = self.guard.try_write(&[END]);
+    }
+}
+
+/// Starts the shell, in the guard: its terminal is this process's stderr. Returns its pid.
+///
+/// # Errors
+/// When there is no such program.
+pub(crate) fn spawn(command: &[OsString]) -> Result<i32> {
+    let (program, arguments) = command.split_first().context("no shell is named")?;
+    // Before anything is started: a descendant whose parent has ended must come to us.
+    prctl::set_child_subreaper(true)?;
+    let terminal = || io::stderr().as_fd().try_clone_to_owned();
+    let mut shell = std::process::Command::new(program);
+    shell
+        .args(arguments)
+        .stdin(terminal()?)
+        .stdout(terminal()?)
+        .stderr(terminal()?);
+    // SAFETY: between fork and exec only two system calls are made, and nothing is allocated.
+    unsafe {
+        shell.pre_exec(|| {
+            setsid()?;
+            Errno::result(libc::ioctl(libc::STDIN_FILENO, libc::TIOCSCTTY, 0))?;
+            Ok(())
+        });
+    }
+    let shell = shell.spawn();
+    let shell = shell.with_context(|| format!("starting `{}`", program.to_string_lossy()))?;
+    Ok(shell.id().cast_signed())
+}
+
+/// The person's own shell where the machine is theirs, bash inside, else what every system has.
+fn program() -> OsString {
+    let own = env::var_os("SHELL").filter(|_| env::var_os("OSCTL_EMBEDDED").is_some());
+    let known = ["/bin/bash", "/usr/bin/bash"].map(OsString::from);
+    own.into_iter()
+        .chain(known)
+        .find(|path| Path::new(path).is_file())
+        .unwrap_or_else(|| "/bin/sh".into())
+}
+
+/// The client's kind of terminal where it is known here.
+fn kind(asked: Option<&str>) -> &str {
+    let asked = asked.filter(|asked| is_kind(asked));
+    asked.filter(|kind| is_known(kind)).unwrap_or(FALLBACK)
+}
+
+/// A name becomes part of a path.
+fn is_kind(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.+".contains(c);
+    (1..=64).contains(&name.len()) && name.chars().all(fits) && !name.starts_with('.')
+}
+
+fn is_known(kind: &str) -> bool {
+    KINDS.iter().any(|folder| {
+        let first: &OsStr = kind[..1].as_ref();
+        Path::new(folder).join(first).join(kind).is_file()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FALLBACK, is_kind, kind};
+
+    #[test]
+    fn a_kind_of_terminal_that_is_not_known_is_a_common_one() {
+        assert_eq!(kind(Some("no-such-terminal")), FALLBACK);
+        assert_eq!(kind(Some("../../etc/passwd")), FALLBACK);
+        assert_eq!(kind(None), FALLBACK);
+    }
+
+    #[test]
+    fn a_kind_can_be_no_path() {
+        assert!(is_kind("xterm-256color") && is_kind("rxvt-unicode+x"));
+        for name in ["", ".", "..", "a/b", "ä", "a b", &"x".repeat(65)] {
+            assert!(!is_kind(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! One WebSocket to a terminal. Two tasks carry its frames, so that waiting for one direction
+//! never holds up the other; it is lost when either has an error or nothing came for long.
+
+use crate::error::{Error, Result};
+use crate::host::client::Client;
+use crate::protocol::pty::{Attach, FromTerminal, ToTerminal};
+use bytes::Bytes;
+use futures_util::{SinkExt, StreamExt};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::handshake::client::generate_key;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::{Message, Role};
+
+/// The companion pings every five seconds.
+const SILENCE: Duration = Duration::from_secs(15);
+
+/// How long the companion may take to hear that we leave.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct Link {
+    frames: mpsc::Receiver<Frame>,
+    words: mpsc::Sender<Message>,
+    carriers: JoinSet<()>,
+}
+
+#[derive(Debug)]
+pub(super) enum Frame {
+    Output(Bytes),
+    Word(FromTerminal),
+}
+
+impl Link {
+    /// # Errors
+    /// When the companion can't be reached, or refuses.
+    pub(super) async fn open(client: &Client, attach: &Attach) -> Result<Self> {
+        let key = generate_key();
+        let (stream, accepted) = client.upgrade("/pty", attach, &key).await?;
+        if accepted != derive_accept_key(key.as_bytes()) {
+            let message = "whoever answers at the companion's address speaks no WebSocket";
+            let hint = "a proxy may be in between; `osctl doctor` tells more";
+            return Err(Error::precondition(message, hint).into());
+        }
+        let socket = WebSocketStream::from_raw_socket(stream, Role::Client, None).await;
+        let (mut sink, mut stream) = socket.split();
+        let (frame, frames) = mpsc::channel(16);
+        let (words, mut word) = mpsc::channel(16);
+        let mut carriers = JoinSet::new();
+        carriers.spawn(async move {
+            while let Some(message) = word.recv().await {
+                if sink.send(message).await.is_err() {
+                    return;
+                }
+            }
+            // Nobody may listen any more.
+            let _ = sink.close().await;
+        });
+        carriers.spawn(async move {
+            while let Ok(Some(Ok(message))) = timeout(SILENCE, stream.next()).await {
+                let next = match message {
+                    Message::Binary(bytes) => Frame::Output(bytes),
+                    Message::Text(text) => match serde_json::from_str(&text) {
+                        Ok(word) => Frame::Word(word),
+                        // A word of a later companion.
+                        Err(_) => continue,
+                    },
+                    Message::Close(_) => return,
+                    Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => continue,
+                };
+                if frame.send(next).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self {
+            frames,
+            words,
+            carriers,
+        })
+    }
+
+    /// The next frame; nothing when the connection is lost. Loses nothing when dropped.
+    pub(super) async fn next(&mut self) -> Option<Frame> {
+        self.frames.recv().await
+    }
+
+    /// Whether keys can be sent without waiting.
+    pub(super) fn is_free(&self) -> bool {
+        self.words.capacity() > 8
+    }
+
+    /// Sends keys, which are sent again when this connection is lost.
+    pub(super) fn keys(&self, keys: Bytes) {
+        self.send(Message::Binary(keys));
+    }
+
+    pub(super) fn say(&self, word: &ToTerminal) {
+        // Numbers and names can't fail to be written.
+        let text = serde_json::to_string(word).unwrap_or_default();
+        self.send(Message::Text(text.into()));
+    }
+
+    fn send(&self, message: Message) {
+        // A connection that is lost tells it when it is listened to. One that takes nothing will
+        // be; what is said again and again may be missing once.
+        let _ = self.words.try_send(message);
+    }
+
+    /// Says that we leave, and waits a moment until that is heard.
+    pub(super) async fn leave(mut self) {
+        self.frames.close();
+        drop(self.words);
+        let all = async { while self.carriers.join_next().await.is_some() {} };
+        // The companion notices by itself, later.
+        let _ = timeout(GOODBYE, all).await;
+    }
+}

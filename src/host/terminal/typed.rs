@@ -1,0 +1,149 @@
+//! What a person typed, until the terminal has taken it: after a lost connection exactly the rest
+//! is sent again.
+
+use crate::protocol::pty::AHEAD;
+use bytes::{Buf, Bytes, BytesMut};
+
+/// Bytes that wait at most; the person waits then, too.
+const MOST: usize = 1 << 20;
+
+#[derive(Debug, Default)]
+pub(super) struct Typed {
+    /// Offset of the first byte that is kept: all before it has arrived.
+    begin: u64,
+    /// Offset behind the last byte that was sent.
+    sent: u64,
+    kept: BytesMut,
+}
+
+impl Typed {
+    pub(super) fn push(&mut self, keys: &[u8]) {
+        self.kept.extend_from_slice(keys);
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.kept.len() < MOST
+    }
+
+    /// What may be sent now.
+    pub(super) fn due(&mut self) -> Option<Bytes> {
+        let until = (self.begin + self.kept.len() as u64).min(self.begin + AHEAD);
+        let from = self.index(self.sent);
+        let due = self.kept.get(from..self.index(until))?;
+        if due.is_empty() {
+            return None;
+        }
+        self.sent = until;
+        Some(Bytes::copy_from_slice(due))
+    }
+
+    /// The terminal has taken everything before `offset`.
+    pub(super) fn arrived(&mut self, offset: u64) {
+        // More than was sent can't have arrived, and what has arrived once stays.
+        let offset = offset.min(self.sent);
+        let fresh = self.index(offset);
+        self.kept.advance(fresh);
+        self.begin += fresh as u64;
+    }
+
+    /// A new connection, to a terminal that has `arrived` bytes of ours; or that knows nothing of
+    /// us: then nobody can tell what arrived, and typing something twice is worse than losing it.
+    /// Tells how many bytes are given up.
+    pub(super) fn again(&mut self, arrived: Option<u64>) -> u64 {
+        match arrived {
+            Some(offset) => {
+                self.arrived(offset);
+                self.sent = self.begin;
+                0
+            }
+            None => {
+                let lost = self.sent - self.begin;
+                let rest = self.kept.split_off(self.index(self.sent));
+                *self = Self {
+                    kept: rest,
+                    ..Self::default()
+                };
+                lost
+            }
+        }
+    }
+
+    fn index(&self, offset: u64) -> usize {
+        // Within what is kept, which is a `usize`.
+        offset.saturating_sub(self.begin) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Typed;
+    use crate::protocol::pty::AHEAD;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_did_not_arrive_is_sent_again_once() {
+        let mut typed = Typed::default();
+        typed.push(b"hello");
+        assert_eq!(typed.due().unwrap(), "hello");
+        typed.push(b" world");
+        assert_eq!(typed.due().unwrap(), " world");
+        assert_eq!(typed.due(), None);
+        typed.arrived(3);
+        assert_eq!(typed.again(Some(7)), 0);
+        assert_eq!(typed.due().unwrap(), "orld");
+        typed.arrived(5);
+        assert_eq!(typed.due(), None);
+    }
+
+    #[test]
+    fn no_more_than_agreed_is_ahead() {
+        let mut typed = Typed::default();
+        typed.push(&vec![b'x'; AHEAD as usize + 7]);
+        assert_eq!(typed.due().unwrap().len() as u64, AHEAD);
+        assert_eq!(typed.due(), None);
+        typed.arrived(AHEAD);
+        assert_eq!(typed.due().unwrap().len(), 7);
+    }
+
+    #[test]
+    fn where_nothing_is_known_only_what_was_never_sent_is_sent() {
+        let mut typed = Typed::default();
+        typed.push(b"gone");
+        typed.due();
+        typed.push(b"rest");
+        assert_eq!(typed.again(None), 4);
+        assert_eq!(typed.due().unwrap(), "rest");
+        typed.arrived(4);
+        assert_eq!(typed.again(Some(4)), 0);
+        assert_eq!(typed.due(), None);
+    }
+
+    proptest! {
+        /// Whenever connections break, the other side gets every byte once and in order.
+        #[test]
+        fn connections_may_break_anywhere(
+            pieces in proptest::collection::vec((proptest::collection::vec(any::<u8>(), 1..9), any::<u8>()), 1..40),
+        ) {
+            let (mut typed, mut all, mut got) = (Typed::default(), Vec::new(), Vec::new());
+            for (piece, fate) in &pieces {
+                typed.push(piece);
+                all.extend_from_slice(piece);
+                if let Some(due) = typed.due() {
+                    // A part of it arrives before the connection breaks, or all.
+                    let arrives = match fate % 3 { 0 => due.len(), _ => usize::from(*fate) % (due.len() + 1) };
+                    got.extend_from_slice(&due[..arrives]);
+                    if arrives == due.len() && fate % 2 == 0 {
+                        typed.arrived(got.len() as u64);
+                    } else {
+                        typed.again(Some(got.len() as u64));
+                    }
+                }
+            }
+            typed.again(Some(got.len() as u64));
+            if let Some(due) = typed.due() {
+                got.extend_from_slice(&due);
+            }
+            prop_assert_eq!(got, all);
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! What programs have switched on in a terminal, read from what they write, so that it can be
+//! switched off when they can't do so themselves any more.
+//!
+//! Only switches that would spoil the terminal for what comes after are known here. Nothing is
+//! drawn and no screen is kept.
+
+use std::collections::BTreeSet;
+
+/// Bytes of one sequence's parameters; more is none of those known here.
+const LONGEST: usize = 64;
+
+/// The other screen, which full-screen programs use, by its three names.
+const ALTERNATE: &[u16] = &[47, 1047, 1049];
+
+/// Cursor keys that send something else, mice that are reported, focus, pasted text in brackets.
+const SWITCHES: &[u16] = &[1, 9, 1000, 1002, 1003, 1004, 1005, 1006, 1015, 1016, 2004];
+
+#[derive(Debug, Default)]
+pub(super) struct Modes {
+    state: State,
+    on: BTreeSet<u16>,
+    hides_cursor: bool,
+    has_keypad: bool,
+    has_region: bool,
+    has_graphics: bool,
+    /// xterm's `modifyOtherKeys`.
+    has_other_keys: bool,
+    /// Kitty's keyboard protocol, that often.
+    keyboards: u32,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Text,
+    Escape,
+    /// `ESC (`: what follows names a set of characters.
+    Set,
+    /// `CSI`, with what came of it.
+    Control(Vec<u8>),
+}
+
+impl Modes {
+    pub(super) fn read(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.take(*byte);
+        }
+    }
+
+    /// Whether a full-screen program has the terminal.
+    pub(super) fn is_alternate(&self) -> bool {
+        ALTERNATE.iter().any(|mode| self.on.contains(mode))
+    }
+
+    /// What switches everything off that is on.
+    pub(super) fn off(&self) -> String {
+        let mut off = String::new();
+        for mode in SWITCHES.iter().filter(|mode| self.on.contains(mode)) {
+            off += &format!("\x1b[?{mode}l");
+        }
+        for _ in 0..self.keyboards.min(16) {
+            off += "\x1b[<u";
+        }
+        if self.has_other_keys {
+            off += "\x1b[>4m";
+        }
+        if self.has_keypad {
+            off += "\x1b>";
+        }
+        if self.has_region {
+            // It moves the cursor, which shall stay.
+            off += "\x1b7\x1b[r\x1b8";
+        }
+        for mode in ALTERNATE.iter().filter(|mode| self.on.contains(mode)) {
+            off += &format!("\x1b[?{mode}l");
+        }
+        if self.has_graphics {
+            off += "\x1b(B";
+        }
+        if self.hides_cursor {
+            off += "\x1b[?25h";
+        }
+        off + "\x1b[0m"
+    }
+
+    fn take(&mut self, byte: u8) {
+        self.state = match (std::mem::take(&mut self.state), byte) {
+            (_, 0x1b) => State::Escape,
+            (State::Escape, b'[') => State::Control(Vec::new()),
+            (State::Escape, b'(') => State::Set,
+            (State::Set, set) => {
+                self.has_graphics = set != b'B';
+                State::Text
+            }
+            (State::Escape, other) => {
+                match other {
+                    b'=' => self.has_keypad = true,
+                    b'>' => self.has_keypad = false,
+                    // The terminal begins anew.
+                    b'c' => *self = Self::default(),
+                    _ => {}
+                }
+                State::Text
+            }
+            (State::Control(mut read), byte @ 0x20..=0x3f) if read.len() < LONGEST => {
+                read.push(byte);
+                State::Control(read)
+            }
+            (State::Control(read), last @ 0x40..=0x7e) => {
+                self.obey(&read, last);
+                State::Text
+            }
+            (State::Text | State::Control(_), _) => State::Text,
+        };
+    }
+
+    fn obey(&mut self, read: &[u8], last: u8) {
+        match (read, last) {
+            ([b'?', modes @ ..], b'h' | b'l') => {
+                for mode in modes.split(|byte| *byte == b';') {
+                    self.switch(number(mode), last == b'h');
+                }
+            }
+            ([b'>', b'4', rest @ ..], b'm') => {
+                self.has_other_keys = !matches!(rest, [] | [b';'] | [b';', b'0']);
+            }
+            ([b'>', ..], b'u') => self.keyboards += 1,
+            ([b'<', ..], b'u') => self.keyboards = self.keyboards.saturating_sub(1),
+            (region, b'r') if region.iter().all(|b| b.is_ascii_digit() || *b == b';') => {
+                self.has_region = !region.is_empty();
+            }
+            _ => {}
+        }
+    }
+
+    fn switch(&mut self, mode: Option<u16>, is_on: bool) {
+        match mode {
+            Some(25) => self.hides_cursor = !is_on,
+            Some(mode) if SWITCHES.contains(&mode) || ALTERNATE.contains(&mode) => {
+                match is_on {
+                    true => self.on.insert(mode),
+                    false => self.on.remove(&mode),
+                };
+            }
+            _ => {}
+        }
+    }
+}
+
+fn number(digits: &[u8]) -> Option<u16> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Modes;
+
+    fn off(written: &str) -> String {
+        let mut modes = Modes::default();
+        modes.read(written.as_bytes());
+        modes.off()
+    }
+
+    #[test]
+    fn what_is_on_is_switched_off_and_nothing_else() {
+        assert_eq!(off("text \x1b[31mred\x1b]0;title\x07"), "\x1b[0m");
+        assert_eq!(
+            off("\x1b[?1049h\x1b[?1h\x1b=\x1b[?25l\x1b[?2004h"),
+            "\x1b[?1l\x1b[?2004l\x1b>\x1b[?1049l\x1b[?25h\x1b[0m"
+        );
+        assert_eq!(off("\x1b[?1000;1006h"), "\x1b[?1000l\x1b[?1006l\x1b[0m");
+        assert_eq!(
+            off("\x1b[>4;2m\x1b[>1u\x1b[2;20r\x1b(0"),
+            "\x1b[<u\x1b[>4m\x1b7\x1b[r\x1b8\x1b(B\x1b[0m"
+        );
+    }
+
+    #[test]
+    fn a_program_that_ended_well_leaves_nothing_to_do() {
+        let vim = "\x1b[?1049h\x1b[?1h\x1b=\x1b[?25l\x1b[>4;2m\x1b[1;40r\
+                   \x1b[>4;m\x1b[?25h\x1b[r\x1b[?1l\x1b>\x1b[?1049l";
+        assert_eq!(off(vim), "\x1b[0m");
+        assert_eq!(off("\x1b[?1049h\x1b[?1003h\x1bc"), "\x1b[0m");
+    }
+
+    #[test]
+    fn sequences_may_come_in_pieces() {
+        let mut modes = Modes::default();
+        for byte in b"\x1b[?10\x1b[?1049h" {
+            modes.read(&[*byte]);
+        }
+        assert!(modes.is_alternate());
+        modes.read(b"\x1b[?10");
+        modes.read(b"49l");
+        assert!(!modes.is_alternate());
+    }
+}

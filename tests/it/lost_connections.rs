@@ -1,0 +1,310 @@
+//! Terminals whose connection is cut, again and again: no byte is lost or doubled, either way.
+
+use crate::harness::{Home, shared};
+use crate::trials;
+use crate::window::Window;
+use nix::sys::socket::{setsockopt, sockopt::Linger};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+
+trials![
+    a_counter_has_no_gap_and_no_double,
+    what_is_typed_arrives_once_and_in_order,
+    a_lost_connection_is_told_in_a_line_that_goes_again,
+    a_program_waits_for_a_writer_that_comes_back,
+    a_connection_that_carries_nothing_any_more_is_lost,
+    one_that_does_not_begin_can_be_given_up,
+    one_can_leave_while_there_is_no_connection,
+    a_terminal_that_is_gone_is_told_as_such,
+];
+
+/// A road to the companion that can be cut, and closed.
+#[derive(Debug, Clone)]
+struct Road(Arc<(Mutex<Traffic>, Condvar)>);
+
+#[derive(Debug, Default)]
+struct Traffic {
+    port: u16,
+    is_closed: bool,
+    /// What is sent gets lost on the way.
+    is_frozen: bool,
+    ways: Vec<TcpStream>,
+    /// Connections that were let in so far.
+    count: usize,
+}
+
+impl Road {
+    fn open(to: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let traffic = Traffic {
+            port,
+            ..Traffic::default()
+        };
+        let road = Self(Arc::new((Mutex::new(traffic), Condvar::new())));
+        let ours = road.clone();
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let mut traffic = ours.0.0.lock().unwrap();
+                if traffic.is_closed {
+                    continue;
+                }
+                let server = TcpStream::connect(&to).unwrap();
+                for (from, to) in [(&client, &server), (&server, &client)] {
+                    let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    let road = ours.clone();
+                    thread::spawn(move || {
+                        let mut bytes = [0; 16384];
+                        while let Ok(length @ 1..) = from.read(&mut bytes) {
+                            if road.0.0.lock().unwrap().is_frozen {
+                                continue;
+                            }
+                            if to.write_all(&bytes[..length]).is_err() {
+                                break;
+                            }
+                        }
+                        let _ = to.shutdown(Shutdown::Write);
+                    });
+                }
+                traffic.ways.extend([client, server]);
+                traffic.count += 1;
+                ours.0.1.notify_all();
+            }
+        });
+        road
+    }
+
+    /// Cuts every connection: what is on its way is lost, and nobody is told politely.
+    fn cut(&self) {
+        let ways = std::mem::take(&mut self.0.0.lock().unwrap().ways);
+        for way in ways {
+            let now = nix::libc::linger {
+                l_onoff: 1,
+                l_linger: 0,
+            };
+            setsockopt(&way, Linger, &now).unwrap();
+            // The threads that carry have copies, which end with this.
+            let _ = way.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// From now on nobody comes through.
+    fn close(&self) {
+        self.0.0.lock().unwrap().is_closed = true;
+        self.cut();
+    }
+
+    /// Connections stay, and carry nothing, as when a cable is drawn.
+    fn freeze(&self) {
+        self.0.0.lock().unwrap().is_frozen = true;
+    }
+
+    fn reopen(&self) {
+        let mut traffic = self.0.0.lock().unwrap();
+        (traffic.is_closed, traffic.is_frozen) = (false, false);
+    }
+
+    fn count(&self) -> usize {
+        self.0.0.lock().unwrap().count
+    }
+
+    /// Waits until more than `count` were let in.
+    fn more_than(&self, count: usize) {
+        let (traffic, changed) = &*self.0;
+        let more = changed.wait_while(traffic.lock().unwrap(), |t| t.count <= count);
+        drop(more.unwrap());
+    }
+}
+
+/// A person's machine that reaches the shared instance by a road of its own.
+fn away(name: &str) -> (Home, Road) {
+    let shared = shared();
+    let road = Road::open(shared.api().address);
+    let home = Home {
+        folder: Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("home-away-{name}")),
+        ..shared.clone()
+    };
+    let state = home.state();
+    fs::create_dir_all(&state).unwrap();
+    fs::copy(shared.state().join("token"), state.join("token")).unwrap();
+    let record = fs::read(shared.state().join("instance.json")).unwrap();
+    let mut record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    record["ports"]["kernel"] = road.0.0.lock().unwrap().port.into();
+    fs::write(state.join("instance.json"), record.to_string()).unwrap();
+    (home, road)
+}
+
+#[track_caller]
+fn open(home: &Home) -> Window {
+    let mut window = Window::open(home.command(["shell"]));
+    window.wait_for("# ");
+    window
+}
+
+/// What the inside has shown, without the lines of osctl's own.
+fn inside(shown: &str) -> String {
+    let mut rest = shown.replace("\x1bD\x1b[A", "");
+    while let Some(begin) = rest.find("\x1b7") {
+        let end = begin + rest[begin..].find("\x1b8").unwrap() + 2;
+        rest.replace_range(begin..end, "");
+    }
+    rest
+}
+
+/// Every number from 1 on is there, once and in order, each in a line of its own.
+#[track_caller]
+fn assert_counts(shown: &str, prefix: &str, to: u32) {
+    let shown = inside(shown);
+    // What a shell switches stands before its first line.
+    let lines = shown.lines().map(|l| l.rsplit('\r').next().unwrap());
+    let numbers = lines.filter_map(|line| line.strip_prefix(prefix)?.parse().ok());
+    let mut next = 1;
+    for number in numbers {
+        let number: u32 = number;
+        assert_eq!(number, next);
+        next += 1;
+    }
+    assert_eq!(next, to + 1);
+}
+
+fn a_counter_has_no_gap_and_no_double() {
+    let (home, road) = away("counter");
+    let mut window = open(&home);
+    // More than is kept of a terminal, as fast as it goes.
+    let count = "for ((i = 1; i <= 250000; i++)); do echo n$i; done; echo al''l\r";
+    window.types(count);
+    let mut shown = String::new();
+    for cut in (10_000..250_000).step_by(30_000) {
+        shown += &window.wait_for(&format!("n{cut}\r\n"));
+        road.cut();
+    }
+    shown += &window.wait_for("all\r\n");
+    assert_counts(&shown, "n", 250_000);
+    assert!(road.count() > 8, "{}", road.count());
+    window.types("exit\r");
+    assert_eq!(window.end().0, 0);
+}
+
+fn what_is_typed_arrives_once_and_in_order() {
+    let (home, road) = away("typed");
+    let mut window = open(&home);
+    window.types("stty -echo; echo rea''dy; head -n 6000 > /root/host/typed; echo al''l\r");
+    window.wait_for("ready\r\n");
+    let lines: Vec<String> = (1..=6000).map(|n| format!("line {n}")).collect();
+    for piece in lines.chunks(250) {
+        window.types(&format!("{}\r", piece.join("\r")));
+        road.cut();
+    }
+    window.wait_for("all\r\n");
+    let typed = fs::read_to_string(shared().files().join("typed")).unwrap();
+    let typed: Vec<&str> = typed.lines().collect();
+    assert_eq!(typed, lines);
+    assert!(road.count() > 2, "{}", road.count());
+    window.types("exit\r");
+    assert_eq!(window.end().0, 0);
+}
+
+fn a_lost_connection_is_told_in_a_line_that_goes_again() {
+    let (home, road) = away("told");
+    let mut window = open(&home);
+    road.close();
+    window.wait_for("connection lost, trying again; ctrl-] ctrl-] leaves");
+    // What is typed meanwhile is kept.
+    window.types("echo aft''er\r");
+    road.reopen();
+    let shown = window.wait_for("after\r\n");
+    assert!(shown.contains("\x1b[2K"), "{shown:?}");
+    // Over a full screen it is in the last line, and the screen is drawn again.
+    window.wait_for("# ");
+    window.types("vim\r");
+    window.wait_for("\x1b[29;1H");
+    road.close();
+    window.wait_for("\x1b[30;1H\x1b[0;7m connection lost");
+    road.reopen();
+    window.wait_for("\x1b[29;1H");
+    window.types(":q\r");
+    window.wait_for("# ");
+    window.types("exit\r");
+    assert_eq!(window.end().0, 0);
+}
+
+fn a_program_waits_for_a_writer_that_comes_back() {
+    let (home, road) = away("waits");
+    let mut window = open(&home);
+    window.types("echo be''gun; seq 1 400000; echo al''l\r");
+    window.wait_for("begun\r\n");
+    road.close();
+    let mut shown = window.wait_for("connection lost");
+    let connected = road.count();
+    road.reopen();
+    road.more_than(connected);
+    shown += &window.wait_for("all\r\n");
+    assert_counts(&shown, "", 400_000);
+    window.types("exit\r");
+    assert_eq!(window.end().0, 0);
+}
+
+fn a_connection_that_carries_nothing_any_more_is_lost() {
+    let (home, road) = away("silent");
+    let mut window = open(&home);
+    road.freeze();
+    window.types("echo aft''er\r");
+    window.wait_for("connection lost");
+    road.reopen();
+    window.wait_for("after\r\n");
+    window.types("exit\r");
+    assert_eq!(window.end().0, 0);
+}
+
+fn one_that_does_not_begin_can_be_given_up() {
+    let (home, road) = away("begins");
+    road.freeze();
+    let mut window = Window::open(home.command(["shell", "--attach", "any"]));
+    window.wait_for("opening a terminal");
+    window.types("\x03");
+    assert_eq!(window.wait(), 5);
+    assert_eq!(window.mode(), window.before);
+}
+
+fn one_can_leave_while_there_is_no_connection() {
+    let (home, road) = away("leaves");
+    let mut window = open(&home);
+    road.close();
+    window.wait_for("connection lost");
+    window.types("\x1d\x1d");
+    let code = window.wait();
+    assert_eq!(code, 0);
+    assert_eq!(window.mode(), window.before);
+    let (_, shown) = window.end();
+    assert!(shown.contains("comes back"), "{shown:?}");
+    road.reopen();
+    let mut window = Window::open(home.command(["shell", "--attach", "--take"]));
+    window.wait_for("# ");
+    window.types("exit 3\r");
+    assert_eq!(window.end().0, 3);
+}
+
+fn a_terminal_that_is_gone_is_told_as_such() {
+    let (home, road) = away("gone");
+    // The companion ends, and says so.
+    let window = open(&home);
+    shared().ok(["restart"]);
+    let (code, shown) = window.end();
+    assert_eq!(code, 3, "{shown:?}");
+    assert!(shown.contains("is gone: it has ended, or its container was started anew"));
+    // It ends while nobody can be told.
+    let window = open(&home);
+    road.close();
+    shared().ok(["restart"]);
+    road.reopen();
+    let mode = window.before.clone();
+    let mut window = window;
+    assert_eq!(window.wait(), 3);
+    assert_eq!(window.mode(), mode);
+    let (_, shown) = window.end();
+    assert!(shown.contains("is gone: it has ended"), "{shown:?}");
+}

@@ -1,0 +1,383 @@
+//! `osctl shell`: a terminal inside, used by a person in a window of their own.
+
+use crate::harness::{Home, shared};
+use crate::trials;
+use crate::window::Window;
+use nix::sys::signal::Signal;
+use serde_json::json;
+use std::fs;
+use std::process::Command;
+
+trials![
+    vim_edits_and_saves_a_file,
+    less_pages_and_quits,
+    top_paints_the_screen,
+    python_computes_line_by_line,
+    a_resized_window_is_a_resized_terminal,
+    a_full_screen_program_draws_itself_anew_when_the_window_changes,
+    control_keys_belong_to_the_inside,
+    colours_come_through_as_they_are,
+    the_exit_code_is_the_shells_own,
+    an_ended_osctl_leaves_the_window_as_it_was,
+    a_killed_osctl_does_not_spoil_the_next_one,
+    a_terminal_that_was_left_goes_on_and_is_come_back_to,
+    whatever_was_started_ends_with_the_terminal,
+    one_that_somebody_ends_says_so,
+    it_opens_where_the_sessions_kernel_works,
+    an_unknown_kind_of_terminal_is_a_common_one,
+    without_a_terminal_it_names_what_to_use_instead,
+    what_can_not_be_is_refused_in_words,
+];
+
+const CTRL_C: &str = "\x03";
+const CTRL_D: &str = "\x04";
+const CTRL_Z: &str = "\x1a";
+const DETACH: &str = "\x1d\x1d";
+
+/// A terminal whose shell waits for a command.
+#[track_caller]
+fn open(home: &Home) -> Window {
+    let mut window = Window::open(home.command(["shell"]));
+    window.wait_for("# ");
+    window
+}
+
+/// Ends the shell, whose last command went well.
+#[track_caller]
+fn leave(mut window: Window) {
+    window.types("true\r");
+    window.wait_for("# ");
+    window.types(CTRL_D);
+    let (code, shown) = window.end();
+    assert_eq!(code, 0, "{shown:?}");
+}
+
+/// The id of the terminal that was used last.
+#[track_caller]
+fn last(home: &Home) -> String {
+    let found = home.json(["shell", "--list"]);
+    let all = found["terminals"].as_array().unwrap();
+    let living = all.iter().filter(|t| t["exit"].is_null());
+    let idle = |t: &&serde_json::Value| t["idle"].as_f64().unwrap();
+    let last = living.min_by(|a, b| idle(a).total_cmp(&idle(b)));
+    last.unwrap()["id"].as_str().unwrap().to_owned()
+}
+
+fn vim_edits_and_saves_a_file() {
+    let home = shared();
+    let mut window = open(home);
+    window.types("vim /root/host/edited\r");
+    window.wait_for("[New]");
+    window.types("ihello from vim\x1b:wq\r");
+    window.wait_for("written");
+    leave(window);
+    let edited = fs::read_to_string(home.files().join("edited")).unwrap();
+    assert_eq!(edited, "hello from vim\n");
+}
+
+fn less_pages_and_quits() {
+    let mut window = open(shared());
+    window.types("seq 1 1000 | less\r");
+    let first = window.wait_for("\n29\r\n");
+    assert!(first.contains("\r1\r\n2\r\n"), "{first:?}");
+    window.types(" ");
+    window.wait_for("\n58\r\n");
+    window.types("G");
+    window.wait_for("\n1000\r\n");
+    window.types("q");
+    window.wait_for("# ");
+    leave(window);
+}
+
+fn top_paints_the_screen() {
+    let mut window = open(shared());
+    window.types("top\r");
+    window.wait_for("load average");
+    window.wait_for("PID");
+    window.wait_for("bash");
+    window.types("q");
+    window.wait_for("# ");
+    leave(window);
+}
+
+fn python_computes_line_by_line() {
+    let mut window = open(shared());
+    window.types("python3 -q\r");
+    window.wait_for(">>> ");
+    window.types("6 * 7\r");
+    window.wait_for("42");
+    window.wait_for(">>> ");
+    window.types(CTRL_D);
+    window.wait_for("# ");
+    leave(window);
+}
+
+fn a_resized_window_is_a_resized_terminal() {
+    let mut window = open(shared());
+    window.types("stty size\r");
+    window.wait_for("30 100\r\n");
+    let watch = "import os, signal\n\
+                 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])\n\
+                 print('watching', flush=True)\n\
+                 signal.sigwait([signal.SIGWINCH])\n\
+                 print('now', *os.get_terminal_size())\n";
+    shared().ok([
+        "exec",
+        &format!("open('/tmp/watch.py', 'w').write({watch:?})"),
+    ]);
+    window.types("python3 /tmp/watch.py\r");
+    window.wait_for("watching\r\n");
+    window.resize(71, 23);
+    window.wait_for("now 71 23\r\n");
+    window.types("stty size\r");
+    window.wait_for("23 71\r\n");
+    leave(window);
+}
+
+fn a_full_screen_program_draws_itself_anew_when_the_window_changes() {
+    let mut window = open(shared());
+    window.types("vim\r");
+    // The last of the lines below the end of the file.
+    window.wait_for("\x1b[29;1H");
+    window.resize(60, 41);
+    window.wait_for("\x1b[40;1H");
+    window.types(":q\r");
+    window.wait_for("# ");
+    leave(window);
+}
+
+fn control_keys_belong_to_the_inside() {
+    let mut window = open(shared());
+    let begin = |window: &mut Window| {
+        window.types("sh -c 'echo be''gun; exec sleep 1000'\r");
+        window.wait_for("begun\r\n");
+    };
+    begin(&mut window);
+    window.types(CTRL_C);
+    window.wait_for("# ");
+    window.types("echo code $?\r");
+    window.wait_for("code 130\r\n");
+    begin(&mut window);
+    window.types(CTRL_Z);
+    window.wait_for("Stopped");
+    window.wait_for("# ");
+    window.types("kill %1; wait; echo it was $?\r");
+    window.wait_for("it was 0\r\n");
+    // While bash reads a line itself, Enter is something else.
+    window.types("echo be''gun; cat\r");
+    window.wait_for("begun\r\n");
+    window.types("through\r");
+    window.wait_for("through\r\nthrough\r\n");
+    window.types(CTRL_D);
+    window.wait_for("# ");
+    leave(window);
+}
+
+fn colours_come_through_as_they_are() {
+    let mut window = Window::open(shared().command(["shell"]));
+    window.wait_for("\x1b[1;32mroot@");
+    window.wait_for("# ");
+    window.types("tput colors; printf '\\033[38;5;196mred\\033[0m\\n'\r");
+    window.wait_for("256\r\n\x1b[38;5;196mred\x1b[0m\r\n");
+    leave(window);
+}
+
+fn the_exit_code_is_the_shells_own() {
+    let home = shared();
+    let mut window = open(home);
+    window.types("exit 7\r");
+    assert_eq!(window.end().0, 7);
+    let mut window = open(home);
+    window.types("kill -9 $$\r");
+    assert_eq!(window.end().0, 137);
+}
+
+fn an_ended_osctl_leaves_the_window_as_it_was() {
+    let home = shared();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        let mut window = open(home);
+        window.types("vim\r");
+        window.wait_for("\x1b[?1049h");
+        window.wait_for("\x1b[29;1H");
+        assert_ne!(window.mode(), window.before);
+        window.signal(signal);
+        assert_eq!(window.wait(), 5);
+        assert_eq!(window.mode(), window.before);
+        let (_, shown) = window.end();
+        let off = shown.find("\x1b[?1049l").unwrap();
+        assert!(shown[off..].contains("goes on"), "{shown:?}");
+        let id = last(home);
+        let api = home.api();
+        let ended = api
+            .connect()
+            .send("DELETE", &format!("/pty/{id}"), &[], b"");
+        assert_eq!(ended.status, 200);
+    }
+}
+
+fn a_killed_osctl_does_not_spoil_the_next_one() {
+    let home = shared();
+    let shell = home.command(["shell"]);
+    let mut twice = Command::new("sh");
+    twice
+        .args(["-c", "\"$@\"; \"$@\"; stty -a; stty sane", "sh"])
+        .arg(shell.get_program())
+        .args(shell.get_args())
+        .envs(shell.get_envs().filter_map(|(k, v)| Some((k, v?))))
+        .current_dir(shell.get_current_dir().unwrap());
+    let mut window = Window::open(twice);
+    window.wait_for("# ");
+    let sh = window.pid();
+    let children = fs::read_to_string(format!("/proc/{sh}/task/{sh}/children")).unwrap();
+    let osctl = nix::unistd::Pid::from_raw(children.trim().parse().unwrap());
+    nix::sys::signal::kill(osctl, Signal::SIGKILL).unwrap();
+    window.wait_for("# ");
+    window.types("echo $((6*7))\r");
+    window.wait_for("42\r\n");
+    window.types("exit\r");
+    let (code, shown) = window.end();
+    assert_eq!(code, 0, "{shown:?}");
+    for mode in ["icanon", "echo", "isig", "icrnl", "opost"] {
+        let mut words = shown.split([' ', ';', '\r', '\n']);
+        assert!(words.any(|word| word == mode), "{mode}: {shown:?}");
+    }
+    // The killed one could not say that it leaves.
+    let path = format!("/pty/{}", last(home));
+    assert_eq!(
+        home.api().connect().send("DELETE", &path, &[], b"").status,
+        200
+    );
+}
+
+fn a_terminal_that_was_left_goes_on_and_is_come_back_to() {
+    let home = shared();
+    let mut window = open(home);
+    window.types("kept=here; echo se''t\r");
+    window.wait_for("set\r\n");
+    window.wait_for("# ");
+    window.types(DETACH);
+    let (code, shown) = window.end();
+    assert_eq!(code, 0, "{shown:?}");
+    let id = last(home);
+    assert!(shown.contains(&format!("shell --attach {id}")), "{shown:?}");
+    for again in [vec!["shell", "--attach"], vec!["shell", "--attach", &id]] {
+        let mut window = Window::open(home.command(again));
+        window.wait_for("set\r\n");
+        window.wait_for("# ");
+        window.types("echo still $kept\r");
+        window.wait_for("still here\r\n");
+        window.types(DETACH);
+        assert_eq!(window.end().0, 0);
+    }
+    // With keys of one's own, and on a terminal where somebody draws on the whole screen.
+    let keys = ["--detach-keys", "ctrl-p,x"];
+    let mut window = Window::open(home.command(["shell", "--attach"].iter().chain(&keys)));
+    window.wait_for("# ");
+    window.types("vim\r");
+    window.wait_for("\x1b[29;1H");
+    window.types("\x10x");
+    assert_eq!(window.wait(), 0);
+    assert_eq!(window.mode(), window.before);
+    drop(window);
+    let mut window = Window::open(home.command(["shell", "--attach", &id]));
+    window.wait_for("\x1b[29;1H");
+    window.types(":q\r");
+    window.wait_for("# ");
+    leave(window);
+    let ran = home.run(["--json", "shell", "--list"]);
+    assert!(ran.stdout.contains(&id), "{ran:?}");
+    assert!(home.ok(["shell", "--list"]).stdout.contains("ended with 0"));
+}
+
+fn whatever_was_started_ends_with_the_terminal() {
+    let home = shared();
+    let mut window = open(home);
+    window.types("setsid sh -c 'trap \"\" HUP TERM; echo se''t off; sleep 4711' & disown -a\r");
+    window.wait_for("set off");
+    let count = "__import__('subprocess').run(['pgrep', '-fc', '[s]leep 4711'], capture_output=True, text=True).stdout";
+    assert_ne!(home.api().exec(count)["result"], "'0\\n'");
+    leave(window);
+    assert_eq!(home.api().exec(count)["result"], "'0\\n'");
+}
+
+fn one_that_somebody_ends_says_so() {
+    let home = shared();
+    let mut window = open(home);
+    window.types("vim\r");
+    window.wait_for("\x1b[29;1H");
+    let path = format!("/pty/{}", last(home));
+    let ended = home.api().connect().send("DELETE", &path, &[], b"");
+    assert_eq!(ended.status, 200, "{}", ended.json());
+    assert_eq!(ended.json()["status"], "completed");
+    let code = ended.json()["code"].as_i64().unwrap();
+    assert!(code > 128, "{}", ended.json());
+    let (ours, shown) = window.end();
+    assert_eq!(i64::from(ours), code);
+    assert!(shown.contains("somebody ended terminal"), "{shown:?}");
+}
+
+fn it_opens_where_the_sessions_kernel_works() {
+    let home = shared();
+    home.ok([
+        "exec",
+        "--session",
+        "terminals",
+        "import os; os.makedirs('/tmp/works here', exist_ok=True); os.chdir('/tmp/works here')",
+    ]);
+    let mut window = Window::open(home.command(["shell", "--session", "terminals"]));
+    window.wait_for("# ");
+    window.types("echo \"in $PWD of $OSCTL_SESSION, knows ${OSCTL_TOKEN_SHA256-nothing}\"\r");
+    window.wait_for("in /tmp/works here of terminals, knows nothing\r\n");
+    leave(window);
+    home.ok(["sessions", "rm", "terminals"]);
+}
+
+fn an_unknown_kind_of_terminal_is_a_common_one() {
+    let api = shared().api();
+    let mut peer = crate::pty::Peer::open(&api, "term=xterm-of-tomorrow&client=kind").unwrap();
+    let hello = peer.hello();
+    peer.types("echo kind $TERM; exit\r");
+    peer.until("kind xterm-256color\r\n");
+    assert_eq!(
+        peer.exit(),
+        json!({"type": "exit", "code": 0, "why": "exited"})
+    );
+    assert_eq!(hello["writer"], true);
+}
+
+fn without_a_terminal_it_names_what_to_use_instead() {
+    let home = shared();
+    let ran = home.run(["shell"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("exec '!COMMAND'"), "{ran:?}");
+    let ran = home.run(["--json", "shell"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stdout.contains("--json shell --list"), "{ran:?}");
+}
+
+fn what_can_not_be_is_refused_in_words() {
+    let home = shared();
+    let refused = |args: &[&str], code: i32, words: &str| {
+        let window = Window::open(home.command(args));
+        let (ended, shown) = window.end();
+        assert_eq!(ended, code, "{shown:?}");
+        assert!(shown.contains(words), "{shown:?}");
+    };
+    refused(
+        &["shell", "--attach", "nobody"],
+        2,
+        "there is no terminal `nobody`",
+    );
+    refused(
+        &["shell", "--detach-keys", "ctrl-1"],
+        2,
+        "`ctrl-1` are no keys",
+    );
+    refused(&["shell", "--view"], 2, "--attach");
+    let mut never = home.clone();
+    never.instance = "it-never-up".into();
+    let window = Window::open(never.command(["shell"]));
+    let (code, shown) = window.end();
+    assert_eq!(code, 3, "{shown:?}");
+    assert!(shown.contains("is not running"), "{shown:?}");
+}

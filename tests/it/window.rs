@@ -1,0 +1,180 @@
+//! A window on a screen: a real pseudo-terminal, of which a test holds the other side. It can be
+//! resized, its mode can be looked at, and every byte that was shown is there.
+
+use crate::harness::PATIENCE;
+use nix::libc;
+use nix::pty::{Winsize, openpty};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::termios::{Termios, tcgetattr};
+use nix::unistd::{Pid, setsid};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+#[derive(Debug)]
+pub(crate) struct Window {
+    child: Child,
+    keys: File,
+    /// Kept open, so that the terminal and its mode outlive the program in it.
+    terminal: Option<OwnedFd>,
+    /// Its mode before anything ran in it.
+    pub(crate) before: Termios,
+    shows: Receiver<Vec<u8>>,
+    /// What was shown and not waited for yet.
+    fresh: Vec<u8>,
+}
+
+fn winsize(cols: u16, rows: u16) -> Winsize {
+    Winsize {
+        ws_row: rows,
+        ws_col: cols,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    }
+}
+
+impl Window {
+    /// Runs the command in a window of 100 columns and 30 rows, as in an xterm.
+    pub(crate) fn open(mut command: Command) -> Self {
+        let pty = openpty(Some(&winsize(100, 30)), None).unwrap();
+        let before = tcgetattr(&pty.slave).unwrap();
+        let terminal = || pty.slave.try_clone().unwrap();
+        command
+            .env("TERM", "xterm-256color")
+            .env("NO_COLOR", "1")
+            .stdin(terminal())
+            .stdout(terminal())
+            .stderr(terminal());
+        // SAFETY: two system calls between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                setsid()?;
+                if libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+                Ok(())
+            });
+        }
+        let child = command.spawn().unwrap();
+        let mut screen = File::from(pty.master.try_clone().unwrap());
+        let (show, shows) = mpsc::channel();
+        thread::spawn(move || {
+            let mut bytes = [0; 65536];
+            while let Ok(length @ 1..) = screen.read(&mut bytes) {
+                if show.send(bytes[..length].to_vec()).is_err() {
+                    break;
+                }
+            }
+        });
+        Self {
+            child,
+            keys: pty.master.into(),
+            terminal: Some(pty.slave),
+            before,
+            shows,
+            fresh: Vec::new(),
+        }
+    }
+
+    pub(crate) fn types(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+    }
+
+    pub(crate) fn resize(&self, cols: u16, rows: u16) {
+        let size = winsize(cols, rows);
+        // SAFETY: the call reads one `winsize`, which lives until it returns.
+        let done = unsafe { libc::ioctl(self.keys.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
+        assert_eq!(done, 0);
+    }
+
+    /// Waits until `text` is shown; everything up to there.
+    #[track_caller]
+    pub(crate) fn wait_for(&mut self, text: &str) -> String {
+        let begin = Instant::now();
+        let mut looked = 0;
+        loop {
+            let found = self.fresh[looked..]
+                .windows(text.len())
+                .position(|at| at == text.as_bytes());
+            if let Some(at) = found {
+                let rest = self.fresh.split_off(looked + at + text.len());
+                let before = std::mem::replace(&mut self.fresh, rest);
+                return String::from_utf8_lossy(&before).into_owned();
+            }
+            looked = (self.fresh.len() + 1).saturating_sub(text.len());
+            let left = PATIENCE.saturating_sub(begin.elapsed());
+            match self.shows.recv_timeout(left) {
+                Ok(bytes) => self.fresh.extend(bytes),
+                Err(why) => {
+                    let _ = self.child.kill();
+                    let end = self.fresh.len().saturating_sub(4000);
+                    let shown = String::from_utf8_lossy(&self.fresh[end..]);
+                    panic!("`{text}` was not shown ({why}), but {shown:?}");
+                }
+            }
+        }
+    }
+
+    pub(crate) fn mode(&self) -> Termios {
+        tcgetattr(self.terminal.as_ref().unwrap()).unwrap()
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid()), signal).unwrap();
+    }
+
+    /// Waits for the program's end, but keeps the window; the exit code.
+    #[track_caller]
+    pub(crate) fn wait(&mut self) -> i32 {
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code().unwrap_or(-1);
+            }
+            if let Ok(bytes) = self.shows.recv_timeout(Duration::from_millis(20)) {
+                self.fresh.extend(bytes);
+            }
+            if begin.elapsed() > PATIENCE {
+                let _ = self.child.kill();
+                let shown = String::from_utf8_lossy(&self.fresh);
+                panic!("it did not end, but showed {shown:?}");
+            }
+        }
+    }
+
+    /// Waits for the end; the exit code, and the rest of what was shown.
+    #[track_caller]
+    pub(crate) fn end(mut self) -> (i32, String) {
+        let code = self.wait();
+        // Without it, the screen comes to its end.
+        self.terminal = None;
+        loop {
+            match self.shows.recv_timeout(PATIENCE) {
+                Ok(bytes) => self.fresh.extend(bytes),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => panic!("the window does not close"),
+            }
+        }
+        let shown = String::from_utf8_lossy(&self.fresh).into_owned();
+        (code, shown)
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // Nothing that a test has opened outlives it.
+        if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
