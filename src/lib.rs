@@ -7,18 +7,20 @@
 //! main → run → cli → command ─┬─ host ──┬─ engine     where bodies run
 //!                             │         └─ image      body/ → build context
 //!                             └─ companion            inside: HTTP, the kernel's owner
+//!                      archive: trees as one stream, both ways, for both
 //!                      protocol: the words between host and companion
 //! ```
 //!
 //! Laws, kept by `tests/it/laws.rs`:
 //!
-//! - `protocol` imports nothing of the crate; `engine` and `image` know `protocol` alone.
+//! - `protocol` imports nothing of the crate; `engine`, `image` and `archive` know `protocol` alone.
 //! - `host` and `companion` never name each other.
 //! - bollard is named in `engine/docker` only, axum in `companion/http`, zeromq in `host/jupyter`,
 //!   clap in `cli` and `command`, rustyline in `command/repl`, indicatif, dialoguer and console in
 //!   `ui`.
 //! - Only `ui` prints; only `main` ends the process.
 
+mod archive;
 mod cli;
 mod command;
 #[cfg(target_os = "linux")]

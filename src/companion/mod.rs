@@ -4,6 +4,7 @@
 //! production differ at the call alone.
 
 mod descendants;
+mod files;
 mod http;
 mod kernel;
 pub(crate) mod reaper;

@@ -8,8 +8,10 @@ mod body;
 mod cli;
 mod commands;
 mod completions;
+mod cp;
 mod embedded;
 mod faults;
+mod files;
 mod harness;
 mod hostile;
 mod instance;
@@ -17,6 +19,7 @@ mod interrupts;
 mod jupyter;
 mod laws;
 mod load;
+mod middle;
 mod pictures;
 mod provision;
 mod python;
@@ -49,6 +52,8 @@ fn main() -> ExitCode {
         cli::trials(),
         completions::trials(),
         api::trials(),
+        files::trials(),
+        cp::trials(),
         repl::trials(),
         pictures::trials(),
         runs::trials(),

@@ -4,12 +4,15 @@
 //! Nothing is decided here; what a refusal means in HTTP stands in [`answer`] alone.
 
 mod answer;
+mod files;
 mod guard;
 mod kernel;
+mod range;
 mod service;
 mod session;
 mod stream;
 
+use super::files::Files;
 use super::kernel::Sessions;
 use super::{Listeners, Settings};
 use crate::error::Result;
@@ -18,6 +21,7 @@ use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use axum::serve::ListenerExt;
 use axum::{Json, Router};
 use guard::Guard;
@@ -33,7 +37,7 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// Bytes of a request's body; files, later, are streamed and have no limit.
+/// Bytes of a request's body; files are streamed and have no limit.
 const BODY_LIMIT: usize = 64 << 20;
 
 /// From the last run's end to the end of idle connections.
@@ -50,6 +54,7 @@ struct Documented;
 #[derive(Clone)]
 struct State {
     sessions: Sessions,
+    files: Files,
     document: Arc<utoipa::openapi::OpenApi>,
 }
 
@@ -62,7 +67,7 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn start(listeners: Listeners, settings: &Settings, sessions: Sessions) -> Self {
-        let routes = routes(sessions);
+        let routes = routes(sessions, Files::start(settings.data.clone()));
         let guard = Arc::new(Guard::new(settings));
         let guarded = routes
             .clone()
@@ -111,8 +116,8 @@ async fn closed(mut closing: watch::Receiver<bool>) {
     let _ = closing.wait_for(|closing| *closing).await;
 }
 
-fn routes(sessions: Sessions) -> Router {
-    let (router, document) = OpenApiRouter::with_openapi(Documented::openapi())
+fn routes(sessions: Sessions, files: Files) -> Router {
+    let (router, mut document) = OpenApiRouter::with_openapi(Documented::openapi())
         .routes(routes!(kernel::execute, kernel::list))
         .routes(routes!(kernel::find, kernel::interrupt))
         .routes(routes!(kernel::output))
@@ -127,17 +132,24 @@ fn routes(sessions: Sessions) -> Router {
         .routes(routes!(session::is_complete))
         .routes(routes!(session::history))
         .routes(routes!(session::call))
+        .routes(routes!(files::get, files::put, files::delete))
         .routes(routes!(service::describe))
         .routes(routes!(service::ping))
         .routes(routes!(service::status))
         .routes(routes!(service::health))
         .routes(routes!(service::openapi))
         .split_for_parts();
+    files::describe(&mut document);
     let state = State {
         sessions,
+        files,
         document: Arc::new(document),
     };
+    // The wildcard takes no empty path, which is the root.
+    let root = get(files::get).put(files::put).delete(files::delete);
     router
+        .route("/files/", root.clone())
+        .route("/files", root)
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
