@@ -42,6 +42,9 @@ use tracing_subscriber::EnvFilter;
 
 /// Runs one command line to its end.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    // TLS is only spoken to remote engines, but no client is made without it, which completion needs,
+    // too. Whoever installed a provider before is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     clap_complete::CompleteEnv::with_factory(cli::command).complete();
     let cli = match cli::parse(args) {
         Ok(cli) => cli,
@@ -63,8 +66,6 @@ fn act(cli: cli::Cli, ui: Ui) -> Result<Outcome> {
     if let cli::Verb::Reaper(args) = cli.verb {
         return command::reaper::run(args);
     }
-    // TLS is only spoken to remote engines; whoever installed a provider before is as good.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     // One thread: an answer then needs no other thread to be woken, which is most of its time.
     // What computes or blocks for long goes to the runtime's blocking threads.
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -304,7 +304,7 @@ fn told(records: &[u8]) -> Result<(), Fault> {
         Some((_, why)) => {
             let why = String::from_utf8_lossy(why);
             // It may come from inside: no control characters for the terminal.
-            let why = why.chars().filter(|c| !c.is_control()).take(1024);
+            let why = why.chars().filter(|c| !c.is_control()).take(8192);
             Err(Fault::Told(why.collect()))
         }
         None => Ok(()),

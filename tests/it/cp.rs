@@ -297,7 +297,7 @@ fn refusals_have_a_sentence_a_hint_and_a_code() {
             "missing",
             "os:/tmp/x",
             2,
-            "`missing` can't be read: ENOENT: No such file or directory",
+            "`missing` can't be read: No such file or directory (os error 2)",
         ),
         (
             "os:/missing",
@@ -315,7 +315,7 @@ fn refusals_have_a_sentence_a_hint_and_a_code() {
             "os:/etc/../etc/hosts",
             "cp-refused/x",
             2,
-            "`/etc/../etc/hosts` is no path: `..` is not followed",
+            "`os:/etc/../etc/hosts` climbs with `..`",
         ),
         (
             "/dev/null",
@@ -323,13 +323,8 @@ fn refusals_have_a_sentence_a_hint_and_a_code() {
             2,
             "`/dev/null` is a device, not a file",
         ),
-        ("cp-refused/f", "os:/proc/x", 2, "there is no `/proc`"),
     ] {
         let ran = home.run(["cp", from, to]);
-        if to == "os:/proc/x" {
-            assert_ne!(ran.code, 0, "{ran:?}");
-            continue;
-        }
         refused(&ran, code, sentence);
     }
     assert_eq!(fs::read_dir(&here).unwrap().count(), 1);
@@ -429,7 +424,10 @@ fn a_hostile_companion_writes_nowhere_else() {
             vec![file("../evil")],
             "`../evil` leaves the folder".to_owned(),
         ),
-        (vec![file(&format!("{target}/evil")[..99])], String::new()),
+        (
+            vec![file("/etc/osctl-evil")],
+            "`/etc/osctl-evil` leaves the folder".into(),
+        ),
         (
             vec![planted.clone(), file("link/evil")],
             "`link` leads through the link `link`, which is not followed".into(),
@@ -451,10 +449,7 @@ fn a_hostile_companion_writes_nowhere_else() {
             "`null` is a device of characters, which is not unpacked".into(),
         ),
     ];
-    for (members, sentence) in cases
-        .into_iter()
-        .filter(|(_, sentence)| !sentence.is_empty())
-    {
+    for (members, sentence) in cases {
         let archive = finished(&members);
         let port = companion(move |first| match first.contains("?stat") {
             true => ("application/json", entry("folder", 0)),
@@ -498,10 +493,17 @@ fn entry(kind: &str, size: u64) -> Vec<u8> {
 
 fn what_can_not_be_read_inside_is_named() {
     let (home, here, _) = folders("cp-unreadable");
-    // A file of the kernel that is there, and refuses to be read.
-    let ran = home.run(["cp", "os:/proc/1/task/1/attr", "cp-unreadable/attr"]);
-    assert_ne!(ran.code, 0, "{ran:?}");
-    assert!(ran.stderr.contains("error: "), "{ran:?}");
+    let deep = "import os\nfor _ in range(600):\n    os.mkdir('d')\n    os.chdir('d')";
+    let begin = "import os\nos.makedirs('/root/deep')\nos.chdir('/root/deep')";
+    home.ok(["exec", &format!("{begin}\n{deep}\nos.chdir('/')")]);
+    let ran = home.run(["cp", "os:/root/deep", "cp-unreadable/deep"]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert!(
+        ran.stderr
+            .contains("/d/d`: folders nest too deep\n\nhint: "),
+        "{ran:?}"
+    );
+    home.ok(["exec", "import shutil; shutil.rmtree('/root/deep')"]);
     let pipe = "import os\nos.makedirs('/root/host/cp-unreadable/tree', exist_ok=True)\nos.mkfifo('/root/host/cp-unreadable/tree/pipe')";
     home.ok(["exec", pipe]);
     let ran = home.run([

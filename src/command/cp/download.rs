@@ -27,7 +27,7 @@ impl Landed<'_> {
     pub(super) async fn run(&self, client: &Client, from: &Remote, to: &Path) -> Result<Copied> {
         let entry = entry(client, from).await?;
         let place = place(from, &entry, to)?;
-        let path = from.url();
+        let path = from.bare();
         if entry.kind == EntryKind::Folder {
             let landing = Landing::folder(&place, self.keep_setid)?;
             let feed = landing.feed()?;
@@ -74,7 +74,7 @@ pub(super) async fn stdout(
     let entry = entry(client, from).await?;
     let landing = Landing::stream(out);
     let feed = landing.feed()?;
-    let path = from.url();
+    let path = from.bare();
     let brought = match entry.kind {
         EntryKind::Folder => client.download_archive(&path, feed, moved).await,
         _ => client.download(&path, feed, moved).await,
@@ -83,7 +83,7 @@ pub(super) async fn stdout(
 }
 
 async fn entry(client: &Client, from: &Remote) -> Result<Entry> {
-    client.stat(&from.url()).await?.ok_or_else(|| {
+    client.stat(&from.bare()).await?.ok_or_else(|| {
         let message = format!("there is no `{}`", from.shown());
         Error::usage(message, "`osctl exec '!ls -la /'` shows what there is").into()
     })
@@ -104,14 +104,7 @@ fn place(from: &Remote, entry: &Entry, to: &Path) -> Result<PathBuf> {
     let is_slashed = shown.ends_with(std::path::is_separator);
     Ok(match landing(source, there, is_slashed, &shown)? {
         Lands::As => to.to_owned(),
-        Lands::Within => {
-            let name = from.name();
-            if name == b".." {
-                let message = format!("`{}` has no name to land by", from.shown());
-                return Err(Error::usage(message, "write the path without `..`").into());
-            }
-            to.join(native(name)?)
-        }
+        Lands::Within => to.join(native(from.name())?),
     })
 }
 

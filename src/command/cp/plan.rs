@@ -45,7 +45,7 @@ impl TryFrom<CpArgs> for Plan {
 
 fn way(source: OsString, destination: OsString) -> Result<Way> {
     let is_pipe = |side: &OsStr| side == "-";
-    Ok(match (inside(&source), inside(&destination)) {
+    Ok(match (inside(&source)?, inside(&destination)?) {
         (Some(_), Some(_)) => {
             let message = "both sides are inside";
             return Err(Error::usage(message, "`osctl exec '!cp -a SRC DST'` copies there").into());
@@ -68,15 +68,27 @@ fn way(source: OsString, destination: OsString) -> Result<Way> {
     })
 }
 
-fn inside(side: &OsStr) -> Option<Remote> {
-    let path = side.as_encoded_bytes().strip_prefix(INSIDE.as_bytes())?;
-    Some(Remote([b"/", path].concat()))
+fn inside(side: &OsStr) -> Result<Option<Remote>> {
+    let path = side.as_encoded_bytes().strip_prefix(INSIDE.as_bytes());
+    let Some(path) = path else { return Ok(None) };
+    // In a URL it would climb out of the files, and into other endpoints.
+    if path.split(|byte| *byte == b'/').any(|name| name == b"..") {
+        let message = format!("`{}` climbs with `..`", side.to_string_lossy());
+        return Err(Error::usage(message, "write the whole path: `os:/PATH`").into());
+    }
+    Ok(Some(Remote([b"/", path].concat())))
 }
 
 impl Remote {
     /// As it stands in a URL.
     pub(super) fn url(&self) -> String {
         encode(&self.0)
+    }
+
+    /// The same place, whether it is a folder or not.
+    pub(super) fn bare(&self) -> String {
+        let url = self.url();
+        format!("/{}", url.trim_matches('/'))
     }
 
     /// Whether a slash says that it is a folder.
@@ -176,7 +188,7 @@ mod tests {
     use std::path::Path;
 
     fn remote(text: &str) -> Remote {
-        super::inside(text.as_ref()).unwrap()
+        super::inside(text.as_ref()).unwrap().unwrap()
     }
 
     #[test]
@@ -194,6 +206,8 @@ mod tests {
     fn remote_paths_begin_at_the_root() {
         assert_eq!(remote("os:etc/hosts").url(), "/etc/hosts");
         assert_eq!(remote("os:/a b").url(), "//a%20b");
+        assert_eq!(remote("os:/a/b/").bare(), "/a/b");
+        assert_eq!(remote("os:").bare(), "/");
         assert_eq!(remote("os:/a/b/.").name(), b"b");
         assert!(remote("os:/a/.").is_contents() && remote("os:/").is_contents());
         assert!(remote("os:").is_contents() && !remote("os:/a/").is_contents());

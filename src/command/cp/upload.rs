@@ -34,7 +34,7 @@ pub(super) async fn run(
             return Err(Error::usage(message, "copy files and folders").into());
         }
     };
-    let there = there(client.stat(&to.url()).await?.as_ref());
+    let there = there(client.stat(&to.bare()).await?.as_ref());
     let name = name.unwrap_or_default();
     let place = match landing(source, there, to.is_folder(), &to.shown())? {
         Landing::As => to.clone(),
@@ -71,7 +71,7 @@ pub(super) async fn run(
 
 /// Bytes of a file; into a folder, an archive.
 pub(super) async fn stdin(client: &Client, to: &Remote, moved: &Moved) -> Result<Copied> {
-    let is_folder = there(client.stat(&to.url()).await?.as_ref()) == There::Folder;
+    let is_folder = there(client.stat(&to.bare()).await?.as_ref()) == There::Folder;
     let pieces = piped(moved);
     if is_folder || to.is_folder() {
         return archive(client, to, pieces).await;

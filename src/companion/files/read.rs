@@ -94,7 +94,7 @@ impl Found {
             return Err(no_file(self.path.clone(), look.kind));
         }
         let is_endless = look.size == 0 && {
-            let is_some = matches!(file.read(&mut [0]), Ok(1));
+            let is_some = file.read(&mut [0]).map_err(&failed)? == 1;
             file.rewind().map_err(&failed)?;
             is_some
         };

@@ -127,7 +127,9 @@ impl IntoResponse for files::Refusal {
                 S::FORBIDDEN,
                 "denied",
                 format!("`{}` is not for us: {why}", path.display()),
-                None,
+                Some(
+                    "the service may not do that either; look at the rights of it and of its folder",
+                ),
             ),
             Self::NoFile { path, kind } => (
                 S::CONFLICT,
@@ -142,7 +144,7 @@ impl IntoResponse for files::Refusal {
                     "`{}` is no folder, or leads through what is none",
                     path.display()
                 ),
-                None,
+                Some("leave the slash at its end out, or name a folder"),
             ),
             Self::NotEmpty(path) => (
                 S::CONFLICT,
@@ -154,7 +156,7 @@ impl IntoResponse for files::Refusal {
                 S::CONFLICT,
                 "busy_file",
                 format!("`{}` is in use and stays", path.display()),
-                None,
+                Some("end what uses it, or unmount it, first"),
             ),
             Self::Full => (
                 S::INSUFFICIENT_STORAGE,
@@ -180,14 +182,24 @@ impl IntoResponse for files::Refusal {
                 format!("nothing of an upload `{id}` has arrived"),
                 Some("begin it: `PUT` with `?upload=ID`"),
             ),
-            Self::Cut => (S::BAD_REQUEST, "cut", "the body ended early".into(), None),
+            Self::Cut => (
+                S::BAD_REQUEST,
+                "cut",
+                "the body ended early".into(),
+                Some("send it again; with `?upload=ID` it goes on where it was"),
+            ),
             Self::TooMany(count) => (
                 S::SERVICE_UNAVAILABLE,
                 "too_many_streams",
                 format!("{count} files are on their way already"),
                 Some("try again when one of them has arrived"),
             ),
-            Self::Archive(fault) => (S::UNPROCESSABLE_ENTITY, "archive", fault.to_string(), None),
+            Self::Archive(fault) => (
+                S::UNPROCESSABLE_ENTITY,
+                "archive",
+                fault.to_string(),
+                Some("leave it out; what came before it was unpacked"),
+            ),
             Self::Failed(why) => {
                 tracing::error!("a file: {why}");
                 (
