@@ -13,6 +13,7 @@
 //!
 //! Owners and extended attributes do not travel.
 
+mod behind;
 mod entry;
 mod fault;
 mod folder;
@@ -24,6 +25,7 @@ mod temporary;
 mod unpack;
 mod writer;
 
+pub(crate) use behind::Behind;
 pub(crate) use fault::Fault;
 pub(crate) use folder::{Folder, Look, native, settle};
 pub(crate) use pack::{Pack, pack};

@@ -5,7 +5,9 @@
 //! there, no file runs with its owner's rights unless asked, and who owns it is the caller. A landing
 //! that is dropped leaves what was there before, and nothing else.
 
-use crate::archive::{self, Fault, Feed, Folder, Inlet, Policy, Tally, inlet, settle, temporary};
+use crate::archive::{
+    self, Behind, Fault, Feed, Folder, Inlet, Policy, Tally, inlet, settle, temporary,
+};
 use crate::error::{Error, Result};
 use crate::protocol::files::Mtime;
 use crate::protocol::hex::hex;
@@ -174,6 +176,7 @@ fn write(
     settling: &Settling,
 ) -> io::Result<u64> {
     let mut file = folder.create(beside)?;
+    let mut behind = Behind::default();
     let mut bytes = 0;
     loop {
         let piece = inlet.piece()?;
@@ -182,6 +185,7 @@ fn write(
         }
         file.write_all(&piece)?;
         bytes += piece.len() as u64;
+        behind.reached(&file, bytes);
     }
     settle(&file, settling.mode, Some(settling.mtime))?;
     file.sync_all()?;

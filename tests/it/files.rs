@@ -440,8 +440,10 @@ fn an_upload_goes_on_where_it_was_cut() {
     assert_eq!(odd.error().0, 400);
 }
 
-/// What survives a journey, of every name beneath a folder: kind, rights, time, content, blocks.
-fn tree(root: &Path) -> Vec<(String, u32, i64, i64, Vec<u8>, bool)> {
+/// What survives a journey, of one name: its rights, its time, its content, whether it has holes.
+type Survivor = (String, u32, i64, i64, Vec<u8>, bool);
+
+fn tree(root: &Path) -> Vec<Survivor> {
     let mut found = Vec::new();
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -511,7 +513,7 @@ pub(crate) fn grow(root: &Path) {
 /// Compares two trees; contents of many megabytes are no message.
 #[track_caller]
 pub(crate) fn assert_same(one: &Path, other: &Path) {
-    let names = |tree: &[(String, u32, i64, i64, Vec<u8>, bool)]| {
+    let names = |tree: &[Survivor]| {
         let about = tree
             .iter()
             .map(|(name, mode, seconds, nanos, content, sparse)| {

@@ -2,7 +2,7 @@
 
 use super::begun::{self, Begun};
 use super::{Place, Refusal};
-use crate::archive::{Folder, Inlet, Look, settle, temporary};
+use crate::archive::{Behind, Folder, Inlet, Look, settle, temporary};
 use crate::protocol::files::{EntryKind, Mtime};
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
@@ -196,6 +196,7 @@ fn open(folder: &Folder, beside: &OsString, target: &Target) -> Result<File, Ref
 /// Where the file ends then.
 fn write(file: &mut File, target: &Target, mut inlet: Inlet) -> Result<u64, Refusal> {
     let mut end = target.offset;
+    let mut behind = Behind::default();
     loop {
         let piece = match inlet.piece() {
             Ok(piece) if piece.is_empty() => return Ok(end),
@@ -209,6 +210,7 @@ fn write(file: &mut File, target: &Target, mut inlet: Inlet) -> Result<u64, Refu
         }
         file.write_all(&piece)
             .map_err(Refusal::of(&target.place.path))?;
+        behind.reached(file, end);
     }
 }
 
