@@ -220,7 +220,8 @@ impl<R: Read> Reader<R> {
             }
         };
         let count = number(self)?;
-        if count > SEGMENTS as u64 {
+        // One more marks a hole at the end.
+        if count > SEGMENTS as u64 + 1 {
             return Err(Fault::Damaged("the map of a file is too long"));
         }
         let segment = |_| {
@@ -229,7 +230,9 @@ impl<R: Read> Reader<R> {
                 length: number(self)?,
             })
         };
-        (0..count).map(segment).collect()
+        let segments = (0..count).map(segment);
+        let is_some = |segment: &Result<Segment, Fault>| !matches!(segment, Ok(s) if s.length == 0);
+        segments.filter(is_some).collect()
     }
 }
 

@@ -48,7 +48,7 @@ impl<W: Write> Writer<W> {
                 size,
                 segments: Some(segments),
             } => {
-                map = written(segments);
+                map = written(segments, *size);
                 length = map.len() as u64 + segments.iter().map(|s| s.length).sum::<u64>();
                 records.add("GNU.sparse.major", b"1");
                 records.add("GNU.sparse.minor", b"0");
@@ -191,9 +191,16 @@ fn fill(field: &mut [u8; 100], value: &[u8], mut record: impl FnMut()) {
 }
 
 /// A map of data as it stands before them: numbers in lines, to the end of a block.
-fn written(segments: &[Segment]) -> Vec<u8> {
-    let mut map = format!("{}\n", segments.len()).into_bytes();
-    for Segment { offset, length } in segments {
+fn written(segments: &[Segment], size: u64) -> Vec<u8> {
+    let end = segments.last().map_or(0, |last| last.offset + last.length);
+    // GNU's tar ends a file with its last stretch, so a hole there needs an empty one behind it.
+    let hole = (end < size).then_some(Segment {
+        offset: size,
+        length: 0,
+    });
+    let count = segments.len() + usize::from(hole.is_some());
+    let mut map = format!("{count}\n").into_bytes();
+    for Segment { offset, length } in segments.iter().chain(&hole) {
         map.extend(format!("{offset}\n{length}\n").as_bytes());
     }
     map.resize(map.len().next_multiple_of(BLOCK as usize), 0);

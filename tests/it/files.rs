@@ -464,7 +464,7 @@ fn tree(root: &Path) -> Vec<Survivor> {
                 folders.push(path.clone());
             }
             let is_sparse = about.is_file() && about.blocks() * 512 < about.len();
-            let name = format!("{:?}", name.as_bytes());
+            let name = name.as_bytes().escape_ascii().to_string();
             let (seconds, nanos) = (about.mtime(), about.mtime_nsec());
             found.push((name, about.mode(), seconds, nanos, content, is_sparse));
         }
