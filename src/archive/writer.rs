@@ -1,6 +1,8 @@
 //! Members to a stream, in POSIX's form: what an old header can't hold stands in records before it.
 
-use super::entry::{Member, MemberKind, Segment};
+use super::entry::{Member, MemberKind};
+use super::map::written;
+use super::records::Records;
 use crate::protocol::files::Mtime;
 use std::io::{self, Write};
 use tar::{EntryType, Header};
@@ -120,53 +122,6 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// What old headers can't hold: `LENGTH KEY=VALUE\n`.
-#[derive(Debug, Default)]
-struct Records(Vec<u8>);
-
-impl Records {
-    fn add(&mut self, key: &str, value: &[u8]) {
-        if !self.0.is_empty() || std::str::from_utf8(value).is_ok() {
-            self.push(key, value);
-        } else {
-            // Names are bytes here, whatever they mean.
-            self.push("hdrcharset", b"BINARY");
-            self.push(key, value);
-        }
-    }
-
-    fn push(&mut self, key: &str, value: &[u8]) {
-        let rest = key.len() + value.len() + 3;
-        // The length counts its own digits.
-        let mut length = rest + 1;
-        while rest + length.to_string().len() > length {
-            length += 1;
-        }
-        self.0.extend(format!("{length} {key}=").as_bytes());
-        self.0.extend(value);
-        self.0.push(b'\n');
-    }
-
-    fn write(&self, kind: u8, to: &mut impl Write) -> io::Result<()> {
-        if self.0.is_empty() {
-            return Ok(());
-        }
-        let mut header = Header::new_ustar();
-        header.as_old_mut().name[..8].copy_from_slice(b"pax.hdrs");
-        header.set_mode(0o644);
-        header.set_uid(0);
-        header.set_gid(0);
-        header.set_mtime(0);
-        header.set_entry_type(EntryType::new(kind));
-        header.set_size(self.0.len() as u64);
-        header.set_cksum();
-        to.write_all(header.as_bytes())?;
-        to.write_all(&self.0)?;
-        let padding = self.0.len().wrapping_neg() % BLOCK as usize;
-        to.write_all(&[0; BLOCK as usize][..padding])
-    }
-}
-
 fn time(header: &mut Header, records: &mut Records, mtime: Mtime) {
     let whole = u64::try_from(mtime.seconds).ok().filter(|s| *s <= OCTAL);
     header.set_mtime(whole.unwrap_or_default());
@@ -188,21 +143,4 @@ fn fill(field: &mut [u8; 100], value: &[u8], mut record: impl FnMut()) {
     if value.len() > field.len() || !value.is_ascii() {
         record();
     }
-}
-
-/// A map of data as it stands before them: numbers in lines, to the end of a block.
-fn written(segments: &[Segment], size: u64) -> Vec<u8> {
-    let end = segments.last().map_or(0, |last| last.offset + last.length);
-    // GNU's tar ends a file with its last stretch, so a hole there needs an empty one behind it.
-    let hole = (end < size).then_some(Segment {
-        offset: size,
-        length: 0,
-    });
-    let count = segments.len() + usize::from(hole.is_some());
-    let mut map = format!("{count}\n").into_bytes();
-    for Segment { offset, length } in segments.iter().chain(&hole) {
-        map.extend(format!("{offset}\n{length}\n").as_bytes());
-    }
-    map.resize(map.len().next_multiple_of(BLOCK as usize), 0);
-    map
 }

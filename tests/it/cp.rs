@@ -1,8 +1,8 @@
 //! `osctl cp`: both ways, as people know it from Docker, over connections that break, and from a
 //! companion that can't be trusted.
 
+use crate::archives::{assert_same, finished, grow, linked, padded};
 use crate::commands::{Followed, Ran, on_terminal};
-use crate::files::{assert_same, finished, grow, linked, padded};
 use crate::harness::{Home, shared};
 use crate::middle::{Break, Middle, by_port, companion};
 use crate::trials;

@@ -4,6 +4,7 @@
 //! their own, and come last, one after the other.
 
 mod api;
+mod archives;
 mod body;
 mod cli;
 mod commands;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         completions::trials(),
         api::trials(),
         files::trials(),
+        archives::trials(),
         cp::trials(),
         repl::trials(),
         pictures::trials(),
