@@ -34,10 +34,11 @@ pub(crate) enum Pack<'a> {
     },
 }
 
-/// Writes the archive; `moved` hears of the bytes of files.
+/// Writes the archive; `moved` hears of the bytes of files. When something can't be read, the archive
+/// says so in the place of its end, which whoever unpacks it takes for a failure.
 ///
 /// # Errors
-/// When something can't be read, which the archive then says too, or nobody takes the stream.
+/// When it can't be said there, or nobody takes the stream: it must be cut then.
 pub(crate) fn pack(
     what: Pack<'_>,
     to: impl Write,
@@ -60,14 +61,9 @@ pub(crate) fn pack(
     };
     match packed {
         Ok(()) => Ok(packer.writer.end()?),
-        Err(Fault::Stream(cause)) => Err(Fault::Stream(cause)),
-        Err(fault) => {
-            // Within a file's data no header can stand; a stream that is cut there says enough.
-            if !matches!(fault, Fault::Shrank(_)) {
-                packer.writer.fault(&fault.to_string())?;
-            }
-            Err(fault)
-        }
+        // Within a file's data nothing can be said: the stream has to be cut.
+        Err(cut @ (Fault::Stream(_) | Fault::Shrank(_))) => Err(cut),
+        Err(fault) => Ok(packer.writer.fault(&fault.to_string())?),
     }
 }
 

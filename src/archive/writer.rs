@@ -113,6 +113,8 @@ impl<W: Write> Writer<W> {
         let mut records = Records::default();
         records.add(FAULT, why.as_bytes());
         records.write(b'g', &mut self.to)?;
+        // Who does not know the record must not take this for a good end either.
+        self.to.write_all(&[0xff; BLOCK as usize])?;
         self.to.flush()
     }
 
