@@ -32,3 +32,4 @@ else
     complete -o nospace -o bashdefault -F _clap_complete_osctl osctl
 fi
 
+COMP_WORDBREAKS=${COMP_WORDBREAKS//:}

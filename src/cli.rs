@@ -2,8 +2,8 @@
 
 use crate::command::candidates::instance_names;
 use crate::command::{
-    attach, build, completions, config, doctor, down, exec, health, init, interrupt, jupyter, logs,
-    ls, reaper, repl, reset, restart, runs, sessions, shell, status, up,
+    attach, build, completions, config, cp, doctor, down, exec, health, init, interrupt, jupyter,
+    logs, ls, reaper, repl, reset, restart, runs, sessions, shell, status, up,
 };
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
@@ -94,6 +94,8 @@ pub(crate) enum Verb {
     Interrupt(interrupt::InterruptArgs),
     /// Clear the kernel's namespace
     Reset(reset::ResetArgs),
+    /// Copy files and folders in and out
+    Cp(cp::CpArgs),
     /// Open a session in JupyterLab and VS Code
     Jupyter(jupyter::JupyterArgs),
     /// Write the body into the project, to change it there

@@ -203,6 +203,7 @@ impl Error {
                 status: 401 | 403, ..
             } => UNREACHABLE,
             Self::Refused { status: 429, .. } => NO,
+            Self::Refused { status: 507, .. } => PRECONDITION,
             Self::Refused {
                 status: 400..=499, ..
             } => USAGE,

@@ -7,18 +7,20 @@
 //! main → run → cli → command ─┬─ host ──┬─ engine     where bodies run
 //!                             │         └─ image      body/ → build context
 //!                             └─ companion            inside: HTTP, the kernel's owner
+//!                      archive: trees as one stream, both ways, for both
 //!                      protocol: the words between host and companion
 //! ```
 //!
 //! Laws, kept by `tests/it/laws.rs`:
 //!
-//! - `protocol` imports nothing of the crate; `engine` and `image` know `protocol` alone.
+//! - `protocol` imports nothing of the crate; `engine`, `image` and `archive` know `protocol` alone.
 //! - `host` and `companion` never name each other.
 //! - bollard is named in `engine/docker` only, axum in `companion/http`, zeromq in `host/jupyter`,
 //!   tokio_tungstenite in `host/terminal`, clap in `cli` and `command`, rustyline in `command/repl`,
 //!   indicatif, dialoguer and console in `ui`.
 //! - Only `ui` prints; only `main` ends the process.
 
+mod archive;
 mod cli;
 mod command;
 #[cfg(target_os = "linux")]
@@ -40,6 +42,9 @@ use tracing_subscriber::EnvFilter;
 
 /// Runs one command line to its end.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    // TLS is only spoken to remote engines, but no client is made without it, which completion needs,
+    // too. Whoever installed a provider before is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     clap_complete::CompleteEnv::with_factory(cli::command).complete();
     let cli = match cli::parse(args) {
         Ok(cli) => cli,
@@ -61,8 +66,6 @@ fn act(cli: cli::Cli, ui: Ui) -> Result<Outcome> {
     if let cli::Verb::Reaper(args) = cli.verb {
         return command::reaper::run(args);
     }
-    // TLS is only spoken to remote engines; whoever installed a provider before is as good.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     // One thread: an answer then needs no other thread to be woken, which is most of its time.
     // What computes or blocks for long goes to the runtime's blocking threads.
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const NAME: &str = "bench";
-const CONTAINER: &str = "os-host-bench";
+pub(crate) const CONTAINER: &str = "os-host-bench";
 
 #[derive(Debug)]
 pub(crate) struct Instance {
@@ -73,6 +73,13 @@ impl Instance {
         command.arg("exec").args(flags).arg(CONTAINER).args(words);
         command.stdin(Stdio::null());
         command
+    }
+
+    /// An empty folder on the host, gone with the instance.
+    pub(crate) fn folder(&self, name: &str) -> Result<PathBuf> {
+        let folder = self.home.join(name);
+        fs::create_dir_all(&folder)?;
+        Ok(folder)
     }
 
     fn project(&self) -> PathBuf {

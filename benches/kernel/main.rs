@@ -8,6 +8,7 @@
 //! | new session, eight at once | `POST /sessions` and a value | a kernel's start; eight with a value |
 //! | 1,000 prints | streamed as NDJSON: first and last byte | iopub: first and last stream message |
 //! | 5 MB figure | the reply with it | the reply and idle, with it on iopub |
+//! | files | `osctl cp` of 1 GiB, of 20,000 small files, in and out | `docker cp` |
 //! | memory | the companion's resident set, fresh and after 15,000 requests | |
 //!
 //! It brings up an instance of its own (which provisions the machine as `osctl up --yes` does), and
@@ -22,6 +23,7 @@
 //!
 //! It does not compare other hosts or remote engines.
 
+mod files;
 mod http;
 mod instance;
 mod peers;
@@ -100,6 +102,8 @@ fn measure() -> Result<Report> {
         full.rss,
         None,
     );
+    say("timing files");
+    files::measure(&mut report, &mut host, &instance)?;
     Ok(report)
 }
 

@@ -2,16 +2,21 @@
 //! everything that is wrong.
 
 use super::Context;
+use super::cp::INSIDE;
 use crate::error::Result;
 use crate::host::client::Client;
 use crate::host::folders::Folders;
 use crate::host::instance::Instance;
+use crate::protocol::files::{EntryKind, encode};
 use crate::ui::Ui;
-use clap_complete::engine::CompletionCandidate;
+use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter};
+use std::ffi::OsStr;
 use std::time::Duration;
 
 /// How long a person waits.
 const PATIENCE: Duration = Duration::from_millis(300);
+/// How long for what may be far down a tree.
+const SHORT: Duration = Duration::from_millis(150);
 
 pub(crate) fn instance_names() -> Vec<CompletionCandidate> {
     let all = Folders::find().and_then(|folders| Instance::all(&folders));
@@ -41,7 +46,38 @@ pub(super) fn terminal_ids() -> Vec<CompletionCandidate> {
     })
 }
 
+/// Paths here, and behind `os:` those inside.
+pub(super) fn places(current: &OsStr) -> Vec<CompletionCandidate> {
+    let text = current.to_string_lossy();
+    let Some(path) = text.strip_prefix(INSIDE) else {
+        let mut found = PathCompleter::any().stdio().complete(current);
+        if INSIDE.starts_with(text.as_ref()) {
+            found.push(CompletionCandidate::new(INSIDE));
+        }
+        return found;
+    };
+    let (folder, begin) = path.split_at(path.rfind('/').map_or(0, |slash| slash + 1));
+    let url = format!("/{}", encode(folder.as_bytes()));
+    within(SHORT, |client| async move {
+        let found = client.list(&url).await?.entries.into_iter();
+        // What is no UTF-8 can't be typed.
+        let found = found.filter(|e| e.name.starts_with(begin) && !e.name.contains('\u{fffd}'));
+        let place = found.map(|entry| match entry.kind {
+            EntryKind::Folder => format!("{INSIDE}{folder}{}/", entry.name),
+            _ => format!("{INSIDE}{folder}{}", entry.name),
+        });
+        Ok(place.collect())
+    })
+}
+
 fn candidates<F: Future<Output = Result<Vec<String>>>>(
+    ask: impl FnOnce(Client) -> F,
+) -> Vec<CompletionCandidate> {
+    within(PATIENCE, ask)
+}
+
+fn within<F: Future<Output = Result<Vec<String>>>>(
+    patience: Duration,
     ask: impl FnOnce(Client) -> F,
 ) -> Vec<CompletionCandidate> {
     let asked = || {
@@ -57,7 +93,7 @@ fn candidates<F: Future<Output = Result<Vec<String>>>>(
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        runtime.block_on(async { tokio::time::timeout(PATIENCE, ask(client)).await? })
+        runtime.block_on(async { tokio::time::timeout(patience, ask(client)).await? })
     };
     let names = asked().unwrap_or_default();
     names.into_iter().map(CompletionCandidate::new).collect()

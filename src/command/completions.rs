@@ -11,7 +11,7 @@ pub(crate) struct CompletionsArgs {
     shell: Shell,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Shell {
     Bash,
     Zsh,
@@ -19,6 +19,9 @@ enum Shell {
     Powershell,
     Elvish,
 }
+
+/// To bash a colon ends a word, which would take `os:/PATH` apart.
+const COLONS: &str = "COMP_WORDBREAKS=${COMP_WORDBREAKS//:}\n";
 
 impl Shell {
     fn name(self) -> &'static str {
@@ -41,6 +44,9 @@ pub(crate) fn run(args: CompletionsArgs, ui: Ui) -> Result<Outcome> {
         .ok_or_else(|| anyhow::anyhow!("no script for {}", shell.name()))?;
     let mut script = Vec::new();
     completer.write_registration("COMPLETE", "osctl", "osctl", "osctl", &mut script)?;
+    if shell == Shell::Bash {
+        script.extend(COLONS.as_bytes());
+    }
     ui.data(&String::from_utf8_lossy(&script));
     Ok(Outcome::Done)
 }

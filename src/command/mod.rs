@@ -6,6 +6,7 @@ pub(crate) mod candidates;
 pub(crate) mod companion;
 pub(crate) mod completions;
 pub(crate) mod config;
+pub(crate) mod cp;
 pub(crate) mod doctor;
 pub(crate) mod down;
 pub(crate) mod exec;
@@ -80,6 +81,7 @@ pub(crate) async fn run(cli: Cli, ui: Ui) -> Result<Outcome> {
         Verb::Sessions(args) => sessions::run(args, &cx).await,
         Verb::Interrupt(args) => interrupt::run(args, &cx).await,
         Verb::Reset(args) => reset::run(args, &cx).await,
+        Verb::Cp(args) => cp::run(args, &cx).await,
         Verb::Jupyter(args) => jupyter::run(args, &cx).await,
         Verb::Init(args) => init::run(args, &cx),
         Verb::Doctor(args) => doctor::run(args, &cx).await,

@@ -4,6 +4,7 @@
 //! production differ at the call alone.
 
 mod descendants;
+mod files;
 mod http;
 mod kernel;
 mod pipe;
@@ -19,6 +20,7 @@ pub(crate) use shell::guard_command;
 
 use crate::error::Result;
 use anyhow::Context;
+use files::Files;
 use http::Handles;
 use kernel::Sessions;
 use pty::Terminals;
@@ -78,6 +80,7 @@ pub(crate) async fn serve(
         sessions: sessions.clone(),
         shells: shells.clone(),
         terminals: terminals.clone(),
+        files: Files::start(settings.data.clone()),
     };
     let server = http::Server::start(listeners, &settings, handles);
     let mut owner = std::pin::pin!(owner);

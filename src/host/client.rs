@@ -194,7 +194,7 @@ impl Client {
         }
     }
 
-    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         self.call(Method::GET, path, None::<&()>).await
     }
 
@@ -209,7 +209,7 @@ impl Client {
     }
 
     /// The head of an answer that is no refusal.
-    async fn open(&self, request: RequestBuilder) -> Result<reqwest::Response> {
+    pub(super) async fn open(&self, request: RequestBuilder) -> Result<reqwest::Response> {
         let response = request.send().await.map_err(|e| self.unreachable(&e))?;
         self.check_protocol(&response)?;
         if !response.status().is_success() {
@@ -218,7 +218,12 @@ impl Client {
         Ok(response)
     }
 
-    fn request(&self, method: Method, path: &str, body: Option<&impl Serialize>) -> RequestBuilder {
+    pub(super) fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> RequestBuilder {
         let request = self
             .http
             .request(method, format!("{}{path}", self.address))

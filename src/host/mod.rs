@@ -3,10 +3,12 @@
 pub(crate) mod build;
 pub(crate) mod client;
 pub(crate) mod events;
+pub(crate) mod files;
 pub(crate) mod folders;
 pub(crate) mod health;
 pub(crate) mod instance;
 pub(crate) mod jupyter;
+pub(crate) mod landing;
 pub(crate) mod ports;
 pub(crate) mod project;
 pub(crate) mod provision;

@@ -5,6 +5,7 @@
 //! misread raises [`VERSION`].
 
 pub(crate) mod fault;
+pub(crate) mod files;
 pub(crate) mod hex;
 pub(crate) mod kernel;
 pub(crate) mod pty;

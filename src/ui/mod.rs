@@ -1,7 +1,10 @@
 //! The only mouth: data to stdout, talk to stderr, progress on terminals, questions to people.
 
+mod meter;
 pub(crate) mod picture;
 pub(crate) mod screen;
+
+pub(crate) use meter::Meter;
 
 use crate::engine::Progress;
 use crate::error::{Error, Result};
@@ -65,6 +68,11 @@ impl Ui {
     /// Talk of the user's code, as it is, to stderr.
     pub(crate) fn side(self, text: &str) {
         write_all(io::stderr(), text.as_bytes());
+    }
+
+    /// Where data goes that is no text.
+    pub(crate) fn output(self) -> impl Write + Send + 'static {
+        io::stdout()
     }
 
     /// One line of data.

@@ -1,7 +1,8 @@
 //! Completion scripts: those in `completions/` are what the binary prints, and they complete.
 
 use crate::commands::Ran;
-use crate::harness::Home;
+use crate::harness::{Home, shared};
+use crate::middle::{Break, Middle, by_port};
 use crate::trials;
 use std::fs;
 use std::path::Path;
@@ -9,6 +10,7 @@ use std::path::Path;
 trials![
     the_scripts_in_the_repository_are_those_that_the_binary_prints,
     verbs_flags_and_instances_are_completed,
+    paths_inside_are_completed_while_a_container_runs,
 ];
 
 const SHELLS: &[&str] = &["bash", "zsh", "fish", "powershell", "elvish"];
@@ -54,4 +56,33 @@ fn verbs_flags_and_instances_are_completed() {
     assert!(!complete(&home, &["comp"]).contains(&"companion".to_owned()));
     assert!(complete(&home, &["up", "--auto"]).contains(&"--auto-ports".to_owned()));
     assert_eq!(complete(&home, &["--instance", "b"]), ["blue"]);
+}
+
+fn paths_inside_are_completed_while_a_container_runs() {
+    let home = shared();
+    fs::create_dir_all(home.files().join("completed/folder")).unwrap();
+    fs::write(home.files().join("completed/file name"), "").unwrap();
+    // The instance is named by the environment then, as no word was parsed yet.
+    let mut named = home.clone();
+    let instance = home.instance.clone();
+    named.env.insert("OSCTL_INSTANCE".into(), instance.clone());
+    let of = |home: &Home, word: &str| complete(home, &["cp", word]);
+    assert_eq!(
+        of(&named, "os:/root/host/completed/f"),
+        [
+            "os:/root/host/completed/file name",
+            "os:/root/host/completed/folder/"
+        ]
+    );
+    assert_eq!(
+        of(&named, "os:root/host/compl"),
+        ["os:root/host/completed/"]
+    );
+    assert!(of(&named, "o").contains(&"os:".to_owned()));
+    assert_eq!(of(&named, "os:/missing/"), [""; 0]);
+    // A companion that does not answer is not waited for, whatever it takes to notice.
+    let middle = Middle::start(&home.api().address, 0, u64::MAX, Break::Stall);
+    let mut silent = by_port(home, "completions-silent", middle.port);
+    silent.env.insert("OSCTL_INSTANCE".into(), instance);
+    assert_eq!(of(&silent, "os:/root/host/completed/f"), [""; 0]);
 }

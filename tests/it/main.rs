@@ -4,12 +4,15 @@
 //! their own, and come last, one after the other.
 
 mod api;
+mod archives;
 mod body;
 mod cli;
 mod commands;
 mod completions;
+mod cp;
 mod embedded;
 mod faults;
+mod files;
 mod harness;
 mod hostile;
 mod instance;
@@ -18,6 +21,7 @@ mod jupyter;
 mod laws;
 mod load;
 mod lost_connections;
+mod middle;
 mod pictures;
 mod provision;
 mod pty;
@@ -54,6 +58,9 @@ fn main() -> ExitCode {
         cli::trials(),
         completions::trials(),
         api::trials(),
+        files::trials(),
+        archives::trials(),
+        cp::trials(),
         repl::trials(),
         pictures::trials(),
         runs::trials(),

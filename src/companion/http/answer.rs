@@ -1,6 +1,7 @@
 //! Every refusal as an HTTP answer, and every body that can't be read.
 
 use super::json;
+use crate::companion::files;
 use crate::companion::kernel::Refusal;
 use crate::protocol::fault::{Failed, Fault};
 use axum::body::Bytes;
@@ -108,6 +109,108 @@ impl IntoResponse for Refusal {
                 None,
             )),
         }
+    }
+}
+
+impl IntoResponse for files::Refusal {
+    fn into_response(self) -> Response {
+        use StatusCode as S;
+        let (status, kind, message, hint) = match self {
+            Self::Invalid(message) => return invalid(message),
+            Self::Missing(path) => (
+                S::NOT_FOUND,
+                "missing_file",
+                format!("there is no `{}`", path.display()),
+                Some("`GET /files/FOLDER/` lists what there is; `?parents=true` makes folders"),
+            ),
+            Self::Denied { path, why } => (
+                S::FORBIDDEN,
+                "denied",
+                format!("`{}` is not for us: {why}", path.display()),
+                Some(
+                    "the service may not do that either; look at the rights of it and of its folder",
+                ),
+            ),
+            Self::NoFile { path, kind } => (
+                S::CONFLICT,
+                "no_file",
+                format!("`{}` is {}, not a file", path.display(), kind.words()),
+                Some("files are read and written, folders are listed and packed"),
+            ),
+            Self::NoFolder(path) => (
+                S::CONFLICT,
+                "no_folder",
+                format!(
+                    "`{}` is no folder, or leads through what is none",
+                    path.display()
+                ),
+                Some("leave the slash at its end out, or name a folder"),
+            ),
+            Self::NotEmpty(path) => (
+                S::CONFLICT,
+                "not_empty",
+                format!("`{}` is not empty", path.display()),
+                Some("`?recursive=true` removes it with all that is in it"),
+            ),
+            Self::Busy(path) => (
+                S::CONFLICT,
+                "busy_file",
+                format!("`{}` is in use and stays", path.display()),
+                Some("end what uses it, or unmount it, first"),
+            ),
+            Self::Full => (
+                S::INSUFFICIENT_STORAGE,
+                "disk_full",
+                "the disk is full; what was there before is untouched".into(),
+                Some("make room inside; `osctl exec '!df -h'` shows where there is none"),
+            ),
+            Self::Elsewhere(have) => (
+                S::CONFLICT,
+                "other_offset",
+                format!("{have} bytes of the upload have arrived, the request begins elsewhere"),
+                Some("`HEAD` with `?upload=ID` tells where to go on"),
+            ),
+            Self::InProgress(id) => (
+                S::CONFLICT,
+                "upload_in_progress",
+                format!("another request brings the upload `{id}`"),
+                Some("try again when it has ended"),
+            ),
+            Self::NoUpload(id) => (
+                S::NOT_FOUND,
+                "unknown_upload",
+                format!("nothing of an upload `{id}` has arrived"),
+                Some("begin it: `PUT` with `?upload=ID`"),
+            ),
+            Self::Cut => (
+                S::BAD_REQUEST,
+                "cut",
+                "the body ended early".into(),
+                Some("send it again; with `?upload=ID` it goes on where it was"),
+            ),
+            Self::TooMany(count) => (
+                S::SERVICE_UNAVAILABLE,
+                "too_many_streams",
+                format!("{count} files are on their way already"),
+                Some("try again when one of them has arrived"),
+            ),
+            Self::Archive(fault) => (
+                S::UNPROCESSABLE_ENTITY,
+                "archive",
+                fault.to_string(),
+                Some("leave it out; what came before it was unpacked"),
+            ),
+            Self::Failed(why) => {
+                tracing::error!("a file: {why}");
+                (
+                    S::INTERNAL_SERVER_ERROR,
+                    "file",
+                    why,
+                    Some("`osctl logs` shows more"),
+                )
+            }
+        };
+        failed(status, kind, message, hint)
     }
 }
 

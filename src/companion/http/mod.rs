@@ -4,15 +4,18 @@
 //! Nothing is decided here; what a refusal means in HTTP stands in [`answer`] alone.
 
 mod answer;
+mod files;
 mod guard;
 mod kernel;
 mod pty;
+mod range;
 mod service;
 mod session;
 mod shell;
 mod socket;
 mod stream;
 
+use super::files::Files;
 use super::kernel::Sessions;
 use super::pty::Terminals;
 use super::shell::Shells;
@@ -23,6 +26,7 @@ use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use axum::serve::ListenerExt;
 use axum::{Json, Router};
 use guard::Guard;
@@ -57,6 +61,7 @@ pub(super) struct Handles {
     pub(super) sessions: Sessions,
     pub(super) shells: Shells,
     pub(super) terminals: Terminals,
+    pub(super) files: Files,
 }
 
 /// What handlers work with.
@@ -65,6 +70,7 @@ struct State {
     sessions: Sessions,
     shells: Shells,
     terminals: Terminals,
+    files: Files,
     document: Arc<utoipa::openapi::OpenApi>,
 }
 
@@ -127,7 +133,7 @@ async fn closed(mut closing: watch::Receiver<bool>) {
 }
 
 fn routes(handles: Handles) -> Router {
-    let (router, document) = OpenApiRouter::with_openapi(Documented::openapi())
+    let (router, mut document) = OpenApiRouter::with_openapi(Documented::openapi())
         .routes(routes!(kernel::execute, kernel::list))
         .routes(routes!(kernel::find, kernel::interrupt))
         .routes(routes!(kernel::output))
@@ -152,24 +158,32 @@ fn routes(handles: Handles) -> Router {
         .routes(routes!(session::call))
         .routes(routes!(pty::open))
         .routes(routes!(pty::end))
+        .routes(routes!(files::get, files::put, files::delete))
         .routes(routes!(service::describe))
         .routes(routes!(service::ping))
         .routes(routes!(service::status))
         .routes(routes!(service::health))
         .routes(routes!(service::openapi))
         .split_for_parts();
+    files::describe(&mut document);
     let Handles {
         sessions,
         shells,
         terminals,
+        files,
     } = handles;
     let state = State {
         sessions,
         shells,
         terminals,
+        files,
         document: Arc::new(document),
     };
+    // The wildcard takes no empty path, which is the root.
+    let root = get(files::get).put(files::put).delete(files::delete);
     router
+        .route("/files/", root.clone())
+        .route("/files", root)
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_LIMIT))

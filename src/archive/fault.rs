@@ -1,0 +1,49 @@
+//! Why an archive was not read or written to its end.
+
+use std::io;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Fault {
+    #[error("`{0}` leaves the folder")]
+    Escapes(String),
+    #[error("`{name}` leads through the link `{link}`, which is not followed")]
+    ThroughLink { name: String, link: String },
+    #[error("`{name}` is {what}, which is not unpacked")]
+    Special { name: String, what: &'static str },
+    #[error("`{name}` can't take the place of {what}")]
+    Occupied { name: String, what: &'static str },
+    #[error("`{0}` is linked to and was not unpacked before")]
+    NoTarget(String),
+    #[error("the archive is damaged: {0}")]
+    Damaged(&'static str),
+    #[error("`{0}` became shorter or unreadable while it was read")]
+    Shrank(String),
+    /// The other side could not go on, and said why.
+    #[error("{0}")]
+    Told(String),
+    #[error("`{name}`: {cause}")]
+    File { name: String, cause: io::Error },
+    /// The stream that carries the archive.
+    #[error("the stream ended early: {0}")]
+    Stream(#[from] io::Error),
+}
+
+impl Fault {
+    pub(super) fn file(name: &[u8]) -> impl Fn(io::Error) -> Self + '_ {
+        |cause| Self::File {
+            name: String::from_utf8_lossy(name).into_owned(),
+            cause,
+        }
+    }
+
+    /// Whether there was no room left.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, Self::File { cause, .. } if is_full(cause))
+    }
+}
+
+/// The disk, or what this user may have of it.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
+}

@@ -1,0 +1,152 @@
+//! Folders as paths, on systems whose descriptors can't be walked.
+
+use super::Look;
+use crate::protocol::files::{EntryKind, Mtime};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+#[derive(Debug)]
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let path = fs::canonicalize(path)?;
+        match fs::metadata(&path)?.is_dir() {
+            true => Ok(Self(path)),
+            false => Err(io::ErrorKind::NotADirectory.into()),
+        }
+    }
+
+    pub(crate) fn folder(&self, name: &OsStr) -> io::Result<Self> {
+        let path = self.0.join(name);
+        match fs::symlink_metadata(&path)?.is_dir() {
+            true => Ok(Self(path)),
+            false => Err(io::ErrorKind::NotADirectory.into()),
+        }
+    }
+
+    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
+        let names = fs::read_dir(&self.0)?.map(|entry| Ok(entry?.file_name()));
+        let mut names = names.collect::<io::Result<Vec<_>>>()?;
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    pub(crate) fn look(&self, name: &OsStr) -> io::Result<Look> {
+        Ok(Look::from(&fs::symlink_metadata(self.0.join(name))?))
+    }
+
+    pub(crate) fn look_here(&self) -> io::Result<Look> {
+        Ok(Look::from(&fs::metadata(&self.0)?))
+    }
+
+    pub(crate) fn target(&self, name: &OsStr) -> io::Result<Vec<u8>> {
+        let target = fs::read_link(self.0.join(name))?;
+        Ok(target.to_string_lossy().replace('\\', "/").into_bytes())
+    }
+
+    pub(crate) fn read(&self, name: &OsStr) -> io::Result<File> {
+        File::open(self.0.join(name))
+    }
+
+    pub(crate) fn create(&self, name: &OsStr) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).open(self.0.join(name))
+    }
+
+    pub(crate) fn resume(&self, name: &OsStr) -> io::Result<Option<File>> {
+        let file = OpenOptions::new().write(true).open(self.0.join(name))?;
+        Ok(Some(file))
+    }
+
+    pub(crate) fn make(&self, name: &OsStr) -> io::Result<()> {
+        fs::create_dir(self.0.join(name))
+    }
+
+    /// Links need rights that people here rarely have.
+    pub(crate) fn symlink(&self, _: &OsStr, _: &[u8], _: Mtime) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(crate) fn hard_link(&self, name: &OsStr, from: &Self, of: &OsStr) -> io::Result<()> {
+        fs::hard_link(from.0.join(of), self.0.join(name))
+    }
+
+    pub(crate) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        fs::rename(self.0.join(from), self.0.join(to))
+    }
+
+    pub(crate) fn remove(&self, name: &OsStr) -> io::Result<()> {
+        fs::remove_file(self.0.join(name))
+    }
+
+    pub(crate) fn settle(&self, _: u32, _: Option<Mtime>) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Names are written with their files here.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    pub(crate) fn is_link(error: &io::Error) -> bool {
+        error.kind() == io::ErrorKind::NotADirectory
+    }
+}
+
+/// Gives a file its time; rights are others here.
+pub(crate) fn settle(file: &File, _: u32, mtime: Option<Mtime>) -> io::Result<()> {
+    let Some(mtime) = mtime else { return Ok(()) };
+    let seconds = Duration::from_secs(mtime.seconds.unsigned_abs());
+    let second = match mtime.seconds < 0 {
+        true => UNIX_EPOCH - seconds,
+        false => UNIX_EPOCH + seconds,
+    };
+    file.set_modified(second + Duration::from_nanos(mtime.nanos.into()))
+}
+
+impl From<&Metadata> for Look {
+    fn from(found: &Metadata) -> Self {
+        let kind = match found.file_type() {
+            t if t.is_dir() => EntryKind::Folder,
+            t if t.is_symlink() => EntryKind::Symlink,
+            _ => EntryKind::File,
+        };
+        let since = found.modified().ok().and_then(|t| {
+            let since = t.duration_since(UNIX_EPOCH).ok()?;
+            Some((i64::try_from(since.as_secs()).ok()?, since.subsec_nanos()))
+        });
+        let (seconds, nanos) = since.unwrap_or_default();
+        Self {
+            kind,
+            is_character: false,
+            size: found.len(),
+            allocated: found.len(),
+            mode: match kind {
+                EntryKind::Folder => 0o755,
+                _ => 0o644,
+            },
+            mtime: Mtime { seconds, nanos },
+            identity: (0, 0),
+            names: 1,
+        }
+    }
+}
+
+impl Look {
+    pub(crate) fn through(path: &Path) -> io::Result<Self> {
+        Ok(Self::from(&fs::metadata(path)?))
+    }
+
+    pub(crate) fn at(path: &Path) -> io::Result<Self> {
+        Ok(Self::from(&fs::symlink_metadata(path)?))
+    }
+
+    /// What an open file is.
+    pub(crate) fn of(file: &File) -> io::Result<Self> {
+        Ok(Self::from(&file.metadata()?))
+    }
+}

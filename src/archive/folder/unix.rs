@@ -1,0 +1,208 @@
+//! Folders as descriptors.
+
+use super::Look;
+use crate::protocol::files::{EntryKind, Mtime};
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, readlinkat, renameat};
+use nix::sys::stat::{
+    FileStat, Mode, SFlag, UtimensatFlags, fchmod, fstat, fstatat, futimens, lstat, mkdirat, stat,
+    utimensat,
+};
+use nix::sys::time::TimeSpec;
+use nix::unistd::{LinkatFlags, UnlinkatFlags, linkat, symlinkat, unlinkat};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+const FOLDER: OFlag = OFlag::O_DIRECTORY
+    .union(OFlag::O_RDONLY)
+    .union(OFlag::O_CLOEXEC);
+
+#[derive(Debug)]
+pub(crate) struct Folder(OwnedFd);
+
+impl Folder {
+    /// The folder at that path, through links: whoever names it means where it leads.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self(openat(AT_FDCWD, path, FOLDER, Mode::empty())?))
+    }
+
+    pub(crate) fn folder(&self, name: &OsStr) -> io::Result<Self> {
+        let flags = FOLDER | OFlag::O_NOFOLLOW;
+        Ok(Self(openat(&self.0, name, flags, Mode::empty())?))
+    }
+
+    /// The names in it, sorted.
+    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
+        // Of its own, so that the place where it reads is its own.
+        let mut folder = Dir::openat(&self.0, ".", FOLDER, Mode::empty())?;
+        let mut names = Vec::new();
+        for entry in folder.iter() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push(OsString::from_vec(name.to_vec()));
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    pub(crate) fn look(&self, name: &OsStr) -> io::Result<Look> {
+        let found = fstatat(&self.0, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+        Ok(Look::from(&found))
+    }
+
+    /// What it is itself.
+    pub(crate) fn look_here(&self) -> io::Result<Look> {
+        Ok(Look::from(&fstat(&self.0)?))
+    }
+
+    /// Where a link leads.
+    pub(crate) fn target(&self, name: &OsStr) -> io::Result<Vec<u8>> {
+        Ok(readlinkat(&self.0, name)?.into_vec())
+    }
+
+    /// A file to read. Whatever is there is opened without waiting, so look at what it is.
+    pub(crate) fn read(&self, name: &OsStr) -> io::Result<File> {
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        Ok(openat(&self.0, name, flags, Mode::empty())?.into())
+    }
+
+    /// A new file, for its owner alone until it is settled.
+    pub(crate) fn create(&self, name: &OsStr) -> io::Result<File> {
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+        let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+        Ok(openat(&self.0, name, flags | OFlag::O_NOFOLLOW, mode)?.into())
+    }
+
+    /// A file that was begun, to write further; nothing when it is no file.
+    pub(crate) fn resume(&self, name: &OsStr) -> io::Result<Option<File>> {
+        let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let file = File::from(openat(&self.0, name, flags, Mode::empty())?);
+        Ok((Look::of(&file)?.kind == EntryKind::File).then_some(file))
+    }
+
+    /// A new folder, for its owner alone until it is settled.
+    pub(crate) fn make(&self, name: &OsStr) -> io::Result<()> {
+        Ok(mkdirat(&self.0, name, Mode::S_IRWXU)?)
+    }
+
+    pub(crate) fn symlink(&self, name: &OsStr, target: &[u8], mtime: Mtime) -> io::Result<()> {
+        symlinkat(OsStr::from_bytes(target), &self.0, name)?;
+        let time = timespec(mtime);
+        utimensat(&self.0, name, &time, &time, UtimensatFlags::NoFollowSymlink)?;
+        Ok(())
+    }
+
+    /// A further name for what is called `of` in `from`.
+    pub(crate) fn hard_link(&self, name: &OsStr, from: &Self, of: &OsStr) -> io::Result<()> {
+        Ok(linkat(&from.0, of, &self.0, name, LinkatFlags::empty())?)
+    }
+
+    pub(crate) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        Ok(renameat(&self.0, from, &self.0, to)?)
+    }
+
+    /// Removes a name, but of no folder.
+    pub(crate) fn remove(&self, name: &OsStr) -> io::Result<()> {
+        Ok(unlinkat(&self.0, name, UnlinkatFlags::NoRemoveDir)?)
+    }
+
+    /// Its own rights and time.
+    pub(crate) fn settle(&self, mode: u32, mtime: Option<Mtime>) -> io::Result<()> {
+        settle_descriptor(&self.0, mode, mtime)
+    }
+
+    /// Waits until the names in it are on the disk.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        Ok(nix::unistd::fsync(&self.0)?)
+    }
+
+    /// Whether the name is a link, where something else was expected.
+    pub(crate) fn is_link(error: &io::Error) -> bool {
+        // With O_DIRECTORY, Linux calls a link no folder.
+        matches!(
+            error.raw_os_error().map(Errno::from_raw),
+            Some(Errno::ELOOP | Errno::ENOTDIR | Errno::EMLINK)
+        )
+    }
+}
+
+/// Gives a file its rights and its time.
+pub(crate) fn settle(file: &File, mode: u32, mtime: Option<Mtime>) -> io::Result<()> {
+    settle_descriptor(file, mode, mtime)
+}
+
+fn settle_descriptor(file: impl AsFd, mode: u32, mtime: Option<Mtime>) -> io::Result<()> {
+    let bits = Mode::from_bits_truncate((mode & 0o7777) as nix::libc::mode_t);
+    fchmod(file.as_fd(), bits)?;
+    if let Some(time) = mtime.map(timespec) {
+        futimens(file, &time, &time)?;
+    }
+    Ok(())
+}
+
+#[expect(
+    clippy::useless_conversion,
+    reason = "the C types differ between systems"
+)]
+fn timespec(mtime: Mtime) -> TimeSpec {
+    TimeSpec::new(
+        mtime.seconds.try_into().unwrap_or_default(),
+        mtime.nanos.into(),
+    )
+}
+
+impl From<&FileStat> for Look {
+    #[expect(
+        clippy::useless_conversion,
+        clippy::unnecessary_cast,
+        reason = "the C types differ between systems"
+    )]
+    fn from(found: &FileStat) -> Self {
+        let format = SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT;
+        let kind = match format {
+            SFlag::S_IFREG => EntryKind::File,
+            SFlag::S_IFDIR => EntryKind::Folder,
+            SFlag::S_IFLNK => EntryKind::Symlink,
+            SFlag::S_IFIFO => EntryKind::Fifo,
+            SFlag::S_IFSOCK => EntryKind::Socket,
+            _ => EntryKind::Device,
+        };
+        Self {
+            kind,
+            is_character: format == SFlag::S_IFCHR,
+            size: u64::try_from(found.st_size).unwrap_or_default(),
+            allocated: u64::try_from(found.st_blocks).unwrap_or_default() * 512,
+            mode: u32::from(found.st_mode) & 0o7777,
+            mtime: Mtime {
+                seconds: found.st_mtime.into(),
+                nanos: found.st_mtime_nsec as u32,
+            },
+            identity: (found.st_dev as u64, found.st_ino.into()),
+            names: found.st_nlink as u64,
+        }
+    }
+}
+
+impl Look {
+    /// What is there, a link being what it leads to.
+    pub(crate) fn through(path: &Path) -> io::Result<Self> {
+        Ok(Self::from(&stat(path)?))
+    }
+
+    /// What is there, a link being a link.
+    pub(crate) fn at(path: &Path) -> io::Result<Self> {
+        Ok(Self::from(&lstat(path)?))
+    }
+
+    /// What an open file is.
+    pub(crate) fn of(file: &File) -> io::Result<Self> {
+        Ok(Self::from(&fstat(file)?))
+    }
+}

@@ -1,0 +1,413 @@
+//! A stream to members: POSIX's form, and what GNU's and BSD's tar write beyond it.
+//!
+//! Whoever wrote the stream is not trusted. Everything that is read into memory has a limit, and
+//! what can't be understood ends it: nothing is guessed.
+
+use super::entry::{Member, MemberKind, SEGMENTS, Segment};
+use super::fault::Fault;
+use super::map::{fits, gather};
+use super::records::Read as Records;
+use super::writer::FAULT;
+use crate::protocol::files::Mtime;
+use std::io::{ErrorKind, Read};
+use tar::{EntryType, GnuExtSparseHeader, Header};
+
+const BLOCK: u64 = 512;
+/// Names and records longer than that are no names and records.
+const LIMIT: u64 = 1 << 20;
+
+#[derive(Debug)]
+pub(super) struct Reader<R> {
+    from: R,
+    /// Bytes of the current member that nobody has read.
+    left: u64,
+    /// Behind them, to the next block.
+    padding: u64,
+}
+
+/// What stands in members of their own, before the one that it is about.
+#[derive(Debug, Default)]
+struct Extra {
+    path: Option<Vec<u8>>,
+    link: Option<Vec<u8>>,
+    size: Option<u64>,
+    mtime: Option<Mtime>,
+    /// The size of a file whose map stands before its data.
+    real_size: Option<u64>,
+    has_map: bool,
+}
+
+impl<R: Read> Reader<R> {
+    pub(super) fn new(from: R) -> Self {
+        Self {
+            from,
+            left: 0,
+            padding: 0,
+        }
+    }
+
+    /// The next member; what was left of the one before is passed over.
+    pub(super) fn next(&mut self) -> Result<Option<Member>, Fault> {
+        let mut extra = Extra::default();
+        loop {
+            self.pass()?;
+            let mut block = [0; BLOCK as usize];
+            self.from.read_exact(&mut block)?;
+            if block == [0; BLOCK as usize] {
+                // Whatever follows the end is padding to the size of a tape's record.
+                let mut rest = [0; 16 << 10];
+                while self.from.read(&mut rest)? > 0 {}
+                return Ok(None);
+            }
+            let header = Header::from_byte_slice(&block);
+            check(header)?;
+            let size = header.entry_size().map_err(damaged("a size"))?;
+            self.is(size);
+            match header.entry_type() {
+                EntryType::GNULongName => extra.path = Some(self.name()?),
+                EntryType::GNULongLink => extra.link = Some(self.name()?),
+                EntryType::XHeader => extra.read(&self.whole()?)?,
+                EntryType::XGlobalHeader => told(&self.whole()?)?,
+                _ => return self.member(header, extra).map(Some),
+            }
+        }
+    }
+
+    /// Data of the current member; 0 at its end.
+    pub(super) fn data(&mut self, buffer: &mut [u8]) -> Result<usize, Fault> {
+        let most = usize::try_from(self.left).unwrap_or(usize::MAX);
+        let most = most.min(buffer.len());
+        if most == 0 {
+            return Ok(0);
+        }
+        let read = self.from.read(&mut buffer[..most])?;
+        if read == 0 {
+            return Err(Fault::Stream(ErrorKind::UnexpectedEof.into()));
+        }
+        self.left -= read as u64;
+        Ok(read)
+    }
+
+    fn member(&mut self, header: &Header, extra: Extra) -> Result<Member, Fault> {
+        if let Some(size) = extra.size {
+            self.is(size);
+        }
+        let path = extra.path;
+        let path = path.unwrap_or_else(|| header.path_bytes().into_owned());
+        let link = || {
+            let told = extra.link.clone();
+            told.or_else(|| header.link_name_bytes().map(|l| l.into_owned()))
+                .filter(|link| !link.is_empty() && !link.contains(&0))
+                .ok_or(Fault::Damaged("a link leads nowhere"))
+        };
+        let kind = match header.entry_type() {
+            EntryType::Regular | EntryType::Continuous if path.ends_with(b"/") => {
+                MemberKind::Folder
+            }
+            EntryType::Regular | EntryType::Continuous => MemberKind::File {
+                segments: match extra.has_map {
+                    true => Some(self.map()?),
+                    false => None,
+                },
+                size: extra.real_size.unwrap_or(self.left),
+            },
+            EntryType::GNUSparse => self.old_sparse(header)?,
+            EntryType::Directory => MemberKind::Folder,
+            EntryType::Symlink => MemberKind::Symlink(link()?),
+            EntryType::Link => MemberKind::HardLink(link()?),
+            EntryType::Char => MemberKind::Special("a device of characters"),
+            EntryType::Block => MemberKind::Special("a device of blocks"),
+            EntryType::Fifo => MemberKind::Special("a named pipe"),
+            _ => MemberKind::Special("of an unknown kind"),
+        };
+        if path.is_empty() || path.contains(&0) {
+            return Err(Fault::Damaged("a name is empty or holds a zero"));
+        }
+        if let MemberKind::File {
+            size,
+            segments: Some(segments),
+        } = &kind
+        {
+            fits(segments, *size, self.left)?;
+        }
+        let seconds = || header.mtime().ok().and_then(|s| s.try_into().ok());
+        Ok(Member {
+            path,
+            kind,
+            mode: header.mode().map_err(damaged("rights"))? & 0o7777,
+            mtime: extra.mtime.unwrap_or_else(|| Mtime {
+                seconds: seconds().unwrap_or_default(),
+                nanos: 0,
+            }),
+        })
+    }
+
+    fn is(&mut self, size: u64) {
+        self.left = size;
+        self.padding = size.wrapping_neg() % BLOCK;
+    }
+
+    fn pass(&mut self) -> Result<(), Fault> {
+        let mut unread = [0; 16 << 10];
+        while self.data(&mut unread)? > 0 {}
+        self.left = std::mem::take(&mut self.padding);
+        while self.data(&mut unread)? > 0 {}
+        Ok(())
+    }
+
+    /// The data of a member that is about another one.
+    fn whole(&mut self) -> Result<Vec<u8>, Fault> {
+        if self.left > LIMIT {
+            return Err(Fault::Damaged("a name or a record is too long"));
+        }
+        let mut data = vec![0; self.left as usize];
+        self.from.read_exact(&mut data)?;
+        self.left = 0;
+        Ok(data)
+    }
+
+    fn name(&mut self) -> Result<Vec<u8>, Fault> {
+        let mut name = self.whole()?;
+        while name.last() == Some(&0) {
+            name.pop();
+        }
+        Ok(name)
+    }
+
+    /// GNU's older form: the map stands in the header, and in blocks behind it.
+    fn old_sparse(&mut self, header: &Header) -> Result<MemberKind, Fault> {
+        let gnu = header.as_gnu().ok_or(Fault::Damaged("no map of a file"))?;
+        let size = gnu.real_size().map_err(damaged("a size"))?;
+        let mut segments = Vec::new();
+        gather(&gnu.sparse, &mut segments)?;
+        let mut goes_on = gnu.is_extended();
+        while goes_on {
+            let mut more = GnuExtSparseHeader::new();
+            self.from.read_exact(more.as_mut_bytes())?;
+            gather(more.sparse(), &mut segments)?;
+            goes_on = more.is_extended();
+        }
+        let segments = Some(segments);
+        Ok(MemberKind::File { size, segments })
+    }
+
+    /// The map before the data: numbers in lines, to the end of a block.
+    fn map(&mut self) -> Result<Vec<Segment>, Fault> {
+        let mut block = [0; BLOCK as usize];
+        let mut at = block.len();
+        let mut number = |reader: &mut Self| -> Result<u64, Fault> {
+            let mut value: Option<u64> = None;
+            loop {
+                if at == block.len() {
+                    if reader.left < BLOCK {
+                        return Err(Fault::Damaged("the map of a file ends early"));
+                    }
+                    reader.from.read_exact(&mut block)?;
+                    reader.left -= BLOCK;
+                    at = 0;
+                }
+                let byte = block[at];
+                at += 1;
+                value = match (byte, value) {
+                    (b'\n', Some(value)) => return Ok(value),
+                    (b'0'..=b'9', _) => {
+                        let shifted = value.unwrap_or(0).checked_mul(10);
+                        shifted.and_then(|v| v.checked_add(u64::from(byte - b'0')))
+                    }
+                    _ => None,
+                };
+                if value.is_none() {
+                    return Err(Fault::Damaged("the map of a file is no map"));
+                }
+            }
+        };
+        let count = number(self)?;
+        // One more marks a hole at the end.
+        if count > SEGMENTS as u64 + 1 {
+            return Err(Fault::Damaged("the map of a file is too long"));
+        }
+        let segment = |_| {
+            Ok(Segment {
+                offset: number(self)?,
+                length: number(self)?,
+            })
+        };
+        let segments = (0..count).map(segment);
+        let is_some = |segment: &Result<Segment, Fault>| !matches!(segment, Ok(s) if s.length == 0);
+        segments.filter(is_some).collect()
+    }
+}
+
+impl Extra {
+    fn read(&mut self, records: &[u8]) -> Result<(), Fault> {
+        let number = |value: &[u8]| std::str::from_utf8(value).ok()?.parse::<u64>().ok();
+        for record in Records(records) {
+            let (key, value) = record?;
+            match key {
+                b"path" => self.path = Some(value.to_vec()),
+                b"linkpath" => self.link = Some(value.to_vec()),
+                b"size" => {
+                    self.size = Some(number(value).ok_or(Fault::Damaged("a size"))?);
+                }
+                b"mtime" => {
+                    let text = std::str::from_utf8(value).unwrap_or_default();
+                    self.mtime = Some(text.parse().map_err(|_| Fault::Damaged("a time"))?);
+                }
+                b"GNU.sparse.major" => self.has_map = value == b"1",
+                b"GNU.sparse.name" => self.path = Some(value.to_vec()),
+                b"GNU.sparse.realsize" => {
+                    self.real_size = Some(number(value).ok_or(Fault::Damaged("a size"))?);
+                }
+                b"GNU.sparse.map" | b"GNU.sparse.numblocks" => {
+                    return Err(Fault::Damaged(
+                        "maps of files are read in the form 1.0 alone",
+                    ));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the sender gave up.
+fn told(records: &[u8]) -> Result<(), Fault> {
+    let mut found = Records(records).flatten();
+    match found.find(|(key, _)| *key == FAULT.as_bytes()) {
+        Some((_, why)) => {
+            let why = String::from_utf8_lossy(why);
+            // It may come from inside: no control characters for the terminal.
+            let why = why.chars().filter(|c| !c.is_control()).take(8192);
+            Err(Fault::Told(why.collect()))
+        }
+        None => Ok(()),
+    }
+}
+
+fn check(header: &Header) -> Result<(), Fault> {
+    let told = header.cksum().map_err(damaged("a checksum"))?;
+    let bytes = header.as_bytes().iter().enumerate();
+    let sum: u32 = bytes
+        .map(|(at, byte)| match at {
+            148..156 => u32::from(b' '),
+            _ => u32::from(*byte),
+        })
+        .sum();
+    match sum == told {
+        true => Ok(()),
+        false => Err(Fault::Damaged("a checksum does not fit")),
+    }
+}
+
+fn damaged(what: &'static str) -> impl Fn(std::io::Error) -> Fault {
+    move |_| Fault::Damaged(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Reader;
+    use crate::archive::entry::{Member, MemberKind, Segment};
+    use crate::archive::writer::Writer;
+    use crate::protocol::files::Mtime;
+    use proptest::prelude::*;
+
+    fn kind() -> impl Strategy<Value = MemberKind> {
+        let name = proptest::collection::vec(1u8.., 1..300);
+        prop_oneof![
+            (0u64..3000).prop_map(|size| MemberKind::File {
+                size,
+                segments: None
+            }),
+            proptest::collection::vec((1u64..50_000, 1u64..2000), 0..60).prop_map(|gaps| {
+                let mut end = 0;
+                let segments = gaps.into_iter().map(|(gap, length)| {
+                    let offset = end + gap;
+                    end = offset + length;
+                    Segment { offset, length }
+                });
+                let segments = Some(segments.collect());
+                MemberKind::File {
+                    size: end + 7,
+                    segments,
+                }
+            }),
+            Just(MemberKind::Folder),
+            name.clone().prop_map(MemberKind::Symlink),
+            name.prop_map(MemberKind::HardLink),
+        ]
+    }
+
+    fn member() -> impl Strategy<Value = Member> {
+        let path = proptest::collection::vec(1u8.., 1..300);
+        let time = (-1i64 << 36..1 << 36, 0u32..1_000_000_000);
+        (path, kind(), 0u32..0o10000, time).prop_map(|(mut path, kind, mode, time)| {
+            // A slash at the end is how old archives mark folders.
+            path.push(b'x');
+            let (seconds, nanos) = time;
+            let mtime = Mtime { seconds, nanos };
+            Member {
+                path,
+                kind,
+                mode,
+                mtime,
+            }
+        })
+    }
+
+    fn amount(kind: &MemberKind) -> usize {
+        let amount = match kind {
+            MemberKind::File {
+                segments: Some(s), ..
+            } => s.iter().map(|s| s.length).sum(),
+            MemberKind::File { size, .. } => *size,
+            _ => 0,
+        };
+        amount as usize
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_written_is_read(members in proptest::collection::vec(member(), 0..12)) {
+            let mut archive = Vec::new();
+            let mut writer = Writer::new(&mut archive);
+            for member in &members {
+                writer.begin(member).unwrap();
+                writer.data(&vec![b'd'; amount(&member.kind)]).unwrap();
+            }
+            writer.end().unwrap();
+            prop_assert_eq!(archive.len() % 512, 0);
+            let mut reader = Reader::new(archive.as_slice());
+            for mut expected in members {
+                let mut data = vec![0; amount(&expected.kind) + 1];
+                let mut read = 0;
+                let member = reader.next().unwrap().unwrap();
+                loop {
+                    match reader.data(&mut data[read..]).unwrap() {
+                        0 => break,
+                        more => read += more,
+                    }
+                }
+                prop_assert_eq!(read, amount(&expected.kind));
+                if expected.kind == MemberKind::Folder {
+                    expected.path.push(b'/');
+                }
+                prop_assert_eq!(member, expected);
+            }
+            prop_assert!(reader.next().unwrap().is_none());
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(noise: Vec<u8>, size in 0u64..4096, kind in "[0-9xgLKS]") {
+            // A header that is right, so that what follows is read as what it says it is.
+            let mut header = tar::Header::new_gnu();
+            header.set_size(size);
+            header.set_mode(0);
+            header.set_entry_type(tar::EntryType::new(kind.as_bytes()[0]));
+            header.set_cksum();
+            let mut archive = [header.as_bytes(), noise.as_slice()].concat();
+            archive.resize(512 * 10, 0);
+            let mut reader = Reader::new(archive.as_slice());
+            while let Ok(Some(_)) = reader.next() {}
+        }
+    }
+}

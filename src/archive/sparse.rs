@@ -1,0 +1,45 @@
+//! Where a file's data are, and where it has holes.
+
+use super::entry::{SEGMENTS, Segment};
+use std::fs::File;
+
+/// The stretches of data of a file of that size; `None` when it has no holes, the file system does
+/// not tell, or there are too many to be worth a map.
+#[cfg(any(target_os = "linux", target_os = "macos"))]
+pub(crate) fn segments(file: &File, size: u64, allocated: u64) -> Option<Vec<Segment>> {
+    use nix::errno::Errno;
+    use nix::unistd::{Whence, lseek};
+    if allocated >= size {
+        return None;
+    }
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < size {
+        let data = match lseek(file, at.try_into().ok()?, Whence::SeekData) {
+            Ok(data) => u64::try_from(data).ok()?,
+            // Only a hole is left.
+            Err(Errno::ENXIO) => break,
+            Err(_) => return None,
+        };
+        if data >= size {
+            break;
+        }
+        let hole = lseek(file, data.try_into().ok()?, Whence::SeekHole).ok()?;
+        let end = u64::try_from(hole).ok()?.min(size);
+        if end <= data || found.len() == SEGMENTS {
+            return None;
+        }
+        found.push(Segment {
+            offset: data,
+            length: end - data,
+        });
+        at = end;
+    }
+    let is_whole = matches!(found[..], [Segment { offset: 0, length }] if length == size);
+    (!is_whole).then_some(found)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "macos")))]
+pub(crate) fn segments(_: &File, _: u64, _: u64) -> Option<Vec<Segment>> {
+    None
+}

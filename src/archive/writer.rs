@@ -1,0 +1,148 @@
+//! Members to a stream, in POSIX's form: what an old header can't hold stands in records before it.
+
+use super::entry::{Member, MemberKind};
+use super::map::written;
+use super::records::Records;
+use crate::protocol::files::Mtime;
+use std::io::{self, Write};
+use tar::{EntryType, Header};
+
+const BLOCK: u64 = 512;
+/// An old header counts to there.
+const OCTAL: u64 = 0o777_7777_7777;
+
+/// A record of ours: why the sender could not go on, at the end of a stream that is cut then.
+pub(super) const FAULT: &str = "OSCTL.fault";
+
+#[derive(Debug)]
+pub(super) struct Writer<W> {
+    to: W,
+    /// To the next block.
+    padding: u64,
+}
+
+impl<W: Write> Writer<W> {
+    pub(super) fn new(to: W) -> Self {
+        Self { to, padding: 0 }
+    }
+
+    /// Begins a member; the data of its file, without the holes, are written next.
+    pub(super) fn begin(&mut self, member: &Member) -> io::Result<()> {
+        self.pad()?;
+        let mut records = Records::default();
+        let mut header = Header::new_ustar();
+        header.set_mode(member.mode & 0o7777);
+        header.set_uid(0);
+        header.set_gid(0);
+        time(&mut header, &mut records, member.mtime);
+        let mut map = Vec::new();
+        let mut name = member.path.as_slice();
+        let mut length = 0;
+        let kind = match &member.kind {
+            MemberKind::File {
+                size,
+                segments: None,
+            } => {
+                length = *size;
+                EntryType::Regular
+            }
+            MemberKind::File {
+                size,
+                segments: Some(segments),
+            } => {
+                map = written(segments, *size);
+                length = map.len() as u64 + segments.iter().map(|s| s.length).sum::<u64>();
+                records.add("GNU.sparse.major", b"1");
+                records.add("GNU.sparse.minor", b"0");
+                records.add("GNU.sparse.name", &member.path);
+                records.add("GNU.sparse.realsize", size.to_string().as_bytes());
+                // For those who do not know such files.
+                name = b"GNUSparseFile.0";
+                EntryType::Regular
+            }
+            MemberKind::Folder => EntryType::Directory,
+            MemberKind::Symlink(target) => {
+                link(&mut header, &mut records, target);
+                EntryType::Symlink
+            }
+            MemberKind::HardLink(target) => {
+                link(&mut header, &mut records, target);
+                EntryType::Link
+            }
+            MemberKind::Special("a named pipe") => EntryType::Fifo,
+            MemberKind::Special("a device of characters") => EntryType::Char,
+            MemberKind::Special(_) => EntryType::Block,
+        };
+        header.set_entry_type(kind);
+        let mut full = name.to_vec();
+        if member.kind == MemberKind::Folder {
+            full.push(b'/');
+        }
+        fill(&mut header.as_old_mut().name, &full, || {
+            records.add("path", &full);
+        });
+        match length {
+            0..=OCTAL => header.set_size(length),
+            _ => {
+                header.set_size(0);
+                records.add("size", length.to_string().as_bytes());
+            }
+        }
+        header.set_cksum();
+        records.write(b'x', &mut self.to)?;
+        self.to.write_all(header.as_bytes())?;
+        self.to.write_all(&map)?;
+        self.padding = length.wrapping_neg() % BLOCK;
+        Ok(())
+    }
+
+    pub(super) fn data(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.to.write_all(bytes)
+    }
+
+    /// The end of the archive.
+    pub(super) fn end(&mut self) -> io::Result<()> {
+        self.pad()?;
+        self.to.write_all(&[0; 2 * BLOCK as usize])?;
+        self.to.flush()
+    }
+
+    /// Instead of a member: why there will be no more.
+    pub(super) fn fault(&mut self, why: &str) -> io::Result<()> {
+        self.pad()?;
+        let mut records = Records::default();
+        records.add(FAULT, why.as_bytes());
+        records.write(b'g', &mut self.to)?;
+        // Who does not know the record must not take this for a good end either.
+        self.to.write_all(&[0xff; BLOCK as usize])?;
+        self.to.flush()
+    }
+
+    fn pad(&mut self) -> io::Result<()> {
+        let padding = std::mem::take(&mut self.padding) as usize;
+        self.to.write_all(&[0; BLOCK as usize][..padding])
+    }
+}
+
+fn time(header: &mut Header, records: &mut Records, mtime: Mtime) {
+    let whole = u64::try_from(mtime.seconds).ok().filter(|s| *s <= OCTAL);
+    header.set_mtime(whole.unwrap_or_default());
+    if whole.is_none() || mtime.nanos != 0 {
+        records.add("mtime", mtime.to_string().as_bytes());
+    }
+}
+
+fn link(header: &mut Header, records: &mut Records, target: &[u8]) {
+    fill(&mut header.as_old_mut().linkname, target, || {
+        records.add("linkpath", target);
+    });
+}
+
+/// What does not fit, or is no ASCII, stands in a record; here then is what there is room for.
+fn fill(field: &mut [u8; 100], value: &[u8], mut record: impl FnMut()) {
+    let taken = value.len().min(field.len());
+    field[..taken].copy_from_slice(&value[..taken]);
+    if value.len() > field.len() || !value.is_ascii() {
+        record();
+    }
+}

@@ -1,0 +1,191 @@
+//! Which uploads were begun and are not whole, so that none is left behind for ever.
+//!
+//! Each is a note in a folder of ours, named by the upload's id, that holds the path of what is
+//! written beside its place. Notes outlive the companion, as what they tell of does.
+
+use super::Refusal;
+use crate::protocol::hex::hex;
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long an upload may be taken up again.
+const LIFE: Duration = Duration::from_secs(24 * 3600);
+const ROUND: Duration = Duration::from_secs(3600);
+
+/// Ids of uploads that nobody can take up again.
+const ONCE: &str = "once-";
+
+#[derive(Debug)]
+pub(super) struct Begun {
+    folder: PathBuf,
+    active: Mutex<HashSet<String>>,
+}
+
+/// An upload that a request brings now.
+#[derive(Debug)]
+pub(super) struct Active<'a> {
+    begun: &'a Begun,
+    id: &'a str,
+}
+
+/// An id that nobody has.
+pub(super) fn fresh() -> Result<String, Refusal> {
+    let mut bytes = [0u8; 4];
+    getrandom::fill(&mut bytes).map_err(|e| Refusal::Failed(format!("no randomness: {e}")))?;
+    Ok(format!("{ONCE}{}", hex(bytes)))
+}
+
+/// Whether a client may call an upload so.
+pub(super) fn is_id(id: &str) -> bool {
+    let fine = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    (8..=48).contains(&id.len()) && id.bytes().all(fine) && !id.starts_with(ONCE)
+}
+
+impl Begun {
+    pub(super) fn new(folder: PathBuf) -> Self {
+        let active = Mutex::default();
+        Self { folder, active }
+    }
+
+    /// Notes an upload that writes to `path`, for as long as the answer lives and then until
+    /// [`Active::end`] or its life's end.
+    pub(super) fn begin<'a>(&'a self, id: &'a str, path: &Path) -> Result<Active<'a>, Refusal> {
+        if !self.active().insert(id.into()) {
+            return Err(Refusal::InProgress(id.into()));
+        }
+        let active = Active { begun: self, id };
+        let noted = fs::create_dir_all(&self.folder)
+            .and_then(|()| fs::write(self.folder.join(id), path.as_os_str().as_bytes()));
+        noted.map_err(Refusal::of(&self.folder))?;
+        Ok(active)
+    }
+
+    fn active(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
+        self.active.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes what nobody can or will take up again.
+    fn clean(&self, is_start: bool) -> io::Result<()> {
+        for note in fs::read_dir(&self.folder)? {
+            let note = note?;
+            let name = note.file_name();
+            let id = name.to_string_lossy();
+            if self.active().contains(id.as_ref()) {
+                continue;
+            }
+            let path = PathBuf::from(OsString::from_vec(fs::read(note.path())?));
+            let beside = fs::symlink_metadata(&path);
+            let age = beside.and_then(|found| found.modified());
+            let age = age.map(|time| time.elapsed().unwrap_or_default());
+            let is_over = match age {
+                Ok(age) => age > LIFE || (is_start && id.starts_with(ONCE)),
+                // It is not there any more, or the note is older than its file.
+                Err(_) => is_start,
+            };
+            // A note names what is ours, or it is none.
+            let is_ours = path.to_string_lossy().ends_with(&format!(".osctl-{id}"));
+            if is_over {
+                if is_ours && age.is_ok() {
+                    tracing::info!("removing `{}`, an upload that was cut", path.display());
+                    fs::remove_file(&path)?;
+                }
+                fs::remove_file(note.path())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Active<'_> {
+    /// It is in its place, or gone.
+    pub(super) fn end(self) {
+        // A note without its file is removed at the next start.
+        let _ = fs::remove_file(self.begun.folder.join(self.id));
+    }
+}
+
+impl Drop for Active<'_> {
+    fn drop(&mut self) {
+        self.begun.active().remove(self.id);
+    }
+}
+
+/// Cleans now, and from time to time.
+pub(super) async fn sweep(begun: Arc<Begun>) {
+    let mut is_start = true;
+    loop {
+        let begun = Arc::clone(&begun);
+        let cleaned = tokio::task::spawn_blocking(move || begun.clean(is_start)).await;
+        match cleaned {
+            Ok(Err(error)) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!("cut uploads could not be removed: {error}");
+            }
+            _ => {}
+        }
+        is_start = false;
+        tokio::time::sleep(ROUND).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Begun, is_id};
+    use std::fs;
+    use std::time::{Duration, SystemTime};
+
+    #[test]
+    fn only_what_is_old_or_was_for_once_is_removed_at_the_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let begun = Begun::new(folder.path().join("notes"));
+        let old = SystemTime::now() - Duration::from_secs(25 * 3600);
+        let kept = |id: &str| {
+            let path = folder.path().join(format!(".f.osctl-{id}"));
+            fs::write(&path, "half").unwrap();
+            drop(begun.begin(id, &path).unwrap());
+            path
+        };
+        let (young, once, stale) = (kept("resumable"), kept("once-1"), kept("forgotten"));
+        fs::File::options()
+            .write(true)
+            .open(&stale)
+            .unwrap()
+            .set_modified(old)
+            .unwrap();
+        let foreign = folder.path().join("foreign");
+        fs::write(&foreign, "not ours").unwrap();
+        drop(begun.begin("planted-", &foreign).unwrap());
+        fs::File::options()
+            .write(true)
+            .open(&foreign)
+            .unwrap()
+            .set_modified(old)
+            .unwrap();
+        let running = folder.path().join(".f.osctl-once-2");
+        fs::write(&running, "half").unwrap();
+        let active = begun.begin("once-2", &running).unwrap();
+        begun.clean(true).unwrap();
+        drop(active);
+        let there = [&young, &once, &stale, &foreign, &running].map(|path| path.exists());
+        assert_eq!(there, [true, false, false, true, true]);
+    }
+
+    #[test]
+    fn ids_are_no_paths_and_none_of_ours() {
+        assert!(is_id("0123-abc_DEF"));
+        for id in [
+            "short",
+            "a/../../b",
+            "once-12345678",
+            "12345678.",
+            &"x".repeat(49),
+        ] {
+            assert!(!is_id(id), "{id}");
+        }
+    }
+}

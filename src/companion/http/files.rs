@@ -1,0 +1,440 @@
+//! Files, over HTTP.
+
+use super::answer::{Params, failed};
+use super::range::{self, Part, Piece};
+use super::{State, json};
+use crate::archive::{self, Feed, Look};
+use crate::companion::files::{Open, Page, Pieces, Place, Refusal, Stored, Target};
+use crate::protocol::fault::Failed;
+use crate::protocol::files::{
+    Changed, Entry, EntryKind, Listing, Mtime, TAR, UPLOAD_OFFSET, decode, encode,
+};
+use axum::body::{Body, BodyDataStream};
+use axum::extract::{Request, State as Shared};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt;
+use futures_util::stream::poll_fn;
+use serde::{Deserialize, Deserializer};
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, UNIX_EPOCH};
+use utoipa::IntoParams;
+
+/// As the router knows it; the document says `{path}`.
+const ROUTE: &str = "/files/{*path}";
+
+/// Entries of one listing, unless `?limit=` says otherwise.
+const LIMIT: usize = 10_000;
+
+/// A refused body is read on for so long, so that its sender comes to read why.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GetQuery {
+    /// Say what it is, instead of sending it.
+    #[serde(default, deserialize_with = "flag")]
+    stat: bool,
+    /// Send it as a tar archive, as with `Accept: application/x-tar`.
+    #[serde(default, deserialize_with = "flag")]
+    tar: bool,
+    /// Entries of a folder behind this name, which is percent-encoded.
+    after: Option<String>,
+    /// So many entries at most.
+    limit: Option<usize>,
+    /// Say how much of this upload has arrived.
+    upload: Option<String>,
+}
+
+/// Reads a file, lists a folder, or packs either as tar.
+///
+/// The path is absolute and percent-encoded, its bytes need not be UTF-8. Ranges are served, with
+/// `If-Range`; `?stat` says what a place holds. A listing is sorted; `?after=NAME&limit=N` pages.
+#[utoipa::path(get, path = "/files/{*path}", params(("path" = String, Path, description = "An absolute path"), GetQuery), responses(
+    (status = 200, description = "The file's bytes, the folder's entries, or the archive.", content(
+        (Vec<u8> = "application/octet-stream"), (Listing = "application/json"), (Entry = "application/json"), (Vec<u8> = "application/x-tar"),
+    )),
+    (status = 206, description = "The part that was asked for."),
+    (status = 400, description = "The path has `..` in it, or is none.", body = Failed),
+    (status = 404, description = "There is no such file.", body = Failed),
+    (status = 409, description = "It is a device, a socket or a named pipe.", body = Failed),
+    (status = 416, description = "The range begins behind the end.", body = Failed),
+))]
+pub(super) async fn get(
+    Shared(state): Shared<State>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    Params(query): Params<GetQuery>,
+) -> Response {
+    let read = read(state, method == Method::HEAD, &uri, &headers, query);
+    boxed(read.await)
+}
+
+async fn read(
+    state: State,
+    is_head: bool,
+    uri: &Uri,
+    headers: &HeaderMap,
+    query: GetQuery,
+) -> Result<Response, Refusal> {
+    let place = place(uri)?;
+    let files = state.files;
+    if let Some(id) = query.upload {
+        let path = exact(&place);
+        let bytes = files.arrived(place, id).await?;
+        let arrived = changed("partial", path, bytes);
+        let arrived = json(StatusCode::OK, arrived).into_response();
+        return Ok(([(UPLOAD_OFFSET, bytes.to_string())], arrived).into_response());
+    }
+    let found = files.find(place).await?;
+    let accepts = headers.get_all(header::ACCEPT).iter();
+    let is_tar = query.tar || accepts.into_iter().any(|a| a.as_bytes() == TAR.as_bytes());
+    if query.stat {
+        let tag = [(header::ETAG, tag(&found.look))];
+        return Ok((tag, json(StatusCode::OK, found.entry())).into_response());
+    }
+    if is_tar {
+        let kind = [(header::CONTENT_TYPE, TAR)];
+        if is_head {
+            return Ok(kind.into_response());
+        }
+        return Ok((kind, streamed(files.pack(found).await?)).into_response());
+    }
+    if found.look.kind == EntryKind::Folder {
+        let page = Page {
+            after: query.after.as_deref().map(name).transpose()?,
+            limit: query.limit.unwrap_or(LIMIT),
+        };
+        return Ok(json(StatusCode::OK, files.list(found, page).await?));
+    }
+    let open = files.open(found).await?;
+    let (part, mut response) = head(&open, headers);
+    let (start, length) = match part {
+        Part::Beyond => return Ok(response),
+        Part::Whole => (0, open.look.size),
+        Part::Bytes { first, last } => (first, last - first + 1),
+    };
+    let length = (!open.is_endless).then_some(length);
+    if let Some(length) = length {
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    if !is_head {
+        *response.body_mut() = streamed(files.read(open, start, length)?);
+    }
+    Ok(response)
+}
+
+/// Which part is sent, and everything of the answer but its body.
+fn head(open: &Open, headers: &HeaderMap) -> (Part, Response) {
+    let (tag, date) = (tag(&open.look), date(open.look.mtime));
+    let size = open.look.size;
+    let part = match open.is_endless {
+        true => Part::Whole,
+        false => range::wanted(headers, size, &tag, &date),
+    };
+    let mut response = match part {
+        Part::Beyond => failed(
+            StatusCode::RANGE_NOT_SATISFIABLE,
+            "range",
+            format!("the range begins behind the file's {size} bytes"),
+            Some("`HEAD` tells its length"),
+        ),
+        Part::Bytes { .. } => StatusCode::PARTIAL_CONTENT.into_response(),
+        Part::Whole => StatusCode::OK.into_response(),
+    };
+    let mut set = |name: HeaderName, value: String| {
+        // Digits, letters and punctuation, every one of them.
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            response.headers_mut().insert(name, value);
+        }
+    };
+    match part {
+        Part::Beyond => set(header::CONTENT_RANGE, format!("bytes */{size}")),
+        Part::Bytes { first, last } => {
+            let range = format!("bytes {first}-{last}/{size}");
+            set(header::CONTENT_RANGE, range);
+        }
+        Part::Whole => {}
+    }
+    if part != Part::Beyond {
+        set(header::CONTENT_TYPE, "application/octet-stream".into());
+    }
+    set(header::ETAG, tag);
+    set(header::LAST_MODIFIED, date);
+    set(header::ACCEPT_RANGES, "bytes".into());
+    (part, response)
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PutQuery {
+    /// Rights in octal; by default those of the file that is replaced, else 0644.
+    mode: Option<String>,
+    /// Seconds since 1970, with a fraction; now by default.
+    mtime: Option<String>,
+    /// Make the folders that are missing on the way.
+    #[serde(default, deserialize_with = "flag")]
+    parents: bool,
+    /// An id of your choice, by which the upload goes on after a cut connection: `HEAD` with it tells
+    /// `Upload-Offset`, and `Content-Range: bytes FIRST-LAST/TOTAL` where a request goes on.
+    upload: Option<String>,
+}
+
+/// Writes a file, makes a folder, or unpacks a tar archive into one.
+///
+/// The body is written beside the file and renamed when all of it is there and synced: what is cut
+/// leaves the old file. With a slash at the end of the path and no body, a folder is made. With
+/// `Content-Type: application/x-tar` the body is unpacked beneath the path, which is made when it is
+/// missing; each file in it is renamed into its place, without a sync.
+#[utoipa::path(put, path = "/files/{*path}", params(("path" = String, Path, description = "An absolute path"), PutQuery), request_body(content = Vec<u8>, content_type = "application/octet-stream"), responses(
+    (status = 200, description = "It was there, and is replaced, or was unpacked into.", body = Changed),
+    (status = 201, description = "It is there now, and was not before.", body = Changed),
+    (status = 202, description = "The upload goes on: not all of it is there.", body = Changed),
+    (status = 400, description = "The path or a parameter does not fit, or the body ended early.", body = Failed),
+    (status = 404, description = "The folder is missing.", body = Failed),
+    (status = 409, description = "Something else is in the way, or the upload stands elsewhere.", body = Failed),
+    (status = 422, description = "The archive is damaged, or holds what is not unpacked; the message names it.", body = Failed),
+    (status = 507, description = "The disk is full; the old file is untouched.", body = Failed),
+))]
+pub(super) async fn put(
+    Shared(state): Shared<State>,
+    uri: Uri,
+    headers: HeaderMap,
+    Params(query): Params<PutQuery>,
+    request: Request,
+) -> Response {
+    let written = write(state, &uri, &headers, query, request.into_body());
+    boxed(written.await)
+}
+
+async fn write(
+    state: State,
+    uri: &Uri,
+    headers: &HeaderMap,
+    query: PutQuery,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let (feed, inlet) = archive::inlet();
+    let files = state.files;
+    let place = match place(uri) {
+        Ok(place) => place,
+        Err(refusal) => {
+            drop(inlet);
+            pump(body, feed).await;
+            return Err(refusal);
+        }
+    };
+    let path = exact(&place);
+    let is_tar = headers
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes() == TAR.as_bytes());
+    if is_tar {
+        let unpacked = files.unpack(place, query.parents, inlet);
+        let ((), tally) = tokio::join!(pump(body, feed), unpacked);
+        let tally = tally?;
+        return Ok(json(
+            StatusCode::OK,
+            Changed {
+                files: tally.files,
+                folders: tally.folders,
+                links: tally.links,
+                ..changed("completed", path, tally.bytes)
+            },
+        ));
+    }
+    if place.is_folder && is_empty(headers) {
+        let is_new = files.make_folder(place, query.parents).await?;
+        let made = Changed {
+            folders: is_new.into(),
+            ..changed("completed", path, 0)
+        };
+        let status = match is_new {
+            true => StatusCode::CREATED,
+            false => StatusCode::OK,
+        };
+        return Ok(json(status, made));
+    }
+    let target = target(place, query, headers);
+    let store = async {
+        let target = target?;
+        files.store(target, inlet).await
+    };
+    let ((), stored) = tokio::join!(pump(body, feed), store);
+    let (status, word, bytes) = match stored? {
+        Stored::Created(bytes) => (StatusCode::CREATED, "completed", bytes),
+        Stored::Replaced(bytes) => (StatusCode::OK, "completed", bytes),
+        Stored::Partial(bytes) => (StatusCode::ACCEPTED, "partial", bytes),
+    };
+    let stored = Changed {
+        files: u64::from(word == "completed"),
+        ..changed(word, path, bytes)
+    };
+    Ok(json(status, stored))
+}
+
+fn target(place: Place, query: PutQuery, headers: &HeaderMap) -> Result<Target, Refusal> {
+    let refuse = |what: &str, value: &str, form: &str| {
+        Refusal::Invalid(format!("`{value}` is no `{what}`: give {form}"))
+    };
+    let mode = query.mode.as_deref().map(|text| {
+        let mode = u32::from_str_radix(text, 8).ok().filter(|m| *m <= 0o7777);
+        mode.ok_or_else(|| refuse("mode", text, "rights in octal, such as 0644"))
+    });
+    let mtime = query.mtime.as_deref().map(|text| {
+        let mtime = text.parse::<Mtime>();
+        mtime.map_err(|_| refuse("mtime", text, "seconds since 1970"))
+    });
+    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let piece = text(header::CONTENT_RANGE).map(|text| {
+        let form = "`bytes FIRST-LAST/TOTAL`";
+        range::piece(text).ok_or_else(|| refuse("Content-Range", text, form))
+    });
+    let length = text(header::CONTENT_LENGTH).and_then(|text| text.parse().ok());
+    let Piece { first, total } = piece.transpose()?.unwrap_or(Piece {
+        first: 0,
+        total: length,
+    });
+    Ok(Target {
+        place,
+        mode: mode.transpose()?,
+        mtime: mtime.transpose()?,
+        parents: query.parents,
+        id: query.upload,
+        offset: first,
+        total,
+    })
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DeleteQuery {
+    /// Remove a folder with all that is in it.
+    #[serde(default, deserialize_with = "flag")]
+    recursive: bool,
+    /// Forget this upload instead.
+    upload: Option<String>,
+}
+
+/// Removes a file, a link, or a folder.
+#[utoipa::path(delete, path = "/files/{*path}", params(("path" = String, Path, description = "An absolute path"), DeleteQuery), responses(
+    (status = 200, description = "It is gone.", body = Changed),
+    (status = 404, description = "There is none.", body = Failed),
+    (status = 409, description = "The folder is not empty, and `recursive` is not set.", body = Failed),
+))]
+pub(super) async fn delete(
+    Shared(state): Shared<State>,
+    uri: Uri,
+    Params(query): Params<DeleteQuery>,
+) -> Response {
+    let removed = async {
+        let place = place(&uri)?;
+        let path = exact(&place);
+        match query.upload {
+            Some(id) => state.files.forget(place, id).await?,
+            None => state.files.remove(place, query.recursive).await?,
+        }
+        Ok(json(StatusCode::OK, changed("completed", path, 0)))
+    };
+    boxed(removed.await)
+}
+
+/// The document names the path as people do.
+pub(super) fn describe(document: &mut utoipa::openapi::OpenApi) {
+    if let Some(item) = document.paths.paths.remove(ROUTE) {
+        document.paths.paths.insert("/files/{path}".into(), item);
+    }
+}
+
+/// What comes from inside is no page of ours, whatever a browser takes it for.
+fn boxed(answer: Result<Response, Refusal>) -> Response {
+    let mut response = answer.unwrap_or_else(IntoResponse::into_response);
+    response.headers_mut().insert(
+        header::CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static("sandbox"),
+    );
+    response
+}
+
+fn place(uri: &Uri) -> Result<Place, Refusal> {
+    Place::parse(uri.path().strip_prefix("/files").unwrap_or_default())
+}
+
+fn name(encoded: &str) -> Result<Vec<u8>, Refusal> {
+    // The query was decoded once already; what is left is the name's own encoding.
+    decode(encoded).ok_or_else(|| Refusal::Invalid(format!("`{encoded}` is no encoded name")))
+}
+
+fn exact(place: &Place) -> String {
+    encode(place.path.as_os_str().as_bytes())
+}
+
+fn changed(status: &str, path: String, bytes: u64) -> Changed {
+    Changed {
+        status: status.into(),
+        path,
+        bytes,
+        files: 0,
+        folders: 0,
+        links: 0,
+    }
+}
+
+fn is_empty(headers: &HeaderMap) -> bool {
+    let length = headers.get(header::CONTENT_LENGTH);
+    !headers.contains_key(header::TRANSFER_ENCODING)
+        && length.is_none_or(|length| length.as_bytes() == b"0")
+}
+
+/// A change of the file changes it, as far as its time tells.
+fn tag(look: &Look) -> String {
+    let (device, inode) = look.identity;
+    let Mtime { seconds, nanos } = look.mtime;
+    format!(
+        "\"{device:x}-{inode:x}-{:x}-{seconds:x}.{nanos:x}\"",
+        look.size
+    )
+}
+
+fn date(mtime: Mtime) -> String {
+    let seconds = Duration::from_secs(mtime.seconds.try_into().unwrap_or_default());
+    httpdate::fmt_http_date(UNIX_EPOCH + seconds)
+}
+
+fn streamed(mut pieces: Pieces) -> Body {
+    Body::from_stream(poll_fn(move |cx| pieces.poll_recv(cx)))
+}
+
+/// Hands the body over, piece by piece; when it is refused, reads on for a while.
+async fn pump(body: Body, feed: Feed) {
+    let mut pieces = body.into_data_stream();
+    loop {
+        match pieces.next().await {
+            Some(Ok(piece)) => {
+                if !feed.give(piece).await {
+                    let _ = tokio::time::timeout(PATIENCE, drain(pieces)).await;
+                    return;
+                }
+            }
+            Some(Err(error)) => return feed.fail(std::io::Error::other(error)).await,
+            None => return feed.end().await,
+        }
+    }
+}
+
+async fn drain(mut pieces: BodyDataStream) {
+    while let Some(Ok(_)) = pieces.next().await {}
+}
+
+/// `?tar`, `?tar=true`, `?tar=1`.
+fn flag<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    match text.as_str() {
+        "" | "1" | "true" => Ok(true),
+        "0" | "false" => Ok(false),
+        other => Err(serde::de::Error::custom(format!(
+            "`{other}` is not true or false"
+        ))),
+    }
+}

@@ -1,0 +1,288 @@
+//! Files inside, over the companion's API. A file that was cut is taken up where it was.
+//!
+//! Paths are percent-encoded and absolute, as they stand behind `/files`.
+
+use super::client::Client;
+use crate::archive::{Feed, PIECE};
+use crate::error::{Error, Result};
+use crate::protocol::files::{Changed, Entry, Listing, Mtime, TAR, UPLOAD_OFFSET};
+use crate::protocol::hex::hex;
+use bytes::Bytes;
+use futures_util::stream::poll_fn;
+use reqwest::header::{
+    ACCEPT, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, IF_RANGE, RANGE,
+};
+use reqwest::{Body, Method, Response, StatusCode};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::mpsc::Receiver;
+
+/// How often a lost file is taken up without any progress, and after how long.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Bytes that have moved so far; who shows progress looks at it.
+pub(crate) type Moved = Arc<AtomicU64>;
+
+/// What goes up, piece by piece.
+pub(crate) type Pieces = Receiver<io::Result<Bytes>>;
+
+/// A file to bring in.
+#[derive(Debug)]
+pub(crate) struct Upload<'a> {
+    pub(crate) path: &'a str,
+    pub(crate) file: &'a File,
+    pub(crate) size: u64,
+    pub(crate) mode: u32,
+    pub(crate) mtime: Mtime,
+}
+
+impl Client {
+    /// What is at a path, through links; nothing when there is nothing.
+    pub(crate) async fn stat(&self, path: &str) -> Result<Option<Entry>> {
+        match self.get(&format!("/files{path}?stat=true")).await {
+            Ok(entry) => Ok(Some(entry)),
+            Err(error) => match error.downcast_ref() {
+                Some(Error::Refused { status: 404, .. }) => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// The entries of a folder, as many as one answer has.
+    pub(crate) async fn list(&self, path: &str) -> Result<Listing> {
+        self.get(&format!("/files{path}")).await
+    }
+
+    /// Unpacks an archive beneath a folder.
+    pub(crate) async fn upload_archive(&self, path: &str, pieces: Pieces) -> Result<Changed> {
+        let request = self.request(Method::PUT, &format!("/files{path}"), None::<&()>);
+        let request = request.header(CONTENT_TYPE, TAR).body(body(pieces));
+        let response = self.open(request).await?;
+        response.json().await.map_err(|e| self.unreachable(&e))
+    }
+
+    /// Writes a file from a stream that can't be read twice.
+    pub(crate) async fn upload_stream(&self, path: &str, pieces: Pieces) -> Result<Changed> {
+        let request = self.request(Method::PUT, &format!("/files{path}"), None::<&()>);
+        let response = self.open(request.body(body(pieces))).await?;
+        response.json().await.map_err(|e| self.unreachable(&e))
+    }
+
+    /// Writes a file; when the connection is lost, goes on with what has not arrived.
+    pub(crate) async fn upload(&self, upload: &Upload<'_>, moved: &Moved) -> Result<Changed> {
+        let id = fresh()?;
+        let mut offset = 0;
+        let mut left = TRIES;
+        loop {
+            let error = match self.upload_from(upload, &id, offset, moved).await {
+                Ok(changed) => return Ok(changed),
+                Err(error) if !is_lost(&error) || left == 0 => return Err(error),
+                Err(error) => error,
+            };
+            tokio::time::sleep(PAUSE).await;
+            match self.arrived(upload.path, &id).await {
+                Ok(arrived) if arrived > offset => (offset, left) = (arrived, TRIES),
+                Ok(arrived) => (offset, left) = (arrived, left - 1),
+                Err(again) if is_lost(&again) => left -= 1,
+                Err(_) => return Err(error),
+            }
+        }
+    }
+
+    async fn upload_from(
+        &self,
+        upload: &Upload<'_>,
+        id: &str,
+        offset: u64,
+        moved: &Moved,
+    ) -> Result<Changed> {
+        let (size, mode) = (upload.size, upload.mode);
+        let query = format!("upload={id}&mode={mode:o}&mtime={}", upload.mtime);
+        let path = format!("/files{}?{query}", upload.path);
+        let mut request = self.request(Method::PUT, &path, None::<&()>);
+        if offset < size {
+            let range = format!("bytes {offset}-{}/{size}", size - 1);
+            request = request.header(CONTENT_RANGE, range);
+        }
+        moved.store(offset, Ordering::Relaxed);
+        let file = upload.file.try_clone()?;
+        let pieces = read(file, offset, size - offset, Arc::clone(moved));
+        let request = request.header(CONTENT_LENGTH, size - offset);
+        let response = self.open(request.body(body(pieces))).await?;
+        response.json().await.map_err(|e| self.unreachable(&e))
+    }
+
+    /// How much of an upload has arrived.
+    async fn arrived(&self, path: &str, id: &str) -> Result<u64> {
+        let path = format!("/files{path}?upload={id}");
+        let asked = self.open(self.request(Method::HEAD, &path, None::<&()>));
+        let response = match asked.await {
+            Ok(response) => response,
+            // Nothing of it.
+            Err(error) if is_missing(&error) => return Ok(0),
+            Err(error) => return Err(error),
+        };
+        number(response.headers(), UPLOAD_OFFSET)
+            .ok_or_else(|| anyhow::anyhow!("the companion told no `{UPLOAD_OFFSET}`"))
+    }
+
+    /// Brings an archive of a folder or a file.
+    pub(crate) async fn download_archive(
+        &self,
+        path: &str,
+        feed: &Feed,
+        moved: &Moved,
+    ) -> Result<()> {
+        let request = self.request(Method::GET, &format!("/files{path}"), None::<&()>);
+        let response = self.open(request.header(ACCEPT, TAR)).await?;
+        match self.pour(response, feed, moved).await {
+            (_, None) => Ok(()),
+            (_, Some(error)) => Err(self.unreachable(&error)),
+        }
+    }
+
+    /// Brings a file; when the connection is lost, goes on behind what came.
+    ///
+    /// # Errors
+    /// When it can't be found again, or is another file by then.
+    pub(crate) async fn download(&self, path: &str, feed: &Feed, moved: &Moved) -> Result<()> {
+        let mut offset = 0;
+        let mut tag: Option<String> = None;
+        let mut left = TRIES;
+        loop {
+            let mut request = self.request(Method::GET, &format!("/files{path}"), None::<&()>);
+            if let Some(tag) = tag.as_ref().filter(|_| offset > 0) {
+                request = request
+                    .header(RANGE, format!("bytes={offset}-"))
+                    .header(IF_RANGE, tag);
+            }
+            let response = match self.open(request).await {
+                Ok(response) => response,
+                Err(error) if !is_lost(&error) || tag.is_none() || left == 0 => return Err(error),
+                Err(_) => {
+                    left -= 1;
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            if offset > 0 && response.status() != StatusCode::PARTIAL_CONTENT {
+                return Err(changed_meanwhile());
+            }
+            let headers = response.headers();
+            let has_end = headers.contains_key(CONTENT_LENGTH);
+            if tag.is_none() {
+                let told = headers.get(ETAG).and_then(|tag| tag.to_str().ok());
+                tag = told.map(str::to_owned);
+            }
+            let (came, lost) = self.pour(response, feed, moved).await;
+            offset += came;
+            let Some(lost) = lost else {
+                return Ok(());
+            };
+            left = if came > 0 { TRIES } else { left };
+            if left == 0 || !has_end {
+                return Err(self.unreachable(&lost));
+            }
+            left -= 1;
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// How much came, and what cut it.
+    async fn pour(
+        &self,
+        mut response: Response,
+        feed: &Feed,
+        moved: &Moved,
+    ) -> (u64, Option<reqwest::Error>) {
+        let mut came = 0;
+        loop {
+            match response.chunk().await {
+                Ok(Some(piece)) => {
+                    let length = piece.len() as u64;
+                    // Who does not take it knows why.
+                    if !feed.give(piece).await {
+                        return (came, None);
+                    }
+                    came += length;
+                    moved.fetch_add(length, Ordering::Relaxed);
+                }
+                Ok(None) => return (came, None),
+                Err(error) => return (came, Some(error)),
+            }
+        }
+    }
+}
+
+/// A stretch of a file, read by a thread.
+fn read(mut file: File, offset: u64, length: u64, moved: Moved) -> Pieces {
+    let (mut outlet, pieces) = crate::archive::outlet();
+    tokio::task::spawn_blocking(move || {
+        let mut left = length;
+        let sent = (|| -> io::Result<()> {
+            file.seek(SeekFrom::Start(offset))?;
+            while left > 0 {
+                let mut piece = Vec::with_capacity(PIECE);
+                let most = left.min(PIECE as u64);
+                let read = (&mut file).take(most).read_to_end(&mut piece)? as u64;
+                if read == 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                outlet.piece(piece.into())?;
+                left -= read;
+                moved.fetch_add(read, Ordering::Relaxed);
+            }
+            Ok(())
+        })();
+        // Nobody takes it when the connection is lost.
+        let _ = outlet.end(sent.err());
+    });
+    pieces
+}
+
+fn body(mut pieces: Pieces) -> Body {
+    Body::wrap_stream(poll_fn(move |cx| pieces.poll_recv(cx)))
+}
+
+fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
+    headers.get(name)?.to_str().ok()?.parse().ok()
+}
+
+fn fresh() -> Result<String> {
+    let mut bytes = [0u8; 8];
+    getrandom::fill(&mut bytes).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
+    Ok(hex(bytes))
+}
+
+/// Whether trying again may help.
+fn is_lost(error: &anyhow::Error) -> bool {
+    match error.downcast_ref::<Error>() {
+        Some(Error::Unreachable { .. } | Error::NotRunning { .. }) => true,
+        // The companion has not yet seen that the connection before is gone.
+        Some(Error::Refused { kind, .. }) => {
+            matches!(kind.as_str(), "upload_in_progress" | "other_offset" | "cut")
+        }
+        _ => false,
+    }
+}
+
+fn is_missing(error: &anyhow::Error) -> bool {
+    // An answer to `HEAD` has a status and no words.
+    error.to_string().contains("404")
+        || matches!(
+            error.downcast_ref(),
+            Some(Error::Refused { status: 404, .. })
+        )
+}
+
+fn changed_meanwhile() -> anyhow::Error {
+    Error::precondition(
+        "the file was changed while it was copied",
+        "run it again; what was here before is untouched",
+    )
+    .into()
+}

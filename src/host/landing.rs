@@ -1,0 +1,254 @@
+//! Where files from inside land on this machine.
+//!
+//! A thread of its own writes, as the pieces come: beside the place, synced, renamed. What lands is
+//! not trusted: nothing is written outside of the folder that the person named, no link is followed
+//! there, no file runs with its owner's rights unless asked, and who owns it is the caller. A landing
+//! that is dropped leaves what was there before, and nothing else.
+
+use crate::archive::{
+    self, Behind, Fault, Feed, Folder, Inlet, Policy, Tally, inlet, settle, temporary,
+};
+use crate::error::{Error, Result};
+use crate::protocol::files::Mtime;
+use crate::protocol::hex::hex;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
+use tokio::sync::oneshot;
+
+/// What is written while the landing goes on.
+#[derive(Debug)]
+pub(crate) struct Landing {
+    feed: Option<Feed>,
+    outcome: Option<oneshot::Receiver<Result<Tally>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What to do with a file.
+#[derive(Debug)]
+pub(crate) struct Settling {
+    pub(crate) mode: u32,
+    pub(crate) mtime: Mtime,
+}
+
+impl Landing {
+    /// One file, from its bytes.
+    pub(crate) fn file(path: PathBuf, settling: Settling) -> Result<Self> {
+        let (folder, name) = place(&path)?;
+        let beside = temporary(&name, &fresh()?);
+        Ok(Self::start(move |inlet| {
+            let written = write(&folder, &beside, inlet, &settling)
+                .and_then(|bytes| folder.rename(&beside, &name).map(|()| bytes))
+                .and_then(|bytes| folder.sync().map(|()| bytes));
+            let bytes = written.map_err(|error| {
+                // Perhaps it was never made.
+                let _ = folder.remove(&beside);
+                failed(&path, error)
+            })?;
+            let files = 1;
+            Ok(Tally {
+                files,
+                bytes,
+                ..Tally::default()
+            })
+        }))
+    }
+
+    /// One file with holes, from an archive of it alone.
+    pub(crate) fn sparse_file(path: &Path, keep_setid: bool) -> Result<Self> {
+        let (folder, name) = place(path)?;
+        let policy = Policy {
+            keep_setid,
+            owns_root: false,
+            only: Some(name),
+            id: fresh()?,
+        };
+        Ok(Self::archive(folder, policy))
+    }
+
+    /// Everything of an archive, into a folder that is made when it is missing.
+    pub(crate) fn folder(path: &Path, keep_setid: bool) -> Result<Self> {
+        let owns_root = match std::fs::create_dir(path) {
+            Ok(()) => true,
+            Err(there) if there.kind() == io::ErrorKind::AlreadyExists => false,
+            Err(error) => return Err(failed(path, error)),
+        };
+        let folder = Folder::open(path).map_err(|error| failed(path, error))?;
+        let policy = Policy {
+            keep_setid,
+            owns_root,
+            only: None,
+            id: fresh()?,
+        };
+        Ok(Self::archive(folder, policy))
+    }
+
+    /// Bytes to somebody who takes them as they are.
+    pub(crate) fn stream(mut to: impl Write + Send + 'static) -> Self {
+        Self::start(move |mut inlet| {
+            let mut bytes = 0;
+            loop {
+                let piece = inlet.piece().map_err(cut)?;
+                let written = match piece.is_empty() {
+                    true => to.flush(),
+                    false => to.write_all(&piece),
+                };
+                match written {
+                    // A closed pipe is the reader's choice.
+                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
+                    written => written?,
+                }
+                if piece.is_empty() {
+                    break;
+                }
+                bytes += piece.len() as u64;
+            }
+            Ok(Tally {
+                bytes,
+                ..Tally::default()
+            })
+        })
+    }
+
+    fn archive(folder: Folder, policy: Policy) -> Self {
+        Self::start(move |inlet| {
+            let unpacked = archive::unpack(inlet, folder, policy, &mut |_| {});
+            unpacked.map_err(refused)
+        })
+    }
+
+    fn start(write: impl FnOnce(Inlet) -> Result<Tally> + Send + 'static) -> Self {
+        let (feed, inlet) = inlet();
+        let (tell, outcome) = oneshot::channel();
+        let thread = thread::spawn(move || {
+            // Nobody listens any more when the landing was dropped.
+            let _ = tell.send(write(inlet));
+        });
+        Self {
+            feed: Some(feed),
+            outcome: Some(outcome),
+            thread: Some(thread),
+        }
+    }
+
+    /// Where the pieces go.
+    pub(crate) fn feed(&self) -> Result<&Feed> {
+        self.feed
+            .as_ref()
+            .ok_or_else(|| anyhow::anyhow!("the landing has ended"))
+    }
+
+    /// Waits until all of it is in its place. `brought` is how the way here ended; what went wrong
+    /// here comes first, because it is the reason.
+    pub(crate) async fn end(mut self, brought: Result<()>) -> Result<Tally> {
+        match (self.feed.take(), &brought) {
+            (Some(feed), Ok(())) => feed.end().await,
+            (Some(feed), Err(_)) => feed.fail(io::ErrorKind::UnexpectedEof.into()).await,
+            (None, _) => {}
+        }
+        let outcome = match self.outcome.take() {
+            Some(outcome) => outcome.await?,
+            None => anyhow::bail!("the landing has ended"),
+        };
+        match (brought, outcome) {
+            (Err(brought), Err(landed)) if landed.downcast_ref::<Error>().is_none() => Err(brought),
+            (Err(brought), Ok(_)) => Err(brought),
+            (_, outcome) => outcome,
+        }
+    }
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        // Without more pieces it removes what is not whole, and ends.
+        self.feed.take();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn write(
+    folder: &Folder,
+    beside: &OsString,
+    mut inlet: Inlet,
+    settling: &Settling,
+) -> io::Result<u64> {
+    let mut file = folder.create(beside)?;
+    let mut behind = Behind::default();
+    let mut bytes = 0;
+    loop {
+        let piece = inlet.piece()?;
+        if piece.is_empty() {
+            break;
+        }
+        file.write_all(&piece)?;
+        bytes += piece.len() as u64;
+        behind.reached(&file, bytes);
+    }
+    settle(&file, settling.mode, Some(settling.mtime))?;
+    file.sync_all()?;
+    Ok(bytes)
+}
+
+/// The folder and the name; what a link leads to is replaced, and not the link.
+fn place(path: &Path) -> Result<(Folder, OsString)> {
+    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let name = real.file_name().ok_or_else(|| {
+        let error = io::Error::from(io::ErrorKind::IsADirectory);
+        failed(path, error)
+    })?;
+    let parent = match real.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let folder = Folder::open(parent).map_err(|error| failed(parent, error))?;
+    Ok((folder, name.to_owned()))
+}
+
+fn failed(path: &Path, error: io::Error) -> anyhow::Error {
+    use io::ErrorKind::{QuotaExceeded, StorageFull, UnexpectedEof};
+    let path = path.display();
+    match error.kind() {
+        StorageFull | QuotaExceeded => Error::DiskFull {
+            why: format!("`{path}` could not be written"),
+        }
+        .into(),
+        UnexpectedEof => cut(error),
+        _ => Error::usage(
+            format!("`{path}` can't be written: {error}"),
+            "name a folder that exists and that you may write in",
+        )
+        .into(),
+    }
+}
+
+/// The pieces stopped coming; whoever brought them knows why.
+fn cut(error: io::Error) -> anyhow::Error {
+    anyhow::Error::new(error)
+}
+
+fn refused(fault: Fault) -> anyhow::Error {
+    let why = fault.to_string();
+    match fault {
+        Fault::Stream(error) => cut(error),
+        full if full.is_full() => Error::DiskFull { why }.into(),
+        Fault::Damaged(_) | Fault::Told(_) => Error::precondition(
+            why,
+            "look at it inside: `osctl exec '!ls -la FOLDER'`; what came before it was copied",
+        )
+        .into(),
+        _ => Error::usage(
+            why,
+            "leave it out, or move it elsewhere; what came before it was copied",
+        )
+        .into(),
+    }
+}
+
+fn fresh() -> Result<String> {
+    let mut bytes = [0u8; 4];
+    getrandom::fill(&mut bytes).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
+    Ok(hex(bytes))
+}

@@ -1,0 +1,75 @@
+//! How far a copy is: a bar with bytes and their rate on a terminal, nothing elsewhere.
+
+use super::Ui;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How often it is drawn.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Disappears when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    bar: Option<ProgressBar>,
+    moved: Arc<AtomicU64>,
+}
+
+impl Ui {
+    /// A meter of the bytes that others count in `moved`.
+    pub(crate) fn meter(self, what: &str, moved: &Arc<AtomicU64>) -> Meter {
+        let bar = (self.interactive && !self.quiet).then(|| {
+            let bar = ProgressBar::no_length().with_style(style(
+                "{spinner:.cyan} {wide_msg} {binary_bytes}  {binary_bytes_per_sec}  {elapsed:.dim}",
+            ));
+            bar.set_message(what.to_owned());
+            bar
+        });
+        Meter {
+            bar,
+            moved: Arc::clone(moved),
+        }
+    }
+}
+
+impl Meter {
+    /// So many bytes are to come in all.
+    pub(crate) fn total(&self, bytes: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_style(style(
+                "{spinner:.cyan} {msg} {wide_bar:.cyan/dim} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta:.dim}",
+            ));
+            bar.set_length(bytes);
+        }
+    }
+
+    /// Shows it while the work goes on.
+    pub(crate) async fn during<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        let mut ticks = tokio::time::interval(TICK);
+        loop {
+            tokio::select! {
+                done = &mut work => return done,
+                _ = ticks.tick(), if self.bar.is_some() => {
+                    if let Some(bar) = &self.bar {
+                        bar.set_position(self.moved.load(Ordering::Relaxed));
+                        bar.tick();
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}

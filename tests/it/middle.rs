@@ -1,0 +1,122 @@
+//! Who stands between the command line and a companion: connections that break, and a companion that
+//! can't be trusted.
+
+use crate::harness::Home;
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+/// The same instance, reached on another port.
+pub(crate) fn by_port(home: &Home, name: &str, port: u16) -> Home {
+    let other = Home {
+        instance: home.instance.clone(),
+        ..Home::new(name)
+    };
+    fs::create_dir_all(other.state()).unwrap();
+    for file in ["token", "instance.json"] {
+        fs::copy(home.state().join(file), other.state().join(file)).unwrap();
+    }
+    let path = other.state().join("instance.json");
+    let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    record["ports"]["kernel"] = port.into();
+    record["project"] = other.project.to_str().unwrap().into();
+    fs::write(path, record.to_string()).unwrap();
+    other
+}
+
+/// What a connection that breaks does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Break {
+    /// It is closed.
+    Cut,
+    /// Nothing more comes, and it stays open.
+    Stall,
+}
+
+/// Passes bytes on, and breaks the connection on which so many have passed one way, a few times.
+#[derive(Debug)]
+pub(crate) struct Middle {
+    pub(crate) port: u16,
+    left: Arc<AtomicU64>,
+}
+
+impl Middle {
+    pub(crate) fn start(to: &str, after: u64, times: u64, how: Break) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let left = Arc::new(AtomicU64::new(times));
+        let (to, times) = (to.to_owned(), Arc::clone(&left));
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (near, far) = (stream.unwrap(), TcpStream::connect(&to).unwrap());
+                for (from, to) in [(&near, &far), (&far, &near)] {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    let times = Arc::clone(&times);
+                    thread::spawn(move || pass(from, to, after, &times, how));
+                }
+            }
+        });
+        Self { port, left }
+    }
+
+    /// How many connections are still to be broken.
+    pub(crate) fn left(&self) -> u64 {
+        self.left.load(Ordering::Relaxed)
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, after: u64, times: &AtomicU64, how: Break) {
+    let mut passed = 0;
+    let mut bytes = vec![0; 65536];
+    while let Ok(read @ 1..) = from.read(&mut bytes) {
+        passed += read as u64;
+        let down = |left: u64| left.checked_sub(1);
+        if passed > after
+            && times
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, down)
+                .is_ok()
+        {
+            if how == Break::Stall {
+                thread::park();
+            }
+            break;
+        }
+        if to.write_all(&bytes[..read]).is_err() {
+            break;
+        }
+    }
+    // Either may be gone already.
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+/// Answers each request with what `answer` gives for its first line: a content type and a body.
+pub(crate) fn companion(answer: impl Fn(&str) -> (&'static str, Vec<u8>) + Send + 'static) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut reader = BufReader::new(stream.unwrap());
+            let mut first = String::new();
+            reader.read_line(&mut first).unwrap();
+            let mut line = String::new();
+            while reader.read_line(&mut line).unwrap() > 2 {
+                line.clear();
+            }
+            let (kind, body) = answer(&first);
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nosctl-protocol: 1\r\nConnection: close\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
+                body.len()
+            );
+            let stream = reader.get_mut();
+            // A client that refuses what comes may be gone before its end.
+            let _ = stream.write_all(head.as_bytes());
+            let _ = stream.write_all(&body);
+        }
+    });
+    port
+}
