@@ -25,6 +25,7 @@ pub(crate) mod restart;
 pub(crate) mod runs;
 pub(crate) mod sessions;
 pub(crate) mod shell;
+mod shell_command;
 pub(crate) mod status;
 mod terminal;
 pub(crate) mod up;

@@ -1,8 +1,9 @@
-//! `osctl shell`: a terminal inside.
+//! `osctl shell`: a command inside, or a terminal.
 
 use super::Context;
 use super::candidates::{session_names, terminal_ids};
 use super::exec::ensure_session;
+use super::shell_command;
 use super::terminal::{self, Plan};
 use crate::error::{Error, Outcome, Result};
 use crate::host::client::Client;
@@ -10,6 +11,7 @@ use crate::protocol::kernel::DEFAULT_SESSION;
 use crate::protocol::pty::{Attach, Role};
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
+use std::ffi::OsString;
 
 /// Rarely typed, and nothing's habit: telnet's and systemd's.
 const DETACH_KEYS: &str = "ctrl-],ctrl-]";
@@ -19,8 +21,21 @@ const LAST: &str = "last";
 
 #[derive(Debug, Args)]
 pub(crate) struct ShellArgs {
+    /// A command: one word is text for bash, several arrive as they are. Without one, a terminal opens
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
+    command: Vec<OsString>,
+    /// End the command after so many seconds
+    #[arg(long, value_name = "SECONDS", requires = "command")]
+    timeout: Option<f64>,
+    /// Begin the command, print its id, and do not wait
+    #[arg(long, requires = "command")]
+    detach: bool,
     /// Come back to a terminal, the one that was used last when no id is given
-    #[arg(long, value_name = "ID", num_args = 0..=1, default_missing_value = LAST, add = ArgValueCandidates::new(terminal_ids))]
+    #[arg(long, value_name = "ID", num_args = 0..=1, conflicts_with = "command", default_missing_value = LAST, add = ArgValueCandidates::new(terminal_ids))]
     attach: Option<String>,
     /// See only, and type nothing
     #[arg(long, requires = "attach")]
@@ -28,19 +43,22 @@ pub(crate) struct ShellArgs {
     /// Write, whoever writes so far
     #[arg(long, requires = "attach", conflicts_with = "view")]
     take: bool,
-    /// Open it where this kernel works, made when there is none of that name
+    /// Whose folder and environment it has; made when there is none of that name
     #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, conflicts_with = "attach", add = ArgValueCandidates::new(session_names))]
     session: String,
     /// The keys that leave the terminal, which goes on
     #[arg(long, value_name = "KEYS", default_value = DETACH_KEYS)]
     detach_keys: String,
     /// List the terminals
-    #[arg(long, conflicts_with_all = ["attach", "session"])]
+    #[arg(long, conflicts_with_all = ["attach", "session", "command"])]
     list: bool,
 }
 
 pub(crate) async fn run(args: ShellArgs, cx: &Context) -> Result<Outcome> {
     let ShellArgs {
+        command,
+        timeout,
+        detach,
         attach,
         view,
         take,
@@ -51,13 +69,22 @@ pub(crate) async fn run(args: ShellArgs, cx: &Context) -> Result<Outcome> {
     if lists {
         return list(cx).await;
     }
+    if !command.is_empty() {
+        let plan = shell_command::Plan {
+            text: shell_command::text(&command)?,
+            session,
+            timeout,
+            detach,
+        };
+        return shell_command::run(plan, cx).await;
+    }
     let refuse = |message: &str, hint: String| Err(Error::usage(message, hint).into());
     if cx.ui.json {
         let instead = cx.instance.command("--json shell --list");
         return refuse("a terminal has no JSON", format!("`{instead}`"));
     }
     if !cx.ui.is_typed_at() {
-        let instead = cx.instance.command("exec '!COMMAND'");
+        let instead = cx.instance.command("shell COMMAND");
         return refuse(
             "a terminal inside needs one outside",
             format!("`{instead}` runs a command without one"),

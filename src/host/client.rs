@@ -13,8 +13,10 @@ use crate::protocol::service::Health;
 use crate::protocol::session::{
     At, Code, Completeness, Completions, Create, Deleted, History, Inspection, Session, Sessions,
 };
+use crate::protocol::shell::{Command, ShellReply};
 use crate::protocol::{self, VERSION_HEADER};
 use anyhow::Context;
+use bytes::Bytes;
 use reqwest::header::{
     ACCEPT, CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE,
 };
@@ -67,8 +69,38 @@ impl Client {
     pub(crate) async fn execute(&self, request: &Execute) -> Result<Events> {
         let response = self.request(Method::POST, "/exec", Some(request));
         let response = self.open(response.header(ACCEPT, NDJSON)).await?;
-        let id = request.id.clone().unwrap_or_default();
-        Ok(Events::new(self.clone(), id, 0, response))
+        let path = format!("/exec/{}", request.id.as_deref().unwrap_or_default());
+        Ok(Events::new(self.clone(), path, 0, response))
+    }
+
+    /// Begins a command of the shell and follows it. The request needs an id, too.
+    pub(crate) async fn shell(&self, command: &Command) -> Result<Events<ShellReply>> {
+        let response = self.request(Method::POST, "/shell", Some(command));
+        let response = self.open(response.header(ACCEPT, NDJSON)).await?;
+        let path = format!("/shell/{}", command.id.as_deref().unwrap_or_default());
+        Ok(Events::new(self.clone(), path, 0, response))
+    }
+
+    /// Begins a command of the shell and does not wait for it.
+    pub(crate) async fn begin_shell(&self, command: &Command) -> Result<ShellReply> {
+        self.call(Method::POST, "/shell", Some(command)).await
+    }
+
+    /// Interrupts a command of the shell.
+    pub(crate) async fn interrupt_shell(&self, id: &str) -> Result<ShellReply> {
+        self.call(Method::DELETE, &format!("/shell/{id}"), None::<&()>)
+            .await
+    }
+
+    /// Sends what a command reads, until it needs no more.
+    pub(crate) async fn stdin<S>(&self, id: &str, bytes: S) -> Result<()>
+    where
+        S: futures_util::Stream<Item = std::io::Result<Bytes>> + Send + 'static,
+    {
+        let path = format!("/shell/{id}/stdin");
+        let request = self.request(Method::POST, &path, None::<&()>);
+        let request = request.body(reqwest::Body::wrap_stream(bytes));
+        self.open(request).await.map(drop)
     }
 
     /// Begins a run and does not wait for it.
@@ -78,13 +110,14 @@ impl Client {
 
     /// Follows a run from event number `from` on.
     pub(crate) async fn follow(&self, id: &str, from: u64) -> Result<Events> {
-        let response = self.events(id, from).await?;
-        Ok(Events::new(self.clone(), id.into(), from, response))
+        let path = format!("/exec/{id}");
+        let response = self.events(&path, from).await?;
+        Ok(Events::new(self.clone(), path, from, response))
     }
 
     /// A run's events from number `from` on, as they come.
-    pub(super) async fn events(&self, id: &str, from: u64) -> Result<reqwest::Response> {
-        let path = format!("/exec/{id}?offset={from}");
+    pub(super) async fn events(&self, path: &str, from: u64) -> Result<reqwest::Response> {
+        let path = format!("{path}?offset={from}");
         let request = self.request(Method::GET, &path, None::<&()>);
         self.open(request.header(ACCEPT, NDJSON)).await
     }

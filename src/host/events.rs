@@ -3,9 +3,11 @@
 
 use super::client::Client;
 use crate::error::Result;
-use crate::protocol::kernel::{Event, Happened};
+use crate::protocol::kernel::{Event, Happened, Reply};
 use bytes::{Buf, BytesMut};
 use reqwest::Response;
+use serde::de::DeserializeOwned;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 /// How often and how long a lost run is looked for.
@@ -13,27 +15,30 @@ const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
-pub(crate) struct Events {
+pub(crate) struct Events<R = Reply> {
     client: Client,
-    id: String,
+    /// Where the run is found.
+    path: String,
     next: u64,
     response: Response,
     unread: BytesMut,
     /// So many of them have no line's end.
     looked: usize,
     is_done: bool,
+    reply: PhantomData<R>,
 }
 
-impl Events {
-    pub(super) fn new(client: Client, id: String, next: u64, response: Response) -> Self {
+impl<R: DeserializeOwned> Events<R> {
+    pub(super) fn new(client: Client, path: String, next: u64, response: Response) -> Self {
         Self {
             client,
-            id,
+            path,
             next,
             response,
             unread: BytesMut::new(),
             looked: 0,
             is_done: false,
+            reply: PhantomData,
         }
     }
 
@@ -41,7 +46,7 @@ impl Events {
     ///
     /// # Errors
     /// When the connection is lost and the run can't be found again.
-    pub(crate) async fn next(&mut self) -> Result<Option<Event>> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Event<R>>> {
         if self.is_done {
             return Ok(None);
         }
@@ -51,7 +56,7 @@ impl Events {
                 let line = self.unread.split_to(self.looked + end);
                 self.unread.advance(1);
                 self.looked = 0;
-                let event: Event = serde_json::from_slice(&line)?;
+                let event: Event<R> = serde_json::from_slice(&line)?;
                 match event.happened {
                     // It repeats the number that comes next.
                     Happened::Heartbeat => {}
@@ -74,7 +79,7 @@ impl Events {
         self.looked = 0;
         let mut left = TRIES;
         loop {
-            match self.client.events(&self.id, self.next).await {
+            match self.client.events(&self.path, self.next).await {
                 Ok(response) => {
                     self.response = response;
                     return Ok(());

@@ -75,6 +75,11 @@ impl Ui {
         io::stdout()
     }
 
+    /// Where talk goes that is no text.
+    pub(crate) fn errors(self) -> impl Write + Send + 'static {
+        io::stderr()
+    }
+
     /// One line of data.
     pub(crate) fn line(self, text: impl AsRef<str>) {
         self.data(&format!("{}\n", text.as_ref()));

@@ -31,6 +31,7 @@ mod runs;
 mod second_engine;
 mod sessions;
 mod shell;
+mod shell_commands;
 mod soak;
 mod streams;
 mod terminal;
@@ -73,6 +74,7 @@ fn main() -> ExitCode {
         streams::trials(),
         sessions::trials(),
         shell::trials(),
+        shell_commands::trials(),
         interrupts::trials(),
         terminals::trials(),
         pty::trials(),

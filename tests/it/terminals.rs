@@ -23,7 +23,7 @@ trials![
     a_terminal_that_was_left_goes_on_and_is_come_back_to,
     whatever_was_started_ends_with_the_terminal,
     one_that_somebody_ends_says_so,
-    it_opens_where_the_sessions_kernel_works,
+    it_opens_where_the_sessions_shell_is,
     an_unknown_kind_of_terminal_is_a_common_one,
     without_a_terminal_it_names_what_to_use_instead,
     what_can_not_be_is_refused_in_words,
@@ -316,13 +316,13 @@ fn one_that_somebody_ends_says_so() {
     assert!(shown.contains("somebody ended terminal"), "{shown:?}");
 }
 
-fn it_opens_where_the_sessions_kernel_works() {
+fn it_opens_where_the_sessions_shell_is() {
     let home = shared();
     home.ok([
-        "exec",
+        "shell",
         "--session",
         "terminals",
-        "import os; os.makedirs('/tmp/works here', exist_ok=True); os.chdir('/tmp/works here')",
+        "mkdir -p '/tmp/works here'; cd '/tmp/works here'",
     ]);
     let mut window = Window::open(home.command(["shell", "--session", "terminals"]));
     window.wait_for("# ");

@@ -1,0 +1,144 @@
+//! `osctl shell COMMAND`: words, bytes, exit codes, signals.
+
+use crate::harness::shared;
+use crate::trials;
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::process::Stdio;
+
+trials![
+    one_word_is_bash_and_several_arrive_as_they_are,
+    the_exit_code_is_the_commands_own,
+    stdin_and_output_pass_byte_by_byte,
+    folder_and_environment_last_across_processes,
+    a_reader_that_leaves_ends_the_command,
+    ctrl_c_ends_the_command,
+    a_command_is_begun_and_left_alone,
+];
+
+fn one_word_is_bash_and_several_arrive_as_they_are() {
+    let home = shared();
+    let shown = |words: &[&str]| home.ok([&["shell"], words].concat()).stdout;
+    assert_eq!(shown(&["echo $((6*7)) | cat"]), "42\n");
+    let words = [
+        "printf", "<%s>", "a b", "$HOME", "*", "", "it's", "-n", "--", "\\", "\"", "ž\n",
+    ];
+    assert_eq!(
+        shown(&words),
+        "<a b><$HOME><*><><it's><-n><--><\\><\"><ž\n>"
+    );
+    assert_eq!(shown(&["--", "echo", "--session"]), "--session\n");
+    let mut command = home.command(["shell", "printf", "%s"]);
+    let output = command.arg(OsStr::from_bytes(b"\xff'\n")).output().unwrap();
+    assert_eq!(output.stdout, b"\xff'\n");
+    let document = home.json(["shell", "echo", "out"]);
+    assert_eq!(
+        (&document["stdout"], &document["returncode"]),
+        (&"out\n".into(), &Value::from(0))
+    );
+}
+
+fn the_exit_code_is_the_commands_own() {
+    let home = shared();
+    for (command, code) in [
+        ("exit 7", 7),
+        ("kill -KILL $$", 137),
+        ("no_such_command 2>/dev/null", 127),
+        ("/etc/passwd 2>/dev/null", 126),
+        ("exit 255", 255),
+    ] {
+        let ran = home.run(["shell", command]);
+        assert_eq!((ran.code, ran.stderr.as_str()), (code, ""), "{command}");
+    }
+    let ran = home.run(["shell", "--timeout", "0.3", "sleep 60"]);
+    assert_eq!(ran.code, 5);
+    assert!(ran.stderr.contains("longer than 0.3 s"), "{ran:?}");
+    let ran = home.run(["shell", "echo out; echo err >&2"]);
+    assert_eq!(
+        (ran.stdout.as_str(), ran.stderr.as_str()),
+        ("out\n", "err\n")
+    );
+}
+
+fn stdin_and_output_pass_byte_by_byte() {
+    let home = shared();
+    let bytes: Vec<u8> = (0..20_000_000u32)
+        .map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect();
+    let mut child = home
+        .command(["shell", "cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let given = bytes.clone();
+    let writer = std::thread::spawn(move || stdin.write_all(&given).unwrap());
+    let mut came = Vec::new();
+    child.stdout.take().unwrap().read_to_end(&mut came).unwrap();
+    writer.join().unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(came == bytes, "{} of {} bytes", came.len(), bytes.len());
+}
+
+fn folder_and_environment_last_across_processes() {
+    let home = shared();
+    home.ok([
+        "shell",
+        "--session",
+        "lasts",
+        "cd /usr && export A=1; greet() { echo hi $1; }",
+    ]);
+    let ran = home.ok(["shell", "--session", "lasts", "pwd; echo $A; greet you"]);
+    assert_eq!(ran.stdout, "/usr\n1\nhi you\n");
+    home.ok(["sessions", "rm", "lasts"]);
+}
+
+fn a_reader_that_leaves_ends_the_command() {
+    let home = shared();
+    let mut child = home
+        .command(["shell", "yes osctl-flood"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut [0; 1000]).unwrap();
+    drop(stdout);
+    assert_eq!(child.wait().unwrap().code(), Some(141));
+    // `[y]` does not find itself.
+    let left = home.run(["shell", "pgrep -f '[y]es osctl-flood'"]);
+    assert_eq!(left.code, 1, "{left:?}");
+}
+
+fn ctrl_c_ends_the_command() {
+    let home = shared();
+    let mut child = home
+        .command([
+            "shell",
+            "trap 'echo cleaned; exit' INT; echo begun; while :; do sleep 0.1; done",
+        ])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut [0; 6]).unwrap();
+    let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).unwrap();
+    assert_eq!(
+        (rest.as_str(), child.wait().unwrap().code()),
+        ("cleaned\n", Some(130))
+    );
+}
+
+fn a_command_is_begun_and_left_alone() {
+    let home = shared();
+    let id = home
+        .ok(["shell", "--detach", "echo begun; sleep 0.2; echo done"])
+        .stdout;
+    let path = format!("/shell/{}?wait=30", id.trim());
+    assert_eq!(home.api().get(&path).json()["stdout"], "begun\ndone\n");
+}
