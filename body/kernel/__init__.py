@@ -16,8 +16,8 @@ questions     answered by one reply         fields      a request's, checked
 variables     a table of the namespace      preview     an object in one line
 assistance    completion and help           extensions  operations of this body
 runtime       for the user's namespace      resources   objects, made again
-command_shell a lasting context             capture     a child's output
-packages      the overlay of installs       refusals    input() and exit()
+command_shell asks the companion            refusals    input() and exit()
+packages      the overlay of installs
 ```
 
 It only listens; whoever connects first is served until they leave, and the state stays. It starts

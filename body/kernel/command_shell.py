@@ -1,46 +1,27 @@
-"""A shell context that lasts from command to command: `runtime.shell`.
-
-Each command has a bash of its own, which leaves its working directory and environment behind in a
-file in memory. Not in a pipe: what runs on in the background would hold that open.
-"""
+"""The session's shell: `runtime.shell`. The companion runs the commands, so their folder and
+environment are those that `osctl shell` and `POST /shell` have, too."""
 
 from __future__ import annotations
 
+import base64
+import http.client
+import json
 import os
 import re
-import signal
-import subprocess
+import socket
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-
-from .capture import capture
+from pathlib import Path
+from typing import Any
 
 _KEY = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_OWN = ("_", "SHLVL", "PWD")
-"""What each bash sets for itself."""
-
-# The command comes in a file, because an argument may not be longer than 128 KiB. It may end by
-# `exit`, or set a trap of its own, and neither may cost us the state.
-_SCRIPT = r"""
-__osctl_leave() {{
-    [[ -z ${{__osctl_left-}} ]] || return 0
-    __osctl_left=1
-    builtin printf '%s\0' "$PWD" && builtin command -p env -0
-}} >&{state}
-trap '{{ set +x; __osctl_leave; }} 2>/dev/null' EXIT
-IFS= builtin read -r -d '' -u {command} __osctl_command
-exec {command}<&-
-eval "$__osctl_command"
-{{ __osctl_code=$?; set +x; __osctl_leave; }} 2>/dev/null
-exit "$__osctl_code"
-"""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a command. `returncode` is -1 when it ran into its timeout, and else minus
-    the signal that ended it; `cwd` is where the next command starts."""
+    """What became of a command. `returncode` is -1 when it ran into its timeout, and 128+n when
+    signal n ended it; `cwd` is where the next command starts."""
 
     stdout: str
     stderr: str
@@ -49,39 +30,36 @@ class Result:
 
 
 class CommandShell:
-    """Runs commands in bash; `cd` and `export` in one are there in the next.
+    """Runs commands in bash; what `cd`, `export`, functions and aliases change in one is there in
+    the next.
 
     The working directory and the environment are not those of the Python process.
     """
 
-    def __init__(self) -> None:
-        self._environment = dict(os.environ)
-        try:
-            self._cwd = os.getcwd()
-        except OSError:  # it was removed
-            self._cwd = "/"
-
     def __repr__(self) -> str:
-        return f"<shell in {self._cwd}>"
+        return f"<shell in {self.cwd}>"
 
     @property
     def cwd(self) -> str:
-        return self._cwd
+        return self.run("true").cwd
 
     @property
     def environment(self) -> dict[str, str]:
         """A copy."""
-        return dict(self._environment)
+        entries = self.run("env -0").stdout.split("\0")
+        return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
     def cd(self, path: str | os.PathLike[str]) -> None:
         """Where commands start from now on; relative to where they do so far.
 
         # Errors
-        FileNotFoundError or NotADirectoryError, and then nothing has changed.
+        NotADirectoryError or FileNotFoundError, and then nothing has changed.
         """
-        target = os.path.normpath(os.path.join(self._cwd, os.path.expanduser(os.fspath(path))))
-        os.close(os.open(target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
-        self._cwd = target
+        status, told = _ask("POST", "/shell/cd", path=os.fspath(path))
+        if status == 400:
+            is_file = "Not a directory" in told["error"]["message"]
+            raise (NotADirectoryError if is_file else FileNotFoundError)(told["error"]["message"])
+        _expect(status, told)
 
     def env(self, key: str, value: str | None) -> None:
         """Sets a variable of the environment; None unsets it.
@@ -91,86 +69,106 @@ class CommandShell:
         """
         if not isinstance(key, str) or not _KEY.fullmatch(key):
             raise ValueError(f"{key!r} is not the name of an environment variable")
-        if value is None:
-            self._environment.pop(key, None)
-            return
-        if not isinstance(value, str) or "\0" in value:
+        if value is not None and (not isinstance(value, str) or "\0" in value):
             raise ValueError(f"the value of {key} must be a string without NUL, or None")
-        self._environment[key] = value
+        _expect(*_ask("POST", "/shell/env", key=key, value=value))
 
     def run(
-        self, command: str, timeout: float | None = None, stdin: str | bytes | None = None
+        self,
+        command: str,
+        timeout: float | None = None,
+        stdin: str | bytes | None = None,
     ) -> Result:
-        """Runs a command to its end, or kills it with its process group after `timeout` seconds.
+        """Runs a command to its end, or ends it with all that it started after `timeout` seconds.
 
-        What it leaves in the background runs on, and its output is no longer read.
-
-        # Errors
-        FileNotFoundError or NotADirectoryError when the working directory is gone: `cd` elsewhere.
+        What it leaves in the background runs on: `GET /jobs` lists it. An interrupt of the cell
+        interrupts the command.
         """
         if "\0" in command:
             raise ValueError("a command cannot contain NUL")
-        given = stdin.encode() if isinstance(stdin, str) else stdin or b""
-        with _memory(os.fsencode(command)) as source, _memory(given) as input, _memory() as state:
-            child = subprocess.Popen(
-                ["bash", "-c", _SCRIPT.format(state=state, command=source)],
-                stdin=input,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd=self._cwd,
-                env={**self._environment, "PWD": self._cwd},
-                pass_fds=[source, state],
-                process_group=0,
-            )
-            try:
-                in_time, stdout, stderr = capture(child, timeout)
-            except BaseException:
-                _kill(child)
-                raise
-            if in_time:
-                returncode = child.wait()
-                self._take_over(os.pread(state, os.fstat(state).st_size, 0))
-            else:
-                _kill(child)
-                returncode = -1
-        return Result(_text(stdout), _text(stderr), returncode, self._cwd)
-
-    def _take_over(self, left: bytes) -> None:
-        """Where the command was, and its exported variables, if it came to telling them."""
-        cwd, *entries = os.fsdecode(left).split("\0")
-        if not entries or not os.path.isdir(cwd):
-            return
-        environment = dict(entry.split("=", 1) for entry in entries if "=" in entry)
-        for key in _OWN:
-            environment.pop(key, None)
-            if key in self._environment:
-                environment[key] = self._environment[key]
-        self._cwd, self._environment = cwd, environment
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        id = uuid.uuid4().hex
+        asked: dict[str, Any] = {"command": command, "id": id}
+        if timeout is not None:
+            asked["timeout"] = timeout
+        if given is not None:
+            asked["stdin_open"] = True
+        try:
+            written: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+            for event in _events(asked, given):
+                kind = event["type"]
+                if kind in written:
+                    written[kind].append(_bytes(event))
+                elif kind == "done":
+                    return _result(event["reply"], **written)
+        except BaseException:
+            _ask("DELETE", f"/shell/{id}")
+            raise
+        raise RuntimeError("the command's events ended without an end")
 
 
-@contextmanager
-def _memory(content: bytes = b"") -> Iterator[int]:
-    """A file in memory, at its beginning."""
-    fd = os.memfd_create("osctl")
+def _result(reply: dict[str, Any], stdout: list[bytes], stderr: list[bytes]) -> Result:
+    if reply["returncode"] is None:
+        raise RuntimeError(reply["error"]["message"])
+    texts = (b"".join(pieces).decode(errors="replace") for pieces in (stdout, stderr))
+    return Result(*texts, reply["returncode"], reply["cwd"])
+
+
+def _bytes(event: dict[str, Any]) -> bytes:
+    exact = event.get("base64")
+    return base64.b64decode(exact) if exact else event["text"].encode()
+
+
+class _Companion(http.client.HTTPConnection):
+    """One request to the companion, by the door for those inside."""
+
+    def __init__(self) -> None:
+        super().__init__("localhost")
+
+    def connect(self) -> None:
+        folder = os.environ.get("OSCTL_RUN") or "/run/osctl"
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.connect(str(Path(folder) / "companion.sock"))
+
+
+def _ask(method: str, path: str, /, **body: Any) -> tuple[int, dict[str, Any]]:
+    companion = _Companion()
     try:
-        with open(fd, "wb", closefd=False) as file:
-            file.write(content)
-        os.lseek(fd, 0, os.SEEK_SET)
-        yield fd
+        _send(companion, method, path, body)
+        answer = companion.getresponse()
+        return answer.status, json.loads(answer.read())
     finally:
-        os.close(fd)
+        companion.close()
 
 
-def _kill(child: subprocess.Popen[bytes]) -> None:
+def _send(
+    companion: _Companion, method: str, path: str, body: dict[str, Any], **headers: str
+) -> None:
+    text = None
+    if method == "POST":
+        text = json.dumps({**body, "session": os.environ.get("OSCTL_SESSION", "default")})
+        headers["Content-Type"] = "application/json"
+    companion.request(method, path, text, headers)
+
+
+def _events(asked: dict[str, Any], stdin: bytes | None) -> Iterator[dict[str, Any]]:
+    companion = _Companion()
     try:
-        os.killpg(child.pid, signal.SIGKILL)  # its pid is not free before `wait`
-    except ProcessLookupError:
-        pass
-    child.wait()
-    for pipe in (child.stdout, child.stderr):
-        if pipe is not None:
-            pipe.close()
+        _send(companion, "POST", "/shell", asked, Accept="application/x-ndjson")
+        answer = companion.getresponse()
+        if answer.status != 200:
+            _expect(answer.status, json.loads(answer.read()))
+        if stdin is not None:
+            feeding = _Companion()
+            feeding.request("POST", f"/shell/{asked['id']}/stdin", stdin)
+            feeding.getresponse().read()
+            feeding.close()
+        for line in answer:
+            yield json.loads(line)
+    finally:
+        companion.close()
 
 
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
+def _expect(status: int, told: dict[str, Any]) -> None:
+    if status != 200:
+        raise RuntimeError(told["error"]["message"])

@@ -52,9 +52,6 @@ class Questions:
         os.environ["OSCTL_SESSION"] = session
         if not plain:
             packages.activate(os.environ.get("OSCTL_PACKAGES"))
-        assert self._shell.runtime is not None
-        for name in ("OSCTL_SESSION", "PATH", "VIRTUAL_ENV"):
-            self._shell.runtime.shell.env(name, os.environ.get(name))
         self.probe(id)
 
     def answer(self, kind: str, id: str, request: Frame) -> None:

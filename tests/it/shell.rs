@@ -14,6 +14,7 @@ trials![
     a_command_is_stopped_as_by_ctrl_c,
     what_is_left_in_the_background_is_a_job,
     stdin_is_given_or_streamed,
+    the_namespace_has_the_same_shell,
     output_comes_as_it_is_written_and_exactly,
     a_flood_of_output_is_kept_whole,
     bad_requests_are_refused_in_words,
@@ -594,6 +595,87 @@ fn stdin_is_given_or_streamed() {
     // One that reads nothing ends, whatever it was given.
     let unread = json!({"command": "true", "stdin": "x".repeat(1 << 20)});
     assert_eq!(api.post("/shell", &unread).json()["returncode"], 0);
+}
+
+fn the_namespace_has_the_same_shell() {
+    let api = shared().api();
+    create(&api, "namespace");
+    let value = |code: &str| {
+        let reply = api.exec_with(json!({"code": code, "session": "namespace"}));
+        reply["result"]
+            .as_str()
+            .unwrap_or_else(|| panic!("{code}: {reply}"))
+            .to_owned()
+    };
+    shell(
+        &api,
+        "namespace",
+        "cd /usr; export FROM=outside; greet() { echo hi $1; }",
+    );
+    assert_eq!(
+        value(
+            "r = runtime.shell.run('pwd; echo $FROM; greet you; echo err >&2; exit 3'); r.stdout, r.stderr, r.returncode, r.cwd"
+        ),
+        "('/usr\\noutside\\nhi you\\n', 'err\\n', 3, '/usr')"
+    );
+    value(
+        "runtime.shell.cd('lib'); runtime.shell.env('FROM', 'inside'); runtime.shell.env('GONE', None); 1",
+    );
+    let told = shell(&api, "namespace", "pwd; echo $FROM")["stdout"].clone();
+    assert_eq!(told, "/usr/lib\ninside\n");
+    assert_eq!(
+        value("runtime.shell.cwd, runtime.shell.environment['FROM']"),
+        "('/usr/lib', 'inside')"
+    );
+    assert_eq!(
+        value("import os; os.getcwd() != '/usr/lib' and 'FROM' not in os.environ"),
+        "True"
+    );
+    assert_eq!(
+        value("runtime.shell.run('cat; wc -c </dev/null', stdin='given').stdout"),
+        "'given0\\n'"
+    );
+    assert_eq!(
+        value("runtime.shell.run('wc -c', stdin=b'\\xff\\x00').stdout.strip()"),
+        "'2'"
+    );
+    assert_eq!(
+        value("len(runtime.shell.run('head -c 3000000 /dev/zero | tr \\\\\\\\0 x').stdout)"),
+        "3000000"
+    );
+    assert_eq!(
+        value(
+            "r = runtime.shell.run('echo begun; sleep 100', timeout=0.3); r.stdout, r.returncode"
+        ),
+        "('begun\\n', -1)"
+    );
+    for (code, kind) in [
+        ("runtime.shell.cd('no/such')", "FileNotFoundError"),
+        ("runtime.shell.cd('/etc/passwd')", "NotADirectoryError"),
+        ("runtime.shell.env('a b', 'x')", "ValueError"),
+        ("runtime.shell.env('A', 'a\\0b')", "ValueError"),
+        ("runtime.shell.env(5, 'x')", "ValueError"),
+        ("runtime.shell.run('a\\0b')", "ValueError"),
+    ] {
+        let reply = api.exec_with(json!({"code": code, "session": "namespace"}));
+        assert_eq!(reply["error"]["type"], kind, "{code}");
+    }
+    // An interrupt of the cell is the command's, too.
+    let run = json!({"code": "runtime.shell.run('sleep 7652')", "session": "namespace", "id": "in-shell", "wait": 0});
+    api.post("/exec", &run);
+    api.until("its begin", |api| {
+        (processes(api, "7652") > 0).then_some(())
+    });
+    let ended = api
+        .connect()
+        .send("DELETE", "/exec/in-shell", &[], b"")
+        .json();
+    assert_eq!(
+        (&ended["status"], &ended["kernel"]["state"]),
+        (&json!("interrupted"), &json!("kept"))
+    );
+    api.until("its end", |api| (processes(api, "7652") == 0).then_some(()));
+    delete(&api, "namespace");
 }
 
 fn output_comes_as_it_is_written_and_exactly() {

@@ -349,7 +349,7 @@ fn without_a_terminal_it_names_what_to_use_instead() {
     let home = shared();
     let ran = home.run(["shell"]);
     assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("exec '!COMMAND'"), "{ran:?}");
+    assert!(ran.stderr.contains("shell COMMAND"), "{ran:?}");
     let ran = home.run(["--json", "shell"]);
     assert_eq!(ran.code, 2);
     assert!(ran.stdout.contains("--json shell --list"), "{ran:?}");

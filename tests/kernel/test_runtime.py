@@ -1,26 +1,9 @@
-"""`runtime.shell` and `runtime.resource`."""
+"""`runtime.resource`; `runtime.shell` needs a companion, and is tested with one."""
 
 import os
 import signal
-import time
-
-import pytest
 
 from client import Run
-
-
-@pytest.fixture
-def shell(kernel):
-    """Runs a command in the kernel; stdout, stderr, returncode and cwd."""
-
-    def run(command, **options):
-        told = kernel.run(
-            f"r = runtime.shell.run({command!r}, **{options!r}); r.stdout, r.stderr, r.returncode, r.cwd"
-        )
-        assert told.result, told.events
-        return eval(told.result)
-
-    return run
 
 
 def test_runtime_is_offered_and_survives_a_reset(kernel):
@@ -31,126 +14,6 @@ def test_runtime_is_offered_and_survives_a_reset(kernel):
     assert kernel.run("runtime").result.startswith("<runtime")
     kernel.run("%reset -f")
     assert kernel.run("runtime").result.startswith("<runtime")
-
-
-def test_a_command_has_output_and_a_code(kernel, shell):
-    where = kernel.run("runtime.shell.cwd").result
-    assert shell("echo out; echo err >&2; exit 3") == ("out\n", "err\n", 3, eval(where))
-    assert shell("cat; echo $((1 + 1))", stdin="given\n")[0] == "given\n2\n"
-    assert shell("wc -c", stdin=b"\xff\x00")[0].strip() == "2"
-    assert shell("cat")[0] == ""
-    assert shell("printf '\\xff'")[0] == "\ufffd"
-    assert shell("kill -9 $$")[2] == -9
-    assert shell("if")[2] == 2
-    assert shell("no_such_command_at_all")[2] == 127
-    assert shell("echo a > /dev/stderr; echo b > /dev/stderr")[1] == "a\nb\n"
-
-
-def test_cd_and_export_persist_and_are_not_the_processes(kernel, shell, tmp_path):
-    inner = tmp_path / "a b\nc"
-    inner.mkdir()
-    kernel.run("import os; before = os.getcwd()")
-    assert shell(f"cd '{inner}'; export GREETING=$'hello\\nyou'; local_only=1")[3] == str(inner)
-    assert shell('echo "$GREETING"; pwd; echo $local_only; echo $SHLVL')[0] == (
-        f"hello\nyou\n{inner}\n\n" + shell("echo $SHLVL")[0]
-    )
-    assert shell("cd ..; cd - >/dev/null; cd ..; pwd")[0] == f"{tmp_path}\n"
-    assert shell("unset GREETING; echo $GREETING")[0] == "\n"
-    assert shell("echo ${GREETING-unset}")[0] == "unset\n"
-    assert kernel.run("os.getcwd() == before, 'GREETING' in os.environ").result == "(True, False)"
-
-
-@pytest.mark.parametrize(
-    "ending",
-    [
-        "exit 0",
-        "trap 'true' EXIT",
-        "set -e; false",
-        "set -u; echo $nothing_at_all",
-        "set -x",
-        "f() { return 4; }; f",
-        "",
-    ],
-)
-def test_the_state_is_kept_however_a_command_ends(shell, tmp_path, ending):
-    out, err, _, cwd = shell(f"cd {tmp_path}; export X=1; {ending}")
-    assert cwd == str(tmp_path) and "__osctl" not in out + err
-    assert shell("echo $X")[0] == "1\n"
-
-
-def test_cd_changes_nothing_when_it_fails(kernel, shell, tmp_path):
-    (tmp_path / "file").write_text("")
-    (tmp_path / "folder").mkdir()
-    kernel.run(f"runtime.shell.cd({str(tmp_path)!r})")
-    assert kernel.run("runtime.shell.cd('missing')").error["type"] == "FileNotFoundError"
-    assert kernel.run("runtime.shell.cd('file')").error["type"] == "NotADirectoryError"
-    assert kernel.run("runtime.shell.cwd").result == repr(str(tmp_path))
-    kernel.run("runtime.shell.cd('folder')")
-    assert shell("pwd")[0] == f"{tmp_path}/folder\n"
-    os.rmdir(tmp_path / "folder")
-    assert kernel.run("runtime.shell.run('true')").error["type"] == "FileNotFoundError"
-    kernel.run("runtime.shell.cd('/')")
-    assert shell("pwd")[0] == "/\n"
-
-
-def test_variables_of_the_environment_are_set_and_unset(kernel, shell):
-    kernel.run("runtime.shell.env('A', 'x y')")
-    assert shell("echo $A")[0] == "x y\n"
-    kernel.run("runtime.shell.env('A', None); runtime.shell.env('B', None)")
-    assert shell("echo ${A-unset}")[0] == "unset\n"
-    for key in ("''", "'a=b'", "'1a'", "'a b'", "5", "'a\\n'", "'ü'"):
-        assert kernel.run(f"runtime.shell.env({key}, 'x')").error["type"] == "ValueError", key
-    assert kernel.run("runtime.shell.env('A', 'a\\0b')").error["type"] == "ValueError"
-    assert kernel.run("'PATH' in runtime.shell.environment").result == "True"
-
-
-def test_a_long_command_and_much_output_pass(shell):
-    assert shell("cat <<'E'\n" + "x" * 3_000_000 + "\nE")[0] == "x" * 3_000_000 + "\n"
-
-
-def test_a_timed_out_command_is_killed_with_its_group(shell, tmp_path):
-    begun = time.monotonic()
-    out, _, code, _ = shell(f"echo begun; sleep 100 & echo $! > {tmp_path}/pid; wait", timeout=0.5)
-    assert (out, code) == ("begun\n", -1) and time.monotonic() - begun < 10
-    assert not is_running(int((tmp_path / "pid").read_text()))
-    assert shell("echo next")[0] == "next\n"
-
-
-def test_a_child_in_the_background_neither_holds_up_the_end_nor_is_ended(shell, tmp_path):
-    code = f"(for i in $(seq 1 200000); do echo line $i; done; echo done > {tmp_path}/done; sleep 100) & echo $!"
-    begun = time.monotonic()
-    pid = int(shell(code)[0].split("\n", 1)[0].split()[-1])
-    assert time.monotonic() - begun < 5
-    while not (tmp_path / "done").exists():
-        assert is_running(pid)
-        time.sleep(0.01)
-    os.kill(pid, signal.SIGKILL)
-
-
-def test_an_interrupt_kills_the_commands_group(kernel, tmp_path):
-    run = kernel.begin(
-        f"runtime.shell.run('sleep 100 & echo $! > {tmp_path}/pid; mv {tmp_path}/pid {tmp_path}/told; wait')"
-    )
-    while not (tmp_path / "told").exists():
-        time.sleep(0.01)
-    assert kernel.interrupted(run).status == "interrupted"
-    assert not is_running(int((tmp_path / "told").read_text()))
-
-
-def is_running(pid):
-    """Killed processes may stay for a moment, as zombies or dying."""
-    for _ in range(500):
-        try:
-            with open(f"/proc/{pid}/stat") as stat:
-                if stat.read().rsplit(")", 1)[1].split()[0] in "ZX":
-                    return False
-        except FileNotFoundError:
-            return False
-        with open(f"/proc/{pid}/status") as status:
-            if "SigPnd:\t0000000000000000" in status.read():
-                return True
-        time.sleep(0.01)
-    return True
 
 
 # Resources.

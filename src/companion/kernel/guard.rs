@@ -7,6 +7,7 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io;
+use std::os::fd::AsFd;
 use tokio::net::UnixStream;
 
 /// The word that ends a kernel with all its descendants.
@@ -80,8 +81,9 @@ impl Guard {
     }
 
     fn say(&self, word: u8) {
-        // A guard that is gone has nobody left to end, which its connection tells.
-        let _ = self.stream.try_write(&[word]);
+        // Past the runtime, which may not have heard yet that a new socket takes bytes. A guard that
+        // is gone has nobody left to end, which its connection tells.
+        let _ = nix::unistd::write(self.stream.as_fd(), &[word]);
         // One that was stopped would never read it.
         self.signal(Signal::SIGCONT);
     }

@@ -104,13 +104,18 @@ impl Shell {
 
     /// Ends the shell, which has a moment to end by itself.
     pub(super) fn leave(&self) {
-        // A guard that is gone has nobody left to end.
-        let _ = self.guard.try_write(&[LEAVE]);
+        self.say(LEAVE);
     }
 
     /// Ends the shell and all below it now.
     pub(super) fn end(&self) {
-        let _ = self.guard.try_write(&[END]);
+        self.say(END);
+    }
+
+    fn say(&self, word: u8) {
+        // Past the runtime, which may not have heard yet that a new socket takes bytes. A guard that
+        // is gone has nobody left to end.
+        let _ = nix::unistd::write(self.guard.as_fd(), &[word]);
     }
 }
 

@@ -154,10 +154,13 @@ impl Context {
         };
         let cwd = std::fs::canonicalize(&path)?;
         self.folder = Arc::new(open_folder(&cwd)?);
-        let old = quoted(self.cwd.as_os_str().as_bytes());
-        self.changes.extend_from_slice(b"OLDPWD=");
-        self.changes.extend_from_slice(&old);
-        self.changes.push(b'\n');
+        for (name, folder) in [("OLDPWD", &self.cwd), ("PWD", &cwd)] {
+            self.changes
+                .extend_from_slice(format!("{name}=").as_bytes());
+            let folder = quoted(folder.as_os_str().as_bytes());
+            self.changes.extend_from_slice(&folder);
+            self.changes.push(b'\n');
+        }
         self.cwd = cwd;
         Ok(())
     }

@@ -7,7 +7,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nix::unistd::Pid;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream as StdStream;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -122,8 +122,9 @@ impl Guard {
     }
 
     fn say(&self, word: u8) {
-        // A guard that is gone has nobody left to end, which its connection tells.
-        let _ = self.stream.try_write(&[word]);
+        // Past the runtime, which may not have heard yet that a new socket takes bytes. A guard that
+        // is gone has nobody left to end, which its connection tells.
+        let _ = nix::unistd::write(self.stream.as_fd(), &[word]);
         // One that was stopped would never read it.
         let _ = kill(Pid::from_raw(self.pid), Signal::SIGCONT);
     }
