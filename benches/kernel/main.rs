@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `1+1`, value | `POST /exec` on a keep-alive connection | ipykernel through jupyter_client, until reply and idle |
 //! | a whole process | `osctl exec '1+1'` | `docker exec … python3 -c 'print(1+1)'` |
+//! | a command | `osctl shell true` | `docker exec … true` |
 //! | kernel start | template, fork, packages, as the companion does it | jupyter_client's `start_kernel` to `wait_for_ready` |
 //! | new session, eight at once | `POST /sessions` and a value | a kernel's start; eight with a value |
 //! | 1,000 prints | streamed as NDJSON: first and last byte | iopub: first and last stream message |
@@ -162,6 +163,18 @@ fn processes(report: &mut Report, instance: &Instance) -> Result<()> {
         "osctl exec, beside docker exec python3",
         [&ours, &theirs],
         [5.0, 0.0],
+    );
+    let [ours, theirs] = rounds(
+        40,
+        [
+            &mut || time(instance.osctl(&["shell", "true"])),
+            &mut || time(instance.docker_exec(&[], &["true"])),
+        ],
+    )?;
+    report.contest(
+        "osctl shell true, beside docker exec true",
+        [&ours, &theirs],
+        [1.0, 0.0],
     );
     Ok(())
 }

@@ -12,6 +12,7 @@ trials![
     one_word_is_bash_and_several_arrive_as_they_are,
     the_exit_code_is_the_commands_own,
     stdin_and_output_pass_byte_by_byte,
+    more_output_than_is_kept_arrives_whole,
     folder_and_environment_last_across_processes,
     a_reader_that_leaves_ends_the_command,
     ctrl_c_ends_the_command,
@@ -81,6 +82,29 @@ fn stdin_and_output_pass_byte_by_byte() {
     writer.join().unwrap();
     assert!(child.wait().unwrap().success());
     assert!(came == bytes, "{} of {} bytes", came.len(), bytes.len());
+}
+
+fn more_output_than_is_kept_arrives_whole() {
+    const BYTES: usize = 400_000_000;
+    let home = shared();
+    let mut child = home
+        .command(["shell", &format!("yes 0123456 | head -c {BYTES}")])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let (mut came, mut piece) = (0, vec![0; 1 << 16]);
+    loop {
+        let count = stdout.read(&mut piece).unwrap();
+        for byte in &piece[..count] {
+            assert_eq!(*byte, b"0123456\n"[came % 8], "byte {came}");
+            came += 1;
+        }
+        if count == 0 {
+            break;
+        }
+    }
+    assert_eq!((came, child.wait().unwrap().code()), (BYTES, Some(0)));
 }
 
 fn folder_and_environment_last_across_processes() {

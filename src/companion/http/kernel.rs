@@ -65,7 +65,7 @@ pub(super) async fn execute(
 fn follow(state: State, run: Arc<Run>, from: u64, wait: Option<f64>, form: Form) -> Response {
     let reported = run.clone();
     let running = move || state.sessions.report(&reported);
-    stream::respond(run, running, from, wait, form)
+    stream::respond(run.follow(from), running, wait, form)
 }
 
 /// The runs that can be found, the oldest first.

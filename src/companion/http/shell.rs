@@ -6,6 +6,7 @@ use super::kernel::{
 };
 use super::stream::{self, Form};
 use super::{State, json};
+use crate::companion::runs::Follower;
 use crate::companion::shell::{Refusal, Run};
 use crate::protocol::fault::Failed;
 use crate::protocol::kernel::{Event, Found, Page, RunStatus};
@@ -17,7 +18,6 @@ use axum::extract::{Path, State as Shared};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
-use std::sync::Arc;
 
 /// Ids that are words of the paths.
 const WORDS: [&str; 2] = ["cd", "env"];
@@ -121,7 +121,8 @@ pub(super) async fn execute(
         state.shells.execute(command).await,
         Form::accepted(&headers),
     ) {
-        (Ok(run), Some(form)) => follow(state, run, 0, wait, form),
+        // Whoever began it and reads what it writes is waited for: nothing is left out.
+        (Ok(run), Some(form)) => follow(state, run.follow_pacing(), &run, wait, form),
         (Ok(run), None) => {
             settle(&run, wait).await;
             json(StatusCode::OK, reply(&state, &run))
@@ -134,10 +135,16 @@ fn reply(state: &State, run: &Run) -> ShellReply {
     run.reply(state.shells.report(&run.work.session))
 }
 
-fn follow(state: State, run: Arc<Run>, from: u64, wait: Option<f64>, form: Form) -> Response {
+fn follow(
+    state: State,
+    follower: Follower<Command>,
+    run: &Run,
+    wait: Option<f64>,
+    form: Form,
+) -> Response {
     let session = run.work.session.clone();
     let running = move || state.shells.report(&session);
-    stream::respond(run, running, from, wait, form)
+    stream::respond(follower, running, wait, form)
 }
 
 /// How a command stands, and its events, also of one that another client began.
@@ -166,7 +173,8 @@ pub(super) async fn find(
     };
     if let Some(form) = Form::accepted(&headers) {
         let from = query.offset.or_else(|| last_event(&headers));
-        return follow(state, run, from.unwrap_or(0), query.wait, form);
+        let follower = run.follow(from.unwrap_or(0));
+        return follow(state, follower, &run, query.wait, form);
     }
     settle(&run, Some(wait)).await;
     let events = match query.offset {

@@ -1,6 +1,6 @@
 //! A run's events as they come: Server-Sent Events, or one JSON object per line.
 
-use crate::companion::runs::{Run, Work};
+use crate::companion::runs::{Follower, Work};
 use crate::protocol::kernel::{Event, Happened};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, header};
@@ -9,7 +9,6 @@ use futures_util::stream::unfold;
 use serde::Serialize;
 use std::convert::Infallible;
 use std::io::Write;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
@@ -66,19 +65,17 @@ impl Form {
     }
 }
 
-/// The events from number `from` on, to the end of the run or of `wait`: without a `done` the run
+/// What a follower is told, to the end of the run or of `wait`: without a `done` the run
 /// goes on, and can be followed further from there.
 ///
 /// `running` is what to report of a run that goes on.
 pub(super) fn respond<W: Work<Reply: Serialize>>(
-    run: Arc<Run<W>>,
+    follower: Follower<W>,
     running: impl Fn() -> W::Report + Send + Sync + 'static,
-    from: u64,
     wait: Option<f64>,
     form: Form,
 ) -> Response {
     let end = wait.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
-    let follower = run.follow(from);
     let pieces = unfold(
         (follower, running),
         move |(mut follower, running)| async move {

@@ -24,6 +24,10 @@ pub(crate) struct Follower<W: Work> {
     next: u64,
     pulse: watch::Receiver<Pulse>,
     is_done: bool,
+    /// Bytes of each stream that were handed out.
+    ends: [u64; 2],
+    /// Whether the work waits for this one.
+    is_pacing: bool,
 }
 
 impl<W: Work> Follower<W> {
@@ -33,16 +37,34 @@ impl<W: Work> Follower<W> {
             next: from,
             pulse,
             is_done: false,
+            ends: [0; 2],
+            is_pacing: false,
         }
+    }
+
+    /// The work does not get further ahead of this one than memory reaches.
+    pub(super) fn pacing(mut self) -> Self {
+        self.is_pacing = true;
+        self.run.paced(Some(0));
+        self
     }
 
     /// What happened since the last call, at once or when something does; ends with `done`, after
     /// which there is nothing. Loses nothing when dropped.
     pub(crate) async fn next(&mut self, running: impl Fn() -> W::Report) -> Vec<Event<W::Reply>> {
+        if self.is_pacing {
+            // What was handed out before has been read.
+            self.run.paced(Some(self.ends.iter().sum()));
+        }
         while !self.is_done {
             let status = self.pulse.borrow_and_update().status;
             let handed = self.run.record().journal.hand(self.next);
             if !handed.is_empty() {
+                for (_, handed) in &handed {
+                    if let Handed::Text { stream, end, .. } = handed {
+                        self.ends[*stream as usize] = *end;
+                    }
+                }
                 let events = told(handed).await;
                 self.next = events.last().map_or(self.next, |e| e.seq + 1);
                 return events;
@@ -91,12 +113,20 @@ impl<W: Work> Follower<W> {
     }
 }
 
+impl<W: Work> Drop for Follower<W> {
+    fn drop(&mut self) {
+        if self.is_pacing {
+            self.run.paced(None);
+        }
+    }
+}
+
 async fn told<R>(handed: Vec<(u64, Handed<R>)>) -> Vec<Event<R>> {
     let mut events = Vec::with_capacity(handed.len());
     for (seq, handed) in handed {
         let happened = match handed {
             Handed::Other(happened) => happened,
-            Handed::Text(stream, pieces) => {
+            Handed::Text { stream, pieces, .. } => {
                 let (text, base64) = match read(pieces).await {
                     Ok(bytes) => exact(bytes),
                     Err(error) => {

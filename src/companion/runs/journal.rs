@@ -49,7 +49,12 @@ enum Entry<R> {
 /// An entry as it is handed out: text has still to be read.
 #[derive(Debug)]
 pub(super) enum Handed<R> {
-    Text(Stream, Vec<Piece>),
+    /// The bytes of a stream up to `end`.
+    Text {
+        stream: Stream,
+        end: u64,
+        pieces: Vec<Piece>,
+    },
     Other(Happened<R>),
 }
 
@@ -166,7 +171,11 @@ impl<R: Clone> Journal<R> {
                 match entry {
                     Entry::Text { stream, from, to } => {
                         room = room.saturating_sub(to - from);
-                        Handed::Text(*stream, self.output(*stream).pieces(*from, *to))
+                        Handed::Text {
+                            stream: *stream,
+                            end: *to,
+                            pieces: self.output(*stream).pieces(*from, *to),
+                        }
                     }
                     Entry::Other(happened) => {
                         if let Happened::Display(shown) | Happened::Result(shown) = &**happened {
@@ -222,6 +231,11 @@ impl<R: Clone> Journal<R> {
         found
     }
 
+    /// Bytes written to both streams.
+    pub(super) fn total(&self) -> u64 {
+        self.outputs.iter().map(Output::total).sum()
+    }
+
     /// Bytes in memory.
     pub(super) fn bytes(&self) -> u64 {
         let text: usize = self.outputs.iter().map(Output::kept).sum();
@@ -254,7 +268,7 @@ mod tests {
 
     fn texts(handed: Vec<(u64, Handed<()>)>) -> Vec<(u64, Stream, String)> {
         let one = |(seq, handed)| match handed {
-            Handed::Text(stream, pieces) => (seq, stream, text(read(pieces).unwrap())),
+            Handed::Text { stream, pieces, .. } => (seq, stream, text(read(pieces).unwrap())),
             Handed::Other(other) => panic!("{other:?}"),
         };
         handed.into_iter().map(one).collect()

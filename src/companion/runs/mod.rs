@@ -11,6 +11,7 @@ mod run;
 mod shelf;
 mod spill;
 
+pub(crate) use follower::Follower;
 pub(crate) use run::{Run, SoFar};
 pub(crate) use shelf::{OtherRun, Runs};
 pub(super) use spill::Spill;

@@ -3,7 +3,7 @@
 use super::Work;
 use super::follower::Follower;
 use super::journal::Journal;
-use super::output::{self, Piece};
+use super::output::{self, HALF, Piece};
 use crate::protocol::kernel::{Bundle, Happened, Page, Raised, RunStatus, Stream, Truncated};
 use std::collections::BTreeMap;
 use std::io;
@@ -12,6 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
+
+/// Bytes that work may be ahead of the follower that sets its pace: memory holds the last so many.
+const AHEAD: u64 = (HALF / 2) as u64;
 
 /// Bytes of a page of output.
 const PAGE: u64 = 1 << 20;
@@ -24,6 +27,8 @@ pub(crate) struct Run<W: Work> {
     created: SystemTime,
     record: Mutex<Record<W>>,
     pulse: watch::Sender<Pulse>,
+    /// How many bytes the follower that sets the pace has read, when there is one.
+    pace: watch::Sender<Option<u64>>,
 }
 
 /// What followers and those who wait for the end are woken by.
@@ -90,6 +95,7 @@ impl<W: Work> Run<W> {
                 report: None,
             }),
             pulse,
+            pace: watch::Sender::new(None),
         }
     }
 
@@ -233,6 +239,31 @@ impl<W: Work> Run<W> {
     /// Follows the run from event number `from` on.
     pub(crate) fn follow(self: &Arc<Self>, from: u64) -> Follower<W> {
         Follower::new(self.clone(), self.pulse.subscribe(), from)
+    }
+
+    /// Follows it from its beginning; what does the work is to wait for this follower.
+    pub(crate) fn follow_pacing(self: &Arc<Self>) -> Follower<W> {
+        self.follow(0).pacing()
+    }
+
+    pub(super) fn paced(&self, read: Option<u64>) {
+        self.pace.send_replace(read);
+    }
+
+    /// Whether more output is to be taken now.
+    pub(crate) fn has_room(&self) -> bool {
+        self.has_room_for(*self.pace.borrow())
+    }
+
+    fn has_room_for(&self, read: Option<u64>) -> bool {
+        read.is_none_or(|read| self.record().journal.total() <= read + AHEAD)
+    }
+
+    /// Waits until there is room.
+    pub(crate) async fn room(&self) {
+        let mut pace = self.pace.subscribe();
+        // It can't close while `self` holds the sender.
+        let _ = pace.wait_for(|read| self.has_room_for(*read)).await;
     }
 
     pub(super) fn is_finished(&self) -> bool {

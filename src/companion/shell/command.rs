@@ -171,6 +171,7 @@ impl Drive {
         let mut stop = None;
         loop {
             let [out, err] = &mut shared.pipes;
+            let has_room = self.run.has_room();
             let (stream, bytes) = tokio::select! {
                 biased;
                 asked = self.stops.recv(), if stop.is_none() => {
@@ -203,8 +204,9 @@ impl Drive {
                     Said::Ended { code, left } => return (End::Code { code, left }, stop),
                     Said::Gone => return (End::Unguarded, stop),
                 },
-                bytes = pipe::read(out.as_ref()) => (Stream::Stdout, bytes),
-                bytes = pipe::read(err.as_ref()) => (Stream::Stderr, bytes),
+                () = self.run.room(), if !has_room => continue,
+                bytes = pipe::read(out.as_ref()), if has_room => (Stream::Stdout, bytes),
+                bytes = pipe::read(err.as_ref()), if has_room => (Stream::Stderr, bytes),
             };
             match bytes {
                 Ok(bytes) => self.write(spill, stream, bytes).await,
