@@ -155,9 +155,15 @@ fn requests(report: &mut Report, host: &mut Connection, peers: &Peers) -> Result
 fn processes(report: &mut Report, instance: &Instance) -> Result<()> {
     let [ours, theirs] = rounds(
         40,
-        [&mut || time(instance.osctl(&["exec", "1+1"])), &mut || {
-            time(instance.docker_exec(&[], &["python3", "-c", "print(1+1)"]))
-        }],
+        [
+            &mut || time(instance.osctl(&["exec", "1+1"]), "2\n"),
+            &mut || {
+                time(
+                    instance.docker_exec(&[], &["python3", "-c", "print(1+1)"]),
+                    "2\n",
+                )
+            },
+        ],
     )?;
     report.contest(
         "osctl exec, beside docker exec python3",
@@ -167,8 +173,8 @@ fn processes(report: &mut Report, instance: &Instance) -> Result<()> {
     let [ours, theirs] = rounds(
         40,
         [
-            &mut || time(instance.osctl(&["shell", "true"])),
-            &mut || time(instance.docker_exec(&[], &["true"])),
+            &mut || time(instance.osctl(&["shell", "true"]), ""),
+            &mut || time(instance.docker_exec(&[], &["true"]), ""),
         ],
     )?;
     report.contest(
@@ -279,11 +285,15 @@ fn output(report: &mut Report, peers: &Peers) -> Result<()> {
 }
 
 /// From before the start of a process that says `2` to after its end.
-fn time(mut command: Command) -> Result<Vec<f64>> {
+/// What a command takes that is to answer `shown`.
+fn time(mut command: Command, shown: &str) -> Result<Vec<f64>> {
     let begin = Instant::now();
     let output = command.output()?;
     let took = begin.elapsed().as_secs_f64();
-    ensure!(output.stdout == b"2\n", "{command:?}: {output:?}");
+    ensure!(
+        output.stdout == shown.as_bytes() && output.status.success(),
+        "{command:?}: {output:?}"
+    );
     Ok(vec![took])
 }
 

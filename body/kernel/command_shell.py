@@ -9,8 +9,10 @@ import json
 import os
 import re
 import socket
+import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,7 +104,9 @@ class CommandShell:
                 elif kind == "done":
                     return _result(event["reply"], **written)
         except BaseException:
-            _ask("DELETE", f"/shell/{id}")
+            # What is raised is told, whatever comes of this.
+            with suppress(OSError, ValueError, http.client.HTTPException):
+                _ask("DELETE", f"/shell/{id}")
             raise
         raise RuntimeError("the command's events ended without an end")
 
@@ -159,14 +163,21 @@ def _events(asked: dict[str, Any], stdin: bytes | None) -> Iterator[dict[str, An
         if answer.status != 200:
             _expect(answer.status, json.loads(answer.read()))
         if stdin is not None:
-            feeding = _Companion()
-            feeding.request("POST", f"/shell/{asked['id']}/stdin", stdin)
-            feeding.getresponse().read()
-            feeding.close()
+            # Beside the output, which the command may not get rid of before it reads on.
+            threading.Thread(target=_feed, args=(asked["id"], stdin), daemon=True).start()
         for line in answer:
             yield json.loads(line)
     finally:
         companion.close()
+
+
+def _feed(id: str, stdin: bytes) -> None:
+    companion = _Companion()
+    # A command that has ended, or has closed its stdin, needs no more.
+    with suppress(OSError, http.client.HTTPException):
+        companion.request("POST", f"/shell/{id}/stdin", stdin)
+        companion.getresponse().read()
+    companion.close()
 
 
 def _expect(status: int, told: dict[str, Any]) -> None:

@@ -56,18 +56,39 @@ pub(super) fn places(current: &OsStr) -> Vec<CompletionCandidate> {
         }
         return found;
     };
-    let (folder, begin) = path.split_at(path.rfind('/').map_or(0, |slash| slash + 1));
-    let url = format!("/{}", encode(folder.as_bytes()));
-    within(SHORT, |client| async move {
-        let found = client.list(&url).await?.entries.into_iter();
-        // What is no UTF-8 can't be typed.
-        let found = found.filter(|e| e.name.starts_with(begin) && !e.name.contains('\u{fffd}'));
-        let place = found.map(|entry| match entry.kind {
-            EntryKind::Folder => format!("{INSIDE}{folder}{}/", entry.name),
-            _ => format!("{INSIDE}{folder}{}", entry.name),
-        });
-        Ok(place.collect())
+    within(SHORT, async |client| {
+        below("/", path, INSIDE, &client).await
     })
+}
+
+/// Paths inside, for the words of a command: relative ones begin where the session's shell is.
+pub(super) fn words(current: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(path) = current.to_str().filter(|path| !path.is_empty()) else {
+        return Vec::new();
+    };
+    within(SHORT, async |client| {
+        let cwd = client.located().await?.cwd;
+        below(&cwd, path, "", &client).await
+    })
+}
+
+/// What is there that begins as `path` does, which is relative to `base` unless it is absolute.
+async fn below(base: &str, path: &str, prefix: &str, client: &Client) -> Result<Vec<String>> {
+    let (folder, begin) = path.split_at(path.rfind('/').map_or(0, |slash| slash + 1));
+    let whole = match folder.starts_with('/') {
+        true => folder.to_owned(),
+        false => format!("{}/{folder}", base.trim_end_matches('/')),
+    };
+    let found = client.list(&encode(whole.as_bytes())).await?.entries;
+    // What is no UTF-8 can't be typed.
+    let found = found
+        .into_iter()
+        .filter(|e| e.name.starts_with(begin) && !e.name.contains('\u{fffd}'));
+    let place = found.map(|entry| match entry.kind {
+        EntryKind::Folder => format!("{prefix}{folder}{}/", entry.name),
+        _ => format!("{prefix}{folder}{}", entry.name),
+    });
+    Ok(place.collect())
 }
 
 fn candidates<F: Future<Output = Result<Vec<String>>>>(

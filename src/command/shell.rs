@@ -1,7 +1,7 @@
 //! `osctl shell`: a command inside, or a terminal.
 
 use super::Context;
-use super::candidates::{session_names, terminal_ids};
+use super::candidates::{session_names, terminal_ids, words};
 use super::exec::ensure_session;
 use super::shell_command;
 use super::terminal::{self, Plan};
@@ -10,7 +10,7 @@ use crate::host::client::Client;
 use crate::protocol::kernel::DEFAULT_SESSION;
 use crate::protocol::pty::{Attach, Role};
 use clap::Args;
-use clap_complete::engine::ArgValueCandidates;
+use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter};
 use std::ffi::OsString;
 
 /// Rarely typed, and nothing's habit: telnet's and systemd's.
@@ -25,7 +25,8 @@ pub(crate) struct ShellArgs {
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
-        value_name = "COMMAND"
+        value_name = "COMMAND",
+        add = ArgValueCompleter::new(words)
     )]
     command: Vec<OsString>,
     /// End the command after so many seconds

@@ -48,14 +48,15 @@ pub(super) fn text(words: &[OsString]) -> Result<String> {
     }
     let words: Vec<String> = words
         .iter()
-        .map(|word| quoted(word.as_encoded_bytes()))
+        .enumerate()
+        .map(|(at, word)| quoted(word.as_encoded_bytes(), at == 0))
         .collect();
     Ok(words.join(" "))
 }
 
-/// As one word of bash.
-fn quoted(word: &[u8]) -> String {
-    if !word.is_empty() && word.iter().all(|byte| PLAIN.contains(byte)) {
+/// As one word of bash; a command's name is quoted always, or it might be a keyword or an alias.
+fn quoted(word: &[u8], is_name: bool) -> String {
+    if !is_name && !word.is_empty() && word.iter().all(|byte| PLAIN.contains(byte)) {
         return String::from_utf8_lossy(word).into_owned();
     }
     match std::str::from_utf8(word) {
@@ -201,12 +202,12 @@ mod tests {
         let words = ["echo", "$HOME", "", "it's", "a b", "-n", "*"].map(Into::into);
         assert_eq!(
             text(&words).unwrap(),
-            "echo '$HOME' '' 'it'\\''s' 'a b' -n '*'"
+            "'echo' '$HOME' '' 'it'\\''s' 'a b' -n '*'"
         );
     }
 
     #[test]
     fn bytes_that_are_no_text_arrive_too() {
-        assert_eq!(quoted(b"a\xff'"), "$'\\x61\\xff\\x27'");
+        assert_eq!(quoted(b"a\xff'", false), "$'\\x61\\xff\\x27'");
     }
 }

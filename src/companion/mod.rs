@@ -29,8 +29,13 @@ use std::fs;
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::broadcast::error::RecvError;
+
+/// Between two looks at which sessions are in use; they may be idle for longer.
+const TICK: Duration = Duration::from_secs(1);
 
 /// The sockets the companion answers on.
 #[derive(Debug)]
@@ -75,6 +80,7 @@ pub(crate) async fn serve(
     let (sessions, owner) = Sessions::start(kernel::Settings::from(&settings));
     let shells = Shells::new(shell::Settings::from(&settings));
     forget_with(&sessions, &shells);
+    keep_with(&sessions, &shells);
     let terminals = Terminals::new(settings.terminals);
     let handles = Handles {
         sessions: sessions.clone(),
@@ -108,8 +114,27 @@ pub(crate) async fn serve(
 fn forget_with(sessions: &Sessions, shells: &Shells) {
     let (mut ends, shells) = (sessions.ends(), shells.clone());
     tokio::spawn(async move {
-        while let Ok(session) = ends.recv().await {
-            shells.forget(&session);
+        loop {
+            match ends.recv().await {
+                Ok(session) => shells.forget(&session),
+                Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => return,
+            }
+        }
+    });
+}
+
+/// A session whose commands run is not idle.
+fn keep_with(sessions: &Sessions, shells: &Shells) {
+    let (sessions, shells) = (sessions.clone(), shells.clone());
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(TICK).await;
+            for session in shells.in_use() {
+                if let Ok(kernel) = sessions.kernel(&session) {
+                    kernel.touch();
+                }
+            }
         }
     });
 }

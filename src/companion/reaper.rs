@@ -66,7 +66,7 @@ pub(crate) fn run(kernel: i32) -> Result<()> {
         while let Ok(Some(_)) = children.read_signal() {}
         ended = collect(kernel);
     }
-    end_descendants(kernel);
+    end_descendants(ended.is_none().then_some(kernel));
     let code = ended.unwrap_or(128 + Signal::SIGKILL as u8);
     // The same socket; nobody is there to read it when the companion has ended.
     let _ = nix::unistd::write(companion.as_fd(), &[code]);
@@ -99,9 +99,12 @@ fn collect(command: Pid) -> Option<u8> {
 }
 
 /// Kills until nobody is left.
-pub(super) fn end_descendants(command: Pid) {
-    // One signal to the whole group is atomic: a fork bomb in it ends here.
-    let _ = killpg(command, Signal::SIGKILL);
+pub(super) fn end_descendants(leader: Option<Pid>) {
+    // One signal to the whole group is atomic: a fork bomb in it ends here. A leader whose exit was
+    // taken already may have left its number to somebody else.
+    if let Some(leader) = leader {
+        let _ = killpg(leader, Signal::SIGKILL);
+    }
     loop {
         descendants::end(|| {
             descendants::of(getpid())

@@ -13,7 +13,7 @@ use crate::protocol::service::Health;
 use crate::protocol::session::{
     At, Code, Completeness, Completions, Create, Deleted, History, Inspection, Session, Sessions,
 };
-use crate::protocol::shell::{Command, ShellReply};
+use crate::protocol::shell::{Command, Located, ShellReply};
 use crate::protocol::{self, VERSION_HEADER};
 use anyhow::Context;
 use bytes::Bytes;
@@ -79,6 +79,11 @@ impl Client {
         let response = self.open(response.header(ACCEPT, NDJSON)).await?;
         let path = format!("/shell/{}", command.id.as_deref().unwrap_or_default());
         Ok(Events::new(self.clone(), path, 0, response))
+    }
+
+    /// Where the default session's next command starts.
+    pub(crate) async fn located(&self) -> Result<Located> {
+        self.get("/shell").await
     }
 
     /// Begins a command of the shell and does not wait for it.

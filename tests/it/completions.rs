@@ -79,6 +79,14 @@ fn paths_inside_are_completed_while_a_container_runs() {
         ["os:root/host/completed/"]
     );
     assert!(of(&named, "o").contains(&"os:".to_owned()));
+    // Words of a command, from where the shell is.
+    let words = |current: &str| complete(&named, &["shell", "ls", current]);
+    home.ok(["shell", "cd /root/host"]);
+    assert_eq!(words("compl"), ["completed/"]);
+    assert_eq!(
+        words("/root/host/completed/fo"),
+        ["/root/host/completed/folder/"]
+    );
     assert_eq!(of(&named, "os:/missing/"), [""; 0]);
     // A companion that does not answer is not waited for, whatever it takes to notice.
     let middle = Middle::start(&home.api().address, 0, u64::MAX, Break::Stall);

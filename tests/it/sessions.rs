@@ -345,28 +345,38 @@ fn a_restart_ends_what_runs_and_says_so() {
 
 fn sessions_stay_within_their_limits() {
     let home = Home::new("it-limits");
-    home.write_config("sessions:\n  max: 3\n  memory: 200m\n  idle: 3\n");
+    home.write_config("sessions:\n  max: 4\n  memory: 200m\n  idle: 3\n");
     home.up();
     let api = home.api();
     create(&api, "one");
     create(&api, "two");
+    create(&api, "job");
     let (status, kind, message) = api.post("/sessions", &json!({"name": "three"})).error();
     assert_eq!(
         (status, kind.as_str()),
         (429, "too_many_sessions"),
         "{message}"
     );
-    // A running cell is never idle, and a session that is gets released.
+    // A running cell is never idle, nor is a command's job, and a session that is gets released.
+    let left = api.post(
+        "/shell",
+        &json!({"command": "sleep 600 &", "session": "job"}),
+    );
+    assert_eq!(left.json()["background"], true);
     api.post(
         "/exec",
         &json!({"code": "import time; time.sleep(600)", "session": "one", "id": "long", "wait": 0}),
     );
     api.until("the idle session's end", |api| {
         let names = api.get("/sessions").json().to_string();
-        assert!(names.contains("\"one\""), "{names}");
+        assert!(
+            names.contains("\"one\"") && names.contains("\"job\""),
+            "{names}"
+        );
         (!names.contains("\"two\"")).then_some(())
     });
     delete(&api, "one");
+    delete(&api, "job");
     create(&api, "large");
     let reply = exec(
         &api,

@@ -137,7 +137,7 @@ fn routes(handles: Handles) -> Router {
         .routes(routes!(kernel::execute, kernel::list))
         .routes(routes!(kernel::find, kernel::interrupt))
         .routes(routes!(kernel::output))
-        .routes(routes!(shell::execute))
+        .routes(routes!(shell::execute, shell::locate))
         .routes(routes!(shell::change_folder))
         .routes(routes!(shell::change_variable))
         .routes(routes!(shell::find, shell::interrupt))

@@ -9,7 +9,7 @@ use super::{State, json};
 use crate::companion::runs::Follower;
 use crate::companion::shell::{Refusal, Run};
 use crate::protocol::fault::Failed;
-use crate::protocol::kernel::{Event, Found, Page, RunStatus};
+use crate::protocol::kernel::{DEFAULT_SESSION, Event, Found, Page, RunStatus};
 use crate::protocol::shell::{
     ChangeFolder, ChangeVariable, Command, Job, Jobs, Located, ShellReply,
 };
@@ -18,6 +18,8 @@ use axum::extract::{Path, State as Shared};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 /// Ids that are words of the paths.
 const WORDS: [&str; 2] = ["cd", "env"];
@@ -217,11 +219,21 @@ pub(super) async fn stdin(Shared(state): Shared<State>, Id(id): Id, body: Stream
         Err(refusal) => return refusal.into_response(),
     };
     let mut body = body.into_data_stream();
-    while let Some(Ok(bytes)) = body.next().await {
-        if stdin.send(bytes).await.is_err() {
-            break;
+    loop {
+        let piece = tokio::select! {
+            piece = body.next() => piece,
+            () = stdin.closed() => break,
+        };
+        match piece {
+            Some(Ok(bytes)) if stdin.send(bytes.clone()).await => {}
+            Some(Err(error)) => {
+                let message = format!("the command's stdin did not come whole: {error}");
+                return failed(StatusCode::BAD_REQUEST, "input_cut", message, None);
+            }
+            Some(Ok(_)) | None => break,
         }
     }
+    stdin.end();
     StatusCode::NO_CONTENT.into_response()
 }
 
@@ -233,6 +245,27 @@ pub(super) async fn stdin(Shared(state): Shared<State>, Id(id): Id, body: Stream
 pub(super) async fn interrupt(Shared(state): Shared<State>, Id(id): Id) -> Response {
     match state.shells.interrupt(&id).await {
         Ok(run) => json(StatusCode::OK, reply(&state, &run)),
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Which {
+    /// The default one, unless said otherwise.
+    #[serde(default)]
+    session: Option<String>,
+}
+
+/// Where the session's next command starts.
+#[utoipa::path(get, path = "/shell", params(Which), responses(
+    (status = 200, body = Located),
+    (status = 404, description = "There is no such session.", body = Failed),
+))]
+pub(super) async fn locate(Shared(state): Shared<State>, Params(which): Params<Which>) -> Response {
+    let session = which.session.as_deref().unwrap_or(DEFAULT_SESSION);
+    match state.sessions.kernel(session) {
+        Ok(_) => located(&state.shells.cwd(session)),
         Err(refusal) => refusal.into_response(),
     }
 }

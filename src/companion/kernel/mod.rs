@@ -146,6 +146,8 @@ enum Message {
     },
     /// Finds out whether an idle kernel is well, and replaces it otherwise.
     Check,
+    /// The session is in use, if not its kernel.
+    Touch,
     Restart {
         why: Stop,
         done: Reply,
@@ -216,6 +218,11 @@ impl Kernel {
     /// Has an idle kernel looked after; one that is busy, or full of messages, shows its health.
     fn check(&self) {
         let _ = self.owner.try_send(Message::Check);
+    }
+
+    /// The session is in use, if not its kernel; a full mailbox says so, too.
+    pub(crate) fn touch(&self) {
+        let _ = self.owner.try_send(Message::Touch);
     }
 
     /// Takes no more requests, lets what runs finish within `grace`, then ends the process.

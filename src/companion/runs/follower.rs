@@ -44,8 +44,8 @@ impl<W: Work> Follower<W> {
 
     /// The work does not get further ahead of this one than memory reaches.
     pub(super) fn pacing(mut self) -> Self {
-        self.is_pacing = true;
-        self.run.paced(Some(0));
+        // One sets the pace, whoever came first.
+        self.is_pacing = self.run.take_pace();
         self
     }
 
@@ -77,7 +77,7 @@ impl<W: Work> Follower<W> {
                     happened: Happened::Done { reply },
                 }];
             }
-            if self.next > PROMPT {
+            if self.next > PROMPT && !self.is_pacing {
                 // So that entries grow meanwhile, instead of becoming more.
                 tokio::time::sleep(BATCHED).await;
             }

@@ -31,6 +31,11 @@ pub(crate) trait Work: Debug + Send + Sync + 'static {
     /// The code or the command.
     fn text(&self) -> &str;
 
+    /// Bytes that are kept with the run.
+    fn bytes(&self) -> usize {
+        self.text().len()
+    }
+
     /// Whether it is the same work; how to wait for it is no part of that.
     fn is_same(&self, other: &Self) -> bool;
 

@@ -246,6 +246,15 @@ impl<W: Work> Run<W> {
         self.follow(0).pacing()
     }
 
+    /// Whether nobody set the pace so far.
+    pub(super) fn take_pace(&self) -> bool {
+        self.pace.send_if_modified(|pace| {
+            let is_free = pace.is_none();
+            pace.get_or_insert(0);
+            is_free
+        })
+    }
+
     pub(super) fn paced(&self, read: Option<u64>) {
         self.pace.send_replace(read);
     }
@@ -271,7 +280,7 @@ impl<W: Work> Run<W> {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.record().journal.bytes() + self.work.text().len() as u64
+        self.record().journal.bytes() + self.work.bytes() as u64
     }
 
     pub(super) fn on_disk(&self) -> u64 {

@@ -20,12 +20,13 @@ use std::fs::File;
 use std::future::pending;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
 /// From the signal to the end of what did not stop.
@@ -42,6 +43,8 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(super) enum Stop {
     Asked,
     Timeout(f64),
+    /// What it was to read did not come whole.
+    Cut,
     Deleted,
     Shutdown,
 }
@@ -53,6 +56,10 @@ impl Stop {
             Self::Timeout(seconds) => (
                 "Timeout",
                 format!("the command ran longer than {seconds} s, and was ended"),
+            ),
+            Self::Cut => (
+                "InputCut",
+                "the connection that brought the command's stdin broke".into(),
             ),
             Self::Deleted => ("Interrupted", "the session was ended meanwhile".into()),
             Self::Shutdown => ("Interrupted", "the companion was stopped meanwhile".into()),
@@ -78,6 +85,8 @@ pub(super) struct Drive {
     guard: Guard,
     stops: mpsc::Receiver<Stop>,
     input: Option<mpsc::Receiver<Bytes>>,
+    /// Brings the command what it reads.
+    feeding: Option<AbortHandle>,
 }
 
 /// What bash and we share while it runs.
@@ -113,6 +122,7 @@ impl Drive {
             guard,
             stops,
             input,
+            feeding: None,
         })
     }
 
@@ -132,7 +142,10 @@ impl Drive {
         self.drain(&shared, &mut spill).await;
         match end {
             End::Code { code, left } => {
-                self.take_over(&mut shared.left).await;
+                // One that is ended from outside leaves nothing, however far it came.
+                if stop.is_none() {
+                    self.take_over(&mut shared.left);
+                }
                 let is_ended = stop.is_some();
                 let code = if is_ended { -1 } else { code };
                 let status = match stop {
@@ -154,9 +167,14 @@ impl Drive {
                 self.finish(RunStatus::Failed, Some(error), None, false);
             }
             End::Unguarded => {
-                let message = "the command's guard was killed, and it with it".into();
-                let error = raised("Killed", message);
-                self.finish(RunStatus::Failed, Some(error), Some(-1), false);
+                let (status, error) = match stop {
+                    Some(stop) => (RunStatus::Interrupted, stop.told()),
+                    None => {
+                        let message = "the command's guard was killed, and it with it".into();
+                        (RunStatus::Failed, raised("Killed", message))
+                    }
+                };
+                self.finish(status, Some(error), Some(-1), false);
             }
         }
     }
@@ -169,6 +187,7 @@ impl Drive {
         });
         let mut deadline = timeout.map(|(at, _)| at);
         let mut stop = None;
+        let mut is_made_to = false;
         loop {
             let [out, err] = &mut shared.pipes;
             let has_room = self.run.has_room();
@@ -188,9 +207,15 @@ impl Drive {
                             deadline = Some(self.stop(asked));
                             stop = Some(asked);
                         }
+                        _ if is_made_to => {
+                            // It is stopped, or worse.
+                            self.guard.kill();
+                            deadline = None;
+                        }
                         _ => {
                             self.guard.end();
-                            deadline = None;
+                            is_made_to = true;
+                            deadline = Some(Instant::now() + GRACE);
                         }
                     }
                     continue;
@@ -219,7 +244,7 @@ impl Drive {
     fn stop(&self, why: Stop) -> Instant {
         self.guard.signal(match why {
             Stop::Asked => Signal::SIGINT,
-            Stop::Timeout(_) | Stop::Deleted | Stop::Shutdown => Signal::SIGTERM,
+            Stop::Timeout(_) | Stop::Cut | Stop::Deleted | Stop::Shutdown => Signal::SIGTERM,
         });
         Instant::now() + GRACE
     }
@@ -245,7 +270,7 @@ impl Drive {
     }
 
     /// The context that the command left is its session's, when the session is still there.
-    async fn take_over(&mut self, left: &mut File) {
+    fn take_over(&mut self, left: &mut File) {
         let mut written = Vec::new();
         // In memory, and as short as a context is.
         if left
@@ -257,7 +282,13 @@ impl Drive {
         }
         if let Some(next) = self.context.after(&written) {
             let session = self.run.work.session.clone();
-            self.shells.contexts().insert(session, next);
+            let mut contexts = self.shells.contexts();
+            // The first of a session has nothing to tell its own changes by; those that others made
+            // meanwhile are worth more.
+            let now = contexts.get(&session).map_or(0, |now| now.serial);
+            if !self.context.is_fresh() || now == self.context.serial {
+                contexts.insert(session, next);
+            }
         }
     }
 
@@ -270,6 +301,9 @@ impl Drive {
             background: left,
             ..self.shells.report(&self.run.work.session)
         };
+        if let Some(feeding) = &self.feeding {
+            feeding.abort();
+        }
         self.shells.ended(&self.run.id);
         self.run.finish(status, report);
     }
@@ -297,7 +331,8 @@ impl Drive {
         let (out, out_end) = pipe2(OFlag::O_CLOEXEC)?;
         let (err, err_end) = pipe2(OFlag::O_CLOEXEC)?;
         let stdin = self.stdin()?;
-        let order = warden::order(&[b"bash", b"-c", text.as_bytes()], &environment);
+        let bash = self.shells.settings.bash.as_os_str().as_bytes();
+        let order = warden::order(&[bash, b"bash", b"-c", text.as_bytes()], &environment);
         let ends = [
             stdin.as_raw_fd(),
             out_end.as_raw_fd(),
@@ -325,7 +360,7 @@ impl Drive {
         let (end, ours) = pipe2(OFlag::O_CLOEXEC)?;
         let mut ours = Sender::from_owned_fd(ours)?;
         let mut more = self.input.take();
-        tokio::spawn(async move {
+        let feeding = tokio::spawn(async move {
             let mut next = given;
             loop {
                 // A command that has closed it needs no more; what is in the way is dropped.
@@ -343,6 +378,7 @@ impl Drive {
                 }
             }
         });
+        self.feeding = Some(feeding.abort_handle());
         Ok(end)
     }
 }

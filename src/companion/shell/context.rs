@@ -22,6 +22,7 @@ pub(super) const LEAVE: &str = include_str!("leave.bash");
 /// Variables that bash sets itself, and that can't or need not be made again.
 const ITS_OWN: &[&str] = &[
     "_",
+    "__osctl_code",
     "BASH",
     "BASHOPTS",
     "BASHPID",
@@ -66,6 +67,8 @@ pub(super) struct Context {
     left: Option<Left>,
     /// What was changed from outside since.
     changes: Vec<u8>,
+    /// Rises with every change.
+    pub(super) serial: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +85,7 @@ impl Context {
             folder,
             left: None,
             changes: Vec::new(),
+            serial: 0,
         })
     }
 
@@ -137,6 +141,7 @@ impl Context {
             folder,
             left: Some(left),
             changes: Vec::new(),
+            serial: self.serial + 1,
         })
     }
 
@@ -162,6 +167,7 @@ impl Context {
             self.changes.push(b'\n');
         }
         self.cwd = cwd;
+        self.serial += 1;
         Ok(())
     }
 
@@ -177,6 +183,7 @@ impl Context {
         };
         self.changes.extend_from_slice(&change);
         self.changes.push(b'\n');
+        self.serial += 1;
     }
 }
 

@@ -1,10 +1,12 @@
 //! The companion's end of a command's guard, and guards that wait for a command in advance.
 
 use super::warden::{END, ENDED, FAILED, LEFT, STARTED, WORD};
+use crate::companion::descendants;
 use crate::error::Result;
 use anyhow::Context;
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use nix::sys::socket::{ControlMessage, MsgFlags, recv, sendmsg};
 use nix::unistd::Pid;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -121,6 +123,21 @@ impl Guard {
         self.say(END);
     }
 
+    /// Ends the guard itself, which no longer does as it is told; what it guards is ended first.
+    pub(super) fn kill(&self) {
+        let guard = Pid::from_raw(self.pid);
+        descendants::end(|| descendants::of(guard).into_iter().map(|d| d.pid).collect());
+        // Gone already is as good.
+        let _ = kill(guard, Signal::SIGKILL);
+    }
+
+    /// Whether it still waits for its command.
+    fn is_waiting(&self) -> bool {
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        let mut byte = [0];
+        recv(self.stream.as_raw_fd(), &mut byte, flags) == Err(Errno::EAGAIN)
+    }
+
     fn say(&self, word: u8) {
         // Past the runtime, which may not have heard yet that a new socket takes bytes. A guard that
         // is gone has nobody left to end, which its connection tells.
@@ -137,7 +154,11 @@ pub(super) struct Spares(Arc<Mutex<Vec<Guard>>>);
 impl Spares {
     /// One that was started in advance, or now.
     pub(super) fn take(&self) -> Result<Guard> {
-        let spare = self.lock().pop();
+        let spare = {
+            let mut spares = self.lock();
+            spares.retain(Guard::is_waiting);
+            spares.pop()
+        };
         let spares = self.clone();
         tokio::spawn(async move {
             tokio::time::sleep(REST).await;

@@ -14,10 +14,13 @@ use std::time::Duration;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 /// Bytes kept of what a job writes.
 const TAIL: usize = 16 << 10;
+
+/// Between two looks at what is left.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// From the signal to the end of what did not stop.
 const GRACE: Duration = Duration::from_secs(2);
@@ -142,15 +145,31 @@ impl Jobs {
         described.await.unwrap_or_default()
     }
 
+    pub(super) fn sessions(&self) -> Vec<String> {
+        let kept = locked(&self.0);
+        kept.values()
+            .map(|kept| kept.entry.session.clone())
+            .collect()
+    }
+
     /// The job as it was; nothing when there is none.
     pub(super) async fn end(&self, pid: i32) -> Option<Job> {
         let kept = locked(&self.0).get(&pid).cloned()?;
-        let job = describe(pid, &kept.entry);
+        let entry = kept.entry.clone();
+        let job = spawn_blocking(move || describe(pid, &entry)).await.ok()?;
         let (ended, end) = oneshot::channel();
         kept.end.send(ended).await.ok()?;
         // It is over when nobody can say so any more, too.
         let _ = end.await;
         Some(job)
+    }
+
+    /// Waits until none is left, as long as they may take.
+    pub(super) async fn ended(&self) {
+        let begin = Instant::now();
+        while !locked(&self.0).is_empty() && begin.elapsed() < GRACE + LOOK {
+            sleep(LOOK).await;
+        }
     }
 
     /// Those of a session, or all; waits for nothing.

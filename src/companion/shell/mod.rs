@@ -24,7 +24,7 @@ use command::{Drive, Stop};
 use context::Context;
 use guard::Spares;
 use jobs::Jobs;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -45,13 +45,16 @@ pub(crate) struct Settings {
     /// Where the first command starts.
     pub(crate) cwd: PathBuf,
     pub(crate) home: PathBuf,
+    pub(crate) bash: PathBuf,
 }
 
 impl From<&super::Settings> for Settings {
     fn from(settings: &super::Settings) -> Self {
         let home = std::env::var_os("HOME").map_or_else(|| "/root".into(), PathBuf::from);
         Self {
-            runs: settings.data.join("runs"),
+            // Executions may have the same ids.
+            runs: settings.data.join("runs/commands"),
+            bash: bash(),
             cwd: std::env::current_dir().unwrap_or_else(|_| "/".into()),
             home,
         }
@@ -84,6 +87,53 @@ pub(crate) enum Refusal {
 struct Running {
     stop: mpsc::Sender<Stop>,
     stdin: Option<mpsc::Sender<Bytes>>,
+}
+
+/// The way to a command's stdin. Dropped before [`Stdin::end`], what came was not whole: the command
+/// must not take that for all there is, and is stopped.
+#[derive(Debug)]
+pub(crate) struct Stdin {
+    bytes: Option<mpsc::Sender<Bytes>>,
+    stop: mpsc::Sender<Stop>,
+    run: Arc<Run>,
+}
+
+impl Stdin {
+    /// `false` when the command needs no more.
+    pub(crate) async fn send(&self, bytes: Bytes) -> bool {
+        match &self.bytes {
+            Some(way) => way.send(bytes).await.is_ok(),
+            None => false,
+        }
+    }
+
+    /// Waits until the command needs no more.
+    pub(crate) async fn closed(&self) {
+        if let Some(way) = &self.bytes {
+            way.closed().await;
+        }
+    }
+
+    /// That was all.
+    pub(crate) fn end(mut self) {
+        self.bytes = None;
+    }
+}
+
+impl Drop for Stdin {
+    fn drop(&mut self) {
+        let Some(bytes) = self.bytes.take().filter(|way| !way.is_closed()) else {
+            return;
+        };
+        let (stop, run) = (self.stop.clone(), self.run.clone());
+        tokio::spawn(async move {
+            // One that has just ended no longer hears.
+            let _ = stop.send(Stop::Cut).await;
+            run.finished().await;
+            // Only now, or it would see the end.
+            drop(bytes);
+        });
+    }
 }
 
 /// All commands, contexts and jobs, for everyone who uses them.
@@ -183,17 +233,22 @@ impl Shells {
         Ok(run)
     }
 
-    /// The way to a command's stdin; dropped, it is at its end.
+    /// The way to a command's stdin.
     ///
     /// # Errors
     /// [`Refusal::NoRun`] or [`Refusal::NoStdin`].
-    pub(crate) fn stdin(&self, id: &str) -> Result<mpsc::Sender<Bytes>, Refusal> {
-        self.run(id)?;
+    pub(crate) fn stdin(&self, id: &str) -> Result<Stdin, Refusal> {
+        let run = self.run(id)?;
         // Whoever takes it closes it: there is one writer.
         let mut running = self.running();
         let found = running.as_mut().and_then(|r| r.get_mut(id));
-        let stdin = found.and_then(|running| running.stdin.take());
-        stdin.ok_or_else(|| Refusal::NoStdin(id.into()))
+        let taken = found.and_then(|running| Some((running.stdin.take()?, running.stop.clone())));
+        let (bytes, stop) = taken.ok_or_else(|| Refusal::NoStdin(id.into()))?;
+        Ok(Stdin {
+            bytes: Some(bytes),
+            stop,
+            run,
+        })
     }
 
     /// Where the next command of a session starts.
@@ -223,6 +278,18 @@ impl Shells {
         context.set(key, value);
         self.contexts().insert(session.into(), context);
         Ok(())
+    }
+
+    /// The sessions of commands and jobs that run.
+    pub(crate) fn in_use(&self) -> BTreeSet<String> {
+        let ids: Vec<String> = match &*self.running() {
+            Some(running) => running.keys().cloned().collect(),
+            None => Vec::new(),
+        };
+        let runs = ids.iter().filter_map(|id| self.runs.find(id));
+        let mut sessions: BTreeSet<String> = runs.map(|run| run.work.session.clone()).collect();
+        sessions.extend(self.jobs.sessions());
+        sessions
     }
 
     /// What commands left running.
@@ -272,6 +339,7 @@ impl Shells {
             tokio::time::sleep(STOPPING).await;
         }
         self.jobs.end_all(None);
+        self.jobs.ended().await;
     }
 
     fn context(&self, session: &str) -> Result<Context, Refusal> {
@@ -296,6 +364,15 @@ impl Shells {
             running.remove(id);
         }
     }
+}
+
+/// The first on the companion's own path: a command's may lead elsewhere.
+fn bash() -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let all = std::env::split_paths(&path).map(|folder| folder.join("bash"));
+    all.into_iter()
+        .find(|program| program.is_file())
+        .unwrap_or_else(|| "/bin/bash".into())
 }
 
 fn no_folder(path: &str, error: &io::Error) -> Refusal {

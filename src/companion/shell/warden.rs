@@ -28,7 +28,7 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, fchdir, getpid};
+use nix::unistd::{Pid, fchdir, getpid, getppid};
 use std::ffi::OsStr;
 use std::io::{self, IoSliceMut, Read};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -46,7 +46,8 @@ pub(super) const WORD: usize = 5;
 /// The companion's word that ends all; others are signals.
 pub(super) const END: u8 = 0xff;
 
-/// A command as bytes: its length, how many arguments there are, those, then the environment.
+/// A command as bytes: its length, how many arguments there are, those, then the environment. The
+/// first argument is the program, the second what it is called.
 pub(super) fn order(args: &[&[u8]], environment: &[Vec<u8>]) -> Vec<u8> {
     let mut text = (args.len() as u32).to_le_bytes().to_vec();
     for part in args
@@ -86,6 +87,7 @@ pub(crate) fn run() -> Result<()> {
             return Ok(());
         }
     };
+    let mut leader = Some(command);
     loop {
         let mut both = [
             PollFd::new(companion.as_fd(), PollFlags::POLLIN),
@@ -99,13 +101,14 @@ pub(crate) fn run() -> Result<()> {
         while let Ok(Some(_)) = children.read_signal() {}
         let (ended, is_alone) = collect(command);
         if let Some(code) = ended {
+            leader = None;
             say(&companion, if is_alone { ENDED } else { LEFT }, code);
         }
         if is_alone {
             return Ok(());
         }
         if is_spoken_to && !obey(&mut companion) {
-            end_descendants(command);
+            end_descendants(leader);
             say(&companion, ENDED, 128 + Signal::SIGKILL as i32);
             return Ok(());
         }
@@ -148,9 +151,10 @@ fn start(text: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Pid> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     let (count, text) = text.split_first_chunk::<4>().ok_or_else(invalid)?;
     let mut parts = text.split(|byte| *byte == 0);
-    let program = parts.next().ok_or_else(invalid)?;
-    let mut command = Command::new(OsStr::from_bytes(program));
-    for _ in 1..u32::from_le_bytes(*count) {
+    let mut next = || parts.next().map(OsStr::from_bytes).ok_or_else(invalid);
+    let mut command = Command::new(next()?);
+    command.arg0(next()?);
+    for _ in 2..u32::from_le_bytes(*count) {
         command.arg(OsStr::from_bytes(parts.next().ok_or_else(invalid)?));
     }
     command.env_clear();
@@ -169,6 +173,17 @@ fn start(text: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Pid> {
         .stdout(Stdio::from(stdout))
         .stderr(Stdio::from(stderr))
         .process_group(0);
+    let guard = getpid();
+    let dies_with_guard = move || {
+        prctl::set_pdeathsig(Signal::SIGKILL)?;
+        // It may have died before.
+        match getppid() == guard {
+            true => Ok(()),
+            false => Err(io::ErrorKind::NotConnected.into()),
+        }
+    };
+    // SAFETY: two system calls, and nothing that allocates or locks.
+    unsafe { command.pre_exec(dies_with_guard) };
     Ok(Pid::from_raw(command.spawn()?.id().cast_signed()))
 }
 

@@ -26,12 +26,15 @@ impl Work for Command {
         &self.command
     }
 
+    fn bytes(&self) -> usize {
+        self.command.len() + self.stdin.as_ref().map_or(0, String::len)
+    }
+
     fn is_same(&self, other: &Self) -> bool {
-        let waits_alike = |a: &Self| Self {
-            wait: None,
-            ..a.clone()
-        };
-        waits_alike(self) == waits_alike(other)
+        (&self.command, &self.session, &self.stdin)
+            == (&other.command, &other.session, &other.stdin)
+            && self.timeout == other.timeout
+            && self.stdin_open == other.stdin_open
     }
 
     fn reply(&self, so_far: SoFar, ended: Option<Report>, running: Report) -> ShellReply {

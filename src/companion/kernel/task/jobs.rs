@@ -74,6 +74,7 @@ impl Owner {
             },
             Message::Interrupt { id, done } => self.interrupt(id.as_deref(), done),
             Message::Check => self.step(Event::Check),
+            Message::Touch => {}
             Message::Restart { why, done } => self.restart(why, done),
             Message::Shutdown { grace, why } => {
                 self.shutdown = Some(Instant::now() + grace);
@@ -305,7 +306,7 @@ pub(super) fn refuse(message: Message, refusal: &Refusal) {
         Message::Ask { done, .. } | Message::Restart { done, .. } => {
             drop(done.send(Err(refusal.clone())));
         }
-        Message::Interrupt { .. } | Message::Check | Message::Shutdown { .. } => {}
+        Message::Interrupt { .. } | Message::Check | Message::Touch | Message::Shutdown { .. } => {}
     }
 }
 

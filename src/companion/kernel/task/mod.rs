@@ -158,7 +158,8 @@ impl Owner {
             self.begin_next();
         }
         if let Some(process) = self.process.take() {
-            bury(process, self.state).await;
+            let is_idle = self.state == State::Idle || self.is_checked();
+            bury(process, is_idle).await;
         }
         // Only now those who wait for the end are told.
         self.mailbox.close();
@@ -169,7 +170,7 @@ impl Owner {
 
     fn alarm_rings(&mut self) {
         self.alarm = None;
-        if self.state == State::Probing && self.current.is_none() {
+        if self.is_checked() {
             self.broken = Some("it was idle and did not answer any more".into());
         }
         self.step(Event::TimeUp);
@@ -436,7 +437,7 @@ impl Owner {
         let fresh = View {
             ready,
             detail: self.detail(),
-            busy: self.state.is_busy(),
+            busy: self.state.is_busy() && !self.is_checked(),
             queued: self.queue.len(),
             counts: self.counts,
             report: self.ledger.view(self.ledger.generation(), None),
@@ -451,9 +452,15 @@ impl Owner {
         });
     }
 
+    /// Whether an idle kernel is asked how it is.
+    fn is_checked(&self) -> bool {
+        self.state == State::Probing && self.current.is_none()
+    }
+
     fn detail(&self) -> String {
         match self.state {
             State::Starting { .. } => "starting".into(),
+            State::Probing if self.is_checked() => "idle".into(),
             State::Idle if self.is_plain => {
                 "idle, without the packages installed at run time, which kept it from starting"
                     .into()
@@ -470,11 +477,11 @@ impl Owner {
 }
 
 /// Ends a process, and waits until nothing is left of it.
-async fn bury(mut process: Process, state: State) {
-    match state {
+async fn bury(mut process: Process, is_idle: bool) {
+    match is_idle {
         _ if process.is_ending() => {}
-        State::Idle => process.leave(),
-        _ => process.end(),
+        true => process.leave(),
+        false => process.end(),
     }
     let ended =
         async |process: &mut Process| while !matches!(process.next().await, News::Ended(_)) {};
