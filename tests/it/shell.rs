@@ -184,6 +184,10 @@ fn delete(api: &Api, name: &str) {
 
 fn commands_do_what_bash_does() {
     let api = shared().api();
+    // Where a session starts; others may have moved the default one.
+    create(&api, "unmoved");
+    let first = shell(&api, "unmoved", "true");
+    delete(&api, "unmoved");
     let code = format!(
         "import base64, json, os, subprocess\n\
          env = {{k: v for k, v in os.environ.items() if not k.startswith('OSCTL_')}}\n\
@@ -194,7 +198,7 @@ fn commands_do_what_bash_does() {
              told.append([base64.b64encode(ran.stdout).decode(), base64.b64encode(ran.stderr).decode(), code])\n\
          print(json.dumps(told))",
         json!(json!(ALIKE).to_string()),
-        shell(&api, "default", "true")["cwd"].as_str().unwrap(),
+        first["cwd"].as_str().unwrap(),
     );
     let reply = api.exec(&code);
     let told: Vec<Value> = serde_json::from_str(reply["stdout"].as_str().unwrap())
