@@ -73,6 +73,13 @@ class Osctl:
     def at_once(self) -> None:
         assert len(self.execute(AT_ONCE)["stdout"]) >= KEPT
 
+    def streamed(self) -> None:
+        """As `at_once`, and all of it arrives."""
+        headers = self._headers | {"Accept": "application/x-ndjson"}
+        self._http.request("POST", "/exec", json.dumps({"code": AT_ONCE}).encode(), headers)
+        events = [json.loads(line) for line in self._http.getresponse()]
+        assert sum(len(e["text"]) for e in events if e["type"] == "stdout") == 10_000_001
+
     def figure(self) -> None:
         assert len(self.execute("figure")["data"][0]["image/png"]) > 6_000_000
 
@@ -292,6 +299,7 @@ def main() -> None:
         "osctl-bare": lambda: timed(osctl.bare),
         "osctl-lines": lambda: timed(osctl.lines),
         "osctl-at-once": lambda: timed(osctl.at_once),
+        "osctl-streamed": lambda: timed(osctl.streamed),
         "osctl-figure": lambda: timed(osctl.figure),
         "osctl-prints": osctl.prints,
         "osctl-session": osctl.new_session,
@@ -300,6 +308,7 @@ def main() -> None:
         "jupyter": lambda: timed(jupyter.value),
         "jupyter-lines": lambda: timed(jupyter.lines),
         "jupyter-at-once": lambda: timed(jupyter.at_once),
+        "jupyter-streamed": lambda: timed(jupyter.at_once),
         "jupyter-figure": lambda: timed(jupyter.figure),
         "jupyter-prints": jupyter.prints,
         "jupyter-crowd": jupyter_crowd,

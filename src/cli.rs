@@ -2,8 +2,9 @@
 
 use crate::command::candidates::instance_names;
 use crate::command::{
-    attach, build, completions, config, cp, doctor, down, exec, health, init, interrupt, jupyter,
-    logs, ls, reaper, repl, reset, restart, runs, sessions, shell, status, up,
+    attach, build, completions, config, cp, criu, cryo, desktop, doctor, down, evolve, exec,
+    health, init, interrupt, jupyter, keeper, logs, ls, mcp, quiesce, reaper, remember, repl,
+    reset, restart, resume, runs, screenshot, selftest, sessions, shell, status, up, verify,
 };
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
@@ -96,6 +97,20 @@ pub(crate) enum Verb {
     Reset(reset::ResetArgs),
     /// Copy files and folders in and out
     Cp(cp::CpArgs),
+    /// Freeze whole kernels, and bring them back
+    #[command(subcommand)]
+    Criu(criu::CriuVerb),
+    /// Store the kernel's variables, and bring them back
+    #[command(subcommand)]
+    Cryo(cryo::CryoVerb),
+    /// Replace the container by one made of the changed body, and take it back when it does not work
+    Evolve(evolve::EvolveArgs),
+    /// The MCP servers inside
+    Mcp(mcp::McpArgs),
+    /// Open the desktop in a browser, or change its resolution
+    Desktop(desktop::DesktopArgs),
+    /// Save a picture of the screen inside
+    Screenshot(screenshot::ScreenshotArgs),
     /// Open a session in JupyterLab and VS Code
     Jupyter(jupyter::JupyterArgs),
     /// Write the body into the project, to change it there
@@ -113,9 +128,27 @@ pub(crate) enum Verb {
     /// Ask the companion whether all is well; run by the engine
     #[command(hide = true)]
     Health(health::HealthArgs),
+    /// The service that replaces the container
+    #[command(hide = true)]
+    Keeper(keeper::KeeperArgs),
     /// Guard a kernel and end all its descendants with it
     #[command(hide = true)]
     Reaper(reaper::ReaperArgs),
+    /// Store what is idle; run by the keeper
+    #[command(hide = true)]
+    Remember(remember::RememberArgs),
+    /// Whether this body works; run by the keeper
+    #[command(hide = true)]
+    Selftest(selftest::SelfTestArgs),
+    /// Begin nothing, and store everything; run by the keeper
+    #[command(hide = true)]
+    Quiesce(quiesce::QuiesceArgs),
+    /// Answer requests again; run by the keeper
+    #[command(hide = true)]
+    Resume(resume::ResumeArgs),
+    /// Whether all is there that was before; run by the keeper
+    #[command(hide = true)]
+    Verify(verify::VerifyArgs),
 }
 
 impl Verb {
@@ -123,8 +156,14 @@ impl Verb {
     pub(crate) fn owns_interrupts(&self) -> bool {
         matches!(
             self,
-            Self::Exec(_) | Self::Repl(_) | Self::Shell(_) | Self::Attach(_) | Self::Companion
-        )
+            Self::Evolve(_)
+                | Self::Exec(_)
+                | Self::Repl(_)
+                | Self::Shell(_)
+                | Self::Attach(_)
+                | Self::Companion
+                | Self::Keeper(_)
+        ) || matches!(self, Self::Mcp(args) if args.bridges())
     }
 
     /// Whether threads of ours may run beside it.
@@ -134,7 +173,11 @@ impl Verb {
 
     /// Whether it is a service, whose log is its output.
     pub(crate) fn serves(&self) -> bool {
-        matches!(self, Self::Companion)
+        match self {
+            Self::Companion => true,
+            Self::Keeper(args) => args.serves(),
+            _ => false,
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! What is not named here is a bug, and ends with [`BUG`].
 
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -15,6 +16,25 @@ const PRECONDITION: u8 = 4;
 /// Timed out or interrupted.
 pub(crate) const INTERRUPTED: u8 = 5;
 const BUG: u8 = 70;
+
+/// Refusals of what was well said: the state to be kept, or brought back, is not as that takes.
+const NOES: [&str; 9] = [
+    "losses",
+    "damaged",
+    "damaged_checkpoint",
+    "not_frozen",
+    "not_restored",
+    "other_files",
+    "taken_ids",
+    "in_use",
+    "held",
+];
+
+/// The instance that is meant when none is named.
+pub(crate) const DEFAULT_INSTANCE: &str = "default";
+
+/// What a shell says of a program whose reader has left.
+const UNREAD: u8 = 141;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -54,6 +74,8 @@ pub(crate) enum Error {
         ours: u32,
     },
 
+    #[error("run `{run}` is gone: newer ones took its place, or its container was started anew")]
+    RunGone { run: String },
     #[error("terminal `{id}` is gone: it has ended, or its container was started anew")]
     TerminalGone { id: String },
 
@@ -62,6 +84,12 @@ pub(crate) enum Error {
     NoEngine { tried: String, hint: String },
     #[error("the engine at {address} does not answer: {why}")]
     EngineUnreachable { address: String, why: String },
+    #[error("the engine at {address} does not let you in")]
+    EngineBarred { address: String },
+    #[error(
+        "the engine at {address} is on another machine: the container would see the folders and have the ports of that one"
+    )]
+    EngineElsewhere { address: String, machine: String },
     #[error("the engine went away while {doing}: {why}")]
     EngineLost { doing: String, why: String },
     #[error("port {port} on {bind} is taken{owner}")]
@@ -91,14 +119,30 @@ pub(crate) enum Error {
         log: Vec<String>,
         logs: String,
     },
+    #[error("`{container}` was not replaced, it failed while {gate}: {why}")]
+    NotReplaced {
+        container: String,
+        gate: &'static str,
+        why: String,
+        log: Vec<String>,
+        hint: String,
+    },
     #[error("another osctl is working on instance `{instance}`")]
     Locked { instance: String },
     #[error("{message}")]
     Precondition { message: String, hint: String },
 
+    // Output
+    #[error("nobody reads the output any more")]
+    Unread,
+    #[error("the output can't be written: {why}")]
+    Unwritten { why: String },
+
     // Ended from outside
     #[error("interrupted")]
     Interrupted,
+    #[error("run `{run}` goes on without you")]
+    GoesOn { run: String, logs: String },
 
     // The companion refused
     #[error("{message}")]
@@ -130,7 +174,8 @@ impl Error {
         Some(match self {
             Self::Usage { hint, .. }
             | Self::NoEngine { hint, .. }
-            | Self::Precondition { hint, .. } => hint.clone(),
+            | Self::Precondition { hint, .. }
+            | Self::NotReplaced { hint, .. } => hint.clone(),
             Self::UnknownKey {
                 nearest: Some(nearest),
                 ..
@@ -148,11 +193,18 @@ impl Error {
             ),
             Self::NotRunning { up, .. } => format!("`{up}` starts it"),
             Self::Unreachable { .. } => "`osctl doctor` tells what is wrong".into(),
+            Self::RunGone { .. } => "`osctl runs` lists those that are known".into(),
             Self::TerminalGone { .. } => "`osctl shell` opens another one".into(),
             Self::OtherProtocol { .. } => "`osctl up` replaces it by this version".into(),
             Self::EngineUnreachable { .. } => {
                 "start the engine, or name another: `DOCKER_HOST=unix:///PATH osctl up`".into()
             }
+            Self::EngineBarred { .. } => {
+                "its socket is for the group `docker`, whose members are as mighty as root: `sudo usermod -aG docker $USER`, then log in again; or run osctl as the user that it belongs to".into()
+            }
+            Self::EngineElsewhere { machine, .. } => format!(
+                "run osctl there: `ssh -t {machine} osctl up`; `ssh -nNT -L 8080:127.0.0.1:8080 {machine}` then brings its port here; or `unset DOCKER_HOST` and `docker context use default` for the engine of this machine"
+            ),
             Self::EngineLost { .. } => {
                 "start the engine again, then `osctl up`; nothing was lost".into()
             }
@@ -170,7 +222,13 @@ impl Error {
             }
             Self::Unhealthy { logs, .. } => format!("`{logs}` shows its log"),
             Self::Locked { .. } => "wait until it has finished, then run it again".into(),
+            Self::Unwritten { .. } => {
+                "make room, or write it elsewhere; `osctl runs` lists what can be shown again"
+                    .into()
+            }
             Self::Interrupted => "run it again to go on; nothing was lost".into(),
+            Self::GoesOn { logs, .. } => format!("`{logs}` follows it again"),
+            Self::Unread => return None,
             Self::Refused { hint, .. } => return hint.clone(),
         })
     }
@@ -184,10 +242,13 @@ impl Error {
             | Self::OtherProject { .. } => USAGE,
             Self::NotRunning { .. }
             | Self::Unreachable { .. }
+            | Self::RunGone { .. }
             | Self::TerminalGone { .. }
             | Self::OtherProtocol { .. } => UNREACHABLE,
             Self::NoEngine { .. }
             | Self::EngineUnreachable { .. }
+            | Self::EngineBarred { .. }
+            | Self::EngineElsewhere { .. }
             | Self::EngineLost { .. }
             | Self::PortTaken { .. }
             | Self::Foreign { .. }
@@ -196,14 +257,20 @@ impl Error {
             | Self::OtherBody { .. }
             | Self::UnfitBody { .. }
             | Self::Unhealthy { .. }
+            | Self::NotReplaced { .. }
             | Self::Locked { .. }
+            | Self::Unwritten { .. }
             | Self::Precondition { .. } => PRECONDITION,
-            Self::Interrupted => INTERRUPTED,
+            Self::Unread => UNREAD,
+            Self::Interrupted | Self::GoesOn { .. } => INTERRUPTED,
             Self::Refused {
                 status: 401 | 403, ..
             } => UNREACHABLE,
             Self::Refused { status: 429, .. } => NO,
-            Self::Refused { status: 507, .. } => PRECONDITION,
+            Self::Refused { kind, .. } if NOES.contains(&&**kind) => NO,
+            Self::Refused {
+                status: 501 | 507, ..
+            } => PRECONDITION,
             Self::Refused {
                 status: 400..=499, ..
             } => USAGE,
@@ -216,7 +283,8 @@ impl Error {
         match self {
             Self::Refused { kind, .. } => kind,
             Self::NotRunning { .. } => "not_running",
-            Self::Interrupted => "interrupted",
+            Self::Interrupted | Self::GoesOn { .. } => "interrupted",
+            Self::Unread => "unread",
             _ => match self.code() {
                 USAGE => "usage",
                 UNREACHABLE => "unreachable",
@@ -228,10 +296,58 @@ impl Error {
     /// The last lines of a log that explain the failure.
     pub(crate) fn log(&self) -> &[String] {
         match self {
-            Self::BuildFailed { log, .. } | Self::Unhealthy { log, .. } => log,
+            Self::BuildFailed { log, .. }
+            | Self::Unhealthy { log, .. }
+            | Self::NotReplaced { log, .. } => log,
             _ => &[],
         }
     }
+}
+
+impl From<io::Error> for Error {
+    /// Of what was to be written to stdout or stderr.
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::Unread,
+            _ => Self::Unwritten {
+                why: error.to_string(),
+            },
+        }
+    }
+}
+
+/// The hint for an instance: its commands, which stand in backticks, name it.
+pub(crate) fn addressed(hint: &str, instance: &str) -> String {
+    if instance == DEFAULT_INSTANCE {
+        return hint.into();
+    }
+    let parts = hint.split('`').enumerate();
+    let parts: Vec<String> = parts
+        .map(|(number, part)| match number % 2 {
+            1 => named(part, instance),
+            _ => part.into(),
+        })
+        .collect();
+    parts.join("`")
+}
+
+fn named(command: &str, instance: &str) -> String {
+    let mut words: Vec<&str> = command.split(' ').collect();
+    let Some(own) = words.iter().position(|word| *word == "osctl") else {
+        return command.into();
+    };
+    // `ls` is of all instances.
+    let is_of_all = words.get(own + 1).is_none_or(|verb| *verb == "ls");
+    if is_of_all || words.contains(&"--instance") {
+        return command.into();
+    }
+    words.splice(own + 1..own + 1, ["--instance", instance]);
+    words.join(" ")
+}
+
+/// Whether it is that nobody reads any more.
+pub(crate) fn is_unread(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Error::Unread))
 }
 
 /// How a verb ended.
@@ -255,5 +371,63 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<Error>() {
         Some(expected) => expected.code(),
         None => BUG,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Error, NO, PRECONDITION, UNREACHABLE, USAGE, addressed};
+
+    #[test]
+    fn a_hint_names_the_instance_that_it_is_for() {
+        for (hint, for_blue) in [
+            (
+                "`osctl up --auto-ports` takes the next free one",
+                "`osctl --instance blue up --auto-ports` takes the next free one",
+            ),
+            (
+                "`osctl -v build` shows it, or `DOCKER_HOST=unix:///PATH osctl up`",
+                "`osctl --instance blue -v build` shows it, or `DOCKER_HOST=unix:///PATH osctl --instance blue up`",
+            ),
+            (
+                "`ssh -t far osctl up`; `docker context use default`",
+                "`ssh -t far osctl --instance blue up`; `docker context use default`",
+            ),
+        ] {
+            assert_eq!(addressed(hint, "blue"), for_blue);
+            assert_eq!(addressed(hint, "default"), hint);
+        }
+        for hint in [
+            "`osctl --instance NAME up` for a second one",
+            "`osctl ls` lists them",
+            "the newest osctl up to now, of `osctl`",
+            "`osctl.yaml` and `--engine embedded`",
+        ] {
+            assert_eq!(addressed(hint, "blue"), hint);
+        }
+    }
+
+    #[test]
+    fn a_refusal_ends_with_what_it_means() {
+        let code = |status, kind: &str| {
+            let (kind, message) = (kind.into(), String::new());
+            let refused = Error::Refused {
+                status,
+                kind,
+                message,
+                hint: None,
+            };
+            refused.code()
+        };
+        assert_eq!(code(409, "losses"), NO);
+        assert_eq!((code(422, "damaged"), code(429, "busy")), (NO, NO));
+        assert_eq!(code(409, "no_folder"), USAGE);
+        assert_eq!(code(404, "nothing_stored"), USAGE);
+        assert_eq!(code(507, "disk_full"), PRECONDITION);
+    }
+
+    #[test]
+    fn a_run_that_is_gone_is_not_reached() {
+        assert_eq!(Error::RunGone { run: "r".into() }.code(), UNREACHABLE);
     }
 }

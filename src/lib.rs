@@ -1,22 +1,23 @@
 //! `osctl` gives an AI agent a computer of its own.
 //!
-//! One binary is the host's command line, the companion inside the container and, later, the
-//! keeper that replaces it:
+//! One binary is the host's command line, the companion inside the container and the keeper that
+//! replaces it:
 //!
 //! ```text
-//! main → run → cli → command ─┬─ host ──┬─ engine     where bodies run
-//!                             │         └─ image      body/ → build context
+//! main → run → cli → command ─┬─ host ───┬─ engine    where bodies run
+//!                             ├─ keeper ─┴─ image     body/ → build context, rules for Dockerfiles
 //!                             └─ companion            inside: HTTP, the kernel's owner
-//!                      archive: trees as one stream, both ways, for both
-//!                      protocol: the words between host and companion
+//!                      archive: trees as one stream, both ways, for all
+//!                      protocol: the words between host, keeper and companion
 //! ```
 //!
 //! Laws, kept by `tests/it/laws.rs`:
 //!
-//! - `protocol` imports nothing of the crate; `engine`, `image` and `archive` know `protocol` alone.
-//! - `host` and `companion` never name each other.
-//! - bollard is named in `engine/docker` only, axum in `companion/http`, zeromq in `host/jupyter`,
-//!   tokio_tungstenite in `host/terminal`, clap in `cli` and `command`, rustyline in `command/repl`,
+//! - `protocol` imports nothing of the crate; `engine` and `archive` know `protocol` alone, `image`
+//!   knows `archive`, too.
+//! - `host`, `keeper` and `companion` never name each other.
+//! - bollard is named in `engine/docker` only, axum in `companion/http` and `companion/mcp/face`, zeromq in `host/jupyter`,
+//!   tokio_tungstenite in `host/terminal` and `companion/desktop/page.rs`, rmcp in `companion/mcp/os`, clap in `cli` and `command`, rustyline in `command/repl`,
 //!   indicatif, dialoguer and console in `ui`.
 //! - Only `ui` prints; only `main` ends the process.
 
@@ -30,6 +31,8 @@ mod engine;
 mod error;
 mod host;
 mod image;
+#[cfg(target_os = "linux")]
+mod keeper;
 mod protocol;
 mod ui;
 
@@ -53,10 +56,13 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let ui = Ui::new(cli.json, cli.quiet, cli.verbose, cli.color.into());
     // The reaper has no log: it owns its process by signals, and a thread would take them.
     let _log = cli.verb.has_log().then(|| log(&cli));
+    let instance = cli.instance.clone();
     match act(cli, ui) {
         Ok(outcome) => outcome.into(),
         Err(error) => {
-            ui.failure(&error);
+            if !error::is_unread(&error) {
+                ui.failure(&error, &instance);
+            }
             error::exit_code(&error).into()
         }
     }
@@ -76,8 +82,10 @@ fn act(cli: cli::Cli, ui: Ui) -> Result<Outcome> {
             return command::run(cli, ui).await;
         }
         // Listening begins before the first word is said.
-        let ended = ended()?;
+        let ended = command::ended()?;
+        // A verb that has an end of its own for it comes first.
         tokio::select! {
+            biased;
             done = command::run(cli, ui) => done,
             () = ended => Err(Error::Interrupted.into()),
         }
@@ -87,33 +95,11 @@ fn act(cli: cli::Cli, ui: Ui) -> Result<Outcome> {
     answer
 }
 
-/// When somebody ends this process: Ctrl-C or SIGTERM.
-#[cfg(unix)]
-fn ended() -> std::io::Result<impl Future<Output = ()>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    Ok(async move {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-    })
-}
-
-#[cfg(windows)]
-fn ended() -> std::io::Result<impl Future<Output = ()>> {
-    let mut interrupt = tokio::signal::windows::ctrl_c()?;
-    Ok(async move {
-        interrupt.recv().await;
-    })
-}
-
 /// Diagnostics go to stderr: `RUST_LOG`, else by the number of `-v`. They are written by a thread
 /// of their own and dropped when nobody reads them, so that no log ever holds up a service.
 fn log(cli: &cli::Cli) -> WorkerGuard {
     let default = match (cli.verb.serves(), cli.verbose) {
-        (true, _) => "info",
+        (true, _) => "info,rmcp=warn",
         (false, 0) => "error",
         (false, 1) => "osctl=info",
         (false, _) => "osctl=debug",

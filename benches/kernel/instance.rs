@@ -82,7 +82,8 @@ impl Instance {
         Ok(folder)
     }
 
-    fn project(&self) -> PathBuf {
+    /// What the container sees as `/repo`.
+    pub(crate) fn project(&self) -> PathBuf {
         self.home.join("project")
     }
 

@@ -1,4 +1,5 @@
-//! `cargo bench --bench kernel`: the kernel beside what else executes Python for an agent.
+//! `cargo bench`: the kernel beside what else executes Python for an agent, and the hub of MCP servers beside
+//! what else brings them together. `cargo bench -- kernel` or `-- hub` measures one of both.
 //!
 //! | row | osctl | peer |
 //! |---|---|---|
@@ -10,7 +11,10 @@
 //! | 1,000 prints | streamed as NDJSON: first and last byte | iopub: first and last stream message |
 //! | 5 MB figure | the reply with it | the reply and idle, with it on iopub |
 //! | files | `osctl cp` of 1 GiB, of 20,000 small files, in and out | `docker cp` |
-//! | memory | the companion's resident set, fresh and after 15,000 requests | |
+//! | cryo | `POST /cryo/store` of 1 GiB and of a million dicts, synced | dill.dump_module, pickle, raw write |
+//! | a frozen kernel | `osctl criu checkpoint` and `restore`, with 100 MB | |
+//! | up | `osctl up` with nothing changed, and after a changed line of the kernel | |
+//! | memory | the companion's resident set, idle after its start and after 15,000 requests | |
 //!
 //! It brings up an instance of its own (which provisions the machine as `osctl up --yes` does), and
 //! installs the peers from a lock with hashes into that container: same Python, same limits. All
@@ -19,13 +23,20 @@
 //! its way in. A target that is missed makes the exit code 1. Whatever happens, the instance is
 //! removed in the end; one that a killed run left is removed by the next.
 //!
+//! `cargo bench --bench kernel -- cryo` measures the rows of cryo alone.
+//!
 //! Rows without a target are for information. So is the memory after crowds and floods of output:
 //! the companion then keeps the last runs, up to 32 MiB of them, which is not idle memory.
 //!
 //! It does not compare other hosts or remote engines.
 
+mod again;
+mod cryo;
 mod files;
+mod frozen;
 mod http;
+#[path = "../hub/mod.rs"]
+mod hub;
 mod instance;
 mod peers;
 mod report;
@@ -39,7 +50,8 @@ use report::{Report, say};
 use samples::{Samples, heed_interrupts, rounds};
 use serde::Deserialize;
 use std::process::{Command, ExitCode};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Requests of each contestant in one round of twenty: 5,000 in all.
 const REQUESTS: usize = 250;
@@ -50,6 +62,9 @@ const WARM_UP: usize = 5;
 const MEMORY: f64 = 15.0 * 1024.0 * 1024.0;
 /// Megabytes of output in one run.
 const OUTPUT: f64 = 10.0;
+
+/// Without requests, before what is idle is weighed.
+const IDLE: Duration = Duration::from_secs(25);
 
 fn main() -> ExitCode {
     heed_interrupts();
@@ -65,20 +80,45 @@ fn main() -> ExitCode {
 
 fn measure() -> Result<Report> {
     let mut report = Report::new();
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let is_wanted = |name: &str| {
+        let mut names = words
+            .iter()
+            .filter(|word| !word.starts_with('-'))
+            .peekable();
+        names.peek().is_none() || names.any(|word| word == name)
+    };
+    if is_wanted("kernel") || is_wanted("cryo") {
+        kernel(&mut report)?;
+    }
+    if is_wanted("hub") {
+        hub::measure(&mut report)?;
+    }
+    Ok(report)
+}
+
+fn kernel(report: &mut Report) -> Result<()> {
     let instance = Instance::up(peers::FILES)?;
     let api = instance.api()?;
+    if std::env::args().any(|word| word == "cryo") {
+        say("timing cryo");
+        cryo::measure(report, &instance, &api.1)?;
+        return Ok(());
+    }
     let mut host = Connection::open(&api)?;
+    thread::sleep(IDLE);
     let fresh = memory(&mut host)?;
     say("installing the peers");
     let peers = Peers::start(&instance, &api.1)?;
     say("timing requests");
-    requests(&mut report, &mut host, &peers)?;
+    requests(report, &mut host, &peers)?;
+    thread::sleep(IDLE);
     let idle = memory(&mut host)?;
     say("timing processes");
-    processes(&mut report, &instance)?;
+    processes(report, &instance)?;
     say("timing kernel starts");
-    starts(&mut report, &peers)?;
-    report.bytes("companion's RSS, fresh", fresh.rss, Some(MEMORY));
+    starts(report, &peers)?;
+    report.bytes("companion's RSS, idle", fresh.rss, Some(MEMORY));
     report.bytes("  its proportional share (PSS)", fresh.pss, None);
     report.bytes("  the whole container's working set", fresh.container, None);
     report.bytes(
@@ -88,15 +128,15 @@ fn measure() -> Result<Report> {
     );
     report.bytes("  its proportional share (PSS)", idle.pss, None);
     say("timing sessions");
-    sessions(&mut report, &peers)?;
+    sessions(report, &peers)?;
     say("timing streams");
-    streams(&mut report, &peers)?;
+    streams(report, &peers)?;
     say("timing crowds and output");
     let rate = http::throughput(&api, 64, REQUESTS)?;
     report.rate("64 clients at once, queueing", "requests/s", rate);
     let crowded = memory(&mut host)?;
     report.bytes("  companion's RSS then", crowded.rss, None);
-    output(&mut report, &peers)?;
+    output(report, &peers)?;
     let full = memory(&mut host)?;
     report.bytes(
         "  companion's RSS then, with the runs it keeps",
@@ -104,8 +144,14 @@ fn measure() -> Result<Report> {
         None,
     );
     say("timing files");
-    files::measure(&mut report, &mut host, &instance)?;
-    Ok(report)
+    files::measure(report, &mut host, &instance)?;
+    say("timing cryo");
+    cryo::measure(report, &instance, &api.1)?;
+    say("timing checkpoints");
+    frozen::measure(report, &instance)?;
+    // Last, because another container comes of it.
+    say("timing osctl up");
+    again::measure(report, &instance)
 }
 
 fn requests(report: &mut Report, host: &mut Connection, peers: &Peers) -> Result<()> {
@@ -268,9 +314,14 @@ fn streams(report: &mut Report, peers: &Peers) -> Result<()> {
     Ok(())
 }
 
-/// Of what is printed, a reply of osctl brings a tenth, as agents want it; ipykernel sends all.
+/// Of what is printed, a reply of osctl brings a tenth, as agents want it, and the rest can be paged;
+/// ipykernel sends all, as osctl does where it is followed.
 fn output(report: &mut Report, peers: &Peers) -> Result<()> {
-    for (how, name, target) in [("lines", "by lines", 0.0), ("at-once", "at once", 5.0)] {
+    for (how, name, target) in [
+        ("at-once", "at once, a reply with its head and tail", 5.0),
+        ("streamed", "at once, all of it streamed", 0.0),
+        ("lines", "by lines, a reply with its head and tail", 0.0),
+    ] {
         let [ours, theirs] = rounds(
             5,
             [&mut || peers.time(&format!("osctl-{how}"), 1), &mut || {
@@ -284,8 +335,7 @@ fn output(report: &mut Report, peers: &Peers) -> Result<()> {
     Ok(())
 }
 
-/// From before the start of a process that says `2` to after its end.
-/// What a command takes that is to answer `shown`.
+/// What a command that is to answer `shown` takes, from before its start to after its end.
 fn time(mut command: Command, shown: &str) -> Result<Vec<f64>> {
     let begin = Instant::now();
     let output = command.output()?;

@@ -10,6 +10,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 /// What [`Peers::start`] needs to find in `/repo`.
 pub(crate) const FILES: &[(&str, &str)] = &[
     ("peers.py", include_str!("../peers.py")),
+    ("cryo.py", include_str!("../cryo.py")),
     ("requirements.txt", include_str!("../requirements.txt")),
 ];
 

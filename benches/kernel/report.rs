@@ -63,6 +63,18 @@ impl Report {
         self.row(what, cells, None);
     }
 
+    /// A time that is to stay within `limit` seconds.
+    pub(crate) fn within(&mut self, what: &str, seconds: f64, limit: f64) {
+        let target = Some((format!("≤ {}", time(limit)), seconds <= limit));
+        self.row(what, [time(seconds), String::new(), String::new()], target);
+    }
+
+    /// A share of something else that is to stay within `limit`.
+    pub(crate) fn multiple(&mut self, what: &str, share: f64, limit: f64) {
+        let cells = [format!("{share:.2}×"), String::new(), String::new()];
+        self.row(what, cells, Some((format!("≤ {limit}×"), share <= limit)));
+    }
+
     /// A time for information.
     pub(crate) fn note(&mut self, what: &str, seconds: f64) {
         self.row(what, [time(seconds), String::new(), String::new()], None);

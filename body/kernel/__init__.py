@@ -17,7 +17,7 @@ variables     a table of the namespace      preview     an object in one line
 assistance    completion and help           extensions  operations of this body
 runtime       for the user's namespace      resources   objects, made again
 command_shell asks the companion            refusals    input() and exit()
-packages      the overlay of installs
+packages      the overlay of installs     cryo        objects on disk, and back
 ```
 
 It only listens; whoever connects first is served until they leave, and the state stays. It starts

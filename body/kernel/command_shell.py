@@ -8,14 +8,14 @@ import http.client
 import json
 import os
 import re
-import socket
 import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+from .companion import Companion, ask, expect
 
 _KEY = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
@@ -61,7 +61,7 @@ class CommandShell:
         if status == 400:
             is_file = "Not a directory" in told["error"]["message"]
             raise (NotADirectoryError if is_file else FileNotFoundError)(told["error"]["message"])
-        _expect(status, told)
+        expect(status, told)
 
     def env(self, key: str, value: str | None) -> None:
         """Sets a variable of the environment; None unsets it.
@@ -73,7 +73,7 @@ class CommandShell:
             raise ValueError(f"{key!r} is not the name of an environment variable")
         if value is not None and (not isinstance(value, str) or "\0" in value):
             raise ValueError(f"the value of {key} must be a string without NUL, or None")
-        _expect(*_ask("POST", "/shell/env", key=key, value=value))
+        expect(*_ask("POST", "/shell/env", key=key, value=value))
 
     def run(
         self,
@@ -123,45 +123,21 @@ def _bytes(event: dict[str, Any]) -> bytes:
     return base64.b64decode(exact) if exact else event["text"].encode()
 
 
-class _Companion(http.client.HTTPConnection):
-    """One request to the companion, by the door for those inside."""
-
-    def __init__(self) -> None:
-        super().__init__("localhost")
-
-    def connect(self) -> None:
-        folder = os.environ.get("OSCTL_RUN") or "/run/osctl"
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.connect(str(Path(folder) / "companion.sock"))
-
-
 def _ask(method: str, path: str, /, **body: Any) -> tuple[int, dict[str, Any]]:
-    companion = _Companion()
-    try:
-        _send(companion, method, path, body)
-        answer = companion.getresponse()
-        return answer.status, json.loads(answer.read())
-    finally:
-        companion.close()
+    return ask(method, path, _of_session(body) if method == "POST" else None)
 
 
-def _send(
-    companion: _Companion, method: str, path: str, body: dict[str, Any], **headers: str
-) -> None:
-    text = None
-    if method == "POST":
-        text = json.dumps({**body, "session": os.environ.get("OSCTL_SESSION", "default")})
-        headers["Content-Type"] = "application/json"
-    companion.request(method, path, text, headers)
+def _of_session(body: dict[str, Any]) -> dict[str, Any]:
+    return {**body, "session": os.environ.get("OSCTL_SESSION", "default")}
 
 
 def _events(asked: dict[str, Any], stdin: bytes | None) -> Iterator[dict[str, Any]]:
-    companion = _Companion()
+    companion = Companion()
     try:
-        _send(companion, "POST", "/shell", asked, Accept="application/x-ndjson")
+        companion.send_json("POST", "/shell", _of_session(asked), Accept="application/x-ndjson")
         answer = companion.getresponse()
         if answer.status != 200:
-            _expect(answer.status, json.loads(answer.read()))
+            expect(answer.status, json.loads(answer.read()))
         if stdin is not None:
             # Beside the output, which the command may not get rid of before it reads on.
             threading.Thread(target=_feed, args=(asked["id"], stdin), daemon=True).start()
@@ -172,14 +148,9 @@ def _events(asked: dict[str, Any], stdin: bytes | None) -> Iterator[dict[str, An
 
 
 def _feed(id: str, stdin: bytes) -> None:
-    companion = _Companion()
+    companion = Companion()
     # A command that has ended, or has closed its stdin, needs no more.
     with suppress(OSError, http.client.HTTPException):
         companion.request("POST", f"/shell/{id}/stdin", stdin)
         companion.getresponse().read()
     companion.close()
-
-
-def _expect(status: int, told: dict[str, Any]) -> None:
-    if status != 200:
-        raise RuntimeError(told["error"]["message"])

@@ -24,6 +24,7 @@ from .interrupt import Interrupts
 from .loop import Loop
 from .parent import depend_on_parent
 from .pipes import Pipe, keep
+from .printing import print_lines
 from .questions import Questions
 from .refusals import refuse_input
 from .runtime import Runtime
@@ -65,6 +66,7 @@ def _prepare() -> Shell:
     sys.path.insert(0, "")
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     refuse_input()
+    print_lines()
     return Shell.start()
 
 

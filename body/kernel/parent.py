@@ -1,4 +1,4 @@
-"""What the kernel owes its parent: it ends with it, and goes first when memory is short."""
+"""What the kernel owes its parent: it ends with it, and goes before it when memory is short."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import signal
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
-_FIRST_TO_GO = "900"
+# Before the companion, and after the browser, which comes back with all that it has.
+_READINESS_TO_GO = "100"
 
 
 def depend_on_parent(parent: int | None = None) -> None:
@@ -19,4 +20,4 @@ def depend_on_parent(parent: int | None = None) -> None:
     if os.getppid() != parent:  # it ended before it could be asked for
         raise SystemExit("the parent has ended")
     with contextlib.suppress(OSError):  # a system without /proc
-        Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
+        Path("/proc/self/oom_score_adj").write_text(_READINESS_TO_GO)

@@ -47,5 +47,7 @@ def _answer(request: Frame, cells: Cells, questions: Questions) -> None:
         cells.execute(id, text(request, "code"), silent=silent, store_history=store_history)
     elif kind == "probe":  # is answered whatever state the user's code has left
         questions.probe(id)
+    elif kind == "let_go":
+        questions.let_go(id)
     else:
         questions.answer(kind, id, request)

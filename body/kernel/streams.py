@@ -14,6 +14,9 @@ from typing import Any
 from .pipes import Pipe
 from .turns import Turns
 
+PIECE = 1 << 18
+"""Characters encoded at once: what is larger neither doubles in memory nor waits for its end."""
+
 
 class Bytes(io.RawIOBase):
     """The stream's `.buffer`; each access makes one, so closing it harms nobody."""
@@ -87,8 +90,10 @@ class Output(io.TextIOBase):
         if self.closed:
             raise ValueError("I/O operation on closed file.")
         try:
+            if len(text) > PIECE:
+                return self._write_long(text)
             data = text.encode(self._encoding, self._errors)
-        except AttributeError:
+        except (AttributeError, TypeError):
             kind = type(text).__name__
             raise TypeError(f"write() argument must be str, not {kind}") from None
         if self._turns.last is not self:
@@ -99,6 +104,14 @@ class Output(io.TextIOBase):
             done = 0
         if done != len(data):
             self.write_bytes(memoryview(data)[done:])
+        return len(text)
+
+    def _write_long(self, text: str) -> int:
+        # Not every encoding can be joined from pieces.
+        size = PIECE if self._encoding == "utf-8" else len(text)
+        for start in range(0, len(text), size):
+            piece = text[start : start + size]
+            self.write_bytes(piece.encode(self._encoding, self._errors))
         return len(text)
 
     def write_bytes(self, data: bytes | memoryview) -> None:

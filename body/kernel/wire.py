@@ -100,6 +100,11 @@ class Wire:
                 continue
             return unpack(body)
 
+    def let_go(self) -> None:
+        """Ends the connection; whoever connects next finds everything as it was."""
+        with self._lock:
+            self._drop()
+
     def abandon(self) -> None:
         """For forked children: the sockets are the parent's."""
         for owned in (self._conn, self._listener):
@@ -110,6 +115,8 @@ class Wire:
                     pass
         self._conn = self._turns.peer = None
         self._pid = -1
+        # A thread that held it is not in the child.
+        self._lock = threading.Lock()
 
     def _next_frame(self, conn: socket.socket, idle: Callable[[int], None]) -> bytes:
         while (body := take(self._unread)) is None:

@@ -18,6 +18,9 @@ pub(crate) enum Fault {
     Damaged(&'static str),
     #[error("`{0}` became shorter or unreadable while it was read")]
     Shrank(String),
+    /// It is not to be packed from a mark that lies in another stream.
+    #[error("what is packed was changed meanwhile")]
+    Changed,
     /// The other side could not go on, and said why.
     #[error("{0}")]
     Told(String),

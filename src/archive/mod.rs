@@ -11,13 +11,15 @@
 //! names hold any byte, holes stay holes, and every name is opened beneath a [`Folder`] that is held open, so that no
 //! link leads out, whoever planted it and when.
 //!
-//! Owners and extended attributes do not travel.
+//! A stream that is cut can be taken up where it was ([`Mark`]). Owners and extended attributes do not
+//! travel.
 
 mod behind;
 mod entry;
 mod fault;
 mod folder;
 mod map;
+mod mark;
 mod pack;
 mod pipe;
 mod reader;
@@ -30,10 +32,11 @@ mod writer;
 pub(crate) use behind::Behind;
 pub(crate) use fault::Fault;
 pub(crate) use folder::{Folder, Look, native, settle};
-pub(crate) use pack::{Pack, pack};
-pub(crate) use pipe::{Feed, Inlet, Outlet, inlet, outlet};
+pub(crate) use mark::{Mark, Seen, Traced};
+pub(crate) use pack::{Pack, packed};
+pub(crate) use pipe::{Feed, Inlet, Outlet, Pieces, inlet, outlet};
 pub(crate) use sparse::segments;
-pub(crate) use temporary::temporary;
+pub(crate) use temporary::{fresh, temporary};
 pub(crate) use unpack::{Policy, Tally, unpack};
 
 /// Bytes that are moved at once.

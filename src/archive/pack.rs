@@ -3,18 +3,22 @@
 //! Folders are walked by descriptors, so that somebody who swaps one for a link meanwhile shows
 //! nothing that lies elsewhere. Sockets have no form in archives and are left out. What changes
 //! while it is read is read as it is met; a file that becomes shorter ends the archive with an error.
+//! Names are sorted, so that the same tree is the same archive, and can be packed from a mark on.
 
 use super::PIECE;
 use super::entry::{Member, MemberKind, Segment};
 use super::fault::Fault;
 use super::folder::{Folder, Look, bytes};
+use super::mark::Mark;
+use super::pipe::{Outlet, Pieces, outlet};
 use super::sparse::segments;
 use super::writer::Writer;
 use crate::protocol::files::EntryKind;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use tokio::sync::oneshot;
 
 /// More files with several names than that, and further names are files of their own.
 const LINKED: usize = 100_000;
@@ -23,32 +27,86 @@ pub(super) const DEPTH: usize = 512;
 
 /// What is packed.
 #[derive(Debug)]
-pub(crate) enum Pack<'a> {
+pub(crate) enum Pack {
     /// All that is in it; its own member is called `.`.
     Folder(Folder),
     /// One file of a folder, by its own name or another one.
     File {
         folder: Folder,
-        name: &'a OsStr,
-        called: &'a OsStr,
+        name: OsString,
+        called: OsString,
     },
 }
 
-/// Writes the archive; `moved` hears of the bytes of files. When something can't be read, the archive
-/// says so in the place of its end, which whoever unpacks it takes for a failure.
+/// The archive from a mark on, written by a thread. `moved` hears of the bytes of files, those before
+/// the mark too, and is kept as long as the thread lives. What can't be read is told by the archive.
 ///
 /// # Errors
-/// When it can't be said there, or nobody takes the stream: it must be cut then.
-pub(crate) fn pack(
-    what: Pack<'_>,
-    to: impl Write,
-    moved: &mut dyn FnMut(u64),
-) -> Result<(), Fault> {
+/// When what lies before the mark is not what it was.
+pub(crate) async fn packed(
+    what: Pack,
+    from: Mark,
+    mut moved: impl FnMut(u64) + Send + 'static,
+) -> Result<Pieces, Fault> {
+    let (mut outlet, pieces) = outlet();
+    let (begins, begun) = oneshot::channel();
+    tokio::task::spawn_blocking(move || {
+        let to = Told {
+            to: &mut outlet,
+            begins: Some(begins),
+        };
+        let packed = pack(what, to, &from, &mut moved);
+        let failed = packed.err().map(|fault| {
+            tracing::info!("an archive ended early: {fault}");
+            io::Error::other(fault)
+        });
+        // Nobody is left to tell when the other side has gone.
+        let _ = outlet.end(failed);
+    });
+    // Up to the mark nothing is written.
+    begun.await.map(|()| pieces).map_err(|_| Fault::Changed)
+}
+
+/// What tells that it is written to.
+struct Told<'a> {
+    to: &'a mut Outlet,
+    begins: Option<oneshot::Sender<()>>,
+}
+
+impl Told<'_> {
+    fn tell(&mut self) {
+        if let Some(begins) = self.begins.take() {
+            // Whoever asked may have gone.
+            let _ = begins.send(());
+        }
+    }
+}
+
+impl Write for Told<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.tell();
+        self.to.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.tell();
+        self.to.flush()
+    }
+}
+
+/// Writes the archive from a mark on. When something can't be read, the archive says so in the place
+/// of its end, which whoever unpacks it takes for a failure.
+///
+/// # Errors
+/// When it can't be said there, nobody takes the stream (it must be cut then), or the mark lies in
+/// another stream.
+fn pack(what: Pack, to: impl Write, from: &Mark, moved: &mut dyn FnMut(u64)) -> Result<(), Fault> {
     let mut packer = Packer {
-        writer: Writer::new(to),
+        writer: Writer::new(to, from),
         path: Vec::new(),
         linked: HashMap::new(),
         buffer: vec![0; PIECE],
+        passed: 0,
         moved,
     };
     let packed = match what {
@@ -57,10 +115,12 @@ pub(crate) fn pack(
             folder,
             name,
             called,
-        } => packer.single(&folder, name, called),
+        } => packer.single(&folder, &name, &called),
     };
+    let packed = packed.and_then(|()| Ok(packer.writer.end()?));
     match packed {
-        Ok(()) => Ok(packer.writer.end()?),
+        Ok(()) => Ok(()),
+        Err(_) if packer.writer.is_other() || packer.writer.is_before() => Err(Fault::Changed),
         // Within a file's data nothing can be said: the stream has to be cut.
         Err(cut @ (Fault::Stream(_) | Fault::Shrank(_))) => Err(cut),
         Err(fault) => Ok(packer.writer.fault(&fault.to_string())?),
@@ -74,6 +134,8 @@ struct Packer<'a, W> {
     /// The first name of each file that has several.
     linked: HashMap<(u64, u64), Vec<u8>>,
     buffer: Vec<u8>,
+    /// Data before the mark of which nobody has heard.
+    passed: u64,
     moved: &'a mut dyn FnMut(u64),
 }
 
@@ -203,6 +265,14 @@ impl<W: Write> Packer<'_, W> {
     }
 
     fn data(&mut self, file: &mut File, mut left: u64) -> Result<(), Fault> {
+        if self.writer.is_before() {
+            let passed = self.writer.pass(left)?;
+            self.passed += passed;
+            left -= passed;
+            let ahead = i64::try_from(passed).unwrap_or(i64::MAX);
+            file.seek(SeekFrom::Current(ahead))
+                .map_err(Fault::file(&self.path))?;
+        }
         while left > 0 {
             let most = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
             // The header is out: an error here can only cut the stream.
@@ -213,8 +283,97 @@ impl<W: Write> Packer<'_, W> {
             };
             self.writer.data(&self.buffer[..read])?;
             left -= read as u64;
-            (self.moved)(read as u64);
+            (self.moved)(read as u64 + std::mem::take(&mut self.passed));
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::{Pack, pack};
+    use crate::archive::mark::{Mark, Traced};
+    use crate::archive::{Fault, Folder, Policy, unpack};
+    use std::fs;
+    use std::os::unix::fs::{FileExt, symlink};
+    use std::path::Path;
+
+    fn grow(root: &Path) {
+        fs::create_dir(root.join("folder")).unwrap();
+        fs::write(root.join("folder/small"), "small").unwrap();
+        fs::write(root.join("folder/none"), "").unwrap();
+        fs::write(root.join("large"), vec![b'l'; 70_000]).unwrap();
+        fs::hard_link(root.join("large"), root.join("twin")).unwrap();
+        symlink("large", root.join("link")).unwrap();
+        let sparse = fs::File::create(root.join("sparse")).unwrap();
+        sparse.set_len(4 << 20).unwrap();
+        for offset in [0, 1 << 20, 3 << 20] {
+            sparse.write_all_at(b"data", offset).unwrap();
+        }
+    }
+
+    fn from(root: &Path, mark: &Mark) -> Result<(Vec<u8>, u64), Fault> {
+        let (mut stream, mut moved) = (Vec::new(), 0);
+        let folder = Folder::open(root).unwrap();
+        let mut count = |bytes| moved += bytes;
+        pack(Pack::Folder(folder), &mut stream, mark, &mut count)?;
+        Ok((stream, moved))
+    }
+
+    /// The mark of whoever has read so much and no more.
+    fn cut(stream: &[u8], at: usize) -> Mark {
+        let landed = tempfile::tempdir().unwrap();
+        let (traced, seen) = Traced::new(&stream[..at]);
+        let folder = Folder::open(landed.path()).unwrap();
+        // It ends early nearly everywhere, and has read all that there is.
+        let _ = unpack(traced, folder, Policy::default(), &mut |_| Ok(()));
+        let mark = seen.borrow().mark(at as u64);
+        mark.unwrap()
+    }
+
+    #[test]
+    fn a_stream_goes_on_at_any_byte() {
+        let folder = tempfile::tempdir().unwrap();
+        grow(folder.path());
+        let (whole, moved) = from(folder.path(), &Mark::default()).unwrap();
+        // Every place within a block, sooner or later.
+        for at in (0..whole.len()).step_by(509).chain([whole.len()]) {
+            let (rest, again) = from(folder.path(), &cut(&whole, at)).unwrap();
+            assert!(rest == whole[at..], "{at}");
+            // Who comes behind the last byte of data has nothing to show.
+            assert!(again == moved || again == 0, "{at}: {again}");
+        }
+    }
+
+    #[test]
+    fn a_tree_that_was_changed_before_the_mark_does_not_go_on() {
+        let folder = tempfile::tempdir().unwrap();
+        grow(folder.path());
+        let (whole, _) = from(folder.path(), &Mark::default()).unwrap();
+        let marks = [60_000, whole.len()].map(|at| cut(&whole, at));
+        fs::write(folder.path().join("folder/small"), "other").unwrap();
+        for mark in &marks {
+            assert!(matches!(from(folder.path(), mark), Err(Fault::Changed)));
+        }
+        fs::remove_file(folder.path().join("large")).unwrap();
+        assert!(matches!(
+            from(folder.path(), &marks[1]),
+            Err(Fault::Changed)
+        ));
+    }
+
+    #[test]
+    fn a_tree_that_was_changed_behind_the_mark_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        grow(folder.path());
+        let (whole, _) = from(folder.path(), &Mark::default()).unwrap();
+        let mark = cut(&whole, 60_000);
+        let sparse = fs::OpenOptions::new()
+            .write(true)
+            .open(folder.path().join("sparse"));
+        sparse.unwrap().set_len(5 << 20).unwrap();
+        let (rest, _) = from(folder.path(), &mark).unwrap();
+        let (now, _) = from(folder.path(), &Mark::default()).unwrap();
+        assert!(now != whole && rest == now[60_000..]);
     }
 }

@@ -8,6 +8,9 @@ use bytes::{Buf, Bytes};
 use std::io::{self, Read, Write};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
+/// What comes out, piece by piece; an error is a stream that is cut.
+pub(crate) type Pieces = Receiver<io::Result<Bytes>>;
+
 /// Pieces on their way.
 const DEPTH: usize = 8;
 
@@ -18,7 +21,7 @@ pub(crate) struct Outlet {
     buffer: Vec<u8>,
 }
 
-pub(crate) fn outlet() -> (Outlet, Receiver<io::Result<Bytes>>) {
+pub(crate) fn outlet() -> (Outlet, Pieces) {
     let (sender, receiver) = channel(DEPTH);
     let buffer = Vec::new();
     (Outlet { sender, buffer }, receiver)

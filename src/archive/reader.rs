@@ -6,6 +6,7 @@
 use super::entry::{Member, MemberKind, SEGMENTS, Segment};
 use super::fault::Fault;
 use super::map::{fits, gather};
+use super::mark::Traced;
 use super::records::Read as Records;
 use super::writer::FAULT;
 use crate::protocol::files::Mtime;
@@ -18,7 +19,7 @@ const LIMIT: u64 = 1 << 20;
 
 #[derive(Debug)]
 pub(super) struct Reader<R> {
-    from: R,
+    from: Traced<R>,
     /// Bytes of the current member that nobody has read.
     left: u64,
     /// Behind them, to the next block.
@@ -38,7 +39,7 @@ struct Extra {
 }
 
 impl<R: Read> Reader<R> {
-    pub(super) fn new(from: R) -> Self {
+    pub(super) fn new(from: Traced<R>) -> Self {
         Self {
             from,
             left: 0,
@@ -80,12 +81,8 @@ impl<R: Read> Reader<R> {
         if most == 0 {
             return Ok(0);
         }
-        let read = self.from.read(&mut buffer[..most])?;
-        if read == 0 {
-            return Err(Fault::Stream(ErrorKind::UnexpectedEof.into()));
-        }
-        self.left -= read as u64;
-        Ok(read)
+        let read = self.from.data(&mut buffer[..most])?;
+        self.read(read)
     }
 
     fn member(&mut self, header: &Header, extra: Extra) -> Result<Member, Fault> {
@@ -151,8 +148,21 @@ impl<R: Read> Reader<R> {
         let mut unread = [0; 16 << 10];
         while self.data(&mut unread)? > 0 {}
         self.left = std::mem::take(&mut self.padding);
-        while self.data(&mut unread)? > 0 {}
+        while self.left > 0 {
+            // Less than a block.
+            let most = self.left as usize;
+            let read = self.from.read(&mut unread[..most])?;
+            self.read(read)?;
+        }
         Ok(())
+    }
+
+    fn read(&mut self, read: usize) -> Result<usize, Fault> {
+        if read == 0 {
+            return Err(Fault::Stream(ErrorKind::UnexpectedEof.into()));
+        }
+        self.left -= read as u64;
+        Ok(read)
     }
 
     /// The data of a member that is about another one.
@@ -307,6 +317,7 @@ fn damaged(what: &'static str) -> impl Fn(std::io::Error) -> Fault {
 mod tests {
     use super::Reader;
     use crate::archive::entry::{Member, MemberKind, Segment};
+    use crate::archive::mark::{Mark, Traced};
     use crate::archive::writer::Writer;
     use crate::protocol::files::Mtime;
     use proptest::prelude::*;
@@ -369,14 +380,14 @@ mod tests {
         #[test]
         fn what_was_written_is_read(members in proptest::collection::vec(member(), 0..12)) {
             let mut archive = Vec::new();
-            let mut writer = Writer::new(&mut archive);
+            let mut writer = Writer::new(&mut archive, &Mark::default());
             for member in &members {
                 writer.begin(member).unwrap();
                 writer.data(&vec![b'd'; amount(&member.kind)]).unwrap();
             }
             writer.end().unwrap();
             prop_assert_eq!(archive.len() % 512, 0);
-            let mut reader = Reader::new(archive.as_slice());
+            let mut reader = Reader::new(Traced::new(archive.as_slice()).0);
             for mut expected in members {
                 let mut data = vec![0; amount(&expected.kind) + 1];
                 let mut read = 0;
@@ -406,7 +417,7 @@ mod tests {
             header.set_cksum();
             let mut archive = [header.as_bytes(), noise.as_slice()].concat();
             archive.resize(512 * 10, 0);
-            let mut reader = Reader::new(archive.as_slice());
+            let mut reader = Reader::new(Traced::new(archive.as_slice()).0);
             while let Ok(Some(_)) = reader.next() {}
         }
     }

@@ -9,13 +9,15 @@ use super::PIECE;
 use super::entry::{Member, MemberKind, Segment};
 use super::fault::Fault;
 use super::folder::{Folder, bytes, native, settle};
+use super::mark::Traced;
 use super::pack::DEPTH;
 use super::reader::Reader;
 use super::temporary::temporary;
 use crate::protocol::files::{EntryKind, Mtime};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
 
 /// What is done with what an archive says.
 #[derive(Debug, Clone, Default)]
@@ -40,15 +42,15 @@ pub(crate) struct Tally {
     pub(crate) bytes: u64,
 }
 
-/// Unpacks everything; `moved` hears of the bytes of files.
+/// Unpacks everything. `beside` hears, before it is there, of what is not whole: its path from the root.
 ///
 /// # Errors
 /// At the first member that can't or may not be unpacked; those before it stay.
 pub(crate) fn unpack(
-    from: impl Read,
+    from: Traced<impl Read>,
     root: Folder,
     policy: Policy,
-    moved: &mut dyn FnMut(u64),
+    beside: &mut dyn FnMut(&Path) -> io::Result<()>,
 ) -> Result<Tally, Fault> {
     let mut reader = Reader::new(from);
     let mut unpacker = Unpacker {
@@ -61,7 +63,7 @@ pub(crate) fn unpack(
         policy,
         tally: Tally::default(),
         buffer: vec![0; PIECE],
-        moved,
+        beside,
     };
     while let Some(member) = reader.next()? {
         unpacker.member(&mut reader, member)?;
@@ -77,7 +79,7 @@ struct Unpacker<'a> {
     is_single: bool,
     tally: Tally,
     buffer: Vec<u8>,
-    moved: &'a mut dyn FnMut(u64),
+    beside: &'a mut dyn FnMut(&Path) -> io::Result<()>,
 }
 
 struct Level {
@@ -120,6 +122,8 @@ impl Unpacker<'_> {
         };
         self.enter(way)?;
         let beside = temporary(name, &self.policy.id);
+        let path: PathBuf = way.iter().chain([&beside]).collect();
+        (self.beside)(&path).map_err(Fault::file(&member.path))?;
         let made = self.make(reader, &member, &beside, mode);
         let made = made.and_then(|()| self.replace(&member, &beside, name));
         if made.is_err() {
@@ -210,7 +214,6 @@ impl Unpacker<'_> {
                 file.write_all(&self.buffer[..read]).map_err(&failed)?;
                 left -= read as u64;
                 self.tally.bytes += read as u64;
-                (self.moved)(read as u64);
             }
         }
         if segments.is_some() {

@@ -2,6 +2,7 @@
 
 use super::entry::{Member, MemberKind};
 use super::map::written;
+use super::mark::{Mark, Rest};
 use super::records::Records;
 use crate::protocol::files::Mtime;
 use std::io::{self, Write};
@@ -16,14 +17,31 @@ pub(super) const FAULT: &str = "OSCTL.fault";
 
 #[derive(Debug)]
 pub(super) struct Writer<W> {
-    to: W,
+    to: Rest<W>,
     /// To the next block.
     padding: u64,
 }
 
 impl<W: Write> Writer<W> {
-    pub(super) fn new(to: W) -> Self {
+    /// What lies before the mark is left out.
+    pub(super) fn new(to: W, from: &Mark) -> Self {
+        let to = Rest::new(to, from);
         Self { to, padding: 0 }
+    }
+
+    /// Whether the mark lies in another stream.
+    pub(super) fn is_other(&self) -> bool {
+        self.to.is_other()
+    }
+
+    /// Whether the mark is still to come.
+    pub(super) fn is_before(&self) -> bool {
+        self.to.is_before()
+    }
+
+    /// Passes over so many bytes of data, or as many as lie before the mark.
+    pub(super) fn pass(&mut self, length: u64) -> io::Result<u64> {
+        self.to.pass(length)
     }
 
     /// Begins a member; the data of its file, without the holes, are written next.
@@ -97,14 +115,14 @@ impl<W: Write> Writer<W> {
     }
 
     pub(super) fn data(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.to.write_all(bytes)
+        self.to.data(bytes)
     }
 
     /// The end of the archive.
     pub(super) fn end(&mut self) -> io::Result<()> {
         self.pad()?;
         self.to.write_all(&[0; 2 * BLOCK as usize])?;
-        self.to.flush()
+        self.to.end()
     }
 
     /// Instead of a member: why there will be no more.

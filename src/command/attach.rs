@@ -1,9 +1,10 @@
-//! `osctl attach`: follow a run that was begun elsewhere, from its beginning or further on.
+//! `osctl attach`: follow code or a command that was begun elsewhere, from its beginning or further on.
 
 use super::Context;
 use super::candidates::run_ids;
 use super::follow::{self, View};
-use crate::error::{Outcome, Result};
+use super::shell_command;
+use crate::error::{Error, Outcome, Result};
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
 use std::path::PathBuf;
@@ -24,7 +25,22 @@ pub(crate) struct AttachArgs {
 pub(crate) async fn run(args: AttachArgs, cx: &Context) -> Result<Outcome> {
     let AttachArgs { id, offset, out } = args;
     let client = cx.client()?;
+    let events = match client.follow(&id, offset).await {
+        Err(error) if is_unknown(&error) => match client.follow_shell(&id, offset).await {
+            Ok(events) => return shell_command::follow(&client, &id, events, cx).await,
+            Err(other) if is_unknown(&other) => return Err(error),
+            Err(other) => return Err(other),
+        },
+        found => found?,
+    };
     let mut view = View::new(cx, out)?;
-    let begin = async { client.follow(&id, offset).await };
-    follow::run(&client, &id, begin, &mut view, cx).await
+    follow::run(&client, &id, async { Ok(events) }, &mut view, cx).await
+}
+
+/// Whether there is no run of that id; a command of the shell may have it.
+pub(super) fn is_unknown(error: &anyhow::Error) -> bool {
+    matches!(
+        error.downcast_ref(),
+        Some(Error::Refused { status: 404, .. })
+    )
 }

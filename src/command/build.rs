@@ -28,7 +28,7 @@ pub(crate) struct BuildArgs {
 
 #[derive(Debug)]
 struct Plan {
-    may_install: bool,
+    yes: bool,
     force: bool,
     project: Option<PathBuf>,
     companion: Option<PathBuf>,
@@ -43,7 +43,7 @@ impl From<BuildArgs> for Plan {
             companion,
         } = args;
         Self {
-            may_install: yes,
+            yes,
             force,
             project,
             companion,
@@ -78,9 +78,13 @@ pub(crate) async fn run(args: BuildArgs, cx: &Context) -> Result<Outcome> {
     let config = cx.config(Some(&project), flags)?.config;
     let work = cx.ui.work("looking at what the image is made of");
     let recipe = build::recipe(&docker, &config, &project)?;
+    let may_install = |question: &str| match plan.yes {
+        false if cx.ui.can_ask() => work.pause(|| cx.ui.confirm(question, "--yes")),
+        yes => Ok(yes),
+    };
     let options = Options {
         folders: &cx.folders,
-        may_install: plan.may_install,
+        may_install: &may_install,
         force: plan.force,
     };
     let built = build::ensure(&docker, &config, &cx.instance, &recipe, options, &work).await?;

@@ -3,14 +3,19 @@
 
 use super::Context;
 use super::cp::INSIDE;
+use crate::cli;
 use crate::error::Result;
 use crate::host::client::Client;
 use crate::host::folders::Folders;
-use crate::host::instance::Instance;
+use crate::host::instance::{DEFAULT, Instance};
 use crate::protocol::files::{EntryKind, encode};
+use crate::protocol::kernel::DEFAULT_SESSION;
 use crate::ui::Ui;
+use clap::ArgMatches;
 use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter};
-use std::ffi::OsStr;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How long a person waits.
@@ -33,8 +38,32 @@ pub(super) fn session_names() -> Vec<CompletionCandidate> {
 
 pub(super) fn run_ids() -> Vec<CompletionCandidate> {
     candidates(|client| async move {
-        let found = client.runs().await?;
-        Ok(found.runs.into_iter().rev().map(|r| r.id).collect())
+        let (mut found, commands) = tokio::try_join!(client.runs(), client.commands())?;
+        found.runs.extend(commands.runs);
+        found.runs.sort_by(|a, b| b.created.total_cmp(&a.created));
+        Ok(found.runs.into_iter().map(|r| r.id).collect())
+    })
+}
+
+pub(super) fn checkpoint_names() -> Vec<CompletionCandidate> {
+    candidates(|client| async move {
+        let found = client.checkpoints().await?.checkpoints.into_iter();
+        let names: BTreeSet<String> = found.map(|c| c.name).collect();
+        Ok(names.into_iter().collect())
+    })
+}
+
+pub(super) fn stored_names() -> Vec<CompletionCandidate> {
+    candidates(|client| async move {
+        let found = client.cryo_list().await?;
+        Ok(found.cryo.into_iter().map(|line| line.name).collect())
+    })
+}
+
+pub(super) fn server_names() -> Vec<CompletionCandidate> {
+    candidates(|client| async move {
+        let found = client.servers().await?;
+        Ok(found.servers.into_iter().map(|s| s.name).collect())
     })
 }
 
@@ -66,8 +95,9 @@ pub(super) fn words(current: &OsStr) -> Vec<CompletionCandidate> {
     let Some(path) = current.to_str().filter(|path| !path.is_empty()) else {
         return Vec::new();
     };
+    let session = Line::being_completed().session;
     within(SHORT, async |client| {
-        let cwd = client.located().await?.cwd;
+        let cwd = client.located(&session).await?.cwd;
         below(&cwd, path, "", &client).await
     })
 }
@@ -79,7 +109,10 @@ async fn below(base: &str, path: &str, prefix: &str, client: &Client) -> Result<
         true => folder.to_owned(),
         false => format!("{}/{folder}", base.trim_end_matches('/')),
     };
-    let found = client.list(&encode(whole.as_bytes())).await?.entries;
+    let found = client
+        .list(&encode(climbed(&whole).as_bytes()))
+        .await?
+        .entries;
     // What is no UTF-8 can't be typed.
     let found = found
         .into_iter()
@@ -89,6 +122,61 @@ async fn below(base: &str, path: &str, prefix: &str, client: &Client) -> Result<
         _ => format!("{prefix}{folder}{}", entry.name),
     });
     Ok(place.collect())
+}
+
+/// An absolute path of a folder without `..`, which the companion does not follow.
+fn climbed(path: &str) -> String {
+    let mut names = Vec::new();
+    for name in path.split('/') {
+        match name {
+            "" | "." => {}
+            ".." => drop(names.pop()),
+            name => names.push(name),
+        }
+    }
+    let whole: String = names.iter().map(|name| format!("/{name}")).collect();
+    format!("{whole}/")
+}
+
+/// What the line says, as far as it is written, about where to look.
+#[derive(Debug, PartialEq, Eq)]
+struct Line {
+    instance: String,
+    config: Option<PathBuf>,
+    session: String,
+}
+
+impl Line {
+    /// Shells hand it over behind `--`.
+    fn being_completed() -> Self {
+        Self::read(std::env::args_os().skip_while(|word| word != "--").skip(1))
+    }
+
+    /// Read by the rules of the command line itself, which knows what belongs to a command inside,
+    /// and the environment.
+    fn read(words: impl Iterator<Item = OsString>) -> Self {
+        let found = cli::command()
+            .ignore_errors(true)
+            .try_get_matches_from(words)
+            .unwrap_or_default();
+        let text = |matches: &ArgMatches, name: &str| {
+            let value = matches.try_get_one::<String>(name).ok().flatten();
+            value.cloned()
+        };
+        let mut verb = &found;
+        while let Some((_, below)) = verb.subcommand() {
+            verb = below;
+        }
+        Self {
+            instance: text(&found, "instance").unwrap_or_else(|| DEFAULT.into()),
+            config: found
+                .try_get_one::<PathBuf>("config")
+                .ok()
+                .flatten()
+                .cloned(),
+            session: text(verb, "session").unwrap_or_else(|| DEFAULT_SESSION.into()),
+        }
+    }
 }
 
 fn candidates<F: Future<Output = Result<Vec<String>>>>(
@@ -102,12 +190,12 @@ fn within<F: Future<Output = Result<Vec<String>>>>(
     ask: impl FnOnce(Client) -> F,
 ) -> Vec<CompletionCandidate> {
     let asked = || {
-        let name = std::env::var("OSCTL_INSTANCE").unwrap_or_else(|_| "default".into());
+        let line = Line::being_completed();
         let folders = Folders::find()?;
         let cx = Context {
             ui: Ui::new(false, true, 0, None),
-            instance: Instance::new(&name, &folders)?,
-            config_file: folders.config_file(None),
+            instance: Instance::new(&line.instance, &folders)?,
+            config_file: folders.config_file(line.config.as_deref()),
             folders,
         };
         let client = cx.client()?;
@@ -118,4 +206,51 @@ fn within<F: Future<Output = Result<Vec<String>>>>(
     };
     let names = asked().unwrap_or_default();
     names.into_iter().map(CompletionCandidate::new).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Line, climbed};
+
+    #[test]
+    fn a_folder_above_is_found() {
+        assert_eq!(climbed("/root/host/../"), "/root/");
+        assert_eq!(climbed("/root/../../x/./"), "/x/");
+        assert_eq!(climbed("/root/.."), "/");
+        assert_eq!(climbed("/..a/b../"), "/..a/b../");
+    }
+
+    #[test]
+    fn a_line_is_read_as_far_as_it_is_written() {
+        let read = |words: &str| {
+            let words = words.split(' ').map(Into::into);
+            let line = Line::read(words);
+            (line.instance, line.config, line.session)
+        };
+        let said = |instance: &str, config: Option<&str>, session: &str| {
+            (instance.into(), config.map(Into::into), session.into())
+        };
+        let nothing = said("default", None, "default");
+        assert_eq!(read("osctl cp "), nothing);
+        assert_eq!(read("osctl"), nothing);
+        assert_eq!(
+            read("osctl shell --session b ls "),
+            said("default", None, "b")
+        );
+        assert_eq!(
+            read("osctl --instance=a --config f shell --session=b ls x"),
+            said("a", Some("f"), "b")
+        );
+        assert_eq!(
+            read("osctl exec --session b --instance a --config f --nonsense"),
+            said("a", Some("f"), "b")
+        );
+        // What a command inside is given is its own.
+        assert_eq!(
+            read("osctl shell --session b ls --session c --instance d "),
+            said("default", None, "b")
+        );
+        assert_eq!(read("osctl --instance a cp --help "), nothing);
+        assert_eq!(read("osctl --instance"), nothing);
+    }
 }

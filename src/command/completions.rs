@@ -47,6 +47,6 @@ pub(crate) fn run(args: CompletionsArgs, ui: Ui) -> Result<Outcome> {
     if shell == Shell::Bash {
         script.extend(COLONS.as_bytes());
     }
-    ui.data(&String::from_utf8_lossy(&script));
+    ui.data(&String::from_utf8_lossy(&script))?;
     Ok(Outcome::Done)
 }

@@ -2,6 +2,7 @@
 
 use super::Context;
 use crate::error::{Error, Outcome, Result};
+use crate::host::mcp;
 use anyhow::Context as _;
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -38,11 +39,8 @@ fn show(cx: &Context) -> Result<Outcome> {
     let project = cx.instance.record()?.map(|r| r.project);
     let project = project.or_else(|| env::current_dir().ok());
     let mut resolved = cx.config(project.as_deref(), Vec::new())?;
-    // What is handed in may be secret: its names are shown, never its values.
     for (key, (value, _)) in &mut resolved.values {
-        if let ("env", Value::Object(map)) = (key.as_str(), value) {
-            map.values_mut().for_each(|secret| *secret = json!("…"));
-        }
+        mask(key, value);
     }
     if cx.ui.json {
         let all: BTreeMap<_, _> = resolved
@@ -61,6 +59,34 @@ fn show(cx: &Context) -> Result<Outcome> {
     }
     cx.ui.table(&rows);
     Ok(Outcome::Done)
+}
+
+/// What is handed in may be secret: its names are shown, never its values.
+fn mask(key: &str, value: &mut Value) {
+    match (key, value) {
+        ("env", value) => hide(value),
+        ("servers", Value::Object(servers)) => {
+            for server in servers.values_mut() {
+                for part in ["args", "env", "headers"] {
+                    if let Some(secrets) = server.get_mut(part) {
+                        hide(secrets);
+                    }
+                }
+                if let Some(Value::String(url)) = server.get_mut("url") {
+                    *url = mcp::whose(url);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn hide(value: &mut Value) {
+    match value {
+        Value::Object(map) => map.values_mut().for_each(|secret| *secret = json!("…")),
+        Value::Array(list) => list.iter_mut().for_each(|secret| *secret = json!("…")),
+        other => *other = json!("…"),
+    }
 }
 
 fn init(cx: &Context) -> Result<Outcome> {
@@ -119,8 +145,31 @@ fn edit(cx: &Context) -> Result<Outcome> {
 
 #[cfg(test)]
 mod tests {
-    use super::TEMPLATE;
+    use super::{TEMPLATE, mask};
     use crate::config::Resolved;
+    use serde_json::json;
+
+    #[test]
+    fn what_may_be_secret_is_shown_by_its_name_alone() {
+        let mut servers = json!({
+            "far": {"url": "https://geheim:geheim@mcp.example:8443/geheim?key=geheim", "headers": {"Authorization": "Bearer geheim"}},
+            "near": {"command": "near", "args": ["--key", "geheim"], "env": {"API_KEY": "geheim"}},
+            "odd": {"command": "odd", "env": "geheim", "url": "geheim"},
+        });
+        mask("servers", &mut servers);
+        let shown = json!({
+            "far": {"url": "https://mcp.example:8443/…", "headers": {"Authorization": "…"}},
+            "near": {"command": "near", "args": ["…", "…"], "env": {"API_KEY": "…"}},
+            "odd": {"command": "odd", "env": "…", "url": "…"},
+        });
+        assert_eq!(servers, shown);
+        let mut env = json!({"TOKEN": "geheim"});
+        mask("env", &mut env);
+        assert_eq!(env, json!({"TOKEN": "…"}));
+        let mut base = json!("debian:trixie-slim");
+        mask("base", &mut base);
+        assert_eq!(base, json!("debian:trixie-slim"));
+    }
 
     #[test]
     fn the_template_names_every_key_and_its_lines_hold_when_uncommented() {

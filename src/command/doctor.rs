@@ -4,10 +4,10 @@ use super::Context;
 use super::status::warnings;
 use crate::config::{Config, EngineChoice};
 use crate::engine::{Docker, Engine};
-use crate::error::{Error, NO, Outcome, Result};
+use crate::error::{Error, NO, Outcome, Result, addressed};
 use crate::host::instance::LABEL;
 use crate::host::provision::{self, Cure};
-use crate::host::{ports, project};
+use crate::host::{disk, ports, project};
 use crate::image::{Body, Companion};
 use clap::Args;
 use serde::Serialize;
@@ -55,6 +55,7 @@ pub(crate) async fn run(args: DoctorArgs, cx: &Context) -> Result<Outcome> {
         engine(choice, fix, cx).await,
         describe,
     );
+    findings.extend(state_room(cx));
     let socket = match &engine {
         Some(Engine::Docker(docker)) => docker.address().socket().map(Path::to_owned),
         _ => None,
@@ -68,7 +69,7 @@ pub(crate) async fn run(args: DoctorArgs, cx: &Context) -> Result<Outcome> {
     );
     let project = judge(&mut findings, "project", found, |p| p.display().to_string());
     if let (Some(config), Some(project)) = (&config, &project) {
-        let body = Body::of_project(&project.join(&config.body));
+        let body = Body::of_project(project, &config.body);
         judge(&mut findings, "body", body, |b| match &b.folder {
             Some(folder) => folder.display().to_string(),
             None => "the one in this binary".into(),
@@ -99,7 +100,8 @@ pub(crate) async fn run(args: DoctorArgs, cx: &Context) -> Result<Outcome> {
                 format!("{:?}, version {}", h.status, h.version).to_lowercase()
             });
         }
-        for detail in warnings(choice, config) {
+        let criu = record.as_ref().map_or(config.criu, |r| r.criu);
+        for detail in warnings(choice, config, criu, &cx.instance) {
             findings.push(Finding {
                 what: "safety",
                 verdict: Verdict::Warning,
@@ -107,6 +109,9 @@ pub(crate) async fn run(args: DoctorArgs, cx: &Context) -> Result<Outcome> {
                 cure: None,
             });
         }
+    }
+    for text in findings.iter_mut().filter_map(|f| f.cure.as_mut()) {
+        *text = addressed(text, &cx.instance.name);
     }
     report(cx, &findings)
 }
@@ -117,6 +122,9 @@ fn read_config(cx: &Context) -> Result<Config> {
 }
 
 async fn engine(choice: EngineChoice, fix: bool, cx: &Context) -> Result<Engine> {
+    if choice == EngineChoice::Docker {
+        Docker::check_here(&cx.folders.home)?;
+    }
     let found = cx.engine(choice).await;
     let cure = Cure::find();
     match found {
@@ -165,10 +173,64 @@ async fn check_docker(findings: &mut Vec<Finding>, docker: &Docker, config: &Con
     let image = docker
         .image(&format!("{}:latest", cx.instance.image()))
         .await;
-    judge(findings, "image", image, |i| {
+    let image = judge(findings, "image", image, |i| {
         i.as_ref()
             .map_or("not built yet".into(), |i| crate::ui::bytes(i.size))
     });
+    if let Ok(Some(root)) = docker.root_here().await {
+        // Without room an image that exists still runs.
+        let short = match image.flatten() {
+            Some(_) => Verdict::Warning,
+            None => Verdict::Broken,
+        };
+        let cure = "make room: `docker system df` shows what the engine holds, `docker builder prune` frees its cache";
+        findings.extend(disk::free(&root).map(|free| {
+            let verdict = roomy(free, disk::IMAGE, short);
+            room("engine's disk", &root, (free, disk::IMAGE), verdict, cure)
+        }));
+    }
+}
+
+fn state_room(cx: &Context) -> Option<Finding> {
+    let folder = &cx.folders.state;
+    let free = disk::free(folder)?;
+    // Tokens and records need next to nothing, but they do need it.
+    let short = match free {
+        0..0x10_0000 => Verdict::Broken,
+        _ => Verdict::Warning,
+    };
+    let cure = "make room: `osctl ls` lists the instances, `osctl --instance NAME down --purge` forgets one with its image and state";
+    let verdict = roomy(free, disk::STATE, short);
+    Some(room(
+        "state's disk",
+        folder,
+        (free, disk::STATE),
+        verdict,
+        cure,
+    ))
+}
+
+fn roomy(free: u64, needed: u64, short: Verdict) -> Verdict {
+    if free < needed { short } else { Verdict::Fine }
+}
+
+fn room(
+    what: &'static str,
+    folder: &Path,
+    (free, needed): (u64, u64),
+    verdict: Verdict,
+    cure: &str,
+) -> Finding {
+    let mut detail = format!("{} free at {}", crate::ui::bytes(free), folder.display());
+    if verdict != Verdict::Fine {
+        detail += &format!(", {} may be needed", crate::ui::bytes(needed));
+    }
+    Finding {
+        what,
+        verdict,
+        detail,
+        cure: (verdict != Verdict::Fine).then(|| cure.into()),
+    }
 }
 
 /// Writes down how a check went, and hands on what it found.

@@ -1,10 +1,14 @@
 //! `osctl down`: stop and remove the container; its state stays.
 
-use super::Context;
+use super::{Context, snapshot};
+use crate::config::EngineChoice;
 use crate::engine::{Engine, Progress};
 use crate::error::{Error, Outcome, Result};
 use crate::host::build;
-use crate::host::instance::LABEL;
+use crate::host::folders::Folders;
+use crate::host::instance::{Instance, LABEL};
+use crate::host::keeper::Keeper;
+use crate::protocol::cryo::Reason;
 use clap::Args;
 use serde_json::json;
 
@@ -13,6 +17,9 @@ pub(crate) struct DownArgs {
     /// Forget the state, too: checkpoints, packages, token and image. Files under /root/host stay
     #[arg(long)]
     purge: bool,
+    /// End the run of evolving that is on, if there is one
+    #[arg(long)]
+    force: bool,
     /// Do not ask
     #[arg(short, long)]
     yes: bool,
@@ -21,14 +28,38 @@ pub(crate) struct DownArgs {
 #[derive(Debug)]
 struct Plan {
     purge: bool,
+    force: bool,
     yes: bool,
 }
 
 impl From<DownArgs> for Plan {
     fn from(args: DownArgs) -> Self {
-        let DownArgs { purge, yes } = args;
-        Self { purge, yes }
+        let DownArgs { purge, force, yes } = args;
+        Self { purge, force, yes }
     }
+}
+
+/// # Errors
+/// When a run is on, with the way to be down even so: whoever is inside can begin one again and again.
+async fn check_idle(engine: &Engine, cx: &Context) -> Result<()> {
+    let checked = super::evolve::check_idle(engine, cx).await;
+    checked.map_err(|error| match error.downcast::<Error>() {
+        Ok(Error::Precondition { message, hint }) => {
+            let down = cx.instance.command("down --force");
+            Error::precondition(message, format!("{hint}, `{down}` does both")).into()
+        }
+        Ok(other) => other.into(),
+        Err(error) => error,
+    })
+}
+
+/// Whether an instance is left that may be on the embedded engine.
+fn is_used(folders: &Folders) -> Result<bool> {
+    let is_docker = |instance: Instance| {
+        let record = instance.record();
+        record.is_ok_and(|r| r.is_some_and(|r| r.engine == EngineChoice::Docker))
+    };
+    Ok(!Instance::all(folders)?.into_iter().all(is_docker))
 }
 
 pub(crate) async fn run(args: DownArgs, cx: &Context) -> Result<Outcome> {
@@ -45,10 +76,21 @@ pub(crate) async fn run(args: DownArgs, cx: &Context) -> Result<Outcome> {
             return Ok(Outcome::Code(crate::error::NO));
         }
     }
-    let lock = instance.lock()?;
     let engine = cx.engine(record.engine).await?;
+    match plan.force {
+        true => super::evolve::clear(&engine, cx).await?,
+        false => check_idle(&engine, cx).await?,
+    }
+    if !plan.purge {
+        snapshot::before(Reason::Down, cx).await?;
+    }
+    let lock = instance.lock()?;
     let name = instance.container();
     let work = cx.ui.work(&format!("stopping `{name}`"));
+    if let Engine::Docker(docker) = &engine {
+        // First, so that nothing is begun meanwhile. What it knows stays.
+        Keeper { docker, instance }.dismiss().await?;
+    }
     let found = engine.inspect(&name).await?;
     if let Some(container) = &found {
         if container.labels.get(LABEL) != Some(&instance.name) {
@@ -63,11 +105,12 @@ pub(crate) async fn run(args: DownArgs, cx: &Context) -> Result<Outcome> {
         engine.remove(&name).await?;
     }
     if let Engine::Docker(docker) = &engine {
-        // Also what an interrupted `up` left.
+        // Also what an interrupted `up` left, of which an old container may still run.
         for left in docker
             .labelled(&format!("{LABEL}={}", instance.name))
             .await?
         {
+            engine.stop(&left).await?;
             engine.remove(&left).await?;
         }
         docker
@@ -75,11 +118,17 @@ pub(crate) async fn run(args: DownArgs, cx: &Context) -> Result<Outcome> {
             .await?;
         if plan.purge {
             build::remove(docker, instance).await?;
+            Keeper { docker, instance }.forget().await?;
         }
     }
     if plan.purge {
         work.step("forgetting its state");
         instance.forget()?;
+        if let Engine::Embedded(embedded) = &engine
+            && !is_used(&cx.folders)?
+        {
+            embedded.forget(&work).await?;
+        }
     }
     drop((work, lock));
     if cx.ui.json {

@@ -3,7 +3,7 @@
 use super::Context;
 use super::candidates::session_names;
 use super::follow::{self, View};
-use crate::error::{Error, Outcome, Result};
+use crate::error::{Error, Outcome, Result, is_unread};
 use crate::host::client::Client;
 use crate::protocol::hex::hex;
 use crate::protocol::kernel::{DEFAULT_SESSION, Execute};
@@ -126,7 +126,12 @@ pub(crate) async fn run(args: ExecArgs, cx: &Context) -> Result<Outcome> {
     }
     let mut view = View::new(cx, plan.out)?;
     let begin = async { client.execute(&request).await };
-    follow::run(&client, &id, begin, &mut view, cx).await
+    let outcome = follow::run(&client, &id, begin, &mut view, cx).await;
+    // `osctl exec … | head`: what nobody reads any more ends, as a program here would.
+    if outcome.as_ref().is_err_and(is_unread) {
+        client.interrupt(&id).await?;
+    }
+    outcome
 }
 
 /// The default session is always there; another one is made at its first use.

@@ -2,7 +2,7 @@
 
 use super::Context;
 use super::figures::Figures;
-use crate::error::{INTERRUPTED, NO, Outcome, Result};
+use crate::error::{Error, INTERRUPTED, NO, Outcome, Result};
 use crate::host::client::Client;
 use crate::host::events::Events;
 use crate::protocol::kernel::{Event, Happened, KernelState, Raised, Reply, RunStatus, Shown};
@@ -12,9 +12,6 @@ use std::time::Duration;
 
 /// Nothing waits in silence for longer.
 const SILENCE: Duration = Duration::from_millis(500);
-
-/// How often an interrupt is tried.
-const TRIES: u32 = 5;
 
 /// Follows a run to its end, which is the verb's. Ctrl-C interrupts the code, a second one leaves it
 /// alone.
@@ -35,6 +32,37 @@ pub(super) async fn run(
 
 /// The reply, or nothing when the run was left alone before its end.
 pub(super) async fn to_end(
+    client: &Client,
+    id: &str,
+    begin: impl Future<Output = Result<Events>>,
+    view: &mut View<'_>,
+    cx: &Context,
+) -> Result<Option<Reply>> {
+    let followed = watched(client, id, begin, view, cx).await;
+    if followed.as_ref().is_err_and(goes_on) {
+        let attach = cx.instance.command(&format!("attach {id}"));
+        cx.ui
+            .say(format!("run `{id}` may go on; `{attach}` follows it again"));
+    }
+    followed
+}
+
+/// Whether what went wrong is no reason for the run to have ended, or never to have begun.
+fn goes_on(error: &anyhow::Error) -> bool {
+    let ended = matches!(
+        error.downcast_ref(),
+        Some(
+            Error::Refused { .. }
+                | Error::NotRunning { .. }
+                | Error::OtherProtocol { .. }
+                | Error::RunGone { .. }
+                | Error::Unread
+        )
+    );
+    !ended
+}
+
+async fn watched(
     client: &Client,
     id: &str,
     begin: impl Future<Output = Result<Events>>,
@@ -85,16 +113,8 @@ pub(super) async fn to_end(
                 (stopping, is_silent) = (true, false);
                 cx.ui.say("interrupting the code; Ctrl-C again stops following it");
                 let (client, id) = (client.clone(), id.to_owned());
-                // Its outcome comes with the events that are followed anyway. The run may not have
-                // been heard of yet.
-                tokio::spawn(async move {
-                    for _ in 0..TRIES {
-                        if client.interrupt(&id).await.is_ok() {
-                            break;
-                        }
-                        tokio::time::sleep(SILENCE).await;
-                    }
-                });
+                // Its outcome comes with the events that are followed anyway.
+                tokio::spawn(async move { client.interrupt_begun(&id).await });
             }
         }
     };
@@ -114,12 +134,17 @@ async fn next(events: &mut Events) -> Result<Event> {
 }
 
 #[cfg(unix)]
-pub(super) fn ctrl_c() -> std::io::Result<tokio::signal::unix::Signal> {
+pub(super) use tokio::signal::unix::Signal as Presses;
+#[cfg(windows)]
+pub(super) use tokio::signal::windows::CtrlC as Presses;
+
+#[cfg(unix)]
+pub(super) fn ctrl_c() -> std::io::Result<Presses> {
     tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())
 }
 
 #[cfg(windows)]
-pub(super) fn ctrl_c() -> std::io::Result<tokio::signal::windows::CtrlC> {
+pub(super) fn ctrl_c() -> std::io::Result<Presses> {
     tokio::signal::windows::ctrl_c()
 }
 
@@ -153,48 +178,47 @@ impl<'a> View<'a> {
         match happened {
             Happened::Stdout { text, .. } => {
                 self.within_line = !text.ends_with('\n');
-                ui.data(&text);
+                ui.data(&text)?;
             }
-            Happened::Stderr { text, .. } => ui.side(&text),
+            Happened::Stderr { text, .. } => ui.side(&text)?,
             Happened::Display(shown) => self.value(&shown, false)?,
             Happened::Result(shown) => self.value(&shown, true)?,
-            Happened::Error { error } => self.error(&error),
+            Happened::Error { error } => self.error(&error)?,
             Happened::Clear { .. } | Happened::Heartbeat | Happened::Done { .. } => {}
         }
         Ok(())
     }
 
     fn value(&mut self, shown: &Shown, is_result: bool) -> Result<()> {
-        self.end_line();
+        self.end_line()?;
         let has_figure = self.figures.show(shown)?;
         let text = shown.data.get("text/plain").and_then(Value::as_str);
         // `<Figure size 640x480 with 1 Axes>` says nothing beside the figure.
         if let Some(text) = text.filter(|_| is_result || !has_figure) {
-            self.cx.ui.line(text);
+            self.cx.ui.data(&format!("{text}\n"))?;
         }
         Ok(())
     }
 
-    fn error(&mut self, error: &Raised) {
-        self.end_line();
+    fn error(&mut self, error: &Raised) -> Result<()> {
+        self.end_line()?;
+        let ui = self.cx.ui;
         for line in &error.traceback {
-            self.cx
-                .ui
-                .side(&format!("{}\n", line.trim_end_matches('\n')));
+            ui.side(&format!("{}\n", line.trim_end_matches('\n')))?;
         }
         // A traceback ends with the code's exception; what became of the run is told besides.
         if error.traceback.is_empty() {
-            self.cx
-                .ui
-                .side(&format!("{}: {}\n", error.kind, error.message));
+            ui.side(&format!("{}: {}\n", error.kind, error.message))?;
         }
+        Ok(())
     }
 
     /// What follows begins a line of its own.
-    pub(super) fn end_line(&mut self) {
+    pub(super) fn end_line(&mut self) -> Result<()> {
         if std::mem::take(&mut self.within_line) {
-            self.cx.ui.data("\n");
+            self.cx.ui.data("\n")?;
         }
+        Ok(())
     }
 
     fn end(&mut self, reply: &Reply) -> Result<()> {
@@ -207,7 +231,7 @@ impl<'a> View<'a> {
             && reply.status == RunStatus::Interrupted
             && !error.traceback.is_empty()
         {
-            ui.side(&format!("{}: {}\n", error.kind, error.message));
+            ui.side(&format!("{}: {}\n", error.kind, error.message))?;
         }
         for (what, cut) in reply.truncated.iter().flatten() {
             if what == "data" {
@@ -220,6 +244,8 @@ impl<'a> View<'a> {
         let generation = reply.kernel.generation;
         match reply.kernel.state {
             KernelState::Kept => {}
+            // The error of a run that did not survive it says so.
+            KernelState::Lost if reply.error.as_ref().is_some_and(|e| e.traceback.is_empty()) => {}
             KernelState::Lost => ui.warn(format!(
                 "the kernel's state was lost; this is generation {generation}"
             )),
@@ -228,5 +254,27 @@ impl<'a> View<'a> {
             )),
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::goes_on;
+    use crate::error::Error;
+
+    #[test]
+    fn a_run_goes_on_unless_it_was_refused_or_is_gone() {
+        let lost = Error::Unreachable {
+            container: "c".into(),
+            address: "a".into(),
+            why: "reset".into(),
+        };
+        assert!(goes_on(&lost.into()));
+        assert!(goes_on(
+            &Error::precondition("`f.png` can't be written", "").into()
+        ));
+        assert!(goes_on(&std::io::Error::other("no folder").into()));
+        assert!(!goes_on(&Error::RunGone { run: "r".into() }.into()));
+        assert!(!goes_on(&Error::Unread.into()));
     }
 }

@@ -1,9 +1,11 @@
 //! `osctl interrupt`: stop what runs, and say what became of the state.
 
 use super::Context;
+use super::attach::is_unknown;
 use super::candidates::{run_ids, session_names};
 use crate::error::{Outcome, Result};
-use crate::protocol::kernel::{DEFAULT_SESSION, KernelReport, KernelState};
+use crate::protocol::kernel::{DEFAULT_SESSION, KernelReport, KernelState, Reply, RunStatus};
+use crate::protocol::shell::ShellReply;
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
 
@@ -21,14 +23,23 @@ pub(crate) async fn run(args: InterruptArgs, cx: &Context) -> Result<Outcome> {
     let InterruptArgs { id, session } = args;
     let client = cx.client()?;
     let work = cx.ui.work("interrupting");
-    let kernel = match id {
+    let (what, kernel) = match id {
         Some(id) => {
-            let reply = client.interrupt(&id).await?;
+            let reply = match client.interrupt(&id).await {
+                Err(error) if is_unknown(&error) => {
+                    return match client.interrupt_shell(&id).await {
+                        Ok(reply) => ended(&reply, cx),
+                        Err(other) if is_unknown(&other) => Err(error),
+                        Err(other) => Err(other),
+                    };
+                }
+                found => found?,
+            };
             drop(work);
             if cx.ui.json {
                 cx.ui.document(&reply)?;
             }
-            reply.kernel
+            (what_became(&reply), reply.kernel)
         }
         None => {
             let reply = client.interrupt_session(&session).await?;
@@ -36,16 +47,35 @@ pub(crate) async fn run(args: InterruptArgs, cx: &Context) -> Result<Outcome> {
             if cx.ui.json {
                 cx.ui.document(&reply)?;
             }
-            reply.kernel
+            ("what ran has ended".to_owned(), reply.kernel)
         }
     };
     if !cx.ui.json {
-        tell(kernel, cx);
+        tell(&what, kernel, cx);
     }
     Ok(Outcome::Done)
 }
 
-fn tell(kernel: KernelReport, cx: &Context) {
+fn ended(reply: &ShellReply, cx: &Context) -> Result<Outcome> {
+    match cx.ui.json {
+        true => cx.ui.document(reply)?,
+        false => cx.ui.say(format!("command `{}` has ended", reply.id)),
+    }
+    Ok(Outcome::Done)
+}
+
+/// A run whose end was waited for.
+fn what_became(reply: &Reply) -> String {
+    let how = match (reply.status, reply.execution_count) {
+        (RunStatus::Interrupted, None) => "was interrupted before it began",
+        (RunStatus::Interrupted, Some(_)) => "was interrupted",
+        (RunStatus::Completed | RunStatus::Failed, _) => "has ended already",
+        (RunStatus::Running, _) => "is being interrupted",
+    };
+    format!("run `{}` {how}", reply.id)
+}
+
+fn tell(what: &str, kernel: KernelReport, cx: &Context) {
     let generation = kernel.generation;
     let state = match kernel.state {
         KernelState::Kept => "kept",
@@ -53,6 +83,32 @@ fn tell(kernel: KernelReport, cx: &Context) {
         KernelState::Restored => "restored",
     };
     cx.ui.say(format!(
-        "nothing runs; the kernel's state is {state}, generation {generation}"
+        "{what}; the kernel's state is {state}, generation {generation}"
     ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::what_became;
+    use crate::protocol::kernel::Reply;
+    use serde_json::json;
+
+    fn told(status: &str, number: Option<u64>) -> String {
+        let reply: Reply = serde_json::from_value(json!({
+            "id": "a", "status": status, "stdout": "", "stderr": "", "result": null, "data": [],
+            "error": null, "execution_count": number, "timing_ms": 0.0,
+            "kernel": {"generation": 1, "state": "kept"}, "truncated": null,
+        }))
+        .unwrap();
+        what_became(&reply)
+    }
+
+    #[test]
+    fn a_run_that_never_began_or_had_ended_is_told_as_such() {
+        let waited = "run `a` was interrupted before it began";
+        assert_eq!(told("interrupted", None), waited);
+        assert_eq!(told("interrupted", Some(1)), "run `a` was interrupted");
+        assert_eq!(told("completed", Some(1)), "run `a` has ended already");
+        assert_eq!(told("failed", None), "run `a` has ended already");
+    }
 }

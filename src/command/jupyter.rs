@@ -2,15 +2,14 @@
 
 use super::Context;
 use super::candidates::session_names;
+use super::itself;
 use crate::error::{NO, Outcome, Result};
 use crate::host::instance::DEFAULT;
 use crate::host::jupyter::{Attached, Connection, Kernelspec, Opens, data_folder, serve};
 use crate::protocol::kernel::DEFAULT_SESSION;
-use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
 use serde_json::json;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
@@ -108,7 +107,7 @@ fn install(args: InstallArgs, cx: &Context) -> Result<Outcome> {
             false => format!("os-host ({}, {session})", cx.instance.name),
         },
         argv: argv(&session, cx)?,
-        env: environment(),
+        env: itself::environment(),
         opens: Opens {
             instance: cx.instance.name.clone(),
             session,
@@ -179,27 +178,12 @@ fn usual_name(instance: &str, session: &str) -> String {
 
 /// How Jupyter starts the kernel: this very binary, from any folder.
 fn argv(session: &str, cx: &Context) -> Result<Vec<String>> {
-    let text = |path: PathBuf| {
-        let absolute = std::path::absolute(&path)?;
-        let text = absolute.to_str().map(str::to_owned);
-        text.with_context(|| format!("`{}` is not UTF-8", path.display()))
-    };
-    let mut argv = vec![text(std::env::current_exe()?)?];
+    let mut argv = vec![itself::program()?];
     argv.extend(["--instance".into(), cx.instance.name.clone()]);
-    if cx.config_file != cx.folders.config_file(None) {
-        argv.extend(["--config".into(), text(cx.config_file.clone())?]);
-    }
+    argv.extend(itself::configuration(cx)?);
     argv.extend(["jupyter", "kernel", "--session", session].map(str::to_owned));
     argv.extend(["-f", "{connection_file}"].map(str::to_owned));
     Ok(argv)
-}
-
-/// Where the instance's state is found, when it is not in the usual place.
-fn environment() -> BTreeMap<String, String> {
-    let home = std::env::var("HOST_HOME").ok().filter(|h| !h.is_empty());
-    home.map(|home| ("HOST_HOME".into(), home))
-        .into_iter()
-        .collect()
 }
 
 #[cfg(test)]

@@ -2,13 +2,15 @@
 
 use super::Context;
 use crate::engine::LogOptions;
-use crate::error::{Outcome, Result};
+use crate::error::{NO, Outcome, Result};
 use crate::host::client::not_running;
 use clap::Args;
+use futures_util::StreamExt;
+use std::io::Write;
 
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
-    /// Only lines of this service
+    /// Only lines of this service; `mcp/NAME` is what an MCP server says
     service: Option<String>,
     /// Go on as it writes
     #[arg(short, long)]
@@ -40,31 +42,62 @@ impl From<LogsArgs> for Plan {
 
 pub(crate) async fn run(args: LogsArgs, cx: &Context) -> Result<Outcome> {
     let plan = Plan::from(args);
+    if let Some(server) = plan.service.as_deref().and_then(|s| s.strip_prefix("mcp/")) {
+        return of_server(server, plan.options, cx).await;
+    }
     let engine = cx.engine(cx.record()?.engine).await?;
     let name = cx.instance.container();
     if engine.inspect(&name).await?.is_none() {
         return Err(not_running(&cx.instance));
     }
+    let service = plan.service.as_deref();
+    let mut is_silent = true;
     let mut print = |line: &str| {
-        if plan
-            .service
-            .as_deref()
-            .is_none_or(|service| is_of(line, service))
-        {
-            cx.ui.line(line);
+        if !service.is_none_or(|service| is_of(line, service)) {
+            return Ok(());
         }
+        is_silent = false;
+        cx.ui.data(&format!("{line}\n"))
     };
     engine.logs(&name, plan.options, &mut print).await?;
+    match service {
+        Some(service) if is_silent => {
+            let status = cx.instance.command("status");
+            cx.ui.warn(format!(
+                "no line of the log is `{service}`'s; `{status}` lists the services"
+            ));
+            Ok(Outcome::Code(NO))
+        }
+        _ => Ok(Outcome::Done),
+    }
+}
+
+/// What a server inside has said, which the container's log does not hold.
+async fn of_server(server: &str, options: LogOptions, cx: &Context) -> Result<Outcome> {
+    let client = cx.client()?;
+    let log = client
+        .server_log(server, options.tail, options.follow)
+        .await?;
+    let mut log = std::pin::pin!(log);
+    let mut output = cx.ui.output();
+    while let Some(piece) = log.next().await {
+        let written = output.write_all(&piece?).and_then(|()| output.flush());
+        if written.is_err() {
+            // Nobody reads on.
+            break;
+        }
+    }
     Ok(Outcome::Done)
 }
 
-/// `2026-11-20T21:00:00Z  INFO kernel: …` is the kernel's.
+/// `2026-11-20T21:00:00Z  INFO kernel: …` is the kernel's; where supervised services are told of, the
+/// next word is the one's name.
 fn is_of(line: &str, service: &str) -> bool {
-    let source = line.split_whitespace().nth(2).unwrap_or_default();
-    source
-        .trim_end_matches(':')
-        .rsplit("::")
-        .any(|part| part == service)
+    let mut words = line.split_whitespace().skip(2);
+    let source = words.next().unwrap_or_default().trim_end_matches(':');
+    let is_supervised = source.contains("::service::");
+    let name = words.next().and_then(|word| word.strip_suffix(':'));
+    source.rsplit("::").any(|part| part == service) || is_supervised && name == Some(service)
 }
 
 #[cfg(test)]
@@ -76,5 +109,9 @@ mod tests {
         let line = "2026-11-20T21:00:00Z  INFO osctl::companion::kernel::task: started";
         assert!(is_of(line, "kernel") && is_of(line, "companion") && !is_of(line, "mcp"));
         assert!(!is_of("kernel", "kernel"));
+        let line = "2026-11-20T21:00:00Z  INFO osctl::companion::service::lines: xvfb: no display";
+        assert!(is_of(line, "xvfb") && is_of(line, "service") && !is_of(line, "no"));
+        let line = "2026-11-20T21:00:00Z  INFO osctl::companion::kernel::task: xvfb: started";
+        assert!(!is_of(line, "xvfb"));
     }
 }

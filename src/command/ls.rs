@@ -1,12 +1,13 @@
 //! `osctl ls`: the instances that were ever up.
 
 use super::Context;
-use crate::config::EngineChoice;
+use crate::config::{Config, EngineChoice};
 use crate::engine::Phase;
 use crate::error::{Outcome, Result};
-use crate::host::instance::Instance;
+use crate::host::instance::{Instance, Record};
 use clap::Args;
 use serde::Serialize;
+use std::net::{IpAddr, SocketAddr};
 
 #[derive(Debug, Args)]
 pub(crate) struct LsArgs {}
@@ -15,39 +16,72 @@ pub(crate) struct LsArgs {}
 struct Row {
     instance: String,
     state: &'static str,
-    engine: EngineChoice,
-    kernel: String,
-    project: String,
+    engine: Option<EngineChoice>,
+    kernel: Option<String>,
+    project: Option<String>,
+}
+
+impl Row {
+    /// Without a record, nothing but its name is known.
+    fn new(instance: String, state: &'static str, record: Option<Record>, bind: IpAddr) -> Self {
+        let record = record.as_ref();
+        Self {
+            instance,
+            state,
+            engine: record.map(|r| r.engine),
+            kernel: record.map(|r| SocketAddr::new(bind, r.ports.kernel).to_string()),
+            project: record.map(|r| r.project.display().to_string()),
+        }
+    }
+
+    fn columns(self) -> Vec<String> {
+        let engine = self.engine.map(|engine| match engine {
+            EngineChoice::Docker => "docker".into(),
+            EngineChoice::Embedded => "embedded".into(),
+        });
+        let known = [engine, self.kernel, self.project];
+        let known = known.map(|text| text.unwrap_or_else(|| "-".into()));
+        [self.instance, self.state.into()]
+            .into_iter()
+            .chain(known)
+            .collect()
+    }
 }
 
 pub(crate) async fn run(args: LsArgs, cx: &Context) -> Result<Outcome> {
     let LsArgs {} = args;
     let mut rows = Vec::new();
+    // What is broken is told, and hides no instance.
+    let bind = match cx.config(None, Vec::new()) {
+        Ok(resolved) => resolved.config.bind,
+        Err(error) => {
+            cx.ui.warn(format!("{error:#}"));
+            Config::default().bind
+        }
+    };
     for instance in Instance::all(&cx.folders)? {
-        let Some(record) = instance.record()? else {
-            continue;
+        let record = match instance.record() {
+            Ok(Some(record)) => record,
+            Ok(None) => continue,
+            Err(error) => {
+                cx.ui.warn(format!("{error:#}"));
+                rows.push(Row::new(instance.name, "unreadable", None, bind));
+                continue;
+            }
         };
-        let state = match cx.engine(record.engine).await {
-            Ok(engine) => match engine
-                .inspect(&instance.container())
-                .await?
-                .map(|c| c.phase)
-            {
-                None => "absent",
-                Some(Phase::Running) => "running",
-                Some(Phase::Restarting) => "restarting",
-                Some(Phase::Paused) => "paused",
-                Some(Phase::Created | Phase::Stopped) => "stopped",
-            },
+        let found = match cx.engine(record.engine).await {
+            Ok(engine) => engine.inspect(&instance.container()).await,
+            Err(error) => Err(error),
+        };
+        let state = match found.map(|container| container.map(|c| c.phase)) {
+            Ok(None) => "absent",
+            Ok(Some(Phase::Running)) => "running",
+            Ok(Some(Phase::Restarting)) => "restarting",
+            Ok(Some(Phase::Paused)) => "paused",
+            Ok(Some(Phase::Created | Phase::Stopped)) => "stopped",
             Err(_) => "unknown: its engine does not answer",
         };
-        rows.push(Row {
-            instance: instance.name,
-            state,
-            engine: record.engine,
-            kernel: format!("127.0.0.1:{}", record.ports.kernel),
-            project: record.project.display().to_string(),
-        });
+        rows.push(Row::new(instance.name, state, Some(record), bind));
     }
     if cx.ui.json {
         cx.ui.document(&rows)?;
@@ -56,21 +90,63 @@ pub(crate) async fn run(args: LsArgs, cx: &Context) -> Result<Outcome> {
     let header = ["INSTANCE", "STATE", "ENGINE", "KERNEL", "PROJECT"]
         .map(str::to_owned)
         .to_vec();
-    let lines = rows.into_iter().map(|r| {
-        let engine = if r.engine == EngineChoice::Docker {
-            "docker"
-        } else {
-            "embedded"
-        };
-        vec![
-            r.instance,
-            r.state.into(),
-            engine.into(),
-            r.kernel,
-            r.project,
-        ]
-    });
+    let lines = rows.into_iter().map(Row::columns);
     cx.ui
         .table(&std::iter::once(header).chain(lines).collect::<Vec<_>>());
     Ok(Outcome::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Row, run};
+    use crate::command::Context;
+    use crate::config::{Config, EngineChoice};
+    use crate::error::Outcome;
+    use crate::host::folders::Folders;
+    use crate::host::instance::{Instance, Record};
+    use crate::ui::Ui;
+    use std::net::Ipv6Addr;
+
+    #[test]
+    fn a_row_has_the_address_that_is_bound_or_nothing() {
+        let record = Record {
+            project: "/p".into(),
+            engine: EngineChoice::Docker,
+            ports: Config::default().ports,
+            criu: false,
+        };
+        let bind = Ipv6Addr::LOCALHOST.into();
+        let row = Row::new("a".into(), "running", Some(record), bind);
+        assert_eq!(
+            row.columns(),
+            ["a", "running", "docker", "[::1]:8080", "/p"]
+        );
+        let row = Row::new("b".into(), "unreadable", None, bind);
+        assert_eq!(row.columns(), ["b", "unreadable", "-", "-", "-"]);
+    }
+
+    #[tokio::test]
+    async fn a_record_that_can_not_be_read_does_not_end_the_list() {
+        let home = tempfile::tempdir().unwrap();
+        let folders = Folders {
+            home: home.path().into(),
+            config: home.path().join("c"),
+            state: home.path().join("s"),
+        };
+        for name in ["broken", "Not An Instance"] {
+            let folder = folders.state.join(name);
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("instance.json"), "{").unwrap();
+        }
+        let cx = Context {
+            ui: Ui::new(true, true, 0, None),
+            instance: Instance::new("default", &folders).unwrap(),
+            config_file: folders.config_file(None),
+            folders,
+        };
+        let names: Vec<_> = Instance::all(&cx.folders).unwrap();
+        assert_eq!(names.len(), 1);
+        let listed = run(super::LsArgs {}, &cx).await.unwrap();
+        assert_eq!(listed, Outcome::Done);
+    }
 }

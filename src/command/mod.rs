@@ -7,28 +7,47 @@ pub(crate) mod companion;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod cp;
+pub(crate) mod criu;
+pub(crate) mod cryo;
+pub(crate) mod desktop;
 pub(crate) mod doctor;
 pub(crate) mod down;
+mod ended;
+pub(crate) mod evolve;
 pub(crate) mod exec;
 mod figures;
 mod follow;
 pub(crate) mod health;
 pub(crate) mod init;
 pub(crate) mod interrupt;
+mod itself;
 pub(crate) mod jupyter;
+pub(crate) mod keeper;
 pub(crate) mod logs;
 pub(crate) mod ls;
+pub(crate) mod mcp;
+mod mcp_stdio;
+pub(crate) mod quiesce;
 pub(crate) mod reaper;
+pub(crate) mod remember;
 pub(crate) mod repl;
 pub(crate) mod reset;
 pub(crate) mod restart;
+pub(crate) mod resume;
 pub(crate) mod runs;
+pub(crate) mod screenshot;
+pub(crate) mod selftest;
 pub(crate) mod sessions;
 pub(crate) mod shell;
 mod shell_command;
+mod snapshot;
 pub(crate) mod status;
 mod terminal;
+mod told;
 pub(crate) mod up;
+pub(crate) mod verify;
+
+pub(crate) use ended::ended;
 
 use crate::cli::{Cli, Verb};
 use crate::config::{EngineChoice, Resolved};
@@ -41,6 +60,7 @@ use crate::host::provision::Cure;
 use crate::ui::Ui;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What every verb of the host works with.
 #[derive(Debug)]
@@ -56,6 +76,12 @@ pub(crate) async fn run(cli: Cli, ui: Ui) -> Result<Outcome> {
         Verb::Companion => return companion::run().await,
         Verb::Health(args) => return health::run(args).await,
         Verb::Reaper(args) => return reaper::run(args),
+        Verb::Keeper(args) => return keeper::run(args, ui).await,
+        Verb::Remember(args) => return remember::run(args, ui).await,
+        Verb::Selftest(args) => return selftest::run(args, ui).await,
+        Verb::Quiesce(args) => return quiesce::run(args, ui).await,
+        Verb::Resume(args) => return resume::run(args, ui).await,
+        Verb::Verify(args) => return verify::run(args, ui).await,
         Verb::Completions(args) => return completions::run(args, ui),
         _ => {}
     }
@@ -74,6 +100,7 @@ pub(crate) async fn run(cli: Cli, ui: Ui) -> Result<Outcome> {
         Verb::Logs(args) => logs::run(args, &cx).await,
         Verb::Ls(args) => ls::run(args, &cx).await,
         Verb::Build(args) => build::run(args, &cx).await,
+        Verb::Evolve(args) => evolve::run(args, &cx).await,
         Verb::Exec(args) => exec::run(args, &cx).await,
         Verb::Repl(args) => repl::run(args, &cx).await,
         Verb::Shell(args) => shell::run(args, &cx).await,
@@ -83,13 +110,25 @@ pub(crate) async fn run(cli: Cli, ui: Ui) -> Result<Outcome> {
         Verb::Interrupt(args) => interrupt::run(args, &cx).await,
         Verb::Reset(args) => reset::run(args, &cx).await,
         Verb::Cp(args) => cp::run(args, &cx).await,
+        Verb::Criu(verb) => criu::run(verb, &cx).await,
+        Verb::Cryo(verb) => cryo::run(verb, &cx).await,
+        Verb::Mcp(args) => mcp::run(args, &cx).await,
+        Verb::Desktop(args) => desktop::run(args, &cx).await,
+        Verb::Screenshot(args) => screenshot::run(args, &cx).await,
         Verb::Jupyter(args) => jupyter::run(args, &cx).await,
         Verb::Init(args) => init::run(args, &cx),
         Verb::Doctor(args) => doctor::run(args, &cx).await,
         Verb::Config(verb) => config::run(verb, &cx),
-        Verb::Completions(_) | Verb::Companion | Verb::Health(_) | Verb::Reaper(_) => {
-            Ok(Outcome::Done)
-        }
+        Verb::Completions(_)
+        | Verb::Companion
+        | Verb::Health(_)
+        | Verb::Keeper(_)
+        | Verb::Reaper(_)
+        | Verb::Remember(_)
+        | Verb::Selftest(_)
+        | Verb::Quiesce(_)
+        | Verb::Resume(_)
+        | Verb::Verify(_) => Ok(Outcome::Done),
     }
 }
 
@@ -131,6 +170,19 @@ impl Context {
     }
 }
 
+/// Has the companion of this container do something, and tells what came of it.
+#[cfg(target_os = "linux")]
+async fn ask_inside(path: &str, body: &Value, ui: Ui) -> Result<Outcome> {
+    let answer = crate::companion::ask(path, body).await?;
+    ui.document(&answer)?;
+    Ok(Outcome::Done)
+}
+
+#[cfg(not(target_os = "linux"))]
+async fn ask_inside(_path: &str, _body: &Value, _ui: Ui) -> Result<Outcome> {
+    Err(linux_only())
+}
+
 /// Seconds, as people read them.
 fn duration(seconds: f64) -> String {
     match seconds {
@@ -139,6 +191,12 @@ fn duration(seconds: f64) -> String {
         s if s < 7200.0 => format!("{:.0} min", s / 60.0),
         s => format!("{:.0} h", s / 3600.0),
     }
+}
+
+/// How long ago that was, of seconds since 1970.
+fn age(created: f64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    duration((now.unwrap_or_default().as_secs_f64() - created).max(0.0))
 }
 
 /// Why a verb of the container's inside does not run on this system.

@@ -1,5 +1,5 @@
-//! `osctl reaper`: guards a kernel, a command or the shell of a terminal, and ends all its
-//! descendants with it.
+//! `osctl reaper`: guards a kernel, a command, a service or the shell of a terminal, and ends all
+//! its descendants with it.
 
 use crate::error::{Outcome, Result};
 use clap::Args;
@@ -17,20 +17,47 @@ pub(crate) struct ReaperArgs {
     /// Start this shell and guard it; its terminal is stderr
     #[arg(long, num_args = 1.., allow_hyphen_values = true, value_name = "SHELL")]
     terminal: Vec<OsString>,
+    /// Run what brings a process back as a child of this one, and guard that; its id is then in the file
+    #[arg(long, num_args = 2.., allow_hyphen_values = true, value_names = ["FILE", "PROGRAM"])]
+    thaw: Vec<OsString>,
+    /// Start this service and guard it
+    #[arg(long, num_args = 1.., allow_hyphen_values = true, value_name = "COMMAND")]
+    service: Vec<OsString>,
+    /// Seconds in which the service may end by itself
+    #[arg(long, requires = "service", value_name = "SECONDS")]
+    grace: Option<u64>,
+    /// How many files the service may have open
+    #[arg(long, requires = "service", value_name = "COUNT")]
+    files: Option<u64>,
 }
 
 #[cfg(target_os = "linux")]
 pub(crate) fn run(args: ReaperArgs) -> Result<Outcome> {
-    use crate::companion::{guard_command, reaper, spawn_shell};
+    use crate::companion::{guard_command, reaper, spawn_service, spawn_shell};
+    use reaper::TEARDOWN;
+    use std::time::Duration;
     let ReaperArgs {
         adopt,
         waiting,
         terminal,
+        thaw,
+        service,
+        grace,
+        files,
     } = args;
-    match adopt {
-        Some(pid) => reaper::run(pid)?,
-        None if waiting => guard_command()?,
-        None => reaper::run(spawn_shell(&terminal)?)?,
+    match (adopt, thaw.as_slice()) {
+        (Some(pid), _) => reaper::run(pid, TEARDOWN)?,
+        (None, [file, program @ ..]) => {
+            if let Some(pid) = reaper::thaw(file.as_ref(), program)? {
+                reaper::run(pid, TEARDOWN)?;
+            }
+        }
+        _ if waiting => guard_command()?,
+        _ if !service.is_empty() => {
+            let grace = grace.map_or(TEARDOWN, Duration::from_secs);
+            reaper::run(spawn_service(&service, files)?, grace)?;
+        }
+        _ => reaper::run(spawn_shell(&terminal)?, TEARDOWN)?,
     }
     Ok(Outcome::Done)
 }

@@ -1,10 +1,11 @@
 //! `osctl restart`: stop the container and start it again; everything on disk stays.
 
-use super::{Context, up};
+use super::{Context, snapshot, up};
 use crate::engine::Progress;
 use crate::error::{Error, Outcome, Result};
 use crate::host::client::not_running;
 use crate::host::instance::LABEL;
+use crate::protocol::cryo::Reason;
 use clap::Args;
 
 #[derive(Debug, Args)]
@@ -13,9 +14,11 @@ pub(crate) struct RestartArgs {}
 pub(crate) async fn run(args: RestartArgs, cx: &Context) -> Result<Outcome> {
     let RestartArgs {} = args;
     let record = cx.record()?;
+    let engine = cx.engine(record.engine).await?;
+    super::evolve::check_idle(&engine, cx).await?;
+    snapshot::before(Reason::Restart, cx).await?;
     {
         let _lock = cx.instance.lock()?;
-        let engine = cx.engine(record.engine).await?;
         let name = cx.instance.container();
         let work = cx.ui.work(&format!("stopping `{name}`"));
         match engine.inspect(&name).await? {

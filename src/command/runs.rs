@@ -1,9 +1,10 @@
-//! `osctl runs`: what was executed lately, and what is.
+//! `osctl runs`: what was executed lately, and what is: code and commands of the shell.
 
 use super::Context;
 use crate::error::{Outcome, Result};
 use crate::protocol::kernel::RunStatus;
 use clap::Args;
+use std::collections::BTreeSet;
 
 /// Characters of the code that a line shows.
 const CODE: usize = 40;
@@ -17,7 +18,11 @@ pub(crate) struct RunsArgs {
 
 pub(crate) async fn run(args: RunsArgs, cx: &Context) -> Result<Outcome> {
     let RunsArgs { running } = args;
-    let mut found = cx.client()?.runs().await?;
+    let client = cx.client()?;
+    let (mut found, commands) = tokio::try_join!(client.runs(), client.commands())?;
+    let is_command: BTreeSet<String> = commands.runs.iter().map(|run| run.id.clone()).collect();
+    found.runs.extend(commands.runs);
+    found.runs.sort_by(|a, b| a.created.total_cmp(&b.created));
     found
         .runs
         .retain(|run| !running || run.status == RunStatus::Running);
@@ -37,12 +42,17 @@ pub(crate) async fn run(args: RunsArgs, cx: &Context) -> Result<Outcome> {
             RunStatus::Failed => "failed",
             RunStatus::Interrupted => "interrupted",
         };
+        let code = match is_command.contains(&run.id) {
+            true => format!("$ {}", run.code),
+            false => run.code,
+        };
+        let code = code.chars().take(CODE).collect();
         vec![
             run.id,
             run.session,
             status.into(),
             super::duration(run.timing_ms / 1e3),
-            run.code.chars().take(CODE).collect(),
+            code,
         ]
     }));
     cx.ui.table(&rows);

@@ -32,7 +32,7 @@ pub(crate) struct ShellArgs {
     /// End the command after so many seconds
     #[arg(long, value_name = "SECONDS", requires = "command")]
     timeout: Option<f64>,
-    /// Begin the command, print its id, and do not wait
+    /// Begin the command, which reads nothing, print its id, and do not wait
     #[arg(long, requires = "command")]
     detach: bool,
     /// Come back to a terminal, the one that was used last when no id is given
@@ -44,7 +44,7 @@ pub(crate) struct ShellArgs {
     /// Write, whoever writes so far
     #[arg(long, requires = "attach", conflicts_with = "view")]
     take: bool,
-    /// Whose folder and environment it has; made when there is none of that name
+    /// Whose folder and environment it has, a terminal the folder alone; made when there is none of that name
     #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, conflicts_with = "attach", add = ArgValueCandidates::new(session_names))]
     session: String,
     /// The keys that leave the terminal, which goes on

@@ -3,9 +3,10 @@
 
 use super::Context;
 use super::exec::{ensure_session, run_id};
-use super::follow::ctrl_c;
-use crate::error::{Error, INTERRUPTED, Outcome, Result};
+use super::follow::{Presses, ctrl_c};
+use crate::error::{Error, INTERRUPTED, Outcome, Result, is_unread};
 use crate::host::client::Client;
+use crate::host::events::Events;
 use crate::protocol::kernel::{Event, Happened, RunStatus};
 use crate::protocol::shell::{Command, ShellReply};
 use anyhow::Context as _;
@@ -17,9 +18,8 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Read, Write};
 use tokio::sync::mpsc;
 
-/// What a shell says of a command that Ctrl-C ended, and of one whose reader has left.
+/// What a shell says of a command that Ctrl-C ended.
 const BY_CTRL_C: u8 = 130;
-const BY_PIPE: u8 = 141;
 
 /// Bytes read of stdin at once.
 const PIECE: usize = 64 << 10;
@@ -95,11 +95,38 @@ pub(super) async fn run(plan: Plan, cx: &Context) -> Result<Outcome> {
         }
         return Ok(Outcome::Done);
     }
-    let mut presses = ctrl_c()?;
-    let mut events = client.shell(&command).await?;
+    // Before it begins, so that no press is missed.
+    let presses = ctrl_c()?;
+    let events = client.shell(&command).await?;
     if is_fed {
         tokio::spawn(feed(client.clone(), id.clone()));
     }
+    let outcome = show_all(&client, &id, events, presses, cx).await;
+    // What nobody reads any more ends, as it would here.
+    if outcome.as_ref().is_err_and(is_unread) {
+        client.interrupt_shell(&id).await?;
+    }
+    outcome
+}
+
+/// Follows a command that runs, or has run, to its end, which is the verb's.
+pub(super) async fn follow(
+    client: &Client,
+    id: &str,
+    events: Events<ShellReply>,
+    cx: &Context,
+) -> Result<Outcome> {
+    show_all(client, id, events, ctrl_c()?, cx).await
+}
+
+/// Ctrl-C interrupts the command, a second one leaves it alone.
+async fn show_all(
+    client: &Client,
+    id: &str,
+    mut events: Events<ShellReply>,
+    mut presses: Presses,
+    cx: &Context,
+) -> Result<Outcome> {
     let mut was_pressed = false;
     let reply = loop {
         tokio::select! {
@@ -108,12 +135,7 @@ pub(super) async fn run(plan: Plan, cx: &Context) -> Result<Outcome> {
                 match show(event, cx) {
                     Ok(None) => {}
                     Ok(Some(reply)) => break reply,
-                    // Nobody reads any more, which ends a command here as well.
-                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                        client.interrupt_shell(&id).await?;
-                        return Ok(Outcome::Code(BY_PIPE));
-                    }
-                    Err(error) => return Err(error).context("writing what the command wrote"),
+                    Err(error) => return Err(Error::from(error).into()),
                 }
             }
             Some(()) = presses.recv() => {
@@ -123,7 +145,7 @@ pub(super) async fn run(plan: Plan, cx: &Context) -> Result<Outcome> {
                 }
                 was_pressed = true;
                 // Its outcome comes with the events that are followed anyway.
-                let (client, id) = (client.clone(), id.clone());
+                let (client, id) = (client.clone(), id.to_owned());
                 tokio::spawn(async move { client.interrupt_shell(&id).await });
             }
         }

@@ -5,7 +5,8 @@ use crate::config::{Config, EngineChoice};
 use crate::engine::{Engine, Phase};
 use crate::error::{NO, Outcome, Result};
 use crate::host::client::{Client, endpoints};
-use crate::host::instance::Record;
+use crate::host::instance::{Instance, Record};
+use crate::protocol::plain;
 use crate::protocol::service::{HealthStatus, Service};
 use clap::Args;
 use serde::Serialize;
@@ -27,6 +28,7 @@ pub(crate) struct Status {
     pub(crate) project: PathBuf,
     pub(crate) endpoints: BTreeMap<&'static str, String>,
     pub(crate) token_file: PathBuf,
+    pub(crate) vnc_password_file: PathBuf,
     pub(crate) services: Vec<Service>,
     pub(crate) warnings: Vec<String>,
 }
@@ -69,7 +71,7 @@ pub(crate) async fn run(args: StatusArgs, cx: &Context) -> Result<Outcome> {
         ("engine", status.engine.into()),
         ("project", status.project.display().to_string()),
     ];
-    rows.extend(status.version.map(|v| ("version", v)));
+    rows.extend(status.version.map(|v| ("version", plain::line(&v))));
     rows.extend(status.image.map(|i| ("image", i)));
     rows.extend(
         status
@@ -81,9 +83,11 @@ pub(crate) async fn run(args: StatusArgs, cx: &Context) -> Result<Outcome> {
         status
             .services
             .iter()
-            .map(|s| ("service", format!("{}: {}", s.name, s.detail))),
+            .map(|s| ("service", plain::line(&format!("{}: {}", s.name, s.detail)))),
     );
     rows.push(("token", status.token_file.display().to_string()));
+    let password = status.vnc_password_file.display();
+    rows.push(("vnc key", password.to_string()));
     for (what, value) in rows {
         cx.ui.line(format!("{what:<10}{value}"));
     }
@@ -127,13 +131,19 @@ pub(crate) async fn gather(
         project: record.project.clone(),
         endpoints: endpoints(record, config.bind),
         token_file: cx.instance.token_file(),
+        vnc_password_file: cx.instance.vnc_password_file(),
         services: health.map(|h| h.services).unwrap_or_default(),
-        warnings: warnings(record.engine, config),
+        warnings: warnings(record.engine, config, record.criu, &cx.instance),
     })
 }
 
 /// What a person must know who relies on isolation.
-pub(crate) fn warnings(engine: EngineChoice, config: &Config) -> Vec<String> {
+pub(crate) fn warnings(
+    engine: EngineChoice,
+    config: &Config,
+    criu: bool,
+    instance: &Instance,
+) -> Vec<String> {
     let mut warnings = Vec::new();
     if engine == EngineChoice::Embedded {
         warnings.push("no isolation: the embedded engine runs the agent's code as your own processes, with all your rights".into());
@@ -141,6 +151,10 @@ pub(crate) fn warnings(engine: EngineChoice, config: &Config) -> Vec<String> {
         warnings.push(
             "docker_socket is on: whoever controls the container is root on this machine".into(),
         );
+    }
+    if criu && engine == EngineChoice::Docker {
+        let up = instance.command("up --criu=false");
+        warnings.push(format!("criu is on: the container has SYS_ADMIN and SYS_PTRACE and no seccomp profile, and code inside can become root on this machine; `{up}` takes that back"));
     }
     if !config.auth {
         warnings

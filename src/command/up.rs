@@ -1,15 +1,16 @@
 //! `osctl up`: from nothing to a healthy `os-host`.
 
 use super::Context;
-use crate::config::{Config, EngineChoice};
-use crate::engine::Engine;
+use crate::config::{Config, EngineChoice, Source};
+use crate::engine::{Docker, Engine};
 use crate::error::{Error, Outcome, Result};
 use crate::host::client::Client;
 use crate::host::health::Watch;
 use crate::host::instance::Record;
 use crate::host::project;
 use crate::host::provision::{self, Cure};
-use crate::host::raise::{Done, Raise};
+use crate::host::raise::{Done, Raise, Raised};
+use crate::host::reach::check_mounts;
 use crate::ui::Work;
 use clap::Args;
 use serde_json::{Value, json};
@@ -29,6 +30,13 @@ pub(crate) struct UpArgs {
     /// Take the next free port where one is taken
     #[arg(long)]
     auto_ports: bool,
+    /// Let whole kernels be frozen: code inside can then become root on this machine. Stays until
+    /// `--criu=false`
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    criu: Option<bool>,
+    /// Interrupt code that does not end where the container is replaced
+    #[arg(long)]
+    force: bool,
     /// The Linux binary of osctl that runs inside
     #[arg(long, value_name = "PATH")]
     companion: Option<PathBuf>,
@@ -39,6 +47,7 @@ pub(crate) struct UpArgs {
 struct Plan {
     yes: bool,
     project: Option<PathBuf>,
+    force: bool,
     flags: Vec<(&'static str, Value)>,
 }
 
@@ -49,15 +58,19 @@ impl From<UpArgs> for Plan {
             project,
             engine,
             auto_ports,
+            criu,
+            force,
             companion,
         } = args;
         let mut flags = Vec::new();
         flags.extend(engine.map(|e| ("engine", json!(e))));
         flags.extend(auto_ports.then_some(("auto_ports", json!(true))));
+        flags.extend(criu.map(|c| ("criu", json!(c))));
         flags.extend(companion.map(|c| ("companion", json!(c))));
         Self {
             yes,
             project,
+            force,
             flags,
         }
     }
@@ -89,6 +102,8 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
     }
     let work = cx.ui.work("looking for the container engine");
     let engine = find_engine(choice, &plan, cx, &work).await?;
+    super::evolve::wake(&engine, cx).await;
+    super::evolve::check_idle(&engine, cx).await?;
     let socket = socket(&engine);
     let project = project::find(
         plan.project.as_deref(),
@@ -97,17 +112,46 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
         &cx.folders,
         socket.as_deref(),
     )?;
-    let resolved = cx.config(Some(&project), flags)?;
+    let mut resolved = cx.config(Some(&project), flags.clone())?;
+    let is_said = |key| {
+        let said = resolved.values.get(key);
+        said.is_some_and(|(_, source)| *source != Source::Default)
+    };
+    if recorded.as_ref().is_some_and(|record| record.criu) && !is_said("criu") {
+        flags.push(("criu", json!(true)));
+        resolved = cx.config(Some(&project), flags)?;
+    }
+    if resolved.config.criu && matches!(engine, Engine::Embedded(_)) {
+        let hint = "`--engine docker`, or `--criu=false`";
+        let message = "the embedded engine has no container that may freeze processes";
+        return Err(Error::usage(message, hint).into());
+    }
+    check_mounts(&resolved.config, &project, &cx.instance, &cx.folders)?;
+    let may_install = |question: &str| match plan.yes {
+        false if cx.ui.can_ask() => work.pause(|| cx.ui.confirm(question, "--yes")),
+        yes => Ok(yes),
+    };
     let raise = Raise {
         instance: &cx.instance,
         folders: &cx.folders,
         engine: &engine,
         resolved: &resolved,
-        may_install: plan.yes,
+        may_install: &may_install,
+        force: plan.force,
         progress: &work,
     };
-    let (record, done) = raise.run(recorded, project, socket.as_deref()).await?;
+    let Raised {
+        record,
+        done,
+        without_keeper,
+    } = raise.run(project, socket.as_deref()).await?;
     drop(work);
+    if let Some(error) = without_keeper {
+        let keeper = cx.instance.keeper();
+        cx.ui.warn(format!(
+            "`{keeper}` does not run, so that nothing can evolve: {error:#}"
+        ));
+    }
     if done == Done::NothingWithOtherKeys {
         let (down, up) = (cx.instance.command("down"), cx.instance.command("up"));
         cx.ui.say(format!("this shell's API keys or proxies differ from the container's; `{down}` and `{up}` hand them in"));
@@ -116,6 +160,7 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
         Done::Nothing | Done::NothingWithOtherKeys => "is up to date and healthy",
         Done::Started => "was started and is healthy",
         Done::Created => "is healthy",
+        Done::HandedOver => "was replaced and is healthy; its variables went along",
         Done::Replaced => "was replaced and is healthy; variables of the old kernel are gone",
     };
     report(cx, &engine, &record, &resolved.config, outcome).await
@@ -127,6 +172,9 @@ async fn find_engine(
     cx: &Context,
     work: &Work,
 ) -> Result<Engine> {
+    if choice == EngineChoice::Docker {
+        Docker::check_here(&cx.folders.home)?;
+    }
     let missing = match cx.engine(choice).await {
         Err(error) if matches!(error.downcast_ref(), Some(Error::NoEngine { .. })) => error,
         found => return found,

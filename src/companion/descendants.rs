@@ -7,6 +7,7 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 
 /// Units of a process's start time: the kernel's USER_HZ, which is 100 on every Linux.
 const TICKS: i64 = 100;
@@ -39,6 +40,21 @@ pub(super) fn of(root: Pid) -> Vec<Descendant> {
         }
     }
     found
+}
+
+/// Whether one of those below `root` has a file open whose name ends so.
+pub(super) fn have_open(root: Pid, ending: &str) -> bool {
+    of(root).iter().any(|one| has_open(one.pid, ending))
+}
+
+fn has_open(pid: Pid, ending: &str) -> bool {
+    // One that has ended meanwhile has none.
+    let files = fs::read_dir(format!("/proc/{pid}/fd"));
+    let mut files = files.into_iter().flatten().flatten();
+    files.any(|file| {
+        let opened = fs::read_link(file.path());
+        opened.is_ok_and(|path| path.as_os_str().as_bytes().ends_with(ending.as_bytes()))
+    })
 }
 
 /// Those below `root` that `kernel` started at `since` or later. What an older process of its
@@ -109,9 +125,10 @@ pub(super) fn end(find: impl Fn() -> Vec<Pid>) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{end, now, of};
+    use super::{end, have_open, now, of};
     use nix::unistd::{Pid, getpid};
-    use std::process::Command;
+    use std::fs::File;
+    use std::process::{Command, Stdio};
 
     fn below() -> Vec<Pid> {
         of(getpid()).into_iter().map(|d| d.pid).collect()
@@ -138,5 +155,24 @@ mod tests {
         });
         assert_eq!(count, 2);
         assert!(!shell.wait().unwrap().success());
+    }
+
+    #[test]
+    fn what_somebody_below_has_open_is_found_by_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a file.unfinished-here");
+        let is_open = || have_open(getpid(), ".unfinished-here");
+        assert!(!is_open());
+        let mut child = Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(File::create(&file).unwrap())
+            .spawn()
+            .unwrap();
+        assert!(is_open() && !have_open(getpid(), ".unfinished-elsewhere"));
+        // It has its name of now.
+        std::fs::rename(&file, folder.path().join("a file")).unwrap();
+        assert!(!is_open());
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
     }
 }

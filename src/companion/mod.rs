@@ -1,38 +1,62 @@
-//! Inside the container: one process that owns the kernels and the terminals, and answers over HTTP.
+//! Inside the container: one process that owns the kernels, the terminals, the MCP servers and the
+//! desktop's services, and answers over HTTP.
 //!
 //! [`serve`] is its whole life. It is handed its sockets and its reason to stop, so tests and
 //! production differ at the call alone.
 
+mod criu;
+mod cryo;
 mod descendants;
+mod desktop;
+mod display;
+mod evolve;
 mod files;
 mod http;
 mod kernel;
-mod pipe;
+mod mcp;
+mod memory;
+mod mind;
+mod pipes;
 mod pty;
 pub(crate) mod reaper;
 mod runs;
+mod service;
 mod settings;
 mod shell;
 
 pub(crate) use pty::spawn as spawn_shell;
+pub(crate) use service::spawn as spawn_service;
 pub(crate) use settings::Settings;
 pub(crate) use shell::guard_command;
 
 use crate::error::Result;
 use anyhow::Context;
+use criu::{Criu, Ground};
+use cryo::Cryo;
+use desktop::{DEBUGGER_PORT, Desktop, Tickets};
+use evolve::{Evolve, Gate};
 use files::Files;
 use http::Handles;
 use kernel::Sessions;
+use mcp::{Hub, Os};
+use mind::Mind;
 use pty::Terminals;
+use serde_json::Value;
 use shell::Shells;
 use std::fs;
 use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::watch;
+
+/// Where VNC clients look.
+const VNC_PORT: u16 = 5900;
 
 /// Between two looks at which sessions are in use; they may be idle for longer.
 const TICK: Duration = Duration::from_secs(1);
@@ -42,8 +66,12 @@ const TICK: Duration = Duration::from_secs(1);
 pub(crate) struct Listeners {
     /// For everyone who has the token.
     pub(crate) tcp: TcpListener,
+    /// The same, for clients of MCP.
+    pub(crate) mcp: TcpListener,
     /// For those inside, guarded by the folder's rights.
     pub(crate) unix: UnixListener,
+    /// For the desktop's clients, where there is one.
+    pub(crate) desktop: Option<desktop::Ports>,
 }
 
 /// Opens the sockets and serves until SIGTERM or SIGINT.
@@ -71,24 +99,83 @@ pub(crate) async fn run(settings: Settings) -> Result<()> {
 /// # Errors
 /// When serving fails; a failing kernel is no error here but told to those who ask.
 pub(crate) async fn serve(
-    listeners: Listeners,
+    mut listeners: Listeners,
     settings: Settings,
     shutdown: impl Future<Output = ()>,
 ) -> Result<()> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), address = %listeners.tcp.local_addr()?, "companion starts");
     let grace = settings.grace;
-    let (sessions, owner) = Sessions::start(kernel::Settings::from(&settings));
+    settings.lives.begin();
+    // Before anything else has an id.
+    let ground = Ground::prepare(criu::Settings::from(&settings)).await;
+    let (sessions, owner) = Sessions::start(kernel::Settings::from(&settings), ground.waking());
     let shells = Shells::new(shell::Settings::from(&settings));
     forget_with(&sessions, &shells);
-    keep_with(&sessions, &shells);
     let terminals = Terminals::new(settings.terminals);
+    keep_with(&sessions, &shells, &terminals);
+    let cryo = Cryo::start(cryo::Settings::from(&settings), sessions.clone());
+    let (stop, stopping) = watch::channel(false);
+    let ports = listeners.desktop.take();
+    let (desktop, services) = Desktop::start(settings.desktop.clone(), ports, &stopping);
+    let files = Files::start(settings.data.clone());
+    let hub_settings = mcp::Settings::from(&settings);
+    let os = Os::new(
+        mcp::Handles {
+            sessions: sessions.clone(),
+            shells: shells.clone(),
+            files: files.clone(),
+            cryo: cryo.clone(),
+            desktop: desktop.clone(),
+        },
+        hub_settings.root.clone(),
+    );
+    let hub = Hub::start(hub_settings, os.clone());
+    let gate = Gate::default();
+    let mind = Mind::new(
+        &settings.data,
+        sessions.clone(),
+        shells.clone(),
+        gate.clone(),
+    );
+    let frozen = mind.clone().wake().await;
+    let criu = Criu::new(
+        ground,
+        sessions.clone(),
+        shells.clone(),
+        Arc::new(cryo.clone()),
+    );
+    let evolve = Evolve::new(
+        evolve::Settings::from(&settings),
+        evolve::Parts {
+            gate: gate.clone(),
+            sessions: sessions.clone(),
+            shells: shells.clone(),
+            terminals: terminals.clone(),
+            cryo: cryo.clone(),
+            criu: criu.clone(),
+            hub: hub.clone(),
+            desktop: desktop.clone(),
+            lives: settings.lives.clone(),
+            mind,
+        },
+    );
+    os.offer(evolve.clone());
+    evolve.thaw(frozen);
+    evolve.tell_runs();
     let handles = Handles {
+        cryo: cryo.clone(),
         sessions: sessions.clone(),
         shells: shells.clone(),
         terminals: terminals.clone(),
-        files: Files::start(settings.data.clone()),
+        files,
+        criu,
+        hub: hub.clone(),
+        desktop,
+        tickets: Tickets::new(settings.token.as_deref()),
+        evolve,
     };
     let server = http::Server::start(listeners, &settings, handles);
+    tokio::spawn(memory::keep_small());
     let mut owner = std::pin::pin!(owner);
     tokio::select! {
         () = shutdown => {}
@@ -99,15 +186,27 @@ pub(crate) async fn serve(
         "companion stops: running code may finish within {} s",
         grace.as_secs()
     );
+    stop.send_replace(true);
     tokio::join!(
-        sessions.shutdown(grace),
+        end_sessions(&sessions, &cryo, &gate, grace),
         shells.shutdown(grace),
-        terminals.shutdown()
+        terminals.shutdown(),
+        hub.shutdown(),
+        futures_util::future::join_all(services)
     );
     server.stop().await;
     owner.await.context("the kernel's owner ended badly")?;
     tracing::info!("companion ended");
     Ok(())
+}
+
+/// Ends the kernels, what they hold being stored before.
+async fn end_sessions(sessions: &Sessions, cryo: &Cryo, gate: &Gate, grace: Duration) {
+    // At rest all is stored, and another container may have it by now.
+    if !gate.is_shut() {
+        cryo.store_before_end(grace).await;
+    }
+    sessions.shutdown(grace).await;
 }
 
 /// A session's context and jobs end with it.
@@ -124,13 +223,14 @@ fn forget_with(sessions: &Sessions, shells: &Shells) {
     });
 }
 
-/// A session whose commands run is not idle.
-fn keep_with(sessions: &Sessions, shells: &Shells) {
+/// A session whose commands run, or which has a terminal open, is not idle.
+fn keep_with(sessions: &Sessions, shells: &Shells, terminals: &Terminals) {
     let (sessions, shells) = (sessions.clone(), shells.clone());
+    let terminals = terminals.clone();
     tokio::spawn(async move {
         loop {
             tokio::time::sleep(TICK).await;
-            for session in shells.in_use() {
+            for session in shells.in_use().into_iter().chain(terminals.sessions()) {
                 if let Ok(kernel) = sessions.kernel(&session) {
                     kernel.touch();
                 }
@@ -152,11 +252,27 @@ impl Listeners {
         let unix = UnixListener::bind(&path)
             .with_context(|| format!("listening on `{}`", path.display()))?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
-        let tcp = TcpListener::bind(settings.listen)
-            .await
-            .with_context(|| format!("listening on {}", settings.listen))?;
-        Ok(Self { tcp, unix })
+        let tcp = listener(settings.listen).await?;
+        let mcp = listener(settings.mcp).await?;
+        let desktop = match settings.desktop.has_one() {
+            true => Some(desktop::Ports {
+                vnc: listener(SocketAddr::new(settings.listen.ip(), VNC_PORT)).await?,
+                debugger: listener((Ipv4Addr::LOCALHOST, DEBUGGER_PORT).into()).await?,
+            }),
+            false => None,
+        };
+        Ok(Self {
+            tcp,
+            mcp,
+            unix,
+            desktop,
+        })
     }
+}
+
+async fn listener(address: SocketAddr) -> Result<TcpListener> {
+    let bound = TcpListener::bind(address).await;
+    bound.with_context(|| format!("listening on {address}"))
 }
 
 fn private_folder(path: &Path) -> Result<()> {
@@ -170,9 +286,28 @@ fn private_folder(path: &Path) -> Result<()> {
 /// # Errors
 /// When it does not answer.
 pub(crate) async fn is_healthy() -> Result<bool> {
+    let stream = private_socket().await?;
+    let (is_fine, _) = http::ask(stream, http::Method::GET, "/health", None).await?;
+    Ok(is_fine)
+}
+
+/// Has the companion of this machine do something, over its private socket.
+///
+/// # Errors
+/// When it does not answer, or refuses.
+pub(crate) async fn ask(path: &str, body: &Value) -> Result<Value> {
+    let stream = private_socket().await?;
+    let (is_fine, answer) = http::ask(stream, http::Method::POST, path, Some(body)).await?;
+    let answer: Value = serde_json::from_slice(&answer).context("reading the answer")?;
+    if !is_fine {
+        let why = answer["error"]["message"].as_str().unwrap_or_default();
+        anyhow::bail!("the companion refuses `{path}`: {why}");
+    }
+    Ok(answer)
+}
+
+async fn private_socket() -> Result<UnixStream> {
     let socket = Settings::run_folder().join(settings::SOCKET);
-    let stream = UnixStream::connect(&socket)
-        .await
-        .with_context(|| format!("connecting to `{}`", socket.display()))?;
-    http::is_healthy(stream).await
+    let connected = UnixStream::connect(&socket).await;
+    connected.with_context(|| format!("connecting to `{}`", socket.display()))
 }

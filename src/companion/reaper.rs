@@ -4,7 +4,8 @@
 //! Descendants that call `setsid` leave a process group but never a subreaper. It is handed a
 //! child that was started already, and speaks with the companion over its standard input
 //! (see `kernel::guard` and `pty::shell`): the companion's end, or its word, ends all. It runs without a runtime and
-//! without threads, so that it works when no process can be made.
+//! without threads, so that it works when no process can be made. A kernel that comes out of a
+//! checkpoint is made under its guard ([`thaw`]), which it then has as any other.
 
 use super::descendants;
 use super::kernel::{END, LEAVE};
@@ -15,25 +16,84 @@ use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpid};
+use std::ffi::OsString;
+use std::fs;
 use std::io;
 use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a kernel may tear down its resources.
-const TEARDOWN: Duration = Duration::from_secs(2);
+/// What is said before everything else when a kernel is back.
+pub(super) const THAWED: u8 = b'K';
+
+/// How long a kernel may tear down its resources, and a shell end by itself.
+pub(crate) const TEARDOWN: Duration = Duration::from_secs(2);
+
+/// Runs the program that brings a kernel back as this process's child, and writes the kernel's id to
+/// `pidfile`. Returns the id, after it has told the companion by [`THAWED`]; nothing when there is no
+/// kernel, and nothing is left of it.
+///
+/// # Errors
+/// When the program can't be started, or the system does not let it watch.
+pub(crate) fn thaw(pidfile: &Path, program: &[OsString]) -> Result<Option<i32>> {
+    prctl::set_child_subreaper(true)?;
+    let children = watch_children()?;
+    let companion = io::stdin();
+    let [name, arguments @ ..] = program else {
+        anyhow::bail!("no program is named");
+    };
+    let mut command = Command::new(name);
+    let quiet = command.stdin(Stdio::null()).stdout(Stdio::null());
+    let thawing = quiet.args(arguments).spawn()?;
+    let thawing = Pid::from_raw(thawing.id().cast_signed());
+    let ended = loop {
+        let mut both = [
+            PollFd::new(companion.as_fd(), PollFlags::POLLIN),
+            PollFd::new(children.as_fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut both, PollTimeout::NONE) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // It has ended, or wants this to end: no other word fits here.
+        if both[0].any() == Some(true) {
+            break None;
+        }
+        while let Ok(Some(_)) = children.read_signal() {}
+        match waitpid(thawing, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::StillAlive) => {}
+            ended => break ended.ok(),
+        }
+    };
+    let written = fs::read_to_string(pidfile).unwrap_or_default();
+    let kernel = written.trim().parse().ok();
+    let (Some(WaitStatus::Exited(_, 0)), Some(kernel)) = (ended, kernel) else {
+        end_descendants(None);
+        return Ok(None);
+    };
+    // A companion that is gone is noticed by the guard.
+    let _ = nix::unistd::write(companion.as_fd(), &[THAWED]);
+    Ok(Some(kernel))
+}
+
+fn watch_children() -> Result<SignalFd> {
+    let mut watched = SigSet::empty();
+    watched.add(Signal::SIGCHLD);
+    watched.thread_block()?;
+    let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+    Ok(SignalFd::with_flags(&watched, flags)?)
+}
 
 /// Waits for the kernel's end (or the shell's), then ends what it left, and tells its exit code, 128+n for a signal.
 ///
 /// # Errors
 /// When the system does not let it watch.
-pub(crate) fn run(kernel: i32) -> Result<()> {
+pub(crate) fn run(kernel: i32, teardown: Duration) -> Result<()> {
     prctl::set_child_subreaper(true)?;
     let kernel = Pid::from_raw(kernel);
-    let mut watched = SigSet::empty();
-    watched.add(Signal::SIGCHLD);
-    watched.thread_block()?;
-    let children = SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    let children = watch_children()?;
     let companion = io::stdin();
     // It may have ended before anybody watched.
     let mut ended = collect(kernel);
@@ -57,7 +117,7 @@ pub(crate) fn run(kernel: i32) -> Result<()> {
                 Some(LEAVE) => {
                     // Gone already is as good.
                     let _ = kill(kernel, Signal::SIGTERM);
-                    deadline = Some(Instant::now() + TEARDOWN);
+                    deadline = Some(Instant::now() + teardown);
                 }
                 Some(END) | None => break,
                 Some(_) => {}

@@ -1,8 +1,13 @@
 //! What the engine tells the companion, by environment variables.
 
+use super::cryo;
+use super::desktop;
 use super::kernel::Limits;
 use super::pty;
+use super::runs::Lives;
 use crate::error::{Error, Result};
+use crate::protocol::desktop::VNC_PASSWORD;
+use crate::protocol::hex::hex;
 use anyhow::Context;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -18,23 +23,36 @@ const GRACE: u64 = 10;
 /// Unless the configuration says otherwise.
 const SESSIONS: usize = 16;
 const IDLE: Duration = Duration::from_secs(24 * 3600);
+const CHECK: Duration = Duration::from_secs(30);
 const TERMINALS: usize = 16;
+const GENERATIONS: usize = 5;
+const AGE: Duration = Duration::from_secs(30 * 24 * 3600);
+const BUDGET: u64 = 20 << 30;
+const DESKTOP_IDLE: Duration = Duration::from_secs(600);
+const RESOLUTION: (u16, u16) = (1280, 800);
 
 /// What concerns the companion alone: no kernel, command or terminal sees it.
-pub(super) const SECRETS: [&str; 4] = [
+pub(super) const SECRETS: [&str; 5] = [
     "OSCTL_TOKEN_SHA256",
     "OSCTL_AUTH",
     "OSCTL_HOSTS",
     "OSCTL_LISTEN",
+    "OSCTL_MCP_LISTEN",
 ];
 
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) listen: SocketAddr,
+    /// Where the hub of MCP servers listens.
+    pub(crate) mcp: SocketAddr,
     /// Sockets; readable by this user alone.
     pub(crate) run: PathBuf,
     /// State that survives the container.
     pub(crate) data: PathBuf,
+    /// Where runs write what memory does not hold.
+    pub(crate) lives: Lives,
+    /// Whose files are resources of the built-in MCP server.
+    pub(crate) root: PathBuf,
     /// The body's folder, with `kernel/` in it.
     pub(crate) body: PathBuf,
     /// The interpreter of the kernel's environment.
@@ -45,11 +63,16 @@ pub(crate) struct Settings {
     pub(crate) hosts: Vec<String>,
     /// Whether this is a plain process, without isolation.
     pub(crate) embedded: bool,
+    /// Whether the container was given what it takes to freeze processes.
+    pub(crate) criu: bool,
     pub(crate) grace: Duration,
     /// How much sessions may take.
     pub(crate) sessions: Limits,
     /// How many terminals, and for how long.
     pub(crate) terminals: pty::Limits,
+    /// What is stored, when, and for how long.
+    pub(crate) cryo: cryo::Settings,
+    pub(crate) desktop: desktop::Settings,
 }
 
 impl Settings {
@@ -69,17 +92,52 @@ impl Settings {
         let path =
             |name: &str, default: &str| text(name).map_or_else(|| default.into(), PathBuf::from);
         // A wrong address must never become an open one.
-        let listen = match text("OSCTL_LISTEN") {
+        let address = |name: &str, port| match text(name) {
             Some(address) => address
                 .parse()
-                .with_context(|| format!("OSCTL_LISTEN is `{address}`"))?,
-            None => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 8080)),
+                .with_context(|| format!("{name} is `{address}`")),
+            None => Ok(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))),
+        };
+        let data = path("OSCTL_DATA", "/data");
+        let (run, body) = (Self::run_folder(), path("OSCTL_BODY", "/opt/osctl/body"));
+        let desktop = desktop::Settings {
+            mode: mode()?,
+            // One that ends at once is none.
+            idle: number("OSCTL_DESKTOP_IDLE")?
+                .map_or(DESKTOP_IDLE, |seconds| Duration::from_secs(seconds.max(1))),
+            resolution: resolution()?,
+            depth: match number("OSCTL_DESKTOP_DEPTH")? {
+                None | Some(24) => 24,
+                Some(16) => 16,
+                Some(other) => anyhow::bail!("OSCTL_DESKTOP_DEPTH is `{other}`"),
+            },
+            password: data.join(VNC_PASSWORD),
+            body: body.clone(),
+            run: run.join("desktop"),
+            profile: path("OSCTL_BROWSER_PROFILE", "/root/host/.browser"),
+            novnc: path("OSCTL_NOVNC", "/opt/osctl/novnc"),
+            is_embedded: embedded,
         };
         Ok(Self {
-            listen,
-            run: Self::run_folder(),
-            data: path("OSCTL_DATA", "/data"),
-            body: path("OSCTL_BODY", "/opt/osctl/body"),
+            listen: address("OSCTL_LISTEN", 8080)?,
+            mcp: address("OSCTL_MCP_LISTEN", 8765)?,
+            run,
+            cryo: cryo::Settings {
+                folder: data.join("cryo"),
+                limits: cryo::Limits {
+                    count: number("OSCTL_CRYO_KEEP")?.map_or(GENERATIONS, |n| n as usize),
+                    age: number("OSCTL_CRYO_AGE")?.map_or(AGE, Duration::from_secs),
+                    budget: number("OSCTL_CRYO_BUDGET")?.unwrap_or(BUDGET),
+                },
+                every: number("OSCTL_CRYO_EVERY")?.map(Duration::from_secs),
+                at_stop: text("OSCTL_CRYO_AT_STOP").as_deref() != Some("off"),
+                compress: text("OSCTL_CRYO_COMPRESSION").as_deref() == Some("zstd"),
+            },
+            lives: Lives::new(data.join("runs"), life()?),
+            data,
+            root: path("FILESYSTEM_ROOT", "/root"),
+            body,
+            desktop,
             python: path("OSCTL_PYTHON", "/opt/osctl/kernel-env/bin/python"),
             token,
             hosts: text("OSCTL_HOSTS")
@@ -89,11 +147,13 @@ impl Settings {
                 .filter(|h| !h.is_empty())
                 .collect(),
             embedded,
+            criu: text("OSCTL_CRIU").is_some(),
             grace: Duration::from_secs(GRACE),
             sessions: Limits {
                 count: number("OSCTL_SESSIONS_MAX")?.map_or(SESSIONS, |n| n as usize),
                 memory: number("OSCTL_SESSIONS_MEMORY")?,
                 idle: number("OSCTL_SESSIONS_IDLE")?.map_or(IDLE, Duration::from_secs),
+                check: number("OSCTL_SESSIONS_CHECK")?.map_or(CHECK, Duration::from_secs),
             },
             terminals: pty::Limits {
                 count: number("OSCTL_TERMINALS_MAX")?.map_or(TERMINALS, |n| n as usize),
@@ -109,6 +169,31 @@ impl Settings {
     pub(crate) fn socket(&self) -> PathBuf {
         self.run.join(SOCKET)
     }
+}
+
+/// A name that no other life has.
+fn life() -> Result<String> {
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).context("making a name")?;
+    Ok(hex(random))
+}
+
+fn mode() -> Result<desktop::Mode> {
+    match text("OSCTL_DESKTOP_RUN").as_deref() {
+        None | Some("lazy") => Ok(desktop::Mode::Lazy),
+        Some("always") => Ok(desktop::Mode::Always),
+        Some("off") => Ok(desktop::Mode::Off),
+        Some(other) => anyhow::bail!("OSCTL_DESKTOP_RUN is `{other}`"),
+    }
+}
+
+fn resolution() -> Result<(u16, u16)> {
+    let Some(given) = text("OSCTL_DESKTOP_RESOLUTION") else {
+        return Ok(RESOLUTION);
+    };
+    let sides = given.split_once('x');
+    let sides = sides.and_then(|(width, height)| Some((width.parse().ok()?, height.parse().ok()?)));
+    sides.with_context(|| format!("OSCTL_DESKTOP_RESOLUTION is `{given}`"))
 }
 
 fn text(name: &str) -> Option<String> {

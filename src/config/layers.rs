@@ -8,10 +8,16 @@ use std::path::{Path, PathBuf};
 use std::{env, fmt, fs};
 
 /// What a project's own file may set.
-const PROJECT_KEYS: &[&str] = &["body", "build_tools"];
+const PROJECT_KEYS: &[&str] = &[
+    "body",
+    "build_tools",
+    "servers",
+    "desktop.resolution",
+    "desktop.depth",
+];
 
 /// Keys below which people choose the names.
-const FREE_KEYS: &[&str] = &["env", "mounts", "hosts"];
+const FREE_KEYS: &[&str] = &["env", "mounts", "hosts", "servers"];
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -151,7 +157,7 @@ impl Layers {
             }
             .into());
         }
-        if allowed.is_some_and(|allowed| !allowed.contains(&top)) {
+        if allowed.is_some_and(|allowed| !allowed.contains(&top) && !allowed.contains(&key)) {
             let why = "a project's file may not set it, because the agent can write there; set it in your own".to_owned();
             return Err(Error::BadValue {
                 key: key.into(),
@@ -160,8 +166,17 @@ impl Layers {
             }
             .into());
         }
-        self.values
-            .insert(key.into(), (as_meant(key, value), source.clone()));
+        let mut value = as_meant(key, value);
+        // A person's servers come beside those of the project.
+        if key == "servers"
+            && let Some((Value::Object(before), _)) = self.values.get(key)
+            && let Value::Object(added) = value
+        {
+            let mut all = before.clone();
+            all.extend(added);
+            value = Value::Object(all);
+        }
+        self.values.insert(key.into(), (value, source.clone()));
         Ok(())
     }
 
@@ -215,8 +230,8 @@ fn as_meant(key: &str, value: Value) -> Value {
         other => other,
     };
     match (key, value) {
-        ("limits.memory" | "limits.shm" | "sessions.memory", value) => text(value),
-        ("auth" | "auto_ports" | "build_tools" | "docker_socket", Value::String(word)) => {
+        ("limits.memory" | "limits.shm" | "sessions.memory" | "cryo.budget", value) => text(value),
+        ("auth" | "auto_ports" | "build_tools" | "criu" | "docker_socket", Value::String(word)) => {
             match word.as_str() {
                 "on" | "yes" => Value::Bool(true),
                 "off" | "no" => Value::Bool(false),
@@ -373,6 +388,7 @@ mod tests {
         let file = folder.path().join("osctl.yaml");
         for text in [
             "docker_socket: true",
+            "criu: true",
             "mounts: ['/:/host']",
             "bind: 0.0.0.0",
             "base: evil",
@@ -394,6 +410,29 @@ mod tests {
         let resolved =
             Resolved::load(Path::new("/nonexistent"), Some(folder.path()), vec![]).unwrap();
         assert_eq!(resolved.config.body, Path::new("mine"));
+    }
+
+    #[test]
+    fn servers_of_the_project_and_of_the_person_come_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().join("osctl.yaml");
+        fs::write(&own, "servers:\n  a: {command: x}\n  b: {command: y}").unwrap();
+        let file = folder.path().join("person.yaml");
+        fs::write(
+            &file,
+            "servers:\n  b: {url: 'http://h'}\n  c: {disabled: true}",
+        )
+        .unwrap();
+        let config = Resolved::load(&file, Some(folder.path()), vec![])
+            .unwrap()
+            .config;
+        let names: Vec<_> = config.servers.keys().map(String::as_str).collect();
+        assert_eq!(names, ["a", "b", "c"]);
+        assert_eq!(config.servers["b"], json!({"url": "http://h"}));
+        let text = load("servers:\n  a: {args: [x]}\n")
+            .unwrap_err()
+            .to_string();
+        assert!(text.contains("`a` needs a `command`"), "{text}");
     }
 
     #[test]

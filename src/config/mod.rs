@@ -10,6 +10,7 @@ pub(crate) use layers::{Resolved, Source};
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -38,12 +39,21 @@ pub(crate) struct Config {
     pub(crate) limits: Limits,
     pub(crate) sessions: Sessions,
     pub(crate) terminals: Terminals,
+    pub(crate) cryo: Cryo,
+    pub(crate) evolve: Evolve,
+    /// Further MCP servers, as in `mcpServers`.
+    pub(crate) servers: BTreeMap<String, Value>,
+    pub(crate) mcp: Mcp,
+    pub(crate) desktop: Desktop,
     /// Further environment variables inside.
     pub(crate) env: BTreeMap<String, String>,
     /// Further mounts: `HOST:CONTAINER` or `HOST:CONTAINER:ro`.
     pub(crate) mounts: Vec<String>,
     /// Hand the engine's socket in: whoever holds it is root on the host.
     pub(crate) docker_socket: bool,
+    /// Give the container what it takes to freeze processes, with which code inside can become root
+    /// on the host.
+    pub(crate) criu: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,6 +79,79 @@ pub(crate) struct Terminals {
     pub(crate) idle: u64,
 }
 
+/// When the sessions' variables are stored by themselves, and how long that is kept.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Cryo {
+    /// Before which verbs: `down`, `restart`, `evolve`.
+    pub(crate) before: Vec<String>,
+    /// Seconds between two; none when null.
+    pub(crate) every: Option<u64>,
+    /// Generations of each name.
+    pub(crate) keep: u32,
+    /// Seconds after which a generation goes, but the newest of a name.
+    pub(crate) age: u64,
+    /// Such as `20g`: what all of them may take, but the newest of each name.
+    pub(crate) budget: String,
+    /// `none` or `zstd`.
+    pub(crate) compression: Compression,
+}
+
+/// How long the keeper waits, in seconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Evolve {
+    /// For a new container to become healthy.
+    pub(crate) start: u64,
+    /// For running code to come to its end.
+    pub(crate) grace: u64,
+    /// For a new container that has succeeded to fail after all.
+    pub(crate) probation: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Compression {
+    None,
+    Zstd,
+}
+
+/// How `osctl mcp stdio` brings clients in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mcp {
+    /// Whether it starts an instance that was up before and is not there.
+    pub(crate) start: bool,
+}
+
+/// The screen inside.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Desktop {
+    pub(crate) run: DesktopRun,
+    /// Seconds after which a lazy one ends that nobody looks at, and on which no window is open.
+    pub(crate) idle: u64,
+    /// Such as `1280x800`.
+    pub(crate) resolution: String,
+    /// Bits of a pixel's colour: 24 or 16.
+    pub(crate) depth: u8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum DesktopRun {
+    /// When somebody looks, or something needs it.
+    Lazy,
+    Always,
+    Off,
+}
+
+impl DesktopRun {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Lazy => "lazy",
+            Self::Always => "always",
+            Self::Off => "off",
+        }
+    }
+}
+
 /// How much sessions may take.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sessions {
@@ -78,6 +161,9 @@ pub(crate) struct Sessions {
     pub(crate) memory: Option<String>,
     /// Seconds without a request after which one is released; the default one never is.
     pub(crate) idle: u64,
+    /// Seconds without a request after which a kernel is asked whether it is well; one that has not
+    /// answered after twice as long is replaced.
+    pub(crate) check: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -118,14 +204,37 @@ impl Default for Config {
                 max: 16,
                 memory: None,
                 idle: 24 * 3600,
+                check: 30,
             },
             terminals: Terminals {
                 max: 16,
                 idle: 24 * 3600,
             },
+            cryo: Cryo {
+                before: ["down", "restart", "evolve"].map(str::to_owned).to_vec(),
+                every: None,
+                keep: 5,
+                age: 30 * 24 * 3600,
+                budget: "20g".into(),
+                compression: Compression::None,
+            },
+            evolve: Evolve {
+                start: 60,
+                grace: 20,
+                probation: 60,
+            },
+            servers: BTreeMap::new(),
+            mcp: Mcp { start: false },
+            desktop: Desktop {
+                run: DesktopRun::Lazy,
+                idle: 600,
+                resolution: "1280x800".into(),
+                depth: 24,
+            },
             env: BTreeMap::new(),
             mounts: Vec::new(),
             docker_socket: false,
+            criu: false,
         }
     }
 }
@@ -143,6 +252,13 @@ pub(crate) fn size(text: &str) -> Option<u64> {
     };
     let number: f64 = digits.trim().parse().ok()?;
     (number > 0.0 && number.is_finite()).then_some((number * f64::from(unit)) as u64)
+}
+
+/// `1280x800` as width and height, where a screen can be so large.
+pub(crate) fn resolution(text: &str) -> Option<(u16, u16)> {
+    let (width, height) = text.split_once('x')?;
+    let side = |text: &str| text.parse().ok().filter(|side| (200..=7680).contains(side));
+    Some((side(width)?, side(height)?))
 }
 
 /// `HOST:CONTAINER[:ro]` as its parts.
@@ -194,6 +310,7 @@ impl Resolved {
             ("limits.memory", config.limits.memory.as_deref()),
             ("limits.shm", Some(config.limits.shm.as_str())),
             ("sessions.memory", config.sessions.memory.as_deref()),
+            ("cryo.budget", Some(config.cryo.budget.as_str())),
         ] {
             if let Some(text) = text {
                 size(text)
@@ -214,6 +331,58 @@ impl Resolved {
             let why = "the default session is one".into();
             return Err(bad("sessions.max", why).into());
         }
+        if config.sessions.check == 0 {
+            let why = "it must be above zero".into();
+            return Err(bad("sessions.check", why).into());
+        }
+        if config.cryo.keep == 0 || config.cryo.every == Some(0) {
+            let key = if config.cryo.keep == 0 {
+                "cryo.keep"
+            } else {
+                "cryo.every"
+            };
+            return Err(bad(key, "it must be above zero".into()).into());
+        }
+        let ports = config.ports;
+        for (key, port) in [
+            ("ports.kernel", ports.kernel),
+            ("ports.mcp", ports.mcp),
+            ("ports.vnc", ports.vnc),
+        ] {
+            if port == 0 {
+                let why = "it must be above zero; `auto_ports` finds one that is free".into();
+                return Err(bad(key, why).into());
+            }
+        }
+        const VERBS: [&str; 3] = ["down", "restart", "evolve"];
+        for word in &config.cryo.before {
+            if !VERBS.contains(&word.as_str()) {
+                let why = format!("`{word}` is none of {}", VERBS.join(", "));
+                return Err(bad("cryo.before", why).into());
+            }
+        }
+        for (name, server) in &config.servers {
+            let is_text = |key: &str| server[key].is_string();
+            // The one that is built in needs neither.
+            let is_whole = is_text("command") != is_text("url") || name == "os";
+            if !is_whole && server["disabled"] != true {
+                let why = format!("`{name}` needs a `command` or a `url`");
+                return Err(bad("servers", why).into());
+            }
+        }
+        let desktop = &config.desktop;
+        if resolution(&desktop.resolution).is_none() {
+            let text = &desktop.resolution;
+            let why = format!("`{text}` is no resolution like `1280x800`, from 200 to 7680 each");
+            return Err(bad("desktop.resolution", why).into());
+        }
+        if ![16, 24].contains(&desktop.depth) {
+            return Err(bad("desktop.depth", "it is 24 or 16".into()).into());
+        }
+        if desktop.idle == 0 {
+            let why = "it must be above zero; `run: always` keeps the desktop".into();
+            return Err(bad("desktop.idle", why).into());
+        }
         for mount in &config.mounts {
             crate::config::mount(mount).ok_or_else(|| {
                 bad(
@@ -228,7 +397,50 @@ impl Resolved {
 
 #[cfg(test)]
 mod tests {
-    use super::{mount, size};
+    use super::{Config, Resolved, mount, resolution, size};
+    use serde_json::json;
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    #[test]
+    fn a_desktop_that_ends_at_once_is_refused() {
+        let check = |idle| {
+            let mut config = Config::default();
+            config.desktop.idle = idle;
+            let values = BTreeMap::new();
+            Resolved { config, values }.check()
+        };
+        assert!(check(1).is_ok());
+        assert!(check(0).unwrap_err().to_string().contains("desktop.idle"));
+    }
+
+    #[test]
+    fn port_zero_is_refused_by_its_key() {
+        for key in ["ports.kernel", "ports.mcp", "ports.vnc"] {
+            let load =
+                |port: u16| Resolved::load(Path::new("/none"), None, vec![(key, json!(port))]);
+            load(1).unwrap();
+            let error = load(0).unwrap_err().to_string();
+            assert!(error.contains(&format!("`{key}`")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_resolution_is_two_numbers_that_fit_a_screen() {
+        assert_eq!(resolution("1280x800"), Some((1280, 800)));
+        for text in [
+            "",
+            "1280",
+            "1280x",
+            "x800",
+            "1280*800",
+            "1x1",
+            "99999x800",
+            "-1x800",
+        ] {
+            assert_eq!(resolution(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn sizes_and_mounts_are_read_as_docker_does() {

@@ -3,14 +3,15 @@
 //! A "container" is a folder here: its specification, the process's id, its log. The virtual
 //! environment is shared by all of the same requirements.
 
-use super::{Container, LogOptions, Phase, Progress};
+use super::{Container, LogOptions, Phase, Progress, Turn};
 use crate::error::{Error, Result};
 use crate::protocol::hex::hex;
 use crate::protocol::spec::Spec;
 use anyhow::Context;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -18,6 +19,8 @@ use std::time::{Duration, Instant};
 use tokio::process::Command;
 
 const POLL: Duration = Duration::from_millis(50);
+/// Held while a body or an environment is made or removed.
+const TURN: &str = "prepare.lock";
 
 /// Where the plain processes' folders lie.
 #[derive(Debug, Clone)]
@@ -56,6 +59,7 @@ impl Embedded {
         body: &BTreeMap<String, Vec<u8>>,
         progress: &dyn Progress,
     ) -> Result<String> {
+        let _turn = Turn::take(&self.root, TURN, progress).await?;
         let requirements = body
             .get("requirements/kernel.txt")
             .context("the body has no requirements/kernel.txt")?;
@@ -84,6 +88,29 @@ impl Embedded {
         Ok(image.display().to_string())
     }
 
+    /// Removes every body and environment, for when no instance is left. Where a process still has
+    /// its folder, nothing happens.
+    ///
+    /// # Errors
+    /// When something can't be removed.
+    pub(crate) async fn forget(&self, progress: &dyn Progress) -> Result<()> {
+        let _turn = Turn::take(&self.root, TURN, progress).await?;
+        let entries: Vec<_> = fs::read_dir(&self.root)?.collect::<std::io::Result<_>>()?;
+        if entries.iter().any(|e| e.path().join("spec.json").exists()) {
+            return Ok(());
+        }
+        for entry in entries {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            if name.starts_with("body-") || name.starts_with("venv-") {
+                let path = entry.path();
+                fs::remove_dir_all(&path)
+                    .with_context(|| format!("removing `{}`", path.display()))?;
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn inspect(&self, name: &str) -> Result<Option<Container>> {
         let Some(spec) = self.spec(name)? else {
             return Ok(None);
@@ -101,6 +128,9 @@ impl Embedded {
             Phase::Stopped
         };
         Ok(Some(Container {
+            id: String::new(),
+            networks: BTreeSet::new(),
+            restarts: 0,
             phase,
             image: spec.image,
             labels: spec.labels,
@@ -176,25 +206,27 @@ impl Embedded {
         &self,
         name: &str,
         options: LogOptions,
-        each: &mut (dyn FnMut(&str) + Send),
+        each: &mut (dyn FnMut(&str) -> Result<()> + Send),
     ) -> Result<()> {
-        let path = self.log(name);
-        let text = fs::read_to_string(&path).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().collect();
+        let mut tail = Tail::of(self.log(name));
+        let mut lines = tail.fresh()?;
+        if !options.follow {
+            lines.extend(tail.rest());
+        }
         let skipped = options.tail.map_or(0, |n| lines.len().saturating_sub(n));
-        lines.iter().skip(skipped).for_each(|line| each(line));
-        let mut offset = text.len();
-        while options.follow && self.process(name).is_some() {
-            tokio::time::sleep(POLL * 4).await;
-            let text = fs::read_to_string(&path).unwrap_or_default();
-            let Some(fresh) = text.get(offset..) else {
-                offset = 0;
-                continue;
-            };
-            // A line without its end is still being written.
-            let whole = fresh.rfind('\n').map_or(0, |end| end + 1);
-            fresh[..whole].lines().for_each(&mut *each);
-            offset += whole;
+        lines.iter().skip(skipped).try_for_each(|line| each(line))?;
+        let mut goes_on = options.follow;
+        while goes_on {
+            // Asked before it is read, so that its last words are, too.
+            goes_on = self.process(name).is_some();
+            if goes_on {
+                tokio::time::sleep(POLL * 4).await;
+            }
+            let mut lines = tail.fresh()?;
+            if !goes_on {
+                lines.extend(tail.rest());
+            }
+            lines.iter().try_for_each(|line| each(line))?;
         }
         Ok(())
     }
@@ -220,23 +252,71 @@ impl Embedded {
     }
 }
 
+/// What is new in a log.
+#[derive(Debug)]
+struct Tail {
+    path: PathBuf,
+    /// Up to where it was read.
+    offset: u64,
+    /// A line without its end, which is still being written.
+    begun: Vec<u8>,
+}
+
+impl Tail {
+    fn of(path: PathBuf) -> Self {
+        Self {
+            path,
+            offset: 0,
+            begun: Vec::new(),
+        }
+    }
+
+    /// The lines that have come since the last call.
+    fn fresh(&mut self) -> Result<Vec<String>> {
+        let mut file = match File::open(&self.path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(e.into()),
+        };
+        if file.metadata()?.len() < self.offset {
+            // It was begun anew.
+            self.offset = 0;
+            self.begun.clear();
+        }
+        file.seek(SeekFrom::Start(self.offset))?;
+        self.offset += file.read_to_end(&mut self.begun)? as u64;
+        let whole = self.begun.iter().rposition(|b| *b == b'\n');
+        let rest = self.begun.split_off(whole.map_or(0, |end| end + 1));
+        let text = std::mem::replace(&mut self.begun, rest);
+        Ok(String::from_utf8_lossy(&text)
+            .lines()
+            .map(str::to_owned)
+            .collect())
+    }
+
+    /// The line that will have no end.
+    fn rest(&mut self) -> Option<String> {
+        let text = std::mem::take(&mut self.begun);
+        let text = String::from_utf8_lossy(&text).into_owned();
+        (!text.is_empty()).then_some(text)
+    }
+}
+
 /// The variables that tell the companion its places on this machine.
 fn places(spec: &Spec, folder: &Path) -> Result<Vec<(&'static str, String)>> {
-    let listen = spec
-        .ports
-        .iter()
-        .find(|p| p.container == 8080)
-        .context("the specification has no port 8080")?;
+    let listen = |port: u16| {
+        let found = spec.ports.iter().find(|p| p.container == port);
+        let found = found.with_context(|| format!("the specification has no port {port}"))?;
+        anyhow::Ok(SocketAddr::new(found.bind, found.host).to_string())
+    };
     let image = Path::new(&spec.image);
     let environment = PathBuf::from(fs::read_to_string(image.join("environment"))?);
     let data = mounted(spec, "/data")?;
     let text = |path: PathBuf| path.display().to_string();
     Ok(vec![
         ("OSCTL_EMBEDDED", "1".into()),
-        (
-            "OSCTL_LISTEN",
-            SocketAddr::new(listen.bind, listen.host).to_string(),
-        ),
+        ("OSCTL_LISTEN", listen(8080)?),
+        ("OSCTL_MCP_LISTEN", listen(8765)?),
         ("OSCTL_RUN", text(run_folder(folder)?)),
         ("OSCTL_DATA", text(data.clone())),
         ("OSCTL_BODY", text(image.join("body"))),
@@ -354,4 +434,62 @@ fn write_private(path: &Path, content: &[u8]) -> Result<()> {
     fs::write(file.path(), content)?;
     file.persist(path)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Embedded, Tail};
+    use crate::engine::Progress;
+    use std::fs::{self, OpenOptions};
+    use std::io::Write;
+
+    struct Silent;
+
+    impl Progress for Silent {
+        fn step(&self, _what: &str) {}
+        fn amount(&self, _what: &str, _done: u64, _total: Option<u64>) {}
+        fn log(&self, _line: &str) {}
+    }
+
+    #[test]
+    fn a_log_is_read_on_from_where_it_was_read_to_in_whole_lines_of_any_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("companion.log");
+        let mut tail = Tail::of(path.clone());
+        assert!(tail.fresh().unwrap().is_empty());
+        let write = |bytes: &[u8]| {
+            let mut log = OpenOptions::new().create(true).append(true).open(&path);
+            log.as_mut().unwrap().write_all(bytes).unwrap();
+        };
+        write(b"one\ntw\xe9 ");
+        assert_eq!(tail.fresh().unwrap(), ["one"]);
+        assert!(tail.fresh().unwrap().is_empty());
+        write(b"\xc3");
+        assert!(tail.fresh().unwrap().is_empty());
+        write(b"\xa4\nlast");
+        assert_eq!(tail.fresh().unwrap(), ["tw\u{fffd} \u{e4}"]);
+        fs::write(&path, "new\n").unwrap();
+        assert_eq!(tail.fresh().unwrap(), ["new"]);
+        write(b"end");
+        assert!(tail.fresh().unwrap().is_empty());
+        assert_eq!(tail.rest().as_deref(), Some("end"));
+    }
+
+    #[tokio::test]
+    async fn bodies_and_environments_go_when_nothing_needs_them() {
+        let state = tempfile::tempdir().unwrap();
+        let embedded = Embedded::new(state.path());
+        for folder in ["body-1", "venv-1", "os-host"] {
+            fs::create_dir_all(embedded.root.join(folder)).unwrap();
+        }
+        let spec = embedded.root.join("os-host/spec.json");
+        fs::write(&spec, "{}").unwrap();
+        embedded.forget(&Silent).await.unwrap();
+        assert!(embedded.root.join("venv-1").exists());
+        fs::remove_file(&spec).unwrap();
+        embedded.forget(&Silent).await.unwrap();
+        for (folder, stays) in [("body-1", false), ("venv-1", false), ("os-host", true)] {
+            assert_eq!(embedded.root.join(folder).exists(), stays, "{folder}");
+        }
+    }
 }

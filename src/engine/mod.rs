@@ -5,13 +5,17 @@
 
 mod docker;
 mod embedded;
+mod identity;
+mod turn;
 
 pub(crate) use docker::{Build, Docker, Image};
 pub(crate) use embedded::Embedded;
+pub(crate) use identity::{DIGEST_LABEL, IMAGE_LABEL, OWNER_LABEL, identify};
+pub(crate) use turn::Turn;
 
 use crate::error::Result;
 use crate::protocol::spec::Spec;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Who is told how the work goes.
 pub(crate) trait Progress: Send + Sync {
@@ -44,9 +48,15 @@ pub(crate) enum Phase {
 /// A container that exists.
 #[derive(Debug, Clone)]
 pub(crate) struct Container {
+    /// What the engine calls it, whatever its name; empty where there is no such thing.
+    pub(crate) id: String,
     pub(crate) phase: Phase,
     pub(crate) image: String,
     pub(crate) labels: BTreeMap<String, String>,
+    /// The networks it is on.
+    pub(crate) networks: BTreeSet<String>,
+    /// How often the engine has started it again by itself.
+    pub(crate) restarts: u64,
     /// Why it ended, when it did.
     pub(crate) exit: Option<String>,
 }
@@ -131,7 +141,7 @@ impl Engine {
         &self,
         name: &str,
         options: LogOptions,
-        each: &mut (dyn FnMut(&str) + Send),
+        each: &mut (dyn FnMut(&str) -> Result<()> + Send),
     ) -> Result<()> {
         match self {
             Self::Docker(docker) => docker.logs(name, options, each).await,

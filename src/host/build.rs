@@ -2,11 +2,13 @@
 
 use super::folders::Folders;
 use super::instance::Instance;
-use super::{provision, trust};
+use super::provision::Leave;
+use super::{base, trust};
 use crate::config::Config;
 use crate::engine::{Build, Docker, Image, Progress};
 use crate::error::{Error, Result};
-use crate::image::{Body, Companion, DIGEST_LABEL, Recipe, classic};
+use crate::image::{Body, Companion, DIGEST_LABEL, Recipe, classic, permit};
+use crate::protocol::evolve::Bounds;
 use anyhow::Context;
 use std::collections::BTreeMap;
 use std::env;
@@ -24,21 +26,31 @@ pub(crate) struct Built {
 /// # Errors
 /// When the body or the companion binary can't be used.
 pub(crate) fn recipe(docker: &Docker, config: &Config, project: &Path) -> Result<Recipe> {
-    let body = Body::of_project(&project.join(&config.body))?;
+    // What the keeper would refuse later is refused at once.
+    let body = Body::of_project_within(project, &config.body, Bounds::default().context)?;
     let companion = Companion::load(config.companion.as_deref(), docker.architecture())?;
-    let args = BTreeMap::from([
+    Ok(Recipe {
+        body,
+        companion,
+        certificates: trust::certificates(),
+        args: arguments(config),
+    })
+}
+
+/// The build arguments that shape the image.
+pub(crate) fn arguments(config: &Config) -> BTreeMap<String, String> {
+    BTreeMap::from([
         ("BASE".to_owned(), config.base.clone()),
         (
             "BUILD_TOOLS".to_owned(),
             u8::from(config.build_tools).to_string(),
         ),
-    ]);
-    Ok(Recipe {
-        body,
-        companion,
-        certificates: trust::certificates(),
-        args,
-    })
+    ])
+}
+
+/// Whether the person wants no BuildKit, as the Docker client reads it.
+pub(crate) fn is_classic() -> bool {
+    env::var("DOCKER_BUILDKIT").is_ok_and(|v| v == "0")
 }
 
 /// Builds the image when its digest differs from the recipe's, or when `force`d.
@@ -75,7 +87,8 @@ pub(crate) async fn ensure(
             fresh: false,
         });
     }
-    let base = provision::base_image(
+    let dockerfile = permitted(&recipe.body, instance)?;
+    let base = base::base_image(
         docker,
         &config.base,
         options.folders,
@@ -90,12 +103,11 @@ pub(crate) async fn ensure(
     progress.step("building the image");
     let build = Build {
         tag: tag.clone(),
-        context: recipe.archive(str::to_owned)?,
-        classic_context: recipe.archive(classic)?,
+        context: recipe.archive(|_| dockerfile.clone())?,
+        classic_context: recipe.archive(|_| classic(&dockerfile))?,
         args,
         labels: recipe.labels(),
-        // As the Docker client reads it.
-        classic: env::var("DOCKER_BUILDKIT").is_ok_and(|v| v == "0"),
+        classic: is_classic(),
     };
     docker.build(&build, progress).await?;
     let image = docker
@@ -109,16 +121,31 @@ pub(crate) async fn ensure(
     Ok(Built { image, fresh: true })
 }
 
-/// Removes the instance's image, if it is osctl's.
+/// The Dockerfile under the keeper's rules, which are for whoever builds it: an agent may have written
+/// it.
+fn permitted(body: &Body, instance: &Instance) -> Result<String> {
+    let scope = format!("osctl-{}", instance.name);
+    permit(body, &scope).map_err(|refusal| {
+        let place = body.folder.as_deref().unwrap_or(Path::new("body"));
+        let hint = format!("mend that line of `{}`", place.join("Dockerfile").display());
+        Error::precondition(format!("the image could not be built: {refusal}"), hint).into()
+    })
+}
+
+/// Removes the instance's images, those that are osctl's.
 ///
 /// # Errors
 /// When the engine does not answer.
 pub(crate) async fn remove(docker: &Docker, instance: &Instance) -> Result<()> {
-    let tag = format!("{}:latest", instance.image());
-    match docker.image(&tag).await? {
-        Some(image) if image.labels.contains_key(DIGEST_LABEL) => docker.remove_image(&tag).await,
-        _ => Ok(()),
+    for tag in docker.tags(&instance.image()).await? {
+        match docker.image(&tag).await? {
+            Some(image) if image.labels.contains_key(DIGEST_LABEL) => {
+                docker.remove_image(&tag).await?;
+            }
+            _ => {}
+        }
     }
+    Ok(())
 }
 
 /// Removes an image that nobody can name any more; a container that still runs it keeps it.
@@ -133,11 +160,11 @@ pub(crate) async fn remove_nameless(docker: &Docker, id: &str) -> Result<()> {
 }
 
 /// How to build.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct Options<'a> {
     pub(crate) folders: &'a Folders,
     /// Whether missing packages of the host may be installed.
-    pub(crate) may_install: bool,
+    pub(crate) may_install: Leave<'a>,
     /// Build even when nothing changed.
     pub(crate) force: bool,
 }

@@ -5,8 +5,13 @@
 
 use super::events::Events;
 use super::instance::{Instance, Record};
+use super::tale::Tale;
 use crate::error::{Error, Result};
-use crate::protocol::fault::Failed;
+use crate::protocol::criu::{
+    Checkpoint, Checkpointed, Checkpoints, CriuStatus, Removed, Restore, Restored,
+};
+use crate::protocol::fault::{Failed, Fault};
+use crate::protocol::files::encode;
 use crate::protocol::kernel::{Became, Execute, OfSession, Reply, Runs};
 use crate::protocol::pty::Terminals;
 use crate::protocol::service::Health;
@@ -30,11 +35,17 @@ use std::time::Duration;
 /// One event per line.
 const NDJSON: &str = "application/x-ndjson";
 
+/// How often an interrupt is tried, and after which pauses.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(500);
+
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
     http: reqwest::Client,
     container: String,
     address: String,
+    /// Where the hub of MCP servers is.
+    hub: String,
     token: String,
     up: String,
 }
@@ -46,7 +57,7 @@ impl Client {
     /// When the instance was never up.
     pub(crate) fn new(instance: &Instance, record: &Record, bind: IpAddr) -> Result<Self> {
         let token = instance.token()?.ok_or_else(|| not_running(instance))?;
-        let address = SocketAddr::new(reached(bind), record.ports.kernel);
+        let at = |port| format!("http://{}", SocketAddr::new(reached(bind), port));
         // The address is this machine's own: no proxy, no TLS, no certificates to load.
         let http = reqwest::Client::builder()
             .no_proxy()
@@ -58,7 +69,8 @@ impl Client {
         Ok(Self {
             http,
             container: instance.container(),
-            address: format!("http://{address}"),
+            address: at(record.ports.kernel),
+            hub: at(record.ports.mcp),
             token,
             up: instance.command("up"),
         })
@@ -81,9 +93,10 @@ impl Client {
         Ok(Events::new(self.clone(), path, 0, response))
     }
 
-    /// Where the default session's next command starts.
-    pub(crate) async fn located(&self) -> Result<Located> {
-        self.get("/shell").await
+    /// Where the session's next command starts.
+    pub(crate) async fn located(&self, session: &str) -> Result<Located> {
+        let session = encode(session.as_bytes());
+        self.get(&format!("/shell?session={session}")).await
     }
 
     /// Begins a command of the shell and does not wait for it.
@@ -95,6 +108,17 @@ impl Client {
     pub(crate) async fn interrupt_shell(&self, id: &str) -> Result<ShellReply> {
         self.call(Method::DELETE, &format!("/shell/{id}"), None::<&()>)
             .await
+    }
+
+    /// Follows a command of the shell from event number `from` on.
+    pub(crate) async fn follow_shell(&self, id: &str, from: u64) -> Result<Events<ShellReply>> {
+        let path = format!("/shell/{id}");
+        let response = self.events(&path, from).await?;
+        Ok(Events::new(self.clone(), path, from, response))
+    }
+
+    pub(crate) async fn commands(&self) -> Result<Runs> {
+        self.get("/shell/runs").await
     }
 
     /// Sends what a command reads, until it needs no more.
@@ -131,6 +155,17 @@ impl Client {
     pub(crate) async fn interrupt(&self, id: &str) -> Result<Reply> {
         self.call(Method::DELETE, &format!("/exec/{id}"), None::<&()>)
             .await
+    }
+
+    /// Interrupts a run that may not have been heard of yet: that is tried a few times.
+    pub(crate) async fn interrupt_begun(&self, id: &str) -> Result<Reply> {
+        for _ in 1..TRIES {
+            if let Ok(reply) = self.interrupt(id).await {
+                return Ok(reply);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        self.interrupt(id).await
     }
 
     pub(crate) async fn runs(&self) -> Result<Runs> {
@@ -189,6 +224,33 @@ impl Client {
         self.get(&format!("/history?session={session}&n={n}")).await
     }
 
+    /// Freezes a kernel.
+    pub(crate) async fn checkpoint(&self, request: &Checkpoint) -> Result<Tale<Checkpointed>> {
+        let response = self.tell("/criu/checkpoint", request).await?;
+        Ok(Tale::new(self.clone(), response))
+    }
+
+    /// Brings a frozen kernel back.
+    pub(crate) async fn restore(&self, request: &Restore) -> Result<Tale<Restored>> {
+        let response = self.tell("/criu/restore", request).await?;
+        Ok(Tale::new(self.clone(), response))
+    }
+
+    /// Whether kernels can be frozen there.
+    pub(crate) async fn criu(&self) -> Result<CriuStatus> {
+        self.get("/criu/status").await
+    }
+
+    /// Removes every generation of a checkpoint.
+    pub(crate) async fn remove_checkpoint(&self, name: &str) -> Result<Removed> {
+        self.call(Method::DELETE, &format!("/criu/{name}"), None::<&()>)
+            .await
+    }
+
+    pub(crate) async fn checkpoints(&self) -> Result<Checkpoints> {
+        self.get("/criu").await
+    }
+
     /// The terminals, the oldest first.
     pub(crate) async fn terminals(&self) -> Result<Terminals> {
         self.get("/pty").await
@@ -232,11 +294,38 @@ impl Client {
         }
     }
 
+    /// Where it is reached.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
     pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         self.call(Method::GET, path, None::<&()>).await
     }
 
-    async fn call<T: DeserializeOwned>(
+    pub(super) async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T> {
+        self.call(Method::POST, path, Some(body)).await
+    }
+
+    pub(super) async fn remove<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        self.call(Method::DELETE, path, None::<&()>).await
+    }
+
+    /// Asks for something that is told of as it goes on.
+    pub(super) async fn tell(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<reqwest::Response> {
+        let request = self.request(Method::POST, path, Some(body));
+        self.open(request.header(ACCEPT, NDJSON)).await
+    }
+
+    pub(super) async fn call<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
@@ -272,6 +361,12 @@ impl Client {
         }
     }
 
+    /// A request to the hub of MCP servers.
+    pub(super) fn hub_request(&self, method: Method, path: &str) -> RequestBuilder {
+        let url = format!("{}{path}", self.hub);
+        self.http.request(method, url).bearer_auth(&self.token)
+    }
+
     fn check_protocol(&self, response: &reqwest::Response) -> Result<()> {
         let theirs = response
             .headers()
@@ -290,11 +385,15 @@ impl Client {
         .into())
     }
 
+    /// The companion went away in the middle of an answer.
+    pub(super) fn silent(&self) -> anyhow::Error {
+        self.lost("the connection ended early".into())
+    }
+
     pub(super) fn unreachable(&self, error: &reqwest::Error) -> anyhow::Error {
-        let container = self.container.clone();
         if error.is_connect() {
             return Error::NotRunning {
-                container,
+                container: self.container.clone(),
                 up: self.up.clone(),
             }
             .into();
@@ -303,10 +402,14 @@ impl Client {
         while let Some(source) = why.source() {
             why = source;
         }
+        self.lost(why.to_string())
+    }
+
+    fn lost(&self, why: String) -> anyhow::Error {
         Error::Unreachable {
-            container,
+            container: self.container.clone(),
             address: self.address.clone(),
-            why: why.to_string(),
+            why,
         }
         .into()
     }
@@ -343,14 +446,19 @@ pub(crate) fn not_running(instance: &Instance) -> anyhow::Error {
 
 async fn refusal(response: reqwest::Response) -> anyhow::Error {
     let status = response.status();
-    match response.json::<Failed>().await {
-        Ok(Failed { error, .. }) => Error::Refused {
-            status: status.as_u16(),
-            kind: error.kind,
-            message: error.message,
-            hint: error.hint,
+    // An answer to `HEAD` has a status and no words.
+    let fault = match response.json::<Failed>().await {
+        Ok(Failed { error, .. }) => error,
+        Err(_) => {
+            let message = format!("the companion answered {status} without a reason");
+            Fault::new("refused", message).hint("`osctl logs` shows more")
         }
-        .into(),
-        Err(_) => anyhow::anyhow!("the companion answered {status} without a reason"),
+    };
+    Error::Refused {
+        status: status.as_u16(),
+        kind: fault.kind,
+        message: fault.message,
+        hint: fault.hint,
     }
+    .into()
 }

@@ -2,7 +2,7 @@
 //! and goes on where it was left. Nothing is executed twice.
 
 use super::client::Client;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::protocol::kernel::{Event, Happened, Reply};
 use bytes::{Buf, BytesMut};
 use reqwest::Response;
@@ -84,6 +84,10 @@ impl<R: DeserializeOwned> Events<R> {
                     self.response = response;
                     return Ok(());
                 }
+                Err(error) if is_unknown(&error) => {
+                    let run = self.path.rsplit('/').next().unwrap_or_default().into();
+                    return Err(Error::RunGone { run }.into());
+                }
                 Err(error) if left == 0 => {
                     return Err(lost.map_or(error, |lost| self.client.unreachable(&lost)));
                 }
@@ -92,4 +96,10 @@ impl<R: DeserializeOwned> Events<R> {
             tokio::time::sleep(PAUSE).await;
         }
     }
+}
+
+/// Whether the companion answers, and knows no such run.
+fn is_unknown(error: &anyhow::Error) -> bool {
+    let refused = error.downcast_ref();
+    matches!(refused, Some(Error::Refused { status: 404, .. }))
 }

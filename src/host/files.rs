@@ -3,32 +3,24 @@
 //! Paths are percent-encoded and absolute, as they stand behind `/files`.
 
 use super::client::Client;
-use crate::archive::{Feed, PIECE};
+use crate::archive::{Feed, PIECE, Pieces, fresh};
 use crate::error::{Error, Result};
-use crate::protocol::files::{Changed, Entry, Listing, Mtime, TAR, UPLOAD_OFFSET};
-use crate::protocol::hex::hex;
-use bytes::Bytes;
+use crate::protocol::files::{Changed, Entry, Listing, Mtime, UPLOAD_OFFSET};
 use futures_util::stream::poll_fn;
-use reqwest::header::{
-    ACCEPT, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, IF_RANGE, RANGE,
-};
+use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, IF_RANGE, RANGE};
 use reqwest::{Body, Method, Response, StatusCode};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::mpsc::Receiver;
 
 /// How often a lost file is taken up without any progress, and after how long.
-const TRIES: u32 = 5;
-const PAUSE: Duration = Duration::from_millis(200);
+pub(super) const TRIES: u32 = 5;
+pub(super) const PAUSE: Duration = Duration::from_millis(200);
 
 /// Bytes that have moved so far; who shows progress looks at it.
 pub(crate) type Moved = Arc<AtomicU64>;
-
-/// What goes up, piece by piece.
-pub(crate) type Pieces = Receiver<io::Result<Bytes>>;
 
 /// A file to bring in.
 #[derive(Debug)]
@@ -57,14 +49,6 @@ impl Client {
         self.get(&format!("/files{path}")).await
     }
 
-    /// Unpacks an archive beneath a folder.
-    pub(crate) async fn upload_archive(&self, path: &str, pieces: Pieces) -> Result<Changed> {
-        let request = self.request(Method::PUT, &format!("/files{path}"), None::<&()>);
-        let request = request.header(CONTENT_TYPE, TAR).body(body(pieces));
-        let response = self.open(request).await?;
-        response.json().await.map_err(|e| self.unreachable(&e))
-    }
-
     /// Writes a file from a stream that can't be read twice.
     pub(crate) async fn upload_stream(&self, path: &str, pieces: Pieces) -> Result<Changed> {
         let request = self.request(Method::PUT, &format!("/files{path}"), None::<&()>);
@@ -73,6 +57,9 @@ impl Client {
     }
 
     /// Writes a file; when the connection is lost, goes on with what has not arrived.
+    ///
+    /// # Errors
+    /// Also when the file becomes shorter meanwhile.
     pub(crate) async fn upload(&self, upload: &Upload<'_>, moved: &Moved) -> Result<Changed> {
         let id = fresh()?;
         let mut offset = 0;
@@ -80,6 +67,8 @@ impl Client {
         loop {
             let error = match self.upload_from(upload, &id, offset, moved).await {
                 Ok(changed) => return Ok(changed),
+                // What is missing here can't arrive there, however often it is tried.
+                Err(_) if is_cut(upload.file, upload.size) => return Err(changed_meanwhile()),
                 Err(error) if !is_lost(&error) || left == 0 => return Err(error),
                 Err(error) => error,
             };
@@ -130,21 +119,6 @@ impl Client {
             .ok_or_else(|| anyhow::anyhow!("the companion told no `{UPLOAD_OFFSET}`"))
     }
 
-    /// Brings an archive of a folder or a file.
-    pub(crate) async fn download_archive(
-        &self,
-        path: &str,
-        feed: &Feed,
-        moved: &Moved,
-    ) -> Result<()> {
-        let request = self.request(Method::GET, &format!("/files{path}"), None::<&()>);
-        let response = self.open(request.header(ACCEPT, TAR)).await?;
-        match self.pour(response, feed, moved).await {
-            (_, None) => Ok(()),
-            (_, Some(error)) => Err(self.unreachable(&error)),
-        }
-    }
-
     /// Brings a file; when the connection is lost, goes on behind what came.
     ///
     /// # Errors
@@ -193,7 +167,7 @@ impl Client {
     }
 
     /// How much came, and what cut it.
-    async fn pour(
+    pub(super) async fn pour(
         &self,
         mut response: Response,
         feed: &Feed,
@@ -244,22 +218,21 @@ fn read(mut file: File, offset: u64, length: u64, moved: Moved) -> Pieces {
     pieces
 }
 
-fn body(mut pieces: Pieces) -> Body {
+pub(super) fn body(mut pieces: Pieces) -> Body {
     Body::wrap_stream(poll_fn(move |cx| pieces.poll_recv(cx)))
 }
 
-fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
+pub(super) fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
     headers.get(name)?.to_str().ok()?.parse().ok()
 }
 
-fn fresh() -> Result<String> {
-    let mut bytes = [0u8; 8];
-    getrandom::fill(&mut bytes).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
-    Ok(hex(bytes))
+/// Whether a file has become shorter than it was.
+fn is_cut(file: &File, size: u64) -> bool {
+    file.metadata().is_ok_and(|now| now.len() < size)
 }
 
 /// Whether trying again may help.
-fn is_lost(error: &anyhow::Error) -> bool {
+pub(super) fn is_lost(error: &anyhow::Error) -> bool {
     match error.downcast_ref::<Error>() {
         Some(Error::Unreachable { .. } | Error::NotRunning { .. }) => true,
         // The companion has not yet seen that the connection before is gone.
@@ -270,19 +243,29 @@ fn is_lost(error: &anyhow::Error) -> bool {
     }
 }
 
-fn is_missing(error: &anyhow::Error) -> bool {
-    // An answer to `HEAD` has a status and no words.
-    error.to_string().contains("404")
-        || matches!(
-            error.downcast_ref(),
-            Some(Error::Refused { status: 404, .. })
-        )
+pub(super) fn is_missing(error: &anyhow::Error) -> bool {
+    matches!(
+        error.downcast_ref(),
+        Some(Error::Refused { status: 404, .. })
+    )
 }
 
 fn changed_meanwhile() -> anyhow::Error {
     Error::precondition(
         "the file was changed while it was copied",
-        "run it again; what was here before is untouched",
+        "run it again; what was at its destination before is untouched",
     )
     .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_cut;
+
+    #[test]
+    fn a_file_that_becomes_shorter_is_cut() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(9).unwrap();
+        assert!(is_cut(&file, 10) && !is_cut(&file, 9) && !is_cut(&file, 8));
+    }
 }

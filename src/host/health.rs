@@ -39,7 +39,7 @@ impl Watch<'_> {
                     ..
                 }) => return Ok(()),
                 Ok(health) => {
-                    let waiting = health.services.iter().filter(|s| !s.ready);
+                    let waiting = health.services.iter().filter(|s| !s.ready && !s.idle);
                     let waiting: Vec<_> = waiting
                         .map(|s| format!("{} ({})", s.name, s.detail))
                         .collect();
@@ -91,7 +91,10 @@ impl Watch<'_> {
         // The reason is worth more than why the log could not be read.
         let _ = self
             .engine
-            .logs(self.name, options, &mut |line| log.push(line.to_owned()))
+            .logs(self.name, options, &mut |line| {
+                log.push(line.to_owned());
+                Ok(())
+            })
             .await;
         let _ = self.engine.stop(self.name).await;
         let logs = self.instance.command("logs");

@@ -2,9 +2,13 @@
 //!
 //! The default instance is `default`; another one's name is appended to everything it owns.
 
+pub(crate) use crate::error::DEFAULT_INSTANCE as DEFAULT;
+
 use super::folders::Folders;
 use crate::config::{EngineChoice, Ports};
+use crate::engine::OWNER_LABEL;
 use crate::error::{Error, Result};
+use crate::protocol::desktop::VNC_PASSWORD;
 use crate::protocol::hex::hex;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -13,11 +17,8 @@ use std::fs::{self, File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// The instance that is meant when none is named.
-pub(crate) const DEFAULT: &str = "default";
-
 /// Label of containers and networks: the instance they belong to.
-pub(crate) const LABEL: &str = "osctl.instance";
+pub(crate) const LABEL: &str = OWNER_LABEL;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Instance {
@@ -26,12 +27,18 @@ pub(crate) struct Instance {
     home: PathBuf,
 }
 
+/// Of a password: 64, so that none is likelier than another.
+const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-";
+
 /// What the first `up` fixed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) project: PathBuf,
     pub(crate) engine: EngineChoice,
     pub(crate) ports: Ports,
+    /// Whether its container may freeze processes.
+    #[serde(default)]
+    pub(crate) criu: bool,
 }
 
 /// Held while an instance is changed.
@@ -78,9 +85,13 @@ impl Instance {
         let mut all = Vec::new();
         for entry in entries {
             let entry = entry?;
-            if entry.path().join("instance.json").is_file() {
-                all.push(Self::new(&entry.file_name().to_string_lossy(), folders)?);
-            }
+            // A folder that can't be an instance's is somebody else's.
+            let instance = Self::new(&entry.file_name().to_string_lossy(), folders);
+            all.extend(
+                instance
+                    .ok()
+                    .filter(|i| i.folder.join("instance.json").is_file()),
+            );
         }
         all.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(all)
@@ -96,6 +107,31 @@ impl Instance {
 
     pub(crate) fn container(&self) -> String {
         self.suffixed("os-host")
+    }
+
+    /// Where its container waits while another one proves itself: no instance's name has a dot.
+    pub(crate) fn aside(&self) -> String {
+        format!("{}.old", self.container())
+    }
+
+    /// Where earlier versions let it wait, which may be another instance's container.
+    pub(crate) fn former_aside(&self) -> String {
+        format!("{}-old", self.container())
+    }
+
+    /// The container that replaces the instance's.
+    pub(crate) fn keeper(&self) -> String {
+        self.suffixed("os-keeper")
+    }
+
+    /// The volume of what the keeper knows.
+    pub(crate) fn keeper_state(&self) -> String {
+        self.suffixed("osctl-keeper")
+    }
+
+    /// The volume of the socket at which the keeper is asked from inside.
+    pub(crate) fn keeper_door(&self) -> String {
+        self.suffixed("osctl-door")
     }
 
     pub(crate) fn network(&self) -> String {
@@ -146,6 +182,11 @@ impl Instance {
         self.folder.join("token")
     }
 
+    /// What VNC clients must know.
+    pub(crate) fn vnc_password_file(&self) -> PathBuf {
+        self.folder.join(VNC_PASSWORD)
+    }
+
     /// # Errors
     /// When the record exists and can't be read.
     pub(crate) fn record(&self) -> Result<Option<Record>> {
@@ -169,6 +210,42 @@ impl Instance {
             &self.folder.join("instance.json"),
             &serde_json::to_vec_pretty(record)?,
         )
+    }
+
+    /// Keeps a copy of the record, before the container that it is about is replaced. An older copy
+    /// goes.
+    ///
+    /// # Errors
+    /// When the state folder can't be written.
+    pub(crate) fn keep_record(&self) -> Result<()> {
+        match self.record()? {
+            Some(record) => {
+                write_private(&self.kept_record(), &serde_json::to_vec_pretty(&record)?)
+            }
+            None => match fs::remove_file(self.kept_record()) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    Err(e).context("forgetting what was recorded")
+                }
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// Makes the kept record the valid one again; nothing to do when there is none.
+    ///
+    /// # Errors
+    /// When the state folder can't be written.
+    pub(crate) fn restore_record(&self) -> Result<()> {
+        match fs::rename(self.kept_record(), self.folder.join("instance.json")) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                Err(e).context("restoring what was recorded")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn kept_record(&self) -> PathBuf {
+        self.folder.join("replaced.json")
     }
 
     /// Forgets everything of the host's side; the person's files stay.
@@ -218,6 +295,38 @@ impl Instance {
         Ok(token)
     }
 
+    /// The password of VNC clients, made at the first call and kept. It is a secret of its own: the
+    /// protocol takes eight characters, and sends them in a form that can be guessed.
+    ///
+    /// # Errors
+    /// When the state folder can't be written.
+    pub(crate) fn ensure_vnc_password(&self) -> Result<String> {
+        let path = self.vnc_password_file();
+        match fs::read_to_string(&path) {
+            Ok(password) if !password.trim().is_empty() => return Ok(password.trim().to_owned()),
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(e).with_context(|| format!("reading `{}`", path.display()));
+            }
+            _ => {}
+        }
+        let mut secret = [0u8; 8];
+        getrandom::fill(&mut secret).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
+        // 64 letters, so that each bit counts.
+        let letter = |byte: u8| char::from(LETTERS[usize::from(byte) % LETTERS.len()]);
+        let password: String = secret.into_iter().map(letter).collect();
+        write_private(&path, password.as_bytes())?;
+        Ok(password)
+    }
+
+    /// Puts the password where the companion reads it. As a variable, everyone who may ask the engine about
+    /// the container would see it.
+    ///
+    /// # Errors
+    /// When the data folder can't be written.
+    pub(crate) fn hand_in_vnc_password(&self, password: &str) -> Result<()> {
+        write_private(&self.data().join(VNC_PASSWORD), password.as_bytes())
+    }
+
     /// # Errors
     /// [`Error::Locked`] while another osctl works on it.
     pub(crate) fn lock(&self) -> Result<Lock> {
@@ -253,7 +362,8 @@ pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Instance, fingerprint};
+    use super::{Instance, Record, fingerprint};
+    use crate::config::{Config, EngineChoice};
     use crate::error::Error;
     use crate::host::folders::Folders;
 
@@ -283,6 +393,36 @@ mod tests {
             home.path().join("projects/docker_persistence-two")
         );
         assert!(Instance::new("../x", &folders).is_err());
+        let old = Instance::new("old", &folders).unwrap();
+        assert_eq!(first.former_aside(), old.container());
+        assert_ne!(first.aside(), old.container());
+        let no_instance = first.aside().replace("os-host", "x");
+        assert!(Instance::new(&no_instance, &folders).is_err());
+    }
+
+    #[test]
+    fn a_kept_record_comes_back_once_and_never_for_another_container() {
+        let home = tempfile::tempdir().unwrap();
+        let instance = Instance::new("default", &folders(home.path())).unwrap();
+        let record = |project: &str| Record {
+            project: project.into(),
+            engine: EngineChoice::Docker,
+            ports: Config::default().ports,
+            criu: false,
+        };
+        instance.save(&record("/old")).unwrap();
+        instance.keep_record().unwrap();
+        instance.save(&record("/new")).unwrap();
+        instance.restore_record().unwrap();
+        assert_eq!(instance.record().unwrap(), Some(record("/old")));
+        instance.save(&record("/new")).unwrap();
+        instance.restore_record().unwrap();
+        assert_eq!(instance.record().unwrap(), Some(record("/new")));
+        instance.keep_record().unwrap();
+        std::fs::remove_file(instance.folder.join("instance.json")).unwrap();
+        instance.keep_record().unwrap();
+        instance.restore_record().unwrap();
+        assert_eq!(instance.record().unwrap(), None);
     }
 
     #[test]
@@ -302,6 +442,19 @@ mod tests {
                 .mode();
             assert_eq!(mode & 0o777, 0o600);
         }
+    }
+
+    #[test]
+    fn the_vnc_password_is_a_secret_of_its_own() {
+        let home = tempfile::tempdir().unwrap();
+        let instance = Instance::new("default", &folders(home.path())).unwrap();
+        let password = instance.ensure_vnc_password().unwrap();
+        assert_eq!(password.len(), 8);
+        assert_eq!(password, instance.ensure_vnc_password().unwrap());
+        assert!(!instance.ensure_token().unwrap().contains(&password));
+        instance.hand_in_vnc_password(&password).unwrap();
+        let handed_in = std::fs::read_to_string(instance.data().join("vnc-password"));
+        assert_eq!(handed_in.unwrap(), password);
     }
 
     #[test]

@@ -6,16 +6,16 @@
 //! that is dropped leaves what was there before, and nothing else.
 
 use crate::archive::{
-    self, Behind, Fault, Feed, Folder, Inlet, Policy, Tally, inlet, settle, temporary,
+    self, Behind, Fault, Feed, Folder, Inlet, Mark, Policy, Seen, Tally, Traced, fresh, inlet,
+    settle, temporary,
 };
 use crate::error::{Error, Result};
 use crate::protocol::files::Mtime;
-use crate::protocol::hex::hex;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 /// What is written while the landing goes on.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub(crate) struct Landing {
     feed: Option<Feed>,
     outcome: Option<oneshot::Receiver<Result<Tally>>>,
     thread: Option<JoinHandle<()>>,
+    /// How far an archive has been read.
+    seen: Option<watch::Receiver<Seen>>,
 }
 
 /// What to do with a file.
@@ -84,9 +86,10 @@ impl Landing {
         Ok(Self::archive(folder, policy))
     }
 
-    /// Bytes to somebody who takes them as they are.
+    /// Bytes to somebody who takes them as they are. One who takes none is not waited for when it is
+    /// dropped: nothing has to be put right then.
     pub(crate) fn stream(mut to: impl Write + Send + 'static) -> Self {
-        Self::start(move |mut inlet| {
+        let mut landing = Self::start(move |mut inlet| {
             let mut bytes = 0;
             loop {
                 let piece = inlet.piece().map_err(cut)?;
@@ -108,27 +111,38 @@ impl Landing {
                 bytes,
                 ..Tally::default()
             })
-        })
+        });
+        landing.thread = None;
+        landing
     }
 
     fn archive(folder: Folder, policy: Policy) -> Self {
-        Self::start(move |inlet| {
-            let unpacked = archive::unpack(inlet, folder, policy, &mut |_| {});
+        let (feed, inlet) = inlet();
+        let (traced, seen) = Traced::new(inlet);
+        let mut landing = Self::run(feed, move || {
+            let unpacked = archive::unpack(traced, folder, policy, &mut |_| Ok(()));
             unpacked.map_err(refused)
-        })
+        });
+        landing.seen = Some(seen);
+        landing
     }
 
     fn start(write: impl FnOnce(Inlet) -> Result<Tally> + Send + 'static) -> Self {
         let (feed, inlet) = inlet();
+        Self::run(feed, move || write(inlet))
+    }
+
+    fn run(feed: Feed, write: impl FnOnce() -> Result<Tally> + Send + 'static) -> Self {
         let (tell, outcome) = oneshot::channel();
         let thread = thread::spawn(move || {
             // Nobody listens any more when the landing was dropped.
-            let _ = tell.send(write(inlet));
+            let _ = tell.send(write());
         });
         Self {
             feed: Some(feed),
             outcome: Some(outcome),
             thread: Some(thread),
+            seen: None,
         }
     }
 
@@ -137,6 +151,13 @@ impl Landing {
         self.feed
             .as_ref()
             .ok_or_else(|| anyhow::anyhow!("the landing has ended"))
+    }
+
+    /// Where an archive goes on of which so many bytes were given; nothing when it has ended.
+    pub(crate) async fn mark(&self, given: u64) -> Option<Mark> {
+        let mut seen = self.seen.clone()?;
+        let seen = seen.wait_for(|seen| seen.mark(given).is_some()).await;
+        seen.ok()?.mark(given)
     }
 
     /// Waits until all of it is in its place. `brought` is how the way here ended; what went wrong
@@ -247,8 +268,39 @@ fn refused(fault: Fault) -> anyhow::Error {
     }
 }
 
-fn fresh() -> Result<String> {
-    let mut bytes = [0u8; 4];
-    getrandom::fill(&mut bytes).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
-    Ok(hex(bytes))
+#[cfg(test)]
+mod tests {
+    use super::Landing;
+    use std::io::{self, Write};
+    use std::sync::mpsc;
+
+    /// Somebody who takes nothing until they are told to.
+    struct Slow {
+        begun: mpsc::Sender<()>,
+        go_on: mpsc::Receiver<()>,
+    }
+
+    impl Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.begun.send(());
+            let _ = self.go_on.recv();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn one_who_takes_nothing_is_not_waited_for() {
+        let (begun, begins) = mpsc::channel();
+        let (release, go_on) = mpsc::channel();
+        let landing = Landing::stream(Slow { begun, go_on });
+        assert!(landing.feed().unwrap().give("bytes".into()).await);
+        begins.recv().unwrap();
+        // It hangs here when it waits.
+        drop(landing);
+        release.send(()).unwrap();
+    }
 }

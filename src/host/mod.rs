@@ -1,18 +1,32 @@
 //! Outside the container: what belongs to an instance, what a machine must have, and the way in.
 
+pub(crate) mod archives;
+pub(crate) mod base;
+pub(crate) mod bridge;
 pub(crate) mod build;
 pub(crate) mod client;
+pub(crate) mod connect;
+pub(crate) mod cryo;
+pub(crate) mod disk;
+pub(crate) mod display;
 pub(crate) mod events;
 pub(crate) mod files;
 pub(crate) mod folders;
+pub(crate) mod handover;
 pub(crate) mod health;
 pub(crate) mod instance;
 pub(crate) mod jupyter;
+pub(crate) mod keeper;
 pub(crate) mod landing;
+pub(crate) mod mcp;
 pub(crate) mod ports;
 pub(crate) mod project;
 pub(crate) mod provision;
 pub(crate) mod raise;
+pub(crate) mod reach;
+pub(crate) mod run;
 pub(crate) mod specification;
+pub(crate) mod succession;
+pub(crate) mod tale;
 pub(crate) mod terminal;
 pub(crate) mod trust;

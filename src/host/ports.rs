@@ -3,12 +3,13 @@
 use crate::config::Ports;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
 /// The wanted ports when they are free or `held` by the instance itself, else the next free ones or an error naming the owner.
 ///
 /// # Errors
-/// [`Error::PortTaken`] without `auto`.
+/// [`Error::PortTaken`] without `auto`, or when this machine lets none be bound there.
 pub(crate) async fn choose(
     wanted: Ports,
     held: Option<Ports>,
@@ -17,19 +18,30 @@ pub(crate) async fn choose(
     engine: &Engine,
 ) -> Result<Ports> {
     let held = held.map_or_else(Vec::new, |p| vec![p.kernel, p.mcp, p.vnc]);
-    let is_free = |bind: IpAddr, port: u16| held.contains(&port) || is_free(bind, port);
+    let is_free = |bind: IpAddr, port: u16| match held.contains(&port) {
+        true => Ok(true),
+        false => is_free(bind, port),
+    };
     let mut taken: Vec<u16> = Vec::new();
     let mut chosen = [wanted.kernel, wanted.mcp, wanted.vnc];
     for port in &mut chosen {
         if auto {
             let first = *port;
-            *port = (first..=u16::MAX)
-                .find(|p| !taken.contains(p) && is_free(bind, *p))
-                .ok_or_else(|| Error::PortTaken {
+            let next =
+                (first..=u16::MAX)
+                    .filter(|p| !taken.contains(p))
+                    .find_map(|p| match is_free(bind, p) {
+                        Ok(free) => free.then_some(Ok(p)),
+                        Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
+                        Err(error) => Some(Err(unfit(bind, p, &error))),
+                    });
+            *port = next.unwrap_or_else(|| {
+                Err(Error::PortTaken {
                     bind: bind.to_string(),
                     port: first,
                     owner: String::new(),
-                })?;
+                })
+            })?;
         } else if taken.contains(port) {
             let owner = " by another port of this instance".into();
             return Err(Error::PortTaken {
@@ -38,7 +50,7 @@ pub(crate) async fn choose(
                 owner,
             }
             .into());
-        } else if !is_free(bind, *port) {
+        } else if !is_free(bind, *port).map_err(|error| unfit(bind, *port, &error))? {
             let owner = owner(*port, engine).await;
             return Err(Error::PortTaken {
                 bind: bind.to_string(),
@@ -53,8 +65,34 @@ pub(crate) async fn choose(
     Ok(Ports { kernel, mcp, vnc })
 }
 
-fn is_free(bind: IpAddr, port: u16) -> bool {
-    TcpListener::bind(SocketAddr::new(bind, port)).is_ok()
+/// Whether nobody has it.
+///
+/// # Errors
+/// When it can't be had for another reason.
+fn is_free(bind: IpAddr, port: u16) -> io::Result<bool> {
+    match TcpListener::bind(SocketAddr::new(bind, port)) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::AddrInUse => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// A port that nobody has, and that can't be bound.
+fn unfit(bind: IpAddr, port: u16, error: &io::Error) -> Error {
+    match error.kind() {
+        ErrorKind::AddrNotAvailable => Error::precondition(
+            format!("`{bind}` is no address of this machine"),
+            "set `bind` to one of its own with `osctl config edit`, such as `127.0.0.1`",
+        ),
+        ErrorKind::PermissionDenied => Error::precondition(
+            format!("port {port} on {bind} is not for you: {error}"),
+            "take ports from 1024 on, with `osctl config edit`, or `osctl up --auto-ports`",
+        ),
+        _ => Error::precondition(
+            format!("port {port} on {bind} can't be used: {error}"),
+            "choose others at `bind` and `ports` with `osctl config edit`",
+        ),
+    }
 }
 
 /// ` by …`, or nothing when it can't be found.
@@ -111,8 +149,24 @@ fn process(_port: u16) -> Option<String> {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use super::process;
-    use std::net::TcpListener;
+    use super::{is_free, process, unfit};
+    use std::io::{Error, ErrorKind};
+    use std::net::{Ipv4Addr, TcpListener};
+
+    #[test]
+    fn only_a_port_that_somebody_has_is_taken() {
+        let here = Ipv4Addr::LOCALHOST.into();
+        let listener = TcpListener::bind((here, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(!is_free(here, port).unwrap());
+        // Of a network that is for examples alone.
+        let far = Ipv4Addr::new(192, 0, 2, 1).into();
+        let error = is_free(far, port).unwrap_err();
+        let told = unfit(far, port, &error).to_string();
+        assert_eq!(told, "`192.0.2.1` is no address of this machine");
+        let denied = unfit(here, 80, &Error::from(ErrorKind::PermissionDenied));
+        assert!(denied.hint().unwrap().contains("1024"), "{denied}");
+    }
 
     #[test]
     fn the_owner_of_a_port_is_found_by_name() {

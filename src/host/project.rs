@@ -1,7 +1,8 @@
 //! The project: the folder that the container sees as `/repo`.
 
 use super::folders::Folders;
-use super::instance::Record;
+use super::instance::{Instance, Record};
+use super::reach::{agents_folders, is_a_project, real};
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -43,11 +44,17 @@ pub(crate) fn find(
         }
         _ => wanted,
     };
-    check(&project, folders, engine_socket)?;
+    let instance = Instance::new(instance, folders)?;
+    check(&project, &instance, folders, engine_socket)?;
     Ok(project)
 }
 
-fn check(project: &Path, folders: &Folders, engine_socket: Option<&Path>) -> Result<()> {
+fn check(
+    project: &Path,
+    instance: &Instance,
+    folders: &Folders,
+    engine_socket: Option<&Path>,
+) -> Result<()> {
     let unfit = |why: String| {
         Err(Error::UnfitProject {
             project: project.into(),
@@ -81,25 +88,20 @@ fn check(project: &Path, folders: &Folders, engine_socket: Option<&Path>) -> Res
             ));
         }
     }
-    Ok(())
-}
-
-/// The path without links, as far as it exists.
-fn real(path: &Path) -> PathBuf {
-    let mut rest = Vec::new();
-    let mut at = path;
-    loop {
-        if let Ok(found) = fs::canonicalize(at) {
-            return rest.iter().rev().fold(found, |p, name| p.join(name));
+    for folder in agents_folders(instance, folders)? {
+        // Two instances may share a project, but not lie in each other's.
+        let is_nested = folder.starts_with(project) || project.starts_with(&folder);
+        if is_nested && folder != project {
+            return unfit(format!(
+                "an agent writes in `{}`, and could put a link to elsewhere in the other one's place",
+                folder.display()
+            ));
         }
-        match (at.parent(), at.file_name()) {
-            (Some(parent), Some(name)) => {
-                rest.push(name);
-                at = parent;
-            }
-            _ => return path.into(),
+        if folder == project && !is_a_project(&folder, folders)? {
+            return unfit("osctl keeps an instance's files there".into());
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -108,7 +110,7 @@ mod tests {
     use crate::config::{Config, EngineChoice};
     use crate::error::Error;
     use crate::host::folders::Folders;
-    use crate::host::instance::Record;
+    use crate::host::instance::{Instance, Record};
     use std::fs;
     use std::path::Path;
 
@@ -136,7 +138,7 @@ mod tests {
         let (_keep, folders) = home();
         let socket = folders.home.join("run/docker.sock");
         let refused = |path: &Path| {
-            check(path, &folders, Some(&socket))
+            check(path, &instance(&folders), &folders, Some(&socket))
                 .unwrap_err()
                 .to_string()
         };
@@ -147,7 +149,42 @@ mod tests {
         assert!(refused(&folders.home.join(".config")).contains("configuration"));
         assert!(refused(&folders.state.join("default")).contains("state"));
         assert!(refused(&folders.home.join("run")).contains("socket"));
-        check(&folders.home.join("project"), &folders, Some(&socket)).unwrap();
+        let fit = folders.home.join("project");
+        check(&fit, &instance(&folders), &folders, Some(&socket)).unwrap();
+    }
+
+    #[test]
+    fn folders_of_which_an_agent_can_make_a_link_are_refused() {
+        let (_keep, folders) = home();
+        let own = instance(&folders);
+        let refused = |path: &Path| {
+            fs::create_dir_all(path).unwrap();
+            check(path, &own, &folders, None).unwrap_err().to_string()
+        };
+        for beneath in [own.files(), own.data()] {
+            assert!(refused(&beneath.join("mine")).contains("an agent writes"));
+            assert!(refused(&beneath).contains("osctl keeps"));
+        }
+        assert!(refused(&folders.home.join("projects")).contains("an agent writes"));
+        check(&folders.home.join("project"), &own, &folders, None).unwrap();
+        // Another instance's, and its project.
+        let other = Instance::new("other", &folders).unwrap();
+        let record = Record {
+            project: folders.home.join("project"),
+            engine: EngineChoice::Docker,
+            ports: Config::default().ports,
+            criu: false,
+        };
+        fs::create_dir_all(folders.state.join("other")).unwrap();
+        let text = serde_json::to_vec(&record).unwrap();
+        fs::write(folders.state.join("other/instance.json"), text).unwrap();
+        assert!(refused(&other.data().join("mine")).contains("an agent writes"));
+        assert!(refused(&folders.home.join("project/deep")).contains("an agent writes"));
+        check(&folders.home.join("project"), &own, &folders, None).unwrap();
+    }
+
+    fn instance(folders: &Folders) -> Instance {
+        Instance::new("default", folders).unwrap()
     }
 
     #[cfg(unix)]
@@ -167,6 +204,7 @@ mod tests {
             project: folders.home.join("other"),
             engine: EngineChoice::Docker,
             ports: Config::default().ports,
+            criu: false,
         };
         let error = find(None, Some(&record), "default", &folders, None).unwrap_err();
         assert!(

@@ -1,4 +1,4 @@
-//! What a fresh machine lacks: an engine that runs, and the base image.
+//! What a fresh machine lacks: packages, and an engine that runs.
 //!
 //! Only distributions with `apt-get` are provisioned; elsewhere the error says what to install.
 
@@ -6,27 +6,22 @@ use super::folders::Folders;
 use crate::engine::{Docker, Progress};
 use crate::error::{Error, Result};
 use anyhow::Context;
-use futures_util::StreamExt;
 use std::fs::{self, OpenOptions};
-use std::future::ready;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::Command;
-use tokio_util::io::ReaderStream;
+use tokio::process::{Child, Command};
 
-/// The base under a name of our own, so as not to shadow the official one.
-pub(crate) const BOOTSTRAPPED: &str = "osctl-base:trixie";
-
-const SUITE: &str = "trixie";
 const ENGINE_PACKAGES: &[&str] = &["docker.io", "containerd", "runc", "iptables"];
-const BOOTSTRAP_PACKAGES: &[&str] = &["debootstrap", "debian-archive-keyring"];
-/// With it every package of the base image is checked.
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// How long another package manager is waited for.
 const APT: Duration = Duration::from_secs(180);
 const ENGINE_START: Duration = Duration::from_secs(60);
+/// Lines of a log that explain a failure.
+const LAST: usize = 5;
+
+/// Who gives leave to install what is missing, when asked this question.
+pub(crate) type Leave<'a> = &'a (dyn Fn(&str) -> Result<bool> + Sync);
 
 /// What would make an engine answer here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,10 +37,9 @@ pub(crate) enum Cure {
 impl Cure {
     /// What this machine allows.
     pub(crate) fn find() -> Self {
-        let able = cfg!(target_os = "linux") && is_root() && which::which("apt-get").is_ok();
         match which::which("dockerd") {
             Ok(_) if cfg!(target_os = "linux") && is_root() => Self::Start,
-            Err(_) if able => Self::Install,
+            Err(_) if can_install() => Self::Install,
             _ => Self::None,
         }
     }
@@ -75,6 +69,11 @@ impl Cure {
     }
 }
 
+/// Whether packages of the distribution can be installed here.
+pub(crate) fn can_install() -> bool {
+    cfg!(target_os = "linux") && is_root() && which::which("apt-get").is_ok()
+}
+
 #[cfg(unix)]
 fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
@@ -99,21 +98,68 @@ pub(crate) async fn engine(
         install(ENGINE_PACKAGES, progress).await?;
     }
     progress.step("starting the container engine");
-    let log = start_daemon(folders, progress).await?;
+    let mut daemon = start_daemon(folders, progress).await?;
     let answers = async {
         loop {
-            match Docker::find(&folders.home, cure.hint()).await {
-                Ok(docker) => return docker,
-                Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
+            if let Ok(docker) = Docker::find(&folders.home, cure.hint()).await {
+                return Ok(docker);
             }
+            if let Some(why) = daemon.ended()? {
+                return Err(daemon.failure(&why));
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
         }
     };
-    tokio::time::timeout(ENGINE_START, answers)
-        .await
-        .map_err(|_| {
-            let message = format!("dockerd did not answer within {} s", ENGINE_START.as_secs());
-            Error::precondition(message, format!("its log is `{}`", log.display())).into()
-        })
+    match tokio::time::timeout(ENGINE_START, answers).await {
+        Ok(answered) => answered,
+        Err(_) => {
+            let why = format!("did not answer within {} s", ENGINE_START.as_secs());
+            Err(daemon.failure(&why))
+        }
+    }
+}
+
+/// A `dockerd` that was just started.
+#[derive(Debug)]
+struct Daemon {
+    log: PathBuf,
+    /// Bytes that were in its log before.
+    before: u64,
+    /// Nothing where systemd owns it.
+    child: Option<Child>,
+}
+
+impl Daemon {
+    /// How it ended, when it has.
+    fn ended(&mut self) -> Result<Option<String>> {
+        let Some(child) = &mut self.child else {
+            return Ok(None);
+        };
+        let Some(status) = child.try_wait()? else {
+            return Ok(None);
+        };
+        // It left the place to another one, which is still to answer.
+        let gave_way = self.said().contains("ensure docker is not running");
+        Ok((!gave_way).then(|| format!("ended at once ({status})")))
+    }
+
+    /// What it wrote.
+    fn said(&self) -> String {
+        let log = fs::read(&self.log).unwrap_or_default();
+        let before = usize::try_from(self.before).unwrap_or(usize::MAX);
+        String::from_utf8_lossy(log.get(before..).unwrap_or_default()).into_owned()
+    }
+
+    fn failure(&self, why: &str) -> anyhow::Error {
+        let said = self.said();
+        let lines: Vec<&str> = said.lines().filter(|l| !l.trim().is_empty()).collect();
+        let last = lines[lines.len().saturating_sub(LAST)..].join(" / ");
+        let message = match last.is_empty() {
+            true => format!("dockerd {why}"),
+            false => format!("dockerd {why}: {last}"),
+        };
+        Error::precondition(message, format!("its log is `{}`", self.log.display())).into()
+    }
 }
 
 /// Installs packages of the distribution.
@@ -131,8 +177,10 @@ pub(crate) async fn install(packages: &[&str], progress: &dyn Progress) -> Resul
 async fn apt(arguments: &[&str], progress: &dyn Progress) -> Result<()> {
     let tool = |name: &str, arguments: &[&str]| {
         let mut command = Command::new(name);
+        // What is said is read, too, so it is said in words that are known here.
         command
             .env("DEBIAN_FRONTEND", "noninteractive")
+            .env("LC_ALL", "C.UTF-8")
             .args(arguments);
         command
     };
@@ -151,7 +199,7 @@ async fn apt(arguments: &[&str], progress: &dyn Progress) -> Result<()> {
                 progress,
             )
             .await?;
-        } else if why.contains("lock") {
+        } else if is_locked(&why) {
             progress.step("waiting for another package manager to finish");
             tokio::time::sleep(Duration::from_secs(1)).await;
         } else {
@@ -160,32 +208,47 @@ async fn apt(arguments: &[&str], progress: &dyn Progress) -> Result<()> {
     }
 }
 
+/// Whether another package manager is at work, by what this one said.
+fn is_locked(why: &str) -> bool {
+    // A lock that can't even be opened is held by nobody.
+    let signs = ["Could not get lock", "Unable to lock ", "frontend lock"];
+    !why.contains("Could not open lock file") && signs.iter().any(|sign| why.contains(sign))
+}
+
 /// Through systemd where it runs, else detached from this process with a log of its own.
-async fn start_daemon(folders: &Folders, progress: &dyn Progress) -> Result<PathBuf> {
+async fn start_daemon(folders: &Folders, progress: &dyn Progress) -> Result<Daemon> {
     if Path::new("/run/systemd/system").exists() {
         let mut command = Command::new("systemctl");
         command.args(["enable", "--now", "docker"]);
         run(command, Ending::LeftToFinish, progress).await?;
-        return Ok("journalctl -u docker".into());
+        return Ok(Daemon {
+            log: "journalctl -u docker".into(),
+            before: 0,
+            child: None,
+        });
     }
     fs::create_dir_all(&folders.state)?;
     let path = folders.state.join("dockerd.log");
     let log = OpenOptions::new().create(true).append(true).open(&path)?;
+    let before = log.metadata()?.len();
     // A session of its own, so that it outlives the terminal that osctl was called in.
     let mut command = Command::new("setsid");
     command
-        .args(["--fork", "dockerd"])
+        .arg("dockerd")
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log);
-    let status = command.status().await.context("starting dockerd")?;
-    anyhow::ensure!(status.success(), "setsid ended with {status}");
-    Ok(path)
+    let child = command.spawn().context("starting dockerd")?;
+    Ok(Daemon {
+        log: path,
+        before,
+        child: Some(child),
+    })
 }
 
 /// What becomes of a command when osctl is ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ending {
+pub(super) enum Ending {
     /// A package manager that is cut off leaves a broken system.
     LeftToFinish,
     /// It and all that it started end, too.
@@ -213,7 +276,11 @@ impl Drop for Group {
 }
 
 /// Runs a command to its end, each line of its output to the progress.
-async fn run(mut command: Command, ending: Ending, progress: &dyn Progress) -> Result<()> {
+pub(super) async fn run(
+    mut command: Command,
+    ending: Ending,
+    progress: &dyn Progress,
+) -> Result<()> {
     let name = command
         .as_std()
         .get_program()
@@ -236,15 +303,20 @@ async fn run(mut command: Command, ending: Ending, progress: &dyn Progress) -> R
         child.stdout.take().context("a pipe")?,
         child.stderr.take().context("a pipe")?,
     );
-    let (mut out, mut err) = (BufReader::new(out).lines(), BufReader::new(err).lines());
+    // In bytes: one letter of another encoding must not end it.
+    let (mut out, mut err) = (
+        BufReader::new(out).split(b'\n'),
+        BufReader::new(err).split(b'\n'),
+    );
     let mut last = Vec::new();
     let (mut out_open, mut err_open) = (true, true);
     while out_open || err_open {
         let line = tokio::select! {
-            line = out.next_line(), if out_open => { let line = line?; out_open = line.is_some(); line }
-            line = err.next_line(), if err_open => { let line = line?; err_open = line.is_some(); line }
+            line = out.next_segment(), if out_open => { let line = line?; out_open = line.is_some(); line }
+            line = err.next_segment(), if err_open => { let line = line?; err_open = line.is_some(); line }
         };
         let Some(line) = line else { continue };
+        let line = String::from_utf8_lossy(&line).trim_end().to_owned();
         progress.log(&line);
         last.push(line);
         if last.len() > 10 {
@@ -263,208 +335,82 @@ async fn run(mut command: Command, ending: Ending, progress: &dyn Progress) -> R
     Ok(())
 }
 
-/// The image to start from: the configured one, pulled if need be, else one made here.
-///
-/// # Errors
-/// When it can be neither pulled nor made.
-pub(crate) async fn base_image(
-    docker: &Docker,
-    wanted: &str,
-    folders: &Folders,
-    may_install: bool,
-    progress: &dyn Progress,
-) -> Result<String> {
-    if docker.image(wanted).await?.is_some() {
-        return Ok(wanted.into());
-    }
-    let is_default = wanted == crate::config::Config::default().base;
-    if is_default && docker.image(BOOTSTRAPPED).await?.is_some() {
-        return Ok(BOOTSTRAPPED.into());
-    }
-    progress.step(&format!("pulling {wanted}"));
-    let Err(why) = docker.pull(wanted, progress).await else {
-        return Ok(wanted.into());
-    };
-    if !is_default || !cfg!(target_os = "linux") || !is_root() || which::which("apt-get").is_err() {
-        let hint = format!(
-            "give another base with `base:` in osctl.yaml, or load it: `docker load` (needed: {wanted})"
-        );
-        return Err(Error::precondition(
-            format!("the base image `{wanted}` can't be pulled: {why}"),
-            hint,
-        )
-        .into());
-    }
-    progress.log(&format!(
-        "{wanted} can't be pulled ({why}), making it from Debian's packages"
-    ));
-    bootstrap(docker, folders, may_install, progress).await?;
-    Ok(BOOTSTRAPPED.into())
-}
+#[cfg(test)]
+mod tests {
+    use super::{Daemon, Ending, is_locked, run};
+    use crate::engine::Progress;
+    use std::fs;
+    use std::sync::Mutex;
+    use tokio::process::Command;
 
-async fn bootstrap(
-    docker: &Docker,
-    folders: &Folders,
-    may_install: bool,
-    progress: &dyn Progress,
-) -> Result<()> {
-    if which::which("debootstrap").is_err() || !Path::new(KEYRING).exists() {
-        if !may_install {
-            let message = "no registry can be reached, and `debootstrap` or Debian's keyring, which make the base image, is not installed";
-            return Err(Error::precondition(message, "`osctl up --yes` installs it").into());
+    /// Keeps what is said.
+    #[derive(Default)]
+    struct Said(Mutex<Vec<String>>);
+
+    impl Progress for Said {
+        fn step(&self, _what: &str) {}
+        fn amount(&self, _what: &str, _done: u64, _total: Option<u64>) {}
+        fn log(&self, line: &str) {
+            self.0.lock().unwrap().push(line.into());
         }
-        progress.step("installing debootstrap");
-        install(BOOTSTRAP_PACKAGES, progress).await?;
-    }
-    let root = Root::new(&folders.temporary())?;
-    progress.step("making the base image with debootstrap");
-    let mut command = Command::new("debootstrap");
-    command.args(["--variant=minbase", "--force-check-gpg"]);
-    command
-        .arg(format!("--keyring={KEYRING}"))
-        .arg(SUITE)
-        .arg(root.path());
-    run(command, Ending::Killed, progress).await?;
-    root.slim()?;
-    progress.step("importing the base image");
-    let mut tar = Command::new("tar");
-    tar.arg("-C")
-        .arg(root.path())
-        .args(["--numeric-owner", "-c", "."]);
-    tar.stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true);
-    let mut tar = tar.spawn().context("starting `tar`")?;
-    let archive = ReaderStream::with_capacity(tar.stdout.take().context("a pipe")?, 1 << 20);
-    // A read error ends the archive early, which the engine and tar's exit code both tell.
-    let archive = archive
-        .take_while(|chunk| ready(chunk.is_ok()))
-        .filter_map(|chunk| ready(chunk.ok()));
-    docker.import(BOOTSTRAPPED, archive).await?;
-    anyhow::ensure!(tar.wait().await?.success(), "`tar` failed");
-    Ok(())
-}
-
-/// A root folder in the making; what an interrupted debootstrap leaves mounted goes with it.
-#[derive(Debug)]
-struct Root {
-    folder: Option<tempfile::TempDir>,
-}
-
-impl Root {
-    fn new(temporary: &Path) -> Result<Self> {
-        // What an `up` that was killed left behind.
-        if let Ok(entries) = fs::read_dir(temporary) {
-            for entry in entries
-                .flatten()
-                .filter(|e| e.file_name().to_string_lossy().starts_with("base-"))
-            {
-                remove(&entry.path());
-            }
-        }
-        fs::create_dir_all(temporary)?;
-        Ok(Self {
-            folder: Some(
-                tempfile::Builder::new()
-                    .prefix("base-")
-                    .tempdir_in(temporary)?,
-            ),
-        })
     }
 
-    fn path(&self) -> &Path {
-        self.folder.as_ref().map_or(Path::new(""), |f| f.path())
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
     }
 
-    /// Without what an image has no use for, and with the sources of security updates.
-    fn slim(&self) -> Result<()> {
-        for beneath in [
-            "var/cache/apt/archives",
-            "var/lib/apt/lists",
-            "usr/share/doc",
-            "usr/share/man",
-            "usr/share/locale",
-            "usr/share/info",
+    #[test]
+    fn another_package_manager_is_told_from_words_with_lock_in_them() {
+        for why in [
+            "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 7 (apt)",
+            "E: Unable to acquire the dpkg frontend lock (/var/lib/dpkg/lock-frontend), is another process using it?",
+            "E: Unable to lock directory /var/lib/apt/lists/",
+            "dpkg: error: dpkg frontend lock was locked by another process with pid 7",
         ] {
-            empty(&self.path().join(beneath))?;
+            assert!(is_locked(why), "{why}");
         }
-        for file in [
-            "var/cache/apt/pkgcache.bin",
-            "var/cache/apt/srcpkgcache.bin",
+        for why in [
+            "403 blocked by the proxy",
+            "E: Unable to locate package libblockdev3",
+            "E: Could not open lock file /var/lib/dpkg/lock-frontend - open (30: Read-only file system) / E: Unable to acquire the dpkg frontend lock",
         ] {
-            let _ = fs::remove_file(self.path().join(file));
+            assert!(!is_locked(why), "{why}");
         }
-        let list = self.path().join("etc/apt/sources.list");
-        let main = fs::read_to_string(&list)?;
-        let Some(mirror) = main.split_whitespace().find(|word| word.contains("://")) else {
-            return Ok(());
+    }
+
+    #[tokio::test]
+    async fn a_line_that_is_no_text_ends_nothing() {
+        let said = Said::default();
+        let command = shell(r"printf 'a \351 b\nlast'");
+        run(command, Ending::Killed, &said).await.unwrap();
+        assert_eq!(*said.0.lock().unwrap(), ["a \u{fffd} b", "last"]);
+    }
+
+    #[tokio::test]
+    async fn a_daemon_that_dies_is_told_with_its_last_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("dockerd.log");
+        let old = "of an earlier one\n";
+        fs::write(&log, format!("{old}starting\nno iptables\n")).unwrap();
+        let mut child = shell("exit 1").spawn().unwrap();
+        child.wait().await.unwrap();
+        let mut daemon = Daemon {
+            log: log.clone(),
+            before: old.len() as u64,
+            child: Some(child),
         };
-        let security = format!("{}-security", mirror.trim_end_matches('/'));
-        let more = format!(
-            "{main}deb {mirror} {SUITE}-updates main\ndeb {security} {SUITE}-security main\n"
-        );
-        fs::write(list, more)?;
-        Ok(())
+        let why = daemon.ended().unwrap().unwrap();
+        let told = daemon.failure(&why).to_string();
+        assert!(told.starts_with("dockerd ended at once"), "{told}");
+        assert!(told.ends_with(": starting / no iptables"), "{told}");
+        // One that found another is no failure: that one is waited for.
+        fs::write(
+            &log,
+            format!("{old}failed: ensure docker is not running or delete it"),
+        )
+        .unwrap();
+        assert_eq!(daemon.ended().unwrap(), None);
     }
-}
-
-impl Drop for Root {
-    fn drop(&mut self) {
-        if let Some(folder) = self.folder.take() {
-            remove(&folder.keep());
-        }
-    }
-}
-
-/// Removes a root folder, never what is mounted beneath it.
-fn remove(root: &Path) {
-    for mounted in ["proc", "sys", "dev/pts", "dev"] {
-        let at = root.join(mounted);
-        if fs::read_to_string("/proc/self/mounts")
-            .is_ok_and(|m| m.contains(&format!(" {} ", at.display())))
-        {
-            let done = std::process::Command::new("umount")
-                .arg("-l")
-                .arg(&at)
-                .status();
-            if !done.is_ok_and(|s| s.success()) {
-                tracing::warn!("`{}` is still mounted and stays", at.display());
-                return;
-            }
-        }
-    }
-    if let Err(error) = fs::remove_dir_all(root) {
-        tracing::warn!("`{}` can't be removed: {error}", root.display());
-    }
-}
-
-fn empty(folder: &Path) -> Result<()> {
-    let entries = match fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(e.into()),
-    };
-    for entry in entries {
-        let path = entry?.path();
-        // The licences of what is inside stay with it.
-        let licence = path.join("copyright");
-        if path.is_symlink() || !path.is_dir() {
-            fs::remove_file(&path)?;
-        } else if licence.exists() {
-            for other in fs::read_dir(&path)?
-                .flatten()
-                .map(|e| e.path())
-                .filter(|p| *p != licence)
-            {
-                if other.is_dir() && !other.is_symlink() {
-                    fs::remove_dir_all(&other)?
-                } else {
-                    fs::remove_file(&other)?
-                }
-            }
-        } else {
-            fs::remove_dir_all(&path)?;
-        }
-    }
-    Ok(())
 }

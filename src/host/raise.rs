@@ -3,18 +3,25 @@
 use super::build::{self, Options};
 use super::client::Client;
 use super::folders::Folders;
+use super::handover::{Handover, Wish};
 use super::health::Watch;
 use super::instance::{Instance, LABEL, Record};
-use super::specification::{DIGEST_LABEL, INHERITED_LABEL, specification};
-use super::{ports, provision};
+use super::keeper::{self, Keeper};
+use super::provision::{self, Leave};
+use super::specification::{INHERITED_LABEL, Surroundings, keep_inherited, specification};
+use super::succession::Succession;
+use super::{mcp, ports};
 use crate::config::{Config, Ports, Resolved, Source};
-use crate::engine::{Container, Docker, Embedded, Engine, Phase, Progress};
+use crate::engine::{Container, DIGEST_LABEL, Docker, Embedded, Engine, Phase, Progress};
 use crate::error::{Error, Result};
-use crate::image::Body;
+use crate::image::{Body, Companion};
 use crate::protocol::spec::Spec;
 use anyhow::Context;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+/// How often ports are chosen again that somebody takes meanwhile.
+const OTHER_PORTS: u32 = 5;
 
 /// What had to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +32,18 @@ pub(crate) enum Done {
     Started,
     Created,
     Replaced,
+    /// By the keeper's gates, with what the kernel knew.
+    HandedOver,
+}
+
+/// What now runs.
+#[derive(Debug)]
+pub(crate) struct Raised {
+    pub(crate) record: Record,
+    /// What had to be done for it.
+    pub(crate) done: Done,
+    /// Why the keeper does not run beside it, where there should be one.
+    pub(crate) without_keeper: Option<anyhow::Error>,
 }
 
 /// Everything on the way from an engine to a healthy container.
@@ -35,61 +54,179 @@ pub(crate) struct Raise<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) resolved: &'a Resolved,
     /// Whether missing packages may be installed.
-    pub(crate) may_install: bool,
+    pub(crate) may_install: Leave<'a>,
+    /// Whether code that does not end is interrupted where the container is replaced.
+    pub(crate) force: bool,
     pub(crate) progress: &'a dyn Progress,
 }
 
 impl Raise<'_> {
-    /// The record of what now runs, and what had to be done for it.
+    /// What now runs, healthy.
     ///
     /// # Errors
     /// When something on the way fails; what ran before runs again then.
-    pub(crate) async fn run(
-        &self,
-        recorded: Option<Record>,
-        project: PathBuf,
-        socket: Option<&Path>,
-    ) -> Result<(Record, Done)> {
+    pub(crate) async fn run(&self, project: PathBuf, socket: Option<&Path>) -> Result<Raised> {
+        let mut left = OTHER_PORTS;
+        loop {
+            match self.once(project.clone(), socket).await {
+                // It was free when it was chosen.
+                Err(error) if left > 0 && self.resolved.config.auto_ports && is_taken(&error) => {
+                    left -= 1;
+                    self.progress.log(&format!("{error}; taking another"));
+                }
+                raised => return raised,
+            }
+        }
+    }
+
+    async fn once(&self, project: PathBuf, socket: Option<&Path>) -> Result<Raised> {
         let instance = self.instance;
         let config = &self.resolved.config;
         self.clean_leftovers().await?;
+        let recorded = instance.record()?;
         let existing = self.own_container().await?;
         // A container of ours holds its own ports, and gives them up when it is replaced.
-        let is_held =
-            |c: &Container| matches!(c.phase, Phase::Running | Phase::Paused | Phase::Restarting);
         let held = recorded
             .as_ref()
-            .filter(|_| existing.as_ref().is_some_and(is_held));
+            .filter(|_| existing.as_ref().is_some_and(stands));
         let (wanted, auto) = (self.wanted_ports(recorded.as_ref()), config.auto_ports);
-        let ports = ports::choose(
-            wanted,
-            held.map(|r| r.ports),
-            config.bind,
-            auto,
-            self.engine,
-        )
-        .await?;
+        let choose = |wanted| {
+            let held = held.map(|r| r.ports);
+            ports::choose(wanted, held, config.bind, auto, self.engine)
+        };
+        // A taken one is told before anything is built; what is free may be taken by when that is done.
+        let ports = choose(wanted).await?;
         let image = self.image(&project).await?;
+        let ports = match auto {
+            true => choose(ports).await?,
+            false => ports,
+        };
         let record = Record {
             project,
             engine: config.engine,
             ports,
+            criu: config.criu,
         };
-        let token = instance.ensure_token()?;
         for folder in [instance.files(), instance.data()] {
             fs::create_dir_all(&folder)
                 .with_context(|| format!("making `{}`", folder.display()))?;
         }
-        let spec = specification(config, instance, &record, &token, &image, socket)?;
-        instance.save(&record)?;
+        mcp::hand_in(&config.servers, &instance.data())?;
+        instance.hand_in_vnc_password(&instance.ensure_vnc_password()?)?;
+        let mut spec = self.specify(&record, &image, socket).await?;
+        if let (Engine::Docker(docker), Some(socket), Some(container)) =
+            (self.engine, socket, existing.as_ref().filter(|c| stands(c)))
+            && !is_as(container, &spec)
+        {
+            self.hand_over(docker, socket, spec, &record, recorded)
+                .await?;
+            let client = Client::new(instance, &record, config.bind)?;
+            let name = instance.container();
+            self.watch(&client, &name).until_healthy().await?;
+            return Ok(Raised {
+                record,
+                done: Done::HandedOver,
+                without_keeper: None,
+            });
+        }
+        let label = existing
+            .as_ref()
+            .and_then(|c| c.labels.get(INHERITED_LABEL).cloned());
+        let done = self.place(&spec, &record, existing).await?;
+        if let (Done::NothingWithOtherKeys, Engine::Docker(docker)) = (&done, self.engine) {
+            let running = docker.environment(&spec.name).await?;
+            keep_inherited(&mut spec, config, &running, label.as_ref());
+        }
         let client = Client::new(instance, &record, config.bind)?;
-        let done = self.place(&spec, existing, &client).await?;
         self.watch(&client, &spec.name).until_healthy().await?;
-        Ok((record, done))
+        let kept = match self.engine {
+            Engine::Docker(docker) => self.keep(docker, spec, &record.project, socket).await,
+            Engine::Embedded(_) => Ok(()),
+        };
+        Ok(Raised {
+            record,
+            done,
+            without_keeper: kept.err(),
+        })
     }
 
-    /// What an interrupted `up` left: containers of this instance that never ran, and the one
-    /// that was to be replaced.
+    /// The container as the configuration wants it, with the ports, the project and the right to freeze
+    /// that are recorded.
+    async fn specify(&self, record: &Record, image: &str, socket: Option<&Path>) -> Result<Spec> {
+        let instance = self.instance;
+        let token = instance.ensure_token()?;
+        let mut config = self.resolved.config.clone();
+        config.criu = record.criu;
+        let apparmor = match self.engine {
+            Engine::Docker(docker) if config.criu => docker.has_apparmor().await?,
+            _ => false,
+        };
+        let engine = Surroundings { socket, apparmor };
+        specification(&config, instance, record, &token, image, engine)
+    }
+
+    /// What runs gives way by the keeper's gates.
+    async fn hand_over(
+        &self,
+        docker: &Docker,
+        socket: &Path,
+        spec: Spec,
+        record: &Record,
+        recorded: Option<Record>,
+    ) -> Result<()> {
+        let config = &self.resolved.config;
+        let former = match recorded {
+            // A right that is taken back now is not had later.
+            Some(former) => Record {
+                criu: former.criu && record.criu,
+                ..former
+            },
+            None => record.clone(),
+        };
+        let before = self.specify(&former, &spec.image, Some(socket)).await?;
+        let wish = async |spec: Spec, record: Record| -> Result<Wish> {
+            let charge = keeper::charge(docker, config, self.instance, spec).await?;
+            Ok(Wish { charge, record })
+        };
+        let (wished, otherwise) = (
+            wish(spec, record.clone()).await?,
+            wish(before, former).await?,
+        );
+        let handover = Handover {
+            keeper: Keeper {
+                docker,
+                instance: self.instance,
+            },
+            companion: &Companion::load(config.companion.as_deref(), docker.architecture())?,
+            socket,
+            force: self.force,
+            progress: self.progress,
+        };
+        handover.to(&wished, &otherwise).await
+    }
+
+    /// The keeper beside it, with what it may do now.
+    async fn keep(
+        &self,
+        docker: &Docker,
+        spec: Spec,
+        project: &Path,
+        socket: Option<&Path>,
+    ) -> Result<()> {
+        let config = &self.resolved.config;
+        let companion = Companion::load(config.companion.as_deref(), docker.architecture())?;
+        let charge = keeper::charge(docker, config, self.instance, spec).await?;
+        let keeper = Keeper {
+            docker,
+            instance: self.instance,
+        };
+        keeper
+            .appoint(&charge, &companion, project, socket, self.progress)
+            .await
+    }
+
+    /// What an interrupted `up` left: containers of this instance that never ran, and a
+    /// replacement that is half done.
     async fn clean_leftovers(&self) -> Result<()> {
         let Engine::Docker(docker) = self.engine else {
             return Ok(());
@@ -107,18 +244,7 @@ impl Raise<'_> {
                 self.engine.remove(&name).await?;
             }
         }
-        let (name, aside) = (instance.container(), aside(&instance.container()));
-        let old = self.engine.inspect(&aside).await?;
-        if old.is_none_or(|old| old.labels.get(LABEL) != Some(&instance.name)) {
-            return Ok(());
-        }
-        match self.engine.inspect(&name).await? {
-            Some(new) if new.phase == Phase::Running => self.engine.remove(&aside).await,
-            _ => {
-                self.engine.remove(&name).await?;
-                docker.rename(&aside, &name).await
-            }
-        }
+        self.succession(docker).settle().await
     }
 
     async fn own_container(&self) -> Result<Option<Container>> {
@@ -176,8 +302,12 @@ impl Raise<'_> {
         config: &Config,
         project: &Path,
     ) -> Result<String> {
-        let body = Body::of_project(&project.join(&config.body))?;
-        if self.may_install && !Embedded::has_python().await {
+        let body = Body::of_project(project, &config.body)?;
+        let question = "Python's environments, which the kernel needs, are missing. Install them?";
+        if !Embedded::has_python().await
+            && provision::can_install()
+            && (self.may_install)(question)?
+        {
             self.progress.step("installing Python");
             provision::install(&["python3", "python3-venv"], self.progress).await?;
         }
@@ -218,16 +348,28 @@ impl Raise<'_> {
     async fn place(
         &self,
         spec: &Spec,
+        record: &Record,
         existing: Option<Container>,
-        client: &Client,
     ) -> Result<Done> {
         let name = &spec.name;
+        let changes = existing
+            .as_ref()
+            .is_none_or(|c| !is_as(c, spec) || c.phase != Phase::Running);
+        if let (true, Engine::Docker(docker)) = (changes, self.engine) {
+            // What it was allowed before is allowed no more, and nobody else replaces meanwhile.
+            let instance = self.instance;
+            Keeper { docker, instance }.dismiss().await?;
+        }
         let Some(container) = existing else {
             self.progress.step(&format!("creating `{name}`"));
+            self.instance.save(record)?;
             self.engine.create(spec).await?;
             return Ok(Done::Created);
         };
-        let same = container.labels.get(DIGEST_LABEL) == spec.labels.get(DIGEST_LABEL);
+        let same = is_as(&container, spec);
+        if same {
+            self.instance.save(record)?;
+        }
         if same && container.phase == Phase::Running {
             if container.labels.get(INHERITED_LABEL) != spec.labels.get(INHERITED_LABEL) {
                 return Ok(Done::NothingWithOtherKeys);
@@ -241,43 +383,27 @@ impl Raise<'_> {
         }
         self.progress.step(&format!("replacing `{name}`"));
         match self.engine {
-            Engine::Docker(docker) => self.replace(docker, spec, &container, client).await?,
+            Engine::Docker(docker) => {
+                let succession = self.succession(docker);
+                succession.replace(spec, record, &container).await?;
+            }
             Engine::Embedded(_) => {
                 self.engine.remove(name).await?;
+                self.instance.save(record)?;
                 self.engine.create(spec).await?;
             }
         }
         Ok(Done::Replaced)
     }
 
-    /// The old container goes only when the new one is healthy, and comes back otherwise.
-    async fn replace(
-        &self,
-        docker: &Docker,
-        spec: &Spec,
-        old: &Container,
-        client: &Client,
-    ) -> Result<()> {
-        let (name, aside) = (&spec.name, aside(&spec.name));
-        self.engine.stop(name).await?;
-        docker.rename(name, &aside).await?;
-        let raised = async {
-            self.engine.create(spec).await?;
-            self.watch(client, name).until_healthy().await
-        };
-        if let Err(error) = raised.await {
-            self.progress
-                .step(&format!("bringing the old `{name}` back"));
-            self.engine.remove(name).await?;
-            docker.rename(&aside, name).await?;
-            self.engine.start(name).await?;
-            return Err(error);
+    fn succession<'b>(&'b self, docker: &'b Docker) -> Succession<'b> {
+        Succession {
+            instance: self.instance,
+            engine: self.engine,
+            docker,
+            bind: self.resolved.config.bind,
+            progress: self.progress,
         }
-        self.engine.remove(&aside).await?;
-        if old.image != spec.image {
-            build::remove_nameless(docker, &old.image).await?;
-        }
-        Ok(())
     }
 
     fn watch<'b>(&'b self, client: &'b Client, name: &'b str) -> Watch<'b> {
@@ -291,7 +417,19 @@ impl Raise<'_> {
     }
 }
 
-/// Where a container waits while its successor proves itself.
-fn aside(name: &str) -> String {
-    format!("{name}-old")
+/// Whether it has a place that another one could take.
+fn stands(container: &Container) -> bool {
+    matches!(
+        container.phase,
+        Phase::Running | Phase::Paused | Phase::Restarting
+    )
+}
+
+fn is_taken(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Error::PortTaken { .. }))
+}
+
+/// Whether it was made as is wanted.
+fn is_as(container: &Container, spec: &Spec) -> bool {
+    container.labels.get(DIGEST_LABEL) == spec.labels.get(DIGEST_LABEL)
 }

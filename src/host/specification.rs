@@ -3,17 +3,16 @@
 use super::instance::{Instance, LABEL, Record, fingerprint};
 use super::trust;
 use crate::config::{self, Config};
+use crate::engine::identify;
 use crate::error::Result;
+use crate::protocol::evolve::DOOR;
 use crate::protocol::hex::hex;
-use crate::protocol::spec::{Environment, Limits, Mount, Port, Spec, Workload};
+use crate::protocol::spec::{Environment, Limits, Mount, Port, Restart, Spec, Volume, Workload};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::net::IpAddr;
 use std::path::Path;
-
-/// Label of a container: the digest of the specification that it was created from.
-pub(crate) const DIGEST_LABEL: &str = "osctl.specification";
 
 /// Label of a container: the digest of the keys and proxies that it was handed.
 pub(crate) const INHERITED_LABEL: &str = "osctl.inherited";
@@ -32,13 +31,27 @@ const CAPABILITIES: &[&str] = &[
     "SYS_CHROOT",
 ];
 
+/// What freezing a process takes: to read and write others (SYS_PTRACE); to make it again under its
+/// old ids, and to keep those free by a /proc of one's own (SYS_ADMIN, as CHECKPOINT_RESTORE does not
+/// mount, and older engines do not know it).
+const FREEZING: &[&str] = &["SYS_ADMIN", "SYS_PTRACE"];
+
 /// Handed in when they are set on the host.
 const KEYS: &[&str] = &["OPENAI_API_KEY", "ANTHROPIC_API_KEY"];
 
 /// Seconds in which running code may finish when the container is stopped.
 const STOP_TIMEOUT: u32 = 20;
 
-/// The specification of the instance's container, running `image_id`.
+/// What the engine is like.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Surroundings<'a> {
+    /// Where it listens on this machine.
+    pub(crate) socket: Option<&'a Path>,
+    /// Whether it confines containers by AppArmor, too.
+    pub(crate) apparmor: bool,
+}
+
+/// The specification of the instance's container, running `image_id`, which gets the token's digest alone.
 ///
 /// # Errors
 /// When it can't be digested.
@@ -48,7 +61,7 @@ pub(crate) fn specification(
     record: &Record,
     token: &str,
     image_id: &str,
-    engine_socket: Option<&Path>,
+    engine: Surroundings<'_>,
 ) -> Result<Spec> {
     let bind = config.bind;
     let ports = [
@@ -70,15 +83,20 @@ pub(crate) fn specification(
             }),
         );
     }
-    if let (true, Some(socket)) = (config.docker_socket, engine_socket) {
+    if let (true, Some(socket)) = (config.docker_socket, engine.socket) {
         mounts.push(bound(socket, "/var/run/docker.sock"));
     }
     let mut spec = Spec {
         name: instance.container(),
         hostname: instance.container(),
         image: image_id.into(),
-        network: instance.network(),
+        network: Some(instance.network()),
         mounts,
+        volumes: vec![Volume {
+            name: Some(instance.keeper_door()),
+            container: DOOR.into(),
+            read_only: true,
+        }],
         ports: ports
             .map(|(host, container)| Port {
                 bind,
@@ -94,23 +112,67 @@ pub(crate) fn specification(
             shm: config::size(&config.limits.shm).unwrap_or(1 << 30),
         },
         workload: Workload::ROOT,
-        capabilities: CAPABILITIES.iter().map(|c| (*c).into()).collect(),
-        security: vec!["no-new-privileges".into()],
+        capabilities: capabilities(config),
+        security: security(config, engine),
         labels: BTreeMap::from([(LABEL.into(), instance.name.clone())]),
         health_check: vec!["osctl".into(), "health".into()],
         stop_timeout: STOP_TIMEOUT,
+        read_only: false,
+        restart: Restart::default(),
     };
-    // What the calling shell happens to hand in is no reason to replace a container.
-    let mut lasting = spec.clone();
-    let inherited = inherited();
-    lasting
-        .env
-        .0
-        .retain(|key, _| !inherited.contains_key(key) || config.env.contains_key(key));
-    spec.labels.insert(DIGEST_LABEL.into(), digest(&lasting)?);
     spec.labels
-        .insert(INHERITED_LABEL.into(), digest(&inherited)?);
+        .insert(INHERITED_LABEL.into(), digest(&inherited())?);
+    identify(&mut spec, &passing(config))?;
     Ok(spec)
+}
+
+/// What the calling shell happens to hand in, which is no reason to replace a container.
+pub(crate) fn passing(config: &Config) -> BTreeSet<String> {
+    let keys = inherited().into_keys();
+    keys.filter(|key| !config.env.contains_key(key)).collect()
+}
+
+/// Gives the specification what the running container was handed in, instead of what this shell
+/// hands in, which is no reason to replace it: who replaces it later must not lose its keys.
+pub(crate) fn keep_inherited(
+    spec: &mut Spec,
+    config: &Config,
+    running: &BTreeMap<String, String>,
+    label: Option<&String>,
+) {
+    let proxies = trust::PROXIES.iter();
+    let proxies = proxies.flat_map(|name| [(*name).to_owned(), name.to_uppercase()]);
+    let keys = KEYS.iter().map(|key| (*key).to_owned());
+    for key in proxies
+        .chain(keys)
+        .filter(|key| !config.env.contains_key(key))
+    {
+        match running.get(&key) {
+            Some(value) => spec.env.set(&key, value),
+            None => spec.env.unset(&key),
+        }
+    }
+    match label {
+        Some(label) => spec.labels.insert(INHERITED_LABEL.into(), label.clone()),
+        None => spec.labels.remove(INHERITED_LABEL),
+    };
+}
+
+fn capabilities(config: &Config) -> Vec<String> {
+    let more = if config.criu { FREEZING } else { &[] };
+    let all = CAPABILITIES.iter().chain(more);
+    all.map(|c| (*c).into()).collect()
+}
+
+fn security(config: &Config, engine: Surroundings<'_>) -> Vec<String> {
+    let mut options = vec!["no-new-privileges".into()];
+    if config.criu {
+        // Under any profile the system does not let a tracer suspend the filter of who is frozen.
+        options.push("seccomp=unconfined".into());
+        // The usual profile denies mounts.
+        options.extend(engine.apparmor.then(|| "apparmor=unconfined".into()));
+    }
+    options
 }
 
 fn bound(host: &Path, container: &str) -> Mount {
@@ -135,11 +197,33 @@ fn environment(config: &Config, home: &Path, record: &Record, token: &str) -> En
     }
     env.set("OSCTL_SESSIONS_MAX", config.sessions.max.to_string());
     env.set("OSCTL_SESSIONS_IDLE", config.sessions.idle.to_string());
+    env.set("OSCTL_SESSIONS_CHECK", config.sessions.check.to_string());
     if let Some(bytes) = config.sessions.memory.as_deref().and_then(config::size) {
         env.set("OSCTL_SESSIONS_MEMORY", bytes.to_string());
     }
     env.set("OSCTL_TERMINALS_MAX", config.terminals.max.to_string());
     env.set("OSCTL_TERMINALS_IDLE", config.terminals.idle.to_string());
+    env.set("OSCTL_CRYO_KEEP", config.cryo.keep.to_string());
+    env.set("OSCTL_CRYO_AGE", config.cryo.age.to_string());
+    if let Some(bytes) = config::size(&config.cryo.budget) {
+        env.set("OSCTL_CRYO_BUDGET", bytes.to_string());
+    }
+    if let Some(seconds) = config.cryo.every {
+        env.set("OSCTL_CRYO_EVERY", seconds.to_string());
+    }
+    if !stores_at_stop(&config.cryo.before) {
+        env.set("OSCTL_CRYO_AT_STOP", "off");
+    }
+    if config.cryo.compression == config::Compression::Zstd {
+        env.set("OSCTL_CRYO_COMPRESSION", "zstd");
+    }
+    if config.criu {
+        env.set("OSCTL_CRIU", "true");
+    }
+    env.set("OSCTL_DESKTOP_RUN", config.desktop.run.name());
+    env.set("OSCTL_DESKTOP_IDLE", config.desktop.idle.to_string());
+    env.set("OSCTL_DESKTOP_RESOLUTION", &config.desktop.resolution);
+    env.set("OSCTL_DESKTOP_DEPTH", config.desktop.depth.to_string());
     // What guards the companion comes last, so that nothing above can replace it.
     if config.auth {
         env.set("OSCTL_TOKEN_SHA256", fingerprint(token));
@@ -182,12 +266,23 @@ fn digest(value: &impl serde::Serialize) -> Result<String> {
     Ok(hex(Sha256::digest(&bytes)))
 }
 
+/// Whether a companion stores that is stopped by the engine alone, which counts as `down`: our own verbs
+/// say before what they want.
+fn stores_at_stop(before: &[String]) -> bool {
+    before.iter().any(|verb| verb == "down")
+}
+
 #[cfg(test)]
 mod tests {
-    use super::specification;
+    use super::{
+        INHERITED_LABEL, Surroundings, capabilities, keep_inherited, security, specification,
+        stores_at_stop,
+    };
     use crate::config::{Config, EngineChoice};
     use crate::host::folders::Folders;
     use crate::host::instance::{Instance, Record, fingerprint};
+    use crate::protocol::spec::Spec;
+    use std::path::Path;
 
     #[test]
     fn the_container_gets_the_tokens_digest_and_never_the_token() {
@@ -203,9 +298,12 @@ mod tests {
             project: "/p".into(),
             engine: EngineChoice::Docker,
             ports: config.ports,
+            criu: false,
         };
         let make = |config: &Config| {
-            specification(config, &instance, &record, "osctl_secret", "sha256:1", None).unwrap()
+            let token = "osctl_secret";
+            let engine = Surroundings::default();
+            specification(config, &instance, &record, token, "sha256:1", engine).unwrap()
         };
         let spec = make(&config);
         let text = serde_json::to_string(&spec).unwrap();
@@ -225,24 +323,75 @@ mod tests {
     }
 
     #[test]
-    fn the_configured_environment_can_not_replace_the_guard() {
-        let home = tempfile::tempdir().unwrap();
-        let folders = Folders {
-            home: home.path().into(),
-            config: home.path().join("c"),
-            state: home.path().join("s"),
+    fn a_companion_that_the_engine_stops_stores_as_before_down() {
+        let at_stop = |verbs: &[&str]| {
+            let verbs: Vec<String> = verbs.iter().map(|&verb| verb.into()).collect();
+            stores_at_stop(&verbs)
         };
-        let instance = Instance::new("two", &folders).unwrap();
+        assert!(at_stop(&["down"]) && at_stop(&["evolve", "down"]));
+        assert!(!at_stop(&["evolve", "restart"]) && !at_stop(&[]));
+    }
+
+    #[test]
+    fn a_container_that_may_freeze_gets_what_that_takes_and_no_other_does() {
+        let mut config = Config::default();
+        let confined = Surroundings {
+            apparmor: true,
+            ..Surroundings::default()
+        };
+        assert_eq!(security(&config, confined), ["no-new-privileges"]);
+        let before = capabilities(&config);
+        assert!(!before.iter().any(|c| c.contains("SYS_ADMIN")));
+        config.criu = true;
+        let after = capabilities(&config);
+        assert_eq!(after[before.len()..], ["SYS_ADMIN", "SYS_PTRACE"]);
+        let options = security(&config, Surroundings::default());
+        assert_eq!(options, ["no-new-privileges", "seccomp=unconfined"]);
+        assert!(security(&config, confined).contains(&"apparmor=unconfined".to_owned()));
+    }
+
+    #[test]
+    fn the_configured_environment_can_not_replace_the_guard() {
         let mut config = Config::default();
         config
             .env
             .insert("OSCTL_TOKEN_SHA256".into(), "mine".into());
+        let spec = specified(&config);
+        assert_eq!(spec.env.0["OSCTL_TOKEN_SHA256"], fingerprint("t"));
+    }
+
+    #[test]
+    fn keys_of_the_running_container_are_kept_whatever_this_shell_has() {
+        let mut config = Config::default();
+        config.env.insert("https_proxy".into(), "mine".into());
+        let mut spec = specified(&config);
+        spec.env.set("ANTHROPIC_API_KEY", "of this shell");
+        let running = [("OPENAI_API_KEY", "k"), ("https_proxy", "old")];
+        let running = running.map(|(key, value)| (key.into(), value.into()));
+        keep_inherited(&mut spec, &config, &running.into(), Some(&"l".into()));
+        assert_eq!(spec.env.0["OPENAI_API_KEY"], "k");
+        assert_eq!(spec.env.0["https_proxy"], "mine");
+        assert!(!spec.env.0.contains_key("ANTHROPIC_API_KEY"));
+        assert_eq!(spec.labels[INHERITED_LABEL], "l");
+    }
+
+    /// Of an instance that has the token `t`.
+    fn specified(config: &Config) -> Spec {
+        let home = Path::new("/h");
+        let folders = Folders {
+            home: home.into(),
+            config: home.join("c"),
+            state: home.join("s"),
+        };
+        let instance = Instance::new("two", &folders).unwrap();
         let record = Record {
             project: "/p".into(),
             engine: EngineChoice::Docker,
             ports: config.ports,
+            criu: false,
         };
-        let spec = specification(&config, &instance, &record, "t", "i", None).unwrap();
-        assert_eq!(spec.env.0["OSCTL_TOKEN_SHA256"], fingerprint("t"));
+        let token = "t";
+        let engine = Surroundings::default();
+        specification(config, &instance, &record, token, "i", engine).unwrap()
     }
 }

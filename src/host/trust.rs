@@ -1,7 +1,7 @@
 //! What a company's network needs: the host's extra certificate authorities and its proxies.
 
 use crate::image::Certificate;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::{env, fs};
 
@@ -23,8 +23,29 @@ pub(crate) fn certificates() -> Vec<Certificate> {
     for folder in ANCHORS {
         collect(Path::new(folder), &mut found);
     }
+    apart(found)
+}
+
+/// In the order of their names and contents. One of a name that is taken gets a number; what is
+/// there twice is there once.
+fn apart(mut found: Vec<Certificate>) -> Vec<Certificate> {
+    found.sort_by(|a, b| (&a.name, &a.pem).cmp(&(&b.name, &b.pem)));
+    found.dedup_by(|a, b| a.name == b.name && a.pem == b.pem);
+    let mut taken: BTreeSet<String> = found.iter().map(|c| c.name.clone()).collect();
+    let mut before = String::new();
+    for certificate in &mut found {
+        if certificate.name != before {
+            before.clone_from(&certificate.name);
+            continue;
+        }
+        let stem = before.trim_end_matches(".crt");
+        let free = (2_u32..)
+            .map(|number| format!("{stem}-{number}.crt"))
+            .find(|name| !taken.contains(name));
+        certificate.name = free.unwrap_or_default();
+        taken.insert(certificate.name.clone());
+    }
     found.sort_by(|a, b| a.name.cmp(&b.name));
-    found.dedup_by(|a, b| a.name == b.name);
     found
 }
 
@@ -52,16 +73,19 @@ fn collect(folder: &Path, found: &mut Vec<Certificate>) {
     }
 }
 
+/// Variables that name proxies, in one of their two spellings.
+pub(crate) const PROXIES: [&str; 5] = [
+    "http_proxy",
+    "https_proxy",
+    "ftp_proxy",
+    "no_proxy",
+    "all_proxy",
+];
+
 /// The proxy variables of this process, in both spellings where either is set.
 pub(crate) fn proxies() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
-    for name in [
-        "http_proxy",
-        "https_proxy",
-        "ftp_proxy",
-        "no_proxy",
-        "all_proxy",
-    ] {
+    for name in PROXIES {
         let upper = name.to_uppercase();
         let value = env::var(name)
             .or_else(|_| env::var(&upper))
@@ -87,8 +111,43 @@ pub(crate) fn proxies() -> BTreeMap<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::collect;
+    use super::{apart, collect};
+    use crate::image::Certificate;
     use std::fs;
+
+    #[test]
+    fn authorities_of_the_same_name_are_numbered_and_none_is_dropped() {
+        let certificate = |name: &str, pem: &str| Certificate {
+            name: name.into(),
+            pem: pem.into(),
+        };
+        let found = vec![
+            certificate("root.crt", "b"),
+            certificate("root-2.crt", "d"),
+            certificate("root.crt", "a"),
+            certificate("root.crt", "c"),
+            certificate("root.crt", "a"),
+        ];
+        let mut again = found.clone();
+        again.reverse();
+        let found = apart(found);
+        let named: Vec<_> = found
+            .iter()
+            .map(|c| (c.name.as_str(), c.pem.as_slice()))
+            .collect();
+        assert_eq!(
+            named,
+            [
+                ("root-2.crt", b"d".as_slice()),
+                ("root-3.crt", b"b"),
+                ("root-4.crt", b"c"),
+                ("root.crt", b"a"),
+            ]
+        );
+        // The image's digest does not depend on the order in which folders are read.
+        let again: Vec<_> = apart(again).into_iter().map(|c| c.name).collect();
+        assert_eq!(again, found.into_iter().map(|c| c.name).collect::<Vec<_>>());
+    }
 
     #[test]
     fn only_certificates_are_taken_and_renamed_to_crt() {

@@ -1,5 +1,6 @@
 //! A body: the folder that an image is made of, embedded in the binary or in a project.
 
+use super::gather::gather;
 use crate::error::{Error, Result};
 use crate::protocol::BODY_VERSION;
 use crate::protocol::hex::hex;
@@ -62,18 +63,24 @@ impl Body {
     ///
     /// # Errors
     /// When the folder holds links or special files, is too large, or speaks another protocol.
-    pub(crate) fn of_project(folder: &Path) -> Result<Self> {
-        if !folder.join("Dockerfile").is_file() {
+    pub(crate) fn of_project(project: &Path, body: &Path) -> Result<Self> {
+        Self::of_project_within(project, body, LIMIT)
+    }
+
+    /// The same, of at most so many bytes.
+    ///
+    /// # Errors
+    /// As above.
+    pub(crate) fn of_project_within(project: &Path, body: &Path, limit: u64) -> Result<Self> {
+        let folder = project.join(body);
+        let Some(files) = gather(project, body, limit)? else {
             return Ok(Self::embedded());
-        }
-        let mut files = BTreeMap::new();
-        let mut room = LIMIT;
-        collect_folder(folder, folder, &mut files, &mut room)?;
+        };
         let body = Self {
-            folder: Some(folder.to_owned()),
+            folder: Some(folder.clone()),
             files,
         };
-        body.check(folder)?;
+        body.check(&folder)?;
         Ok(body)
     }
 
@@ -82,6 +89,13 @@ impl Body {
             body: folder.to_owned(),
             why,
         };
+        if let Some(path) = self.files.keys().find(|path| path.starts_with(".osctl/")) {
+            let why = format!(
+                "`{}` lies where osctl puts what is its own",
+                path.escape_debug()
+            );
+            return Err(unfit(why).into());
+        }
         let manifest = self
             .files
             .get("body.yaml")
@@ -98,6 +112,42 @@ impl Body {
             .into());
         }
         Ok(())
+    }
+
+    /// The files as a tar archive, to be kept.
+    ///
+    /// # Errors
+    /// When a path does not fit into one.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn archive(&self) -> Result<Vec<u8>> {
+        let mut archive = tar::Builder::new(Vec::new());
+        for (path, content) in &self.files {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(content.len() as u64);
+            header.set_mode(Self::mode(content));
+            archive.append_data(&mut header, path, content.as_slice())?;
+        }
+        Ok(archive.into_inner()?)
+    }
+
+    /// What [`Body::archive`] made.
+    ///
+    /// # Errors
+    /// When it is no such archive.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn of_archive(archive: &[u8]) -> Result<Self> {
+        let mut files = BTreeMap::new();
+        for entry in tar::Archive::new(archive).entries()? {
+            let mut entry = entry?;
+            let path = slashed(&entry.path()?);
+            let mut content = Vec::new();
+            entry.read_to_end(&mut content)?;
+            files.insert(path, content);
+        }
+        Ok(Self {
+            folder: None,
+            files,
+        })
     }
 
     /// Files that a person executes keep their right to be executed.
@@ -161,7 +211,7 @@ impl Body {
 }
 
 /// What tools leave beside sources, and what is not the body's.
-fn is_ignored(name: &str) -> bool {
+pub(super) fn is_ignored(name: &str) -> bool {
     name == "__pycache__"
         || name == ".git"
         || name == ORIGIN
@@ -186,40 +236,6 @@ fn collect_embedded(dir: &Dir<'_>, files: &mut BTreeMap<String, Vec<u8>>) {
             }
         }
     }
-}
-
-fn collect_folder(
-    root: &Path,
-    at: &Path,
-    files: &mut BTreeMap<String, Vec<u8>>,
-    room: &mut u64,
-) -> Result<()> {
-    let unfit = |why: String| Error::UnfitBody {
-        body: root.to_owned(),
-        why,
-    };
-    for entry in fs::read_dir(at)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        if is_ignored(&name.to_string_lossy()) {
-            continue;
-        }
-        let path = entry.path();
-        let beneath = slashed(path.strip_prefix(root).unwrap_or(&path));
-        let kind = entry.file_type()?;
-        if kind.is_dir() {
-            collect_folder(root, &path, files, room)?;
-        } else if kind.is_file() {
-            let size = entry.metadata()?.len();
-            *room = room
-                .checked_sub(size)
-                .ok_or_else(|| unfit(format!("it is larger than {} MiB", LIMIT >> 20)))?;
-            files.insert(beneath, read_plain(&path)?);
-        } else {
-            return Err(unfit(format!("`{beneath}` is neither a file nor a folder")).into());
-        }
-    }
-    Ok(())
 }
 
 fn slashed(path: &Path) -> String {
@@ -264,7 +280,7 @@ fn write_file(root: &Path, path: &str, content: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn unfit(body: &Path, why: String) -> anyhow::Error {
+pub(super) fn unfit(body: &Path, why: String) -> anyhow::Error {
     Error::UnfitBody {
         body: body.to_owned(),
         why,
@@ -280,6 +296,7 @@ fn digest(content: &[u8]) -> String {
 mod tests {
     use super::{Body, Update};
     use std::fs;
+    use std::path::Path;
 
     fn body(files: &[(&str, &str)]) -> Body {
         let files = files
@@ -312,7 +329,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         Body::embedded().write(folder.path()).unwrap();
         assert_eq!(
-            Body::of_project(folder.path()).unwrap().files,
+            Body::of_project(folder.path(), Path::new(""))
+                .unwrap()
+                .files,
             Body::embedded().files
         );
     }
@@ -356,7 +375,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         Body::embedded().write(folder.path()).unwrap();
         std::os::unix::fs::symlink("/etc/shadow", folder.path().join("kernel/x")).unwrap();
-        let error = Body::of_project(folder.path()).unwrap_err().to_string();
+        let error = Body::of_project(folder.path(), Path::new(""))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("`kernel/x`"), "{error}");
     }
 
@@ -400,7 +421,9 @@ mod tests {
             "version: 9.0.0\nprotocol: 99\n",
         )
         .unwrap();
-        let error = Body::of_project(folder.path()).unwrap_err().to_string();
+        let error = Body::of_project(folder.path(), Path::new(""))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("protocol 99"), "{error}");
     }
 }

@@ -20,15 +20,7 @@ impl Companion {
     pub(crate) fn load(given: Option<&Path>, architecture: &str) -> Result<Self> {
         let path = match given {
             Some(path) => path.to_owned(),
-            // Readable even where the file was replaced by a newer build meanwhile.
-            None if cfg!(target_os = "linux") => PathBuf::from("/proc/self/exe"),
-            None => {
-                let message = format!(
-                    "the container needs a Linux binary of osctl, this one is for {}",
-                    env::consts::OS
-                );
-                return Err(Error::precondition(message, HINT).into());
-            }
+            None => own(env::consts::OS)?,
         };
         let content = fs::read(&path).map_err(|e| {
             Error::precondition(format!("`{}` can't be read: {e}", path.display()), HINT)
@@ -40,6 +32,19 @@ impl Companion {
             )
         })?;
         Ok(Self { content })
+    }
+}
+
+/// This very binary, on a host of that system.
+fn own(system: &str) -> Result<PathBuf> {
+    match system {
+        // Readable even where the file was replaced by a newer build meanwhile.
+        "linux" => Ok("/proc/self/exe".into()),
+        other => {
+            let message =
+                format!("the container needs a Linux binary of osctl, this one is for {other}");
+            Err(Error::precondition(message, HINT).into())
+        }
     }
 }
 
@@ -80,7 +85,22 @@ fn check(elf: &[u8], architecture: &str) -> std::result::Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::check;
+    use super::{check, own};
+    use crate::error::Error;
+
+    #[test]
+    fn other_systems_are_told_how_to_provide_the_linux_binary() {
+        assert!(own("linux").is_ok());
+        for system in ["macos", "windows"] {
+            let told = own(system).unwrap_err();
+            assert!(
+                told.to_string().contains(&format!("for {system}")),
+                "{told}"
+            );
+            let hint = told.downcast_ref().and_then(Error::hint);
+            assert!(hint.is_some_and(|h| h.contains("osctl up --companion PATH")));
+        }
+    }
 
     #[test]
     fn a_binary_for_elsewhere_is_refused_with_the_reason() {

@@ -93,6 +93,42 @@ impl Recipe {
     }
 }
 
+/// The context of an image of nothing but the binary, and the digest of what it is made of.
+///
+/// # Errors
+/// When the archive can't be made.
+pub(crate) fn bare(companion: &Companion) -> Result<(String, Bytes)> {
+    const DOCKERFILE: &[u8] =
+        b"FROM scratch\nCOPY osctl /osctl\nENTRYPOINT [\"/osctl\", \"keeper\"]\n";
+    let mut all = Sha256::new();
+    all.update(DOCKERFILE);
+    all.update(&companion.content);
+    let files = [
+        ("Dockerfile", 0o644, DOCKERFILE),
+        ("osctl", 0o755, &companion.content),
+    ];
+    Ok((hex(all.finalize()), plain(&files)?))
+}
+
+/// An archive of one file.
+///
+/// # Errors
+/// When the archive can't be made.
+pub(crate) fn single(name: &str, mode: u32, content: &[u8]) -> Result<Bytes> {
+    plain(&[(name, mode, content)])
+}
+
+fn plain(files: &[(&str, u32, &[u8])]) -> Result<Bytes> {
+    let mut archive = tar::Builder::new(Vec::new());
+    for (path, mode, content) in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(*mode);
+        archive.append_data(&mut header, path, *content)?;
+    }
+    Ok(archive.into_inner()?.into())
+}
+
 /// A Dockerfile as builders without BuildKit read it: cache mounts are an optimisation and go.
 pub(crate) fn classic(dockerfile: &str) -> String {
     let mut text = String::with_capacity(dockerfile.len());

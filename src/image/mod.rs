@@ -1,15 +1,18 @@
 //! From a body to an image: what it is made of, its digest, and the build context.
 //!
 //! Host and keeper build through this one module, so an image is the same whoever builds it.
-//! It reads files and makes archives; it talks to no engine.
+//! It reads files, beneath a folder and through no link, and makes archives; it talks to no engine.
 
 mod body;
 mod companion;
 mod context;
+mod gather;
+mod rules;
 
 pub(crate) use body::{Body, Update};
 pub(crate) use companion::Companion;
-pub(crate) use context::{Certificate, Recipe, classic};
+pub(crate) use context::{Certificate, Recipe, bare, classic, single};
+pub(crate) use rules::permit;
 
 /// Label of an image: the digest of what it was built from.
 pub(crate) const DIGEST_LABEL: &str = "osctl.digest";

@@ -10,8 +10,26 @@ pub(crate) struct Failed {
     pub(crate) error: Fault,
 }
 
-/// What went wrong, for a program (`type`), for a person (`message`), and the cure (`hint`).
+/// The refusal of a kernel that lies in a checkpoint: `{"status":"failed","error":{…},"is_checkpointed":true}`.
 #[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
+pub(crate) struct Frozen {
+    #[serde(flatten)]
+    pub(crate) failed: Failed,
+    /// Always `true`.
+    pub(crate) is_checkpointed: bool,
+}
+
+impl From<Fault> for Frozen {
+    fn from(error: Fault) -> Self {
+        Self {
+            failed: error.into(),
+            is_checkpointed: true,
+        }
+    }
+}
+
+/// What went wrong, for a program (`type`), for a person (`message`), and the cure (`hint`).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
 pub(crate) struct Fault {
     #[serde(rename = "type")]
     pub(crate) kind: String,

@@ -1,5 +1,6 @@
 //! Files inside: what one is, what a folder holds, what became of an upload.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -7,8 +8,10 @@ use utoipa::ToSchema;
 
 /// Query parameters and headers that both sides name.
 pub(crate) const TAR: &str = "application/x-tar";
-/// Header: how many bytes of an upload have arrived.
+/// Header: how many bytes of an upload have arrived; with an archive, where it goes on.
 pub(crate) const UPLOAD_OFFSET: &str = "upload-offset";
+/// Header: the digest of what is no data of files in those bytes of an archive.
+pub(crate) const UPLOAD_FORM: &str = "upload-form";
 
 /// A file, a folder, or whatever else has a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -29,9 +32,12 @@ pub(crate) struct Entry {
     /// Where a symbolic link leads, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) target: Option<String>,
+    /// Where a symbolic link leads in the end, exact as `path` is; not in listings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) real: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum EntryKind {
     File,

@@ -1,5 +1,6 @@
 //! Executing Python: the request, what happens meanwhile, and the reply.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -135,7 +136,7 @@ fn is_false(flag: &bool) -> bool {
 }
 
 /// Which of the two streams.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Stream {
     Stdout,
@@ -143,7 +144,7 @@ pub(crate) enum Stream {
 }
 
 /// `GET /exec/{id}/output`: a piece of what was written, from byte `offset` on.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema, JsonSchema)]
 pub(crate) struct Page {
     pub(crate) stream: Stream,
     /// Where the text begins; later than asked for when what was there is no longer kept.
@@ -171,7 +172,7 @@ pub(crate) struct Summary {
     pub(crate) id: String,
     pub(crate) session: String,
     pub(crate) status: RunStatus,
-    /// The code's first line, shortened.
+    /// The first line of the code, or of the command, shortened.
     pub(crate) code: String,
     pub(crate) execution_count: Option<u64>,
     /// When it was asked for, in seconds since 1970.
@@ -182,14 +183,14 @@ pub(crate) struct Summary {
     pub(crate) stderr: u64,
 }
 
-/// `GET /exec`: the runs that can be found, the oldest first.
+/// `GET /exec` and `GET /shell/runs`: the runs that can be found, the oldest first.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Runs {
     pub(crate) runs: Vec<Summary>,
 }
 
 /// How a run stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RunStatus {
     /// Waits for its turn or is being executed.
@@ -225,7 +226,7 @@ pub(crate) struct Reply {
 }
 
 /// An exception, or the reason why a run ended without one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 pub(crate) struct Raised {
     #[serde(rename = "type")]
     pub(crate) kind: String,
@@ -245,11 +246,14 @@ pub(crate) struct Truncated {
 }
 
 /// Which life of the kernel answered, and what became of its state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 pub(crate) struct KernelReport {
     /// Rises for ever, once per life of the namespace.
     pub(crate) generation: u64,
     pub(crate) state: KernelState,
+    /// Whether that generation began with what an earlier one held.
+    #[serde(skip)]
+    pub(crate) restored: bool,
 }
 
 impl KernelReport {
@@ -257,6 +261,7 @@ impl KernelReport {
     pub(crate) fn to(self, seen: Option<u64>) -> Self {
         let state = match seen {
             Some(seen) if seen == self.generation => KernelState::Kept,
+            Some(_) if self.restored => KernelState::Restored,
             Some(_) => KernelState::Lost,
             None => self.state,
         };
@@ -265,7 +270,7 @@ impl KernelReport {
 }
 
 /// The namespace, seen from what the caller last knew.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum KernelState {
     Kept,

@@ -4,15 +4,24 @@
 //! module imports nothing of the crate and no runtime. A change that an older peer would
 //! misread raises [`VERSION`].
 
+pub(crate) mod criu;
+pub(crate) mod cryo;
+pub(crate) mod desktop;
+pub(crate) mod display;
+pub(crate) mod evolve;
 pub(crate) mod fault;
 pub(crate) mod files;
 pub(crate) mod hex;
 pub(crate) mod kernel;
+pub(crate) mod mcp;
+pub(crate) mod plain;
 pub(crate) mod pty;
 pub(crate) mod service;
 pub(crate) mod session;
 pub(crate) mod shell;
 pub(crate) mod spec;
+pub(crate) mod sse;
+pub(crate) mod tale;
 
 /// Version of the words between host and companion.
 pub(crate) const VERSION: u32 = 1;

@@ -47,6 +47,9 @@ pub(crate) enum HealthStatus {
 pub(crate) struct Service {
     pub(crate) name: String,
     pub(crate) ready: bool,
+    /// Nobody needs it now, so that it need not be ready.
+    #[serde(default)]
+    pub(crate) idle: bool,
     /// How it stands, in words.
     pub(crate) detail: String,
 }

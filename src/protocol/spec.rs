@@ -15,8 +15,11 @@ pub(crate) struct Spec {
     pub(crate) name: String,
     pub(crate) hostname: String,
     pub(crate) image: String,
-    pub(crate) network: String,
+    /// The network it is on; `None` is none at all.
+    pub(crate) network: Option<String>,
     pub(crate) mounts: Vec<Mount>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) volumes: Vec<Volume>,
     pub(crate) ports: Vec<Port>,
     pub(crate) env: Environment,
     pub(crate) limits: Limits,
@@ -28,12 +31,48 @@ pub(crate) struct Spec {
     pub(crate) health_check: Vec<String>,
     /// Seconds between the request to stop and the kill.
     pub(crate) stop_timeout: u32,
+    /// Whether nothing but what is mounted can be written.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) read_only: bool,
+    #[serde(default, skip_serializing_if = "Restart::is_usual")]
+    pub(crate) restart: Restart,
+}
+
+/// When the engine starts it again by itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Restart {
+    /// Unless somebody has stopped it. Engines up to 20.10 take what they end when they start for
+    /// stopped, if they were killed before.
+    #[default]
+    UnlessStopped,
+    Always,
+    Never,
+}
+
+impl Restart {
+    fn is_usual(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// A folder or file of the host, seen inside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mount {
     pub(crate) host: PathBuf,
+    pub(crate) container: String,
+    pub(crate) read_only: bool,
+}
+
+/// Room that the engine keeps, seen inside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Volume {
+    /// `None` is room of its own, which goes with the container.
+    pub(crate) name: Option<String>,
     pub(crate) container: String,
     pub(crate) read_only: bool,
 }
@@ -78,6 +117,10 @@ pub(crate) struct Environment(pub(crate) BTreeMap<String, String>);
 impl Environment {
     pub(crate) fn set(&mut self, key: &str, value: impl Into<String>) {
         self.0.insert(key.into(), value.into());
+    }
+
+    pub(crate) fn unset(&mut self, key: &str) {
+        self.0.remove(key);
     }
 }
 

@@ -7,8 +7,9 @@ pub(crate) mod screen;
 pub(crate) use meter::Meter;
 
 use crate::engine::Progress;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, addressed};
 use crate::protocol::fault::{Failed, Fault};
+use crate::protocol::plain::{self, printable};
 use console::{Style, Term, style};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -61,13 +62,19 @@ impl Ui {
     }
 
     /// Data, as it is, to stdout.
-    pub(crate) fn data(self, text: &str) {
-        write_all(io::stdout(), text.as_bytes());
+    ///
+    /// # Errors
+    /// [`Error::Unread`] when nobody reads it, [`Error::Unwritten`] when there is no room for it.
+    pub(crate) fn data(self, text: &str) -> Result<()> {
+        Ok(write_all(io::stdout(), text.as_bytes()).map_err(Error::from)?)
     }
 
     /// Talk of the user's code, as it is, to stderr.
-    pub(crate) fn side(self, text: &str) {
-        write_all(io::stderr(), text.as_bytes());
+    ///
+    /// # Errors
+    /// As of [`Ui::data`].
+    pub(crate) fn side(self, text: &str) -> Result<()> {
+        Ok(write_all(io::stderr(), text.as_bytes()).map_err(Error::from)?)
     }
 
     /// Where data goes that is no text.
@@ -82,41 +89,48 @@ impl Ui {
 
     /// One line of data.
     pub(crate) fn line(self, text: impl AsRef<str>) {
-        self.data(&format!("{}\n", text.as_ref()));
+        // A few words that nobody reads (`osctl ls | head`) are the reader's choice.
+        let _ = self.data(&format!("{}\n", text.as_ref()));
     }
 
     /// One JSON document to stdout.
     pub(crate) fn document(self, value: &impl Serialize) -> Result<()> {
-        self.line(serde_json::to_string_pretty(value)?);
-        Ok(())
+        self.data(&format!("{}\n", serde_json::to_string_pretty(value)?))
+    }
+
+    /// Talk that nobody hears is nobody's loss.
+    fn talk(self, text: &str) {
+        let _ = self.side(text);
     }
 
     /// Talk.
     pub(crate) fn say(self, text: impl AsRef<str>) {
         if !self.quiet {
-            self.side(&format!("{}\n", text.as_ref()));
+            self.talk(&format!("{}\n", text.as_ref()));
         }
     }
 
     pub(crate) fn warn(self, text: impl AsRef<str>) {
-        self.side(&format!(
+        self.talk(&format!(
             "{}: {}\n",
             style("warning").for_stderr().yellow().bold(),
             text.as_ref()
         ));
     }
 
-    /// What ended the verb: the sentence, the log that explains it, the hint.
-    pub(crate) fn failure(self, error: &anyhow::Error) {
+    /// What ended the verb: the sentence, the log that explains it, the hint for the instance.
+    pub(crate) fn failure(self, error: &anyhow::Error, instance: &str) {
         let expected = error.downcast_ref::<Error>();
-        let sentence = match expected {
+        // Words of a companion, a build or an agent are among them.
+        let sentence = printable(&match expected {
             Some(expected) => expected.to_string(),
             None => format!("{error:#}"),
-        };
+        });
         let hint = match expected {
             Some(expected) => expected.hint(),
             None => Some("this is a bug in osctl; `osctl -vv …` shows more".into()),
         };
+        let hint = hint.map(|hint| addressed(&hint, instance));
         if self.json {
             let mut fault = Fault::new(expected.map_or("bug", Error::kind), &sentence);
             fault.hint = hint.clone();
@@ -124,6 +138,7 @@ impl Ui {
         }
         let mut text = String::new();
         for line in expected.map(Error::log).unwrap_or_default() {
+            let line = printable(line);
             text.push_str(&format!("  {}\n", style(line).for_stderr().dim()));
         }
         text.push_str(&format!(
@@ -136,7 +151,7 @@ impl Ui {
                 style("hint").for_stderr().cyan()
             ));
         }
-        self.side(&text);
+        self.talk(&text);
     }
 
     /// Columns, aligned; the first row is the header.
@@ -164,6 +179,15 @@ impl Ui {
             };
             self.line(look.apply_to(line.trim_end()).to_string());
         }
+    }
+
+    /// What comes into a text, or goes out of it.
+    pub(crate) fn difference(self, is_new: bool, line: &str) {
+        let (mark, look) = match is_new {
+            true => ("+", Style::new().green()),
+            false => ("-", Style::new().red()),
+        };
+        self.line(look.apply_to(format!("{mark} {line}")).to_string());
     }
 
     /// `true` when the person says yes.
@@ -212,9 +236,9 @@ fn spinner() -> ProgressStyle {
         .unwrap_or_else(|_| ProgressStyle::default_spinner())
 }
 
-fn write_all(mut to: impl Write, bytes: &[u8]) {
-    // A closed pipe (`osctl ls | head`) is the reader's choice, and there is nobody left to tell.
-    let _ = to.write_all(bytes).and_then(|()| to.flush());
+fn write_all(mut to: impl Write, bytes: &[u8]) -> io::Result<()> {
+    to.write_all(bytes)?;
+    to.flush()
 }
 
 /// The progress of one piece of work; it disappears from a terminal when it ends.
@@ -237,6 +261,7 @@ impl Work {
 
 impl Progress for Work {
     fn step(&self, what: &str) {
+        let what = plain::line(what);
         let mut last = self
             .last
             .lock()
@@ -246,7 +271,7 @@ impl Progress for Work {
         }
         what.clone_into(&mut last);
         match &self.bar {
-            Some(bar) => bar.set_message(what.to_owned()),
+            Some(bar) => bar.set_message(what),
             None => self.ui.say(what),
         }
     }
@@ -255,7 +280,7 @@ impl Progress for Work {
         let Some(bar) = &self.bar else {
             return self.step(what);
         };
-        let done = indicatif::HumanBytes(done);
+        let (what, done) = (plain::line(what), indicatif::HumanBytes(done));
         bar.set_message(match total {
             Some(total) => format!("{what} ({done} of {})", indicatif::HumanBytes(total)),
             None => format!("{what} ({done})"),
@@ -264,7 +289,7 @@ impl Progress for Work {
 
     fn log(&self, line: &str) {
         if self.ui.verbose > 0 {
-            self.ui.say(format!("  {line}"));
+            self.ui.say(format!("  {}", printable(line)));
         }
     }
 }

@@ -126,6 +126,11 @@ fn the_description_lists_what_the_document_describes() {
         "GET /status",
         "GET /ping",
         "GET /health",
+        "POST /evolve",
+        "POST /evolve/rollback",
+        "GET /evolve/status",
+        "GET /evolve/runs",
+        "GET /evolve/runs/{run}",
         "GET /",
     ] {
         assert!(
@@ -140,6 +145,9 @@ fn the_description_lists_what_the_document_describes() {
             "{endpoint}"
         );
     }
+    // What the keeper alone asks is for the private socket.
+    assert_eq!(api.post("/evolve/quiesce", &json!({})).status, 404);
+    assert!(!document["paths"].to_string().contains("quiesce"));
     assert!(document["components"]["schemas"]["Execute"]["properties"]["code"].is_object());
 }
 

@@ -84,7 +84,7 @@ fn a_successor_that_does_not_work_gives_way_to_the_old_container() {
         (answer.ok() == Some(200)).then_some(())
     });
     assert_eq!(home.api().exec("1+1")["result"], "2");
-    let old = format!("/containers/{}-old/json", home.container());
+    let old = format!("/containers/{}.old/json", home.container());
     assert_eq!(Engine.get(&old).status, 404);
     fs::write(&entrypoint, whole + "# mended\n").unwrap();
     home.ok(["up"]);
@@ -95,7 +95,8 @@ fn a_successor_that_does_not_work_gives_way_to_the_old_container() {
 
 fn the_image_is_built_alone_and_only_when_something_changed() {
     let home = with_own_body("it-build");
-    let id = || Engine.get("/images/os-it-build:latest/json").json()["Id"].clone();
+    let image = format!("/images/os-{}:latest", home.instance);
+    let id = || Engine.get(&format!("{image}/json")).json()["Id"].clone();
     assert!(home.ok(["build", "--yes"]).stdout.contains("is built"));
     let first = id();
     assert!(home.ok(["build"]).stdout.contains("is up to date"));
@@ -107,12 +108,7 @@ fn the_image_is_built_alone_and_only_when_something_changed() {
     .unwrap();
     assert!(home.ok(["build"]).stdout.contains("is built"));
     assert_ne!(id(), first);
-    assert_eq!(
-        Engine
-            .send("DELETE", "/images/os-it-build:latest", &json!(null))
-            .status,
-        200
-    );
+    assert_eq!(Engine.send("DELETE", &image, &json!(null)).status, 200);
 }
 
 fn the_classic_builder_builds_the_same_dockerfile() {
@@ -127,17 +123,13 @@ fn the_classic_builder_builds_the_same_dockerfile() {
         ran.stderr.contains("Step 5/") && ran.stderr.contains("  osctl 0."),
         "{ran:?}"
     );
-    let image = Engine.get("/images/os-it-classic:latest/json").json();
+    let path = format!("/images/os-{}:latest", home.instance);
+    let image = Engine.get(&format!("{path}/json")).json();
     assert!(
         image["Config"]["Labels"]["osctl.digest"]
             .as_str()
             .unwrap()
             .starts_with("sha256:")
     );
-    assert_eq!(
-        Engine
-            .send("DELETE", "/images/os-it-classic:latest", &json!(null))
-            .status,
-        200
-    );
+    assert_eq!(Engine.send("DELETE", &path, &json!(null)).status, 200);
 }

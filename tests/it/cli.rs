@@ -65,12 +65,15 @@ fn an_instance_that_was_never_up_is_not_running() {
         let ran = home.run(&args);
         assert_eq!(ran.code, 3, "{args:?}: {ran:?}");
         assert!(
-            ran.stderr.contains("`os-host-cli-absent` is not running"),
+            ran.stderr
+                .contains(&format!("`{}` is not running", home.container())),
             "{ran:?}"
         );
         assert!(
-            ran.stderr
-                .contains("hint: `osctl --instance cli-absent up` starts it"),
+            ran.stderr.contains(&format!(
+                "hint: `osctl --instance {} up` starts it",
+                home.instance
+            )),
             "{ran:?}"
         );
     }
@@ -113,7 +116,11 @@ fn without_yes_nothing_is_installed() {
         ran.stderr.contains("no container engine answers"),
         "{ran:?}"
     );
-    assert!(ran.stderr.contains("osctl up --yes"), "{ran:?}");
+    assert!(
+        ran.stderr
+            .contains(&format!("`osctl --instance {} up --yes`", home.instance)),
+        "{ran:?}"
+    );
 }
 
 fn init_writes_the_body_and_never_overwrites() {
@@ -123,7 +130,7 @@ fn init_writes_the_body_and_never_overwrites() {
     assert!(dockerfile.is_file());
     let ran = home.run(["init"]);
     assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("osctl init --update"), "{ran:?}");
+    assert!(ran.stderr.contains("init --update`"), "{ran:?}");
     let edited = fs::read_to_string(&dockerfile).unwrap() + "# mine\n";
     fs::write(&dockerfile, &edited).unwrap();
     home.ok(["init", "--update"]);

@@ -11,6 +11,7 @@ trials![
     the_scripts_in_the_repository_are_those_that_the_binary_prints,
     verbs_flags_and_instances_are_completed,
     paths_inside_are_completed_while_a_container_runs,
+    what_the_line_says_decides_where_is_looked,
 ];
 
 const SHELLS: &[&str] = &["bash", "zsh", "fish", "powershell", "elvish"];
@@ -29,7 +30,7 @@ fn the_scripts_in_the_repository_are_those_that_the_binary_prints() {
     }
 }
 
-fn complete(home: &Home, words: &[&str]) -> Vec<String> {
+pub(crate) fn complete(home: &Home, words: &[&str]) -> Vec<String> {
     let mut command = home.command([""; 0]);
     // The word to be completed is the last one; the rest is what bash's script sets.
     command
@@ -62,7 +63,6 @@ fn paths_inside_are_completed_while_a_container_runs() {
     let home = shared();
     fs::create_dir_all(home.files().join("completed/folder")).unwrap();
     fs::write(home.files().join("completed/file name"), "").unwrap();
-    // The instance is named by the environment then, as no word was parsed yet.
     let mut named = home.clone();
     let instance = home.instance.clone();
     named.env.insert("OSCTL_INSTANCE".into(), instance.clone());
@@ -93,4 +93,45 @@ fn paths_inside_are_completed_while_a_container_runs() {
     let mut silent = by_port(home, "completions-silent", middle.port);
     silent.env.insert("OSCTL_INSTANCE".into(), instance);
     assert_eq!(of(&silent, "os:/root/host/completed/f"), [""; 0]);
+}
+
+fn what_the_line_says_decides_where_is_looked() {
+    let home = shared();
+    let instance = home.instance.as_str();
+    fs::create_dir_all(home.files().join("looked/at/deep")).unwrap();
+    for (session, folder) in [("line-a", "looked"), ("line-b", "looked/at")] {
+        let command = format!("cd /root/host/{folder}");
+        home.ok(["shell", "--session", session, &command]);
+    }
+    let of = |words: &str| complete(home, &words.split(' ').collect::<Vec<_>>());
+    let named = |words: &str| of(&format!("--instance {instance} {words}"));
+    assert_eq!(named("shell --session line-a ls a"), ["at/"]);
+    assert_eq!(named("shell --session=line-b ls d"), ["deep/"]);
+    assert_eq!(
+        of(&format!(
+            "shell --instance {instance} --session line-b ls d"
+        )),
+        ["deep/"]
+    );
+    // Flags of the command inside are no flags of this one.
+    assert_eq!(
+        named("shell --session line-b ls --session line-a d"),
+        ["deep/"]
+    );
+    assert_eq!(named("shell --session line-none ls d"), [""; 0]);
+    assert_eq!(named("exec --session line-"), ["line-a", "line-b"]);
+    assert_eq!(of("exec --session line-"), [""; 0]);
+    // Nobody listens where this configuration says.
+    let config = home.folder.join("elsewhere.yaml");
+    fs::write(&config, "bind: 127.0.0.2\n").unwrap();
+    let path = "cp os:/root/host/looked/a";
+    assert_eq!(named(path), ["os:/root/host/looked/at/"]);
+    assert_eq!(
+        named(&format!("--config {} {path}", config.display())),
+        [""; 0]
+    );
+    for session in ["line-a", "line-b"] {
+        let path = format!("/sessions/{session}");
+        home.api().connect().send("DELETE", &path, &[], b"");
+    }
 }

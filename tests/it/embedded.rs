@@ -29,6 +29,26 @@ fn the_embedded_engine_runs_and_says_that_it_does_not_isolate() {
         "KernelDied"
     );
     assert_eq!(home.api().exec("1")["kernel"]["state"], "lost");
+    // There is no container to replace, and so no keeper; nothing of one could be asked anyway.
+    for (path, body) in [
+        ("/evolve", serde_json::json!({"reason": "more"})),
+        ("/evolve/rollback", serde_json::json!({})),
+    ] {
+        let refused = home.api().post(path, &body).error();
+        assert_eq!((refused.0, &*refused.1), (503, "no_keeper"), "{path}");
+    }
+    for field in ["image", "mounts", "command", "env"] {
+        let refused = home
+            .api()
+            .post("/evolve", &serde_json::json!({ field: "x" }));
+        assert_eq!(refused.error().1, "invalid_field", "{field}");
+    }
+    let raised = home.api().exec("runtime.evolve('more')")["error"].clone();
+    assert_eq!(raised["type"], "RuntimeError", "{raised}");
+    assert!(
+        raised["message"].to_string().contains("no keeper"),
+        "{raised}"
+    );
     // Its terminals are those of the machine, and end when nobody needs them for long.
     let peer = crate::pty::Peer::open(&home.api(), "").ok().unwrap();
     let id = peer.id.clone();
@@ -42,6 +62,9 @@ fn the_embedded_engine_runs_and_says_that_it_does_not_isolate() {
     home.ok(["restart"]);
     assert_eq!(home.api().exec("'x' in globals()")["result"], "False");
     assert!(home.ok(["logs"]).stdout.contains("kernel is ready"));
+    let unknown = home.run(["logs", "nobody"]);
+    assert_eq!((unknown.code, unknown.stdout.as_str()), (1, ""));
+    assert!(unknown.stderr.contains("no line of the log is `nobody`'s"));
     assert!(home.ok(["up"]).stdout.contains("is up to date"));
     home.down();
     assert!(!home.state().exists());

@@ -12,12 +12,14 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::ops::Deref;
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 trials![
     an_engine_that_does_not_run_is_named_with_its_address,
+    an_engine_on_another_machine_is_refused_before_anything_is_made,
     a_socket_that_is_no_engine_is_told_from_one,
     an_engine_that_hangs_is_told_in_seconds,
     ctrl_c_ends_a_build_on_an_engine_that_hangs,
@@ -76,10 +78,33 @@ fn an_engine_that_does_not_run_is_named_with_its_address() {
     }
 }
 
+fn an_engine_on_another_machine_is_refused_before_anything_is_made() {
+    let mut home = Home::new("it-elsewhere");
+    for (address, machine) in [
+        ("tcp://192.0.2.1:2375", "192.0.2.1"),
+        ("ssh://ada@engine.example", "engine.example"),
+    ] {
+        home.env.insert("DOCKER_HOST".into(), address.into());
+        let told = ended(&home, ["up", "--yes"]);
+        let hint = format!("`ssh -t {machine} osctl --instance {} up`", home.instance);
+        assert_told(&told, 4, &[address, "is on another machine", &hint]);
+        let doctor = home.run(["doctor"]).stdout;
+        assert!(doctor.contains("is on another machine"), "{doctor}");
+    }
+    for made in ["instance.json", "token"] {
+        assert!(!home.state().join(made).exists(), "{made}");
+    }
+    // This machine's own addresses are tried, whatever their form.
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("tcp://{}", other.local_addr().unwrap());
+    drop(other);
+    home.env.insert("DOCKER_HOST".into(), address.clone());
+    let told = ended(&home, ["up", "--yes"]);
+    assert_told(&told, 4, &[&address, "does not answer"]);
+}
+
 fn a_socket_that_is_no_engine_is_told_from_one() {
     let folder = short_folder();
-    let socket = folder.path().join("other.sock");
-    let listener = UnixListener::bind(&socket).unwrap();
     let answers: [&[u8]; 4] = [
         b"",
         b"220 ready for mail\r\n",
@@ -87,9 +112,12 @@ fn a_socket_that_is_no_engine_is_told_from_one() {
         b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
     ];
     let mut home = Home::new("it-other");
-    let address = format!("unix://{}", socket.display());
-    home.env.insert("DOCKER_HOST".into(), address.clone());
-    for answer in answers {
+    for (number, answer) in answers.into_iter().enumerate() {
+        // Nobody who asked before is in the way.
+        let socket = folder.path().join(format!("{number}.sock"));
+        let listener = UnixListener::bind(&socket).unwrap();
+        let address = format!("unix://{}", socket.display());
+        home.env.insert("DOCKER_HOST".into(), address.clone());
         let up = Followed::start(home.command(["up", "--yes"]));
         let (mut stream, _) = listener.accept().unwrap();
         let mut head = [0; 1024];
@@ -208,13 +236,7 @@ fn a_step_that_fails_is_named_with_its_last_lines() {
     let line = "RUN echo a-clue; echo another >&2; exit 7";
     let home = second.home("it-step", line);
     let told = ended(&home, ["up", "--yes"]);
-    let words = [
-        line,
-        "a-clue\n",
-        "another\n",
-        "exit code: 7",
-        "osctl -v build",
-    ];
+    let words = [line, "a-clue\n", "another\n", "exit code: 7", "-v build`"];
     assert_told(&told, 4, &words);
 }
 
@@ -234,6 +256,7 @@ fn an_image_that_can_not_be_had_is_named() {
         4,
         &["could not be built", "nowhere.invalid/nothing:1"],
     );
+    let home = second.home("it-base", "");
     let config = format!(
         "base: nowhere.invalid/base:1\ncompanion: {}\n",
         busybox().display()
@@ -363,6 +386,8 @@ fn ends_up_at(name: &str, stages: &[&str], signal: &str, check: impl Fn(&str, &(
         check(stage, &instance.end_at(stage, signal));
         instance.goes_on();
     }
+    // With the suffix that tells apart two checkouts.
+    let name = instance.instance.clone();
     drop(instance);
     let filter = format!(r#"{{"label":["osctl.instance={name}"]}}"#);
     for path in ["/containers/json?all=true&", "/networks?"] {

@@ -1,12 +1,13 @@
 //! How the tests reach the outside: the binary, an instance of their own, raw HTTP.
 
 use crate::commands::Ran;
+use crate::connection::receive;
+pub(crate) use crate::connection::{Connection, Events, Response};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::{BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -24,6 +25,8 @@ pub(crate) struct Home {
     pub(crate) instance: String,
     /// Further variables for every call.
     pub(crate) env: BTreeMap<String, String>,
+    /// The command by which every call is started, if it is not itself.
+    pub(crate) wrapper: Vec<String>,
 }
 
 impl Home {
@@ -45,6 +48,7 @@ impl Home {
             project,
             instance: instance.into(),
             env: BTreeMap::new(),
+            wrapper: Vec::new(),
         }
     }
 
@@ -73,7 +77,10 @@ impl Home {
 
     /// `osctl --instance NAME ARGS…` in the project, without the person's environment of osctl.
     pub(crate) fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_osctl"));
+        let binary = env!("CARGO_BIN_EXE_osctl").to_owned();
+        let mut words = self.wrapper.iter().chain([&binary]);
+        let mut command = Command::new(words.next().unwrap());
+        command.args(words);
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("OSCTL_")) {
             command.env_remove(name);
         }
@@ -124,8 +131,17 @@ impl Home {
 
     /// The API of the running instance.
     pub(crate) fn api(&self) -> Api {
+        self.api_at("kernel")
+    }
+
+    /// The hub of MCP servers of the running instance.
+    pub(crate) fn hub(&self) -> Api {
+        self.api_at("mcp")
+    }
+
+    fn api_at(&self, endpoint: &str) -> Api {
         let status = self.json(["status"]);
-        let address = status["endpoints"]["kernel"]
+        let address = status["endpoints"][endpoint]
             .as_str()
             .unwrap()
             .trim_start_matches("http://")
@@ -139,12 +155,36 @@ impl Home {
 }
 
 static SHARED: OnceLock<Home> = OnceLock::new();
+static SERVERS: OnceLock<Home> = OnceLock::new();
 
 /// Removes what the tests share; the image's build cache stays for the next time.
 pub(crate) fn clean_up() {
-    if let Some(home) = SHARED.get() {
+    for home in [SHARED.get(), SERVERS.get()].into_iter().flatten() {
         home.down();
     }
+}
+
+/// Nearly every test of the server `os` has a session of its own.
+pub(crate) const SERVERS_CONFIG: &str = "sessions:\n  max: 64\n";
+
+/// The instance of the tests with MCP servers, a browser among them; made at the first call.
+pub(crate) fn servers() -> &'static Home {
+    SERVERS.get_or_init(|| {
+        let home = Home::new("it-mcp");
+        home.write_config(SERVERS_CONFIG);
+        fs::create_dir_all(home.data()).unwrap();
+        for script in ["echo.py", "modern.mjs", "stock.mjs"] {
+            let from = Path::new("tests/mcp").join(script);
+            fs::copy(from, home.project.join(script)).unwrap();
+        }
+        fs::write(
+            home.data().join("mcp.json"),
+            include_str!("../mcp/mcp.json"),
+        )
+        .unwrap();
+        home.up();
+        home
+    })
 }
 
 /// The instance that most tests share; made at the first call.
@@ -159,6 +199,37 @@ pub(crate) fn shared() -> &'static Home {
     })
 }
 
+/// A Python with what `tests/NAME/requirements.txt` names, which is not asked of the machine.
+pub(crate) fn python(name: &str) -> PathBuf {
+    let succeeds = |program: &str, args: &[&str]| {
+        let status = Command::new(program).args(args).status();
+        status.is_ok_and(|status| status.success())
+    };
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-python"));
+    let path = folder.to_str().unwrap();
+    if !succeeds("python3", &["-m", "venv", "--clear", path]) {
+        let script = "export DEBIAN_FRONTEND=noninteractive; apt-get -q update && \
+                      apt-get -q install -y --no-install-recommends python3-venv";
+        assert!(succeeds("sh", &["-c", script]), "no python3-venv");
+        assert!(succeeds("python3", &["-m", "venv", "--clear", path]));
+    }
+    let pip = folder.join("bin/pip");
+    let requirements = format!("tests/{name}/requirements.txt");
+    let words = [
+        "install",
+        "-q",
+        "--disable-pip-version-check",
+        "--require-hashes",
+        "-r",
+    ];
+    let words = [&words[..], &[&requirements]].concat();
+    assert!(
+        succeeds(pip.to_str().unwrap(), &words),
+        "no packages of `{requirements}`"
+    );
+    folder
+}
+
 /// The companion's HTTP, spoken by hand, so that nothing is tidied up on the way.
 #[derive(Debug, Clone)]
 pub(crate) struct Api {
@@ -166,40 +237,9 @@ pub(crate) struct Api {
     pub(crate) token: String,
 }
 
-#[derive(Debug, Clone)]
-pub(crate) struct Response {
-    pub(crate) status: u16,
-    pub(crate) headers: BTreeMap<String, String>,
-    pub(crate) body: Vec<u8>,
-}
-
-impl Response {
-    #[track_caller]
-    pub(crate) fn json(&self) -> Value {
-        serde_json::from_slice(&self.body)
-            .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&self.body)))
-    }
-
-    /// The error's type and message, of an answer that is a failure in the agreed form.
-    #[track_caller]
-    pub(crate) fn error(&self) -> (u16, String, String) {
-        let body = self.json();
-        assert_eq!(body["status"], "failed", "{body}");
-        let text = |key: &str| body["error"][key].as_str().unwrap().to_owned();
-        (self.status, text("type"), text("message"))
-    }
-}
-
 impl Api {
     pub(crate) fn connect(&self) -> Connection {
-        let stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        Connection {
-            reader: BufReader::new(stream),
-            address: self.address.clone(),
-            token: self.token.clone(),
-        }
+        Connection::open_to(&self.address, &self.token)
     }
 
     #[track_caller]
@@ -222,13 +262,15 @@ impl Api {
     #[track_caller]
     pub(crate) fn exec_with(&self, mut request: Value) -> Value {
         request["queue"] = true.into();
-        let response = self.post("/exec", &request);
-        assert_eq!(
-            response.status,
-            200,
-            "{}",
-            String::from_utf8_lossy(&response.body)
-        );
+        self.done("/exec", &request)
+    }
+
+    /// The answer to a request that is not refused.
+    #[track_caller]
+    pub(crate) fn done(&self, path: &str, request: &Value) -> Value {
+        let response = self.post(path, request);
+        let said = String::from_utf8_lossy(&response.body);
+        assert_eq!(response.status, 200, "{said}");
         response.json()
     }
 
@@ -293,181 +335,4 @@ impl EngineAt {
         stream.write_all(body).unwrap();
         receive(&mut BufReader::new(stream))
     }
-}
-
-/// One keep-alive connection.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    reader: BufReader<TcpStream>,
-    address: String,
-    token: String,
-}
-
-impl Connection {
-    /// A request with the right `Host` and token, unless `headers` say otherwise.
-    #[track_caller]
-    pub(crate) fn send(
-        &mut self,
-        method: &str,
-        path: &str,
-        headers: &[(&str, &str)],
-        body: &[u8],
-    ) -> Response {
-        self.write(method, path, headers, body);
-        self.receive()
-    }
-
-    fn write(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
-        let given = |name: &str| headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
-        let mut head = format!("{method} {path} HTTP/1.1\r\n");
-        if !given("host") {
-            head += &format!("Host: {}\r\n", self.address);
-        }
-        if !given("authorization") && !given("x-api-key") {
-            head += &format!("Authorization: Bearer {}\r\n", self.token);
-        }
-        for (name, value) in headers.iter().filter(|(_, value)| !value.is_empty()) {
-            head += &format!("{name}: {value}\r\n");
-        }
-        if !given("content-length") {
-            head += &format!("Content-Length: {}\r\n", body.len());
-        }
-        head += "\r\n";
-        let mut bytes = head.into_bytes();
-        bytes.extend_from_slice(body);
-        // A server may refuse a body before it has read it.
-        let _ = self.reader.get_mut().write_all(&bytes);
-    }
-
-    /// Asks for events, which [`Events`] then brings.
-    #[track_caller]
-    pub(crate) fn events(
-        mut self,
-        method: &str,
-        path: &str,
-        headers: &[(&str, &str)],
-        body: &Value,
-    ) -> Events {
-        let body = if body.is_null() {
-            String::new()
-        } else {
-            body.to_string()
-        };
-        self.write(method, path, headers, body.as_bytes());
-        let (status, headers) = head(&mut self.reader);
-        assert_eq!(status, 200);
-        Events {
-            reader: self.reader,
-            kind: headers["content-type"].clone(),
-            unread: Vec::new(),
-        }
-    }
-
-    pub(crate) fn write_raw(&mut self, bytes: &[u8]) {
-        self.reader.get_mut().write_all(bytes).unwrap();
-    }
-
-    /// What one read brings of the answer.
-    pub(crate) fn first_bytes(&mut self, method: &str, path: &str) -> Vec<u8> {
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\n\r\n",
-            self.address, self.token
-        );
-        self.write_raw(head.as_bytes());
-        let mut bytes = vec![0; 65536];
-        let length = self.reader.get_mut().read(&mut bytes).unwrap();
-        bytes.truncate(length);
-        bytes
-    }
-
-    #[track_caller]
-    pub(crate) fn receive(&mut self) -> Response {
-        receive(&mut self.reader)
-    }
-}
-
-/// The events of a run, as they come.
-#[derive(Debug)]
-pub(crate) struct Events {
-    reader: BufReader<TcpStream>,
-    pub(crate) kind: String,
-    unread: Vec<u8>,
-}
-
-impl Events {
-    /// The next line; nothing at the end.
-    pub(crate) fn line(&mut self) -> Option<String> {
-        loop {
-            if let Some(end) = self.unread.iter().position(|b| *b == b'\n') {
-                let line: Vec<u8> = self.unread.drain(..=end).collect();
-                return Some(String::from_utf8(line).unwrap().trim_end().to_owned());
-            }
-            self.unread.append(&mut chunk(&mut self.reader)?);
-        }
-    }
-}
-
-impl Iterator for Events {
-    type Item = Value;
-
-    /// The next event of NDJSON.
-    fn next(&mut self) -> Option<Value> {
-        let line = self.line()?;
-        Some(serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}")))
-    }
-}
-
-#[track_caller]
-fn head(reader: &mut impl BufRead) -> (u16, BTreeMap<String, String>) {
-    let mut line = String::new();
-    reader.read_line(&mut line).unwrap();
-    let status = line.split(' ').nth(1).and_then(|s| s.parse().ok());
-    let status = status.unwrap_or_else(|| panic!("no status line: {line:?}"));
-    let mut headers = BTreeMap::new();
-    loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).unwrap();
-        let Some((name, value)) = line.trim_end().split_once(':') else {
-            break;
-        };
-        headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
-    }
-    (status, headers)
-}
-
-#[track_caller]
-fn receive(reader: &mut impl BufRead) -> Response {
-    let (status, headers) = head(reader);
-    let mut body = Vec::new();
-    if headers
-        .get("transfer-encoding")
-        .is_some_and(|t| t == "chunked")
-    {
-        while let Some(mut chunk) = chunk(reader) {
-            body.append(&mut chunk);
-        }
-    } else {
-        body.resize(
-            headers
-                .get("content-length")
-                .map_or(0, |l| l.parse().unwrap()),
-            0,
-        );
-        reader.read_exact(&mut body).unwrap();
-    }
-    Response {
-        status,
-        headers,
-        body,
-    }
-}
-
-fn chunk(reader: &mut impl BufRead) -> Option<Vec<u8>> {
-    let mut line = String::new();
-    reader.read_line(&mut line).unwrap();
-    let length = usize::from_str_radix(line.trim(), 16).unwrap();
-    let mut bytes = vec![0; length + 2];
-    reader.read_exact(&mut bytes).unwrap();
-    bytes.truncate(length);
-    (length > 0).then_some(bytes)
 }

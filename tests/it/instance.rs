@@ -5,7 +5,6 @@ use crate::harness::{Engine, Home, shared};
 use crate::trials;
 use serde_json::json;
 use std::fs;
-use std::net::TcpListener;
 use std::thread;
 
 trials![
@@ -13,20 +12,19 @@ trials![
     status_tells_where_everything_is,
     the_container_has_no_more_rights_than_it_needs,
     the_engine_finds_it_healthy,
-    files_survive_a_restart_and_the_loss_of_variables_is_told,
+    files_and_variables_survive_a_restart,
     a_killed_companion_comes_back_with_its_container,
     packages_installed_at_run_time_survive_the_container,
     keys_of_the_host_arrive_and_are_never_shown,
     down_keeps_the_state_and_purge_forgets_it,
     a_container_that_is_not_ours_is_never_touched,
     what_an_interrupted_up_left_is_cleaned,
-    a_taken_port_is_named_with_its_owner_and_its_cure,
     from_elsewhere_the_project_is_named,
     a_docker_context_is_followed,
     on_a_terminal_a_person_is_asked_and_no_means_no,
     two_ups_at_once_do_not_race,
-    it_boots_without_any_network,
     running_code_may_finish_when_the_container_stops,
+    code_that_does_not_finish_is_interrupted,
 ];
 
 pub(crate) fn container_id(home: &Home) -> String {
@@ -116,7 +114,7 @@ fn the_engine_finds_it_healthy() {
     });
 }
 
-fn files_survive_a_restart_and_the_loss_of_variables_is_told() {
+fn files_and_variables_survive_a_restart() {
     let home = shared();
     let code = "for place in ['/data', '/root/host', '/repo']: open(place + '/kept', 'w').write(place)\nsurvivor = 1";
     let before = home.api().exec(code)["kernel"]["generation"]
@@ -125,13 +123,13 @@ fn files_survive_a_restart_and_the_loss_of_variables_is_told() {
     home.ok(["restart"]);
     let api = home.api();
     let reply = api.exec("[open(p + '/kept').read() for p in ['/data', '/root/host', '/repo']], 'survivor' in globals()");
-    assert_eq!(reply["result"], "(['/data', '/root/host', '/repo'], False)");
+    assert_eq!(reply["result"], "(['/data', '/root/host', '/repo'], True)");
     assert_eq!(
         (
             reply["kernel"]["state"].as_str(),
             reply["kernel"]["generation"].as_u64()
         ),
-        (Some("lost"), Some(before + 1))
+        (Some("restored"), Some(before + 1))
     );
     assert_eq!(
         fs::read_to_string(home.files().join("kept")).unwrap(),
@@ -142,6 +140,8 @@ fn files_survive_a_restart_and_the_loss_of_variables_is_told() {
 fn a_killed_companion_comes_back_with_its_container() {
     let home = shared();
     let api = home.api();
+    // What was stored before was asked away.
+    assert_eq!(api.post("/reset", &json!({})).status, 200);
     let before = api.exec("1")["kernel"]["generation"].as_u64().unwrap();
     let code = "import glob, os\nfor path in glob.glob('/proc/[0-9]*/cmdline'):\n    words = open(path, 'rb').read().split(b'\\0')\n\
                 \x20   if words[1:2] == [b'companion']: os.kill(int(path.split('/')[2]), 9)\nimport time; time.sleep(60)";
@@ -292,7 +292,7 @@ fn a_container_that_is_not_ours_is_never_touched() {
     home.down();
 }
 
-fn shared_image() -> String {
+pub(crate) fn shared_image() -> String {
     shared().json(["status"])["image"]
         .as_str()
         .unwrap()
@@ -319,35 +319,6 @@ fn what_an_interrupted_up_left_is_cleaned() {
         404
     );
     assert_eq!(home.api().exec("1")["status"], "completed");
-    home.down();
-}
-
-fn a_taken_port_is_named_with_its_owner_and_its_cure() {
-    let mut home = Home::new("it-port");
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = taken.local_addr().unwrap().port();
-    home.env
-        .insert("OSCTL_PORTS_KERNEL".into(), port.to_string());
-    let ran = home.run(["up", "--yes"]);
-    assert_eq!(ran.code, 4, "{ran:?}");
-    assert!(
-        ran.stderr
-            .contains(&format!("port {port} on 127.0.0.1 is taken by")),
-        "{ran:?}"
-    );
-    assert!(
-        ran.stderr
-            .contains(&format!("process {}", std::process::id())),
-        "{ran:?}"
-    );
-    assert!(ran.stderr.contains("--auto-ports"), "{ran:?}");
-    home.ok(["up", "--yes", "--auto-ports"]);
-    assert_ne!(home.api().address, format!("127.0.0.1:{port}"));
-    home.env.clear();
-    let address = home.api().address;
-    home.ok(["down"]);
-    home.up();
-    assert_eq!(home.api().address, address, "ports are the instance's");
     home.down();
 }
 
@@ -437,43 +408,6 @@ fn two_ups_at_once_do_not_race() {
     home.down();
 }
 
-fn it_boots_without_any_network() {
-    let name = "os-host-it-offline";
-    let body = json!({
-        "Image": shared_image(),
-        "Env": ["OSCTL_AUTH=off"],
-        "HostConfig": {"NetworkMode": "none"},
-        "Healthcheck": {"Test": ["CMD", "osctl", "health"], "Interval": 1_000_000_000_u64},
-        "Labels": {"osctl.instance": "it-offline"},
-    });
-    assert_eq!(
-        Engine
-            .send("POST", &format!("/containers/create?name={name}"), &body)
-            .status,
-        201
-    );
-    assert_eq!(
-        Engine
-            .send("POST", &format!("/containers/{name}/start"), &json!(null))
-            .status,
-        204
-    );
-    shared().api().until("health without a network", |_| {
-        let found = Engine.get(&format!("/containers/{name}/json")).json();
-        (found["State"]["Health"]["Status"] == "healthy").then_some(())
-    });
-    assert_eq!(
-        Engine
-            .send(
-                "DELETE",
-                &format!("/containers/{name}?force=true"),
-                &json!(null)
-            )
-            .status,
-        204
-    );
-}
-
 fn running_code_may_finish_when_the_container_stops() {
     let home = shared();
     let api = home.api();
@@ -491,4 +425,27 @@ fn running_code_may_finish_when_the_container_stops() {
         fs::read_to_string(home.files().join("finished")).unwrap(),
         "yes"
     );
+}
+
+fn code_that_does_not_finish_is_interrupted() {
+    let home = shared();
+    let api = home.api();
+    let code = "import time\nopen('/root/host/waits', 'w').close()\n\
+                try: time.sleep(600)\n\
+                except KeyboardInterrupt: open('/root/host/interrupted', 'w').write('yes')";
+    assert_eq!(
+        api.exec_with(json!({"code": code, "wait": 0}))["status"],
+        "running"
+    );
+    let in_shell = "trap 'echo yes > /root/host/terminated; exit' TERM; sleep 600 & wait";
+    let command = json!({"command": in_shell, "wait": 0});
+    assert_eq!(api.post("/shell", &command).json()["status"], "running");
+    api.until("the begin", |_| {
+        home.files().join("waits").exists().then_some(())
+    });
+    home.ok(["restart"]);
+    for file in ["interrupted", "terminated"] {
+        let said = fs::read_to_string(home.files().join(file));
+        assert_eq!(said.unwrap_or_default().trim(), "yes", "{file}");
+    }
 }

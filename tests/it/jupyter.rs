@@ -103,34 +103,5 @@ static PYTHON: OnceLock<PathBuf> = OnceLock::new();
 
 /// A Python with Jupyter's client, which is not asked of the machine.
 fn python() -> &'static Path {
-    PYTHON.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("jupyter-python");
-        let path = folder.to_str().unwrap();
-        if !succeeds("python3", &["-m", "venv", "--clear", path]) {
-            let script = "export DEBIAN_FRONTEND=noninteractive; apt-get -q update && \
-                          apt-get -q install -y --no-install-recommends python3-venv";
-            assert!(succeeds("sh", &["-c", script]), "no python3-venv");
-            assert!(succeeds("python3", &["-m", "venv", "--clear", path]));
-        }
-        let pip = folder.join("bin/pip");
-        let requirements = "tests/jupyter/requirements.txt";
-        let install = [
-            "install",
-            "-q",
-            "--disable-pip-version-check",
-            "--require-hashes",
-            "-r",
-            requirements,
-        ];
-        assert!(
-            succeeds(pip.to_str().unwrap(), &install),
-            "no client of Jupyter's"
-        );
-        folder
-    })
-}
-
-fn succeeds(program: &str, args: &[&str]) -> bool {
-    let status = Command::new(program).args(args).status();
-    status.is_ok_and(|status| status.success())
+    PYTHON.get_or_init(|| crate::harness::python("jupyter"))
 }

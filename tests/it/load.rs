@@ -64,7 +64,7 @@ fn a_hundred_thousand_requests_neither_freeze_nor_grow() {
             before[index].as_u64().unwrap(),
             after[index].as_u64().unwrap(),
         );
-        // Other tests use the same kernel meanwhile; a leak of 100 bytes a request would show.
+        // Far above what allocators keep; a leak of 100 bytes a request would show.
         assert!(
             after < before + 8 * 1024,
             "{name}: {before} KiB, then {after} KiB"

@@ -1,9 +1,10 @@
 //! Terminals whose connection is cut, again and again: no byte is lost or doubled, either way.
 
-use crate::harness::{Home, shared};
+use crate::harness::{Engine, Home, shared};
 use crate::trials;
 use crate::window::Window;
 use nix::sys::socket::{setsockopt, sockopt::Linger};
+use serde_json::json;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -14,6 +15,7 @@ use std::thread;
 trials![
     a_counter_has_no_gap_and_no_double,
     what_is_typed_arrives_once_and_in_order,
+    a_restarted_network_is_a_lost_connection,
     a_lost_connection_is_told_in_a_line_that_goes_again,
     a_program_waits_for_a_writer_that_comes_back,
     a_connection_that_carries_nothing_any_more_is_lost,
@@ -209,6 +211,22 @@ fn what_is_typed_arrives_once_and_in_order() {
     let typed: Vec<&str> = typed.lines().collect();
     assert_eq!(typed, lines);
     assert!(road.count() > 24, "{}", road.count());
+    window.types("exit\r");
+    assert_eq!(window.end().0, 0);
+}
+
+fn a_restarted_network_is_a_lost_connection() {
+    let home = shared();
+    let mut window = open(home);
+    window.types("for ((i = 1; i <= 200; i++)); do echo n$i; sleep 0.02; done; echo al''l\r");
+    let mut shown = window.wait_for("n20\r\n");
+    for change in ["disconnect", "connect"] {
+        let path = format!("/networks/osctl-{}/{change}", home.instance);
+        let answer = Engine.send("POST", &path, &json!({"Container": home.container()}));
+        assert_eq!(answer.status, 200, "{}", answer.json());
+    }
+    shown += &window.wait_for("all\r\n");
+    assert_counts(&shown, "n", 200);
     window.types("exit\r");
     assert_eq!(window.end().0, 0);
 }

@@ -5,24 +5,59 @@
 
 mod api;
 mod archives;
+mod bash;
 mod body;
+mod broken_copies;
 mod cli;
 mod commands;
 mod completions;
+mod connect;
+mod connection;
 mod cp;
+mod criu;
+mod criu_faults;
+mod cryo;
+mod cryo_faults;
+mod desktop;
+mod desktop_browser;
+mod desktop_faults;
+mod desktop_memory;
+mod desktop_page;
+mod desktop_person;
+mod desktop_vnc;
 mod embedded;
+mod evolve;
+mod evolve_broken;
+mod evolve_escapes;
+mod evolve_faults;
+mod evolve_inside;
+mod evolve_mind;
 mod faults;
 mod files;
+mod handover;
 mod harness;
 mod hostile;
+mod image;
 mod instance;
 mod interrupts;
+mod jobs;
 mod jupyter;
 mod laws;
 mod load;
 mod lost_connections;
+mod mcp;
+mod mcp_bridge;
+mod mcp_children;
+mod mcp_clients;
+mod mcp_os;
+mod mcp_os_desktop;
+mod mcp_os_files;
+mod mcp_remote;
+mod mcp_transports;
 mod middle;
+mod pages;
 mod pictures;
+mod ports;
 mod provision;
 mod pty;
 mod python;
@@ -34,8 +69,11 @@ mod shell;
 mod shell_commands;
 mod soak;
 mod streams;
+mod succession;
 mod terminal;
 mod terminals;
+mod viewer;
+mod web;
 mod window;
 
 use libtest_mimic::{Arguments, Trial};
@@ -58,10 +96,12 @@ fn main() -> ExitCode {
         laws::trials(),
         cli::trials(),
         completions::trials(),
+        connect::trials(),
         api::trials(),
         files::trials(),
         archives::trials(),
         cp::trials(),
+        broken_copies::trials(),
         repl::trials(),
         pictures::trials(),
         runs::trials(),
@@ -73,9 +113,21 @@ fn main() -> ExitCode {
     let apart = [
         streams::trials(),
         sessions::trials(),
+        bash::trials(),
         shell::trials(),
+        jobs::trials(),
         shell_commands::trials(),
         interrupts::trials(),
+        mcp::trials(),
+        mcp_transports::trials(),
+        mcp_children::trials(),
+        mcp_remote::trials(),
+        mcp_os::trials(),
+        mcp_os_files::trials(),
+        mcp_os_desktop::trials(),
+        mcp_bridge::trials(),
+        mcp_clients::trials(),
+        connect::running::trials(),
         terminals::trials(),
         pty::trials(),
         lost_connections::trials(),
@@ -83,9 +135,30 @@ fn main() -> ExitCode {
         hostile::trials(),
         load::trials(),
         python::trials(),
+        cryo::trials(),
+        cryo_faults::trials(),
+        evolve_inside::trials(),
+        evolve_mind::trials(),
+        desktop::trials(),
+        desktop_vnc::trials(),
+        desktop_person::trials(),
+        desktop_page::trials(),
+        desktop_browser::trials(),
+        desktop_memory::trials(),
+        desktop_faults::trials(),
         instance::trials(),
+        ports::trials(),
+        image::trials(),
         embedded::trials(),
         body::trials(),
+        handover::trials(),
+        succession::trials(),
+        evolve::trials(),
+        evolve_broken::trials(),
+        evolve_escapes::trials(),
+        evolve_faults::trials(),
+        criu_faults::trials(),
+        criu::trials(),
         provision::trials(),
         faults::trials(),
     ];
@@ -99,6 +172,9 @@ fn main() -> ExitCode {
         apart,
     );
     if !arguments.list {
+        criu::clean_up();
+        desktop::clean_up();
+        evolve::clean_up();
         harness::clean_up();
     }
     if first.has_failed() || last.has_failed() {

@@ -4,8 +4,9 @@
 use crate::harness::Home;
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write, copy};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -67,6 +68,41 @@ impl Middle {
     pub(crate) fn left(&self) -> u64 {
         self.left.load(Ordering::Relaxed)
     }
+}
+
+/// The engine at a port, so that nobody can be given its socket. Its address.
+pub(crate) fn engine_at_a_port() -> String {
+    engine_behind(|_| ())
+}
+
+/// The engine at a port, behind who hears what it is asked before it does. Its address.
+pub(crate) fn engine_behind(hears: impl Fn(&str) + Send + Sync + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let hears = Arc::new(hears);
+    thread::spawn(move || {
+        for near in listener.incoming().map_while(Result::ok) {
+            let far = UnixStream::connect("/var/run/docker.sock").unwrap();
+            let (mut asked, mut asks) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+            let hears = Arc::clone(&hears);
+            thread::spawn(move || {
+                let mut bytes = vec![0; 65536];
+                while let Ok(read @ 1..) = asks.read(&mut bytes) {
+                    hears(&String::from_utf8_lossy(&bytes[..read]));
+                    if asked.write_all(&bytes[..read]).is_err() {
+                        break;
+                    }
+                }
+                let _ = asked.shutdown(Shutdown::Write);
+            });
+            let (mut told, mut tells) = (near, far);
+            thread::spawn(move || {
+                let _ = copy(&mut tells, &mut told);
+                let _ = told.shutdown(Shutdown::Write);
+            });
+        }
+    });
+    format!("tcp://127.0.0.1:{port}")
 }
 
 fn pass(mut from: TcpStream, mut to: TcpStream, after: u64, times: &AtomicU64, how: Break) {

@@ -239,7 +239,11 @@ fn the_list_tells_how_each_one_stands() {
         let all = list["terminals"].as_array().unwrap();
         all.iter().find(|t| t["id"] == id).cloned().unwrap()
     };
-    let stands = find(&api, &peer.id);
+    // The shell has said so just before it became another program.
+    let stands = api.until("the program", |api| {
+        let stands = find(api, &peer.id);
+        (stands["program"] == "sleep").then_some(stands)
+    });
     assert_eq!(
         (
             &stands["program"],

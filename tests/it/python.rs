@@ -12,6 +12,7 @@ fn the_kernels_own_tests_pass_and_its_code_is_clean() {
     for (from, to) in [
         ("tests/kernel", "tests/kernel"),
         ("body/kernel", "body/kernel"),
+        ("body/servers", "body/servers"),
     ] {
         copy(Path::new(from), &home.project.join(to));
     }
@@ -24,8 +25,8 @@ def run(*command):
 run('uv', 'venv', '--quiet', '--clear', '/tmp/pytest', '--python', sys.base_prefix + '/bin/python3')
 run('uv', 'pip', 'install', '--quiet', '--python', '/tmp/pytest/bin/python', '--require-hashes', '-r', '/repo/body/requirements/kernel.txt')
 run('uv', 'pip', 'install', '--quiet', '--python', '/tmp/pytest/bin/python', '--require-hashes', '-r', '/repo/tests/kernel/requirements.txt')
-run('/tmp/pytest/bin/ruff', 'check', '--no-cache', '--config', 'tests/kernel/ruff.toml', 'body/kernel', 'tests/kernel')
-run('/tmp/pytest/bin/ruff', 'format', '--no-cache', '--check', '--config', 'tests/kernel/ruff.toml', 'body/kernel', 'tests/kernel')
+run('/tmp/pytest/bin/ruff', 'check', '--no-cache', '--config', 'tests/kernel/ruff.toml', 'body/kernel', 'body/servers', 'tests/kernel')
+run('/tmp/pytest/bin/ruff', 'format', '--no-cache', '--check', '--config', 'tests/kernel/ruff.toml', 'body/kernel', 'body/servers', 'tests/kernel')
 run('/tmp/pytest/bin/python', '-B', '-m', 'pytest', '-q', '-x', '/repo/tests/kernel')
 "#;
     copy(

@@ -12,6 +12,7 @@ trials![
     tab_completes_what_the_kernel_knows,
     ctrl_c_clears_the_line_at_the_prompt_and_interrupts_what_runs,
     a_second_ctrl_c_leaves_the_code_alone_and_stays_in_the_console,
+    figures_are_shown_or_told_and_the_console_goes_on,
     a_busy_kernel_is_waited_for,
     a_loss_that_another_one_caused_is_told,
     without_a_terminal_it_names_what_to_use_instead,
@@ -151,6 +152,33 @@ fn a_second_ctrl_c_leaves_the_code_alone_and_stays_in_the_console() {
     leave(home, "repl-stubborn", terminal);
 }
 
+fn figures_are_shown_or_told_and_the_console_goes_on() {
+    let plot = "import matplotlib.pyplot as plt; plt.plot([1, 4, 9]); plt.show()\r";
+    let home = shared();
+    let mut command = home.command(["repl", "--session", "repl-seen"]);
+    command.env("TERM_PROGRAM", "iTerm.app");
+    let mut seen = Terminal::start(command);
+    seen.wait_for("In [1]: ");
+    seen.types(plot);
+    seen.wait_for("\x1b]1337;File=inline=1;size=");
+    leave(home, "repl-seen", seen);
+
+    let out = home.folder.join("repl-figures");
+    let folder = out.to_str().unwrap();
+    let mut saved =
+        Terminal::start(home.command(["repl", "--session", "repl-saved", "--out", folder]));
+    saved.wait_for("In [1]: ");
+    saved.types(plot);
+    saved.wait_for("figure: ");
+    saved.wait_for("figure-1.png");
+    leave(home, "repl-saved", saved);
+    assert!(
+        fs::read(out.join("figure-1.png"))
+            .unwrap()
+            .starts_with(b"\x89PNG")
+    );
+}
+
 fn a_busy_kernel_is_waited_for() {
     let home = shared();
     let api = home.api();
@@ -188,7 +216,10 @@ fn without_a_terminal_it_names_what_to_use_instead() {
     let ran = home.run(["repl"]);
     assert_eq!(ran.code, 2, "{ran:?}");
     assert!(ran.stderr.contains("a console needs a terminal"), "{ran:?}");
-    assert!(ran.stderr.contains("repl-piped exec -`"), "{ran:?}");
+    assert!(
+        ran.stderr.contains(&format!("{} exec -`", home.instance)),
+        "{ran:?}"
+    );
     let ran = home.run(["--json", "repl"]);
     assert_eq!(ran.code, 2, "{ran:?}");
     assert!(ran.stdout.contains("no JSON"), "{ran:?}");

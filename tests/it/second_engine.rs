@@ -27,12 +27,17 @@ pub(crate) struct Second {
 
 impl Second {
     pub(crate) fn start() -> Self {
+        Self::with_room(DISK)
+    }
+
+    /// One whose disk has so many bytes.
+    pub(crate) fn with_room(disk: u64) -> Self {
         provide_dockerd();
         let folder = short_folder();
         let path = folder.path().display();
         // The first process waits, which buries the orphans of a daemon that was killed.
         let script = format!(
-            "mount -t proc proc /proc && mkdir {path}/disk && mount -t tmpfs -o size={DISK} tmpfs {path}/disk \
+            "mount -t proc proc /proc && mkdir {path}/disk && mount -t tmpfs -o size={disk} tmpfs {path}/disk \
              && {} ip link set lo up && echo ready && {{ sleep infinity & wait; }}",
             busybox().display()
         );
@@ -110,6 +115,14 @@ impl Second {
         send(daemon, Signal::SIGSTOP);
         // `nsenter` stops itself with the daemon.
         Frozen([daemon, Pid::from_raw(launcher.id().try_into().unwrap())])
+    }
+
+    /// What starts a command where the ports of this engine's containers are.
+    pub(crate) fn wrapper(&self) -> Vec<String> {
+        let sandbox = only_child(&self.sandbox).to_string();
+        ["nsenter", "-t", &sandbox, "-n"]
+            .map(str::to_owned)
+            .to_vec()
     }
 
     pub(crate) fn socket(&self) -> PathBuf {

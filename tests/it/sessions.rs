@@ -1,6 +1,7 @@
 //! Further kernels: their namespaces, their ends, their limits.
 
 use crate::harness::{Api, Home, shared};
+use crate::pty::Peer;
 use crate::trials;
 use serde_json::{Value, json};
 
@@ -169,16 +170,26 @@ fn a_session_that_dies_harms_no_other() {
 fn code_that_an_idle_kernels_death_overtakes_is_run_by_the_next_or_failed() {
     let api = shared().api();
     create(&api, "struck");
-    for _ in 0..10 {
+    let lines = "/tmp/struck-lines";
+    for round in 0..10 {
         let pid = exec(&api, "struck", "import os; os.getpid()")["result"].clone();
         let kill = format!("import os; os.kill({}, 9)", pid.as_str().unwrap());
         assert_eq!(api.exec(&kill)["status"], "completed");
         // At once: it may or may not have been handed over, and may have begun then.
-        let reply = exec(&api, "struck", "6 * 7");
+        let line = format!("with open('{lines}', 'a') as f: _ = f.write('{round}\\n')\n6 * 7");
+        let reply = exec(&api, "struck", &line);
         let is_run = reply["result"] == "42";
         assert!(is_run || reply["error"]["type"] == "KernelDied", "{reply}");
         assert_eq!(reply["kernel"]["state"], "lost", "{reply}");
+        // What was completed ran once, what failed ran once at most.
+        let count = format!(
+            "open('{lines}', 'a+').seek(0) or open('{lines}').read().split().count('{round}')"
+        );
+        let times = api.exec(&count)["result"].clone();
+        let fits = times == "1" || (!is_run && times == "0");
+        assert!(fits, "round {round} ran {times} times: {reply}");
     }
+    api.exec(&format!("import os; os.remove('{lines}')"));
     delete(&api, "struck");
 }
 
@@ -345,19 +356,29 @@ fn a_restart_ends_what_runs_and_says_so() {
 
 fn sessions_stay_within_their_limits() {
     let home = Home::new("it-limits");
-    home.write_config("sessions:\n  max: 4\n  memory: 200m\n  idle: 3\n");
+    home.write_config("sessions:\n  max: 5\n  memory: 200m\n  idle: 3\n  check: 2\n");
     home.up();
     let api = home.api();
     create(&api, "one");
     create(&api, "two");
     create(&api, "job");
+    create(&api, "window");
     let (status, kind, message) = api.post("/sessions", &json!({"name": "three"})).error();
     assert_eq!(
         (status, kind.as_str()),
         (429, "too_many_sessions"),
         "{message}"
     );
-    // A running cell is never idle, nor is a command's job, and a session that is gets released.
+    // A kernel that is idle and does not answer any more is replaced, and the loss is told.
+    let hung = api.exec(
+        "import ctypes, threading\nhold = lambda: ctypes.PyDLL(None).sleep(600)\nthreading.Timer(0.1, hold).start()",
+    );
+    assert_eq!(hung["status"], "completed", "{hung}");
+    // A running cell is never idle, nor is a command's job, nor who has a terminal open; a session
+    // that is gets released.
+    let terminal = Peer::open(&api, "session=window&cols=80&rows=24")
+        .ok()
+        .unwrap();
     let left = api.post(
         "/shell",
         &json!({"command": "sleep 600 &", "session": "job"}),
@@ -370,11 +391,32 @@ fn sessions_stay_within_their_limits() {
     api.until("the idle session's end", |api| {
         let names = api.get("/sessions").json().to_string();
         assert!(
-            names.contains("\"one\"") && names.contains("\"job\""),
+            ["one", "job", "window"]
+                .iter()
+                .all(|name| names.contains(&format!("\"{name}\""))),
             "{names}"
         );
         (!names.contains("\"two\"")).then_some(())
     });
+    drop(terminal);
+    for terminal in api.get("/pty").json()["terminals"].as_array().unwrap() {
+        let path = format!("/pty/{}", terminal["id"].as_str().unwrap());
+        assert_eq!(api.connect().send("DELETE", &path, &[], b"").status, 200);
+    }
+    api.until("the end of the session without its terminal", |api| {
+        let names = api.get("/sessions").json().to_string();
+        (!names.contains("\"window\"")).then_some(())
+    });
+    let generation = hung["kernel"]["generation"].as_u64().unwrap();
+    api.until("the next kernel", |api| {
+        let view = api.get("/status").json();
+        (view["kernel"]["generation"].as_u64() == Some(generation + 1)).then_some(())
+    });
+    let reply = api.exec_with(json!({"code": "'hold' in globals()", "seen": generation}));
+    assert_eq!(
+        (&reply["result"], &reply["kernel"]["state"]),
+        (&json!("False"), &json!("lost"))
+    );
     delete(&api, "one");
     delete(&api, "job");
     create(&api, "large");

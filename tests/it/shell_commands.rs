@@ -16,7 +16,7 @@ trials![
     folder_and_environment_last_across_processes,
     a_reader_that_leaves_ends_the_command,
     ctrl_c_ends_the_command,
-    a_command_is_begun_and_left_alone,
+    a_command_is_begun_left_alone_and_found_again,
 ];
 
 fn one_word_is_bash_and_several_arrive_as_they_are() {
@@ -56,6 +56,10 @@ fn the_exit_code_is_the_commands_own() {
     let ran = home.run(["shell", "--timeout", "0.3", "sleep 60"]);
     assert_eq!(ran.code, 5);
     assert!(ran.stderr.contains("longer than 0.3 s"), "{ran:?}");
+    // What it started has its time to end, too, and is heard to the end.
+    let child = "trap 'sleep 0.3; echo cleaned; exit' TERM; while :; do sleep 0.1; done";
+    let ran = home.run(["shell", "--timeout", "1", &format!("({child}); true")]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (5, "cleaned\n"));
     let ran = home.run(["shell", "echo out; echo err >&2"]);
     assert_eq!(
         (ran.stdout.as_str(), ran.stderr.as_str()),
@@ -131,6 +135,25 @@ fn a_reader_that_leaves_ends_the_command() {
     stdout.read_exact(&mut [0; 1000]).unwrap();
     drop(stdout);
     assert_eq!(child.wait().unwrap().code(), Some(141));
+    let mut child = home
+        .command(["exec", "while True: print('osctl-flood')"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut [0; 1000]).unwrap();
+    drop(stdout);
+    assert_eq!(child.wait().unwrap().code(), Some(141));
+    assert_eq!(home.ok(["exec", "'free again'"]).stdout, "'free again'\n");
+    let full = std::fs::File::create("/dev/full").unwrap();
+    let told = home
+        .command(["exec", "print('lost')"])
+        .stdout(full)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&told.stderr);
+    assert_eq!(told.status.code(), Some(4), "{said}");
+    assert!(said.contains("the output can't be written"), "{said}");
     // `[y]` does not find itself.
     let left = home.run(["shell", "pgrep -f '[y]es osctl-flood'"]);
     assert_eq!(left.code, 1, "{left:?}");
@@ -158,11 +181,46 @@ fn ctrl_c_ends_the_command() {
     );
 }
 
-fn a_command_is_begun_and_left_alone() {
+fn a_command_is_begun_left_alone_and_found_again() {
     let home = shared();
-    let id = home
-        .ok(["shell", "--detach", "echo begun; sleep 0.2; echo done"])
-        .stdout;
-    let path = format!("/shell/{}?wait=30", id.trim());
+    let begun = home.ok([
+        "shell",
+        "--detach",
+        "echo begun; sleep 0.2; echo done; exit 3",
+    ]);
+    let id = begun.stdout.trim();
+    let attached = home.run(["attach", id]);
+    assert_eq!(
+        (attached.code, attached.stdout.as_str()),
+        (3, "begun\ndone\n")
+    );
+    let path = format!("/shell/{id}?wait=30");
     assert_eq!(home.api().get(&path).json()["stdout"], "begun\ndone\n");
+
+    let begun = home.ok([
+        "shell",
+        "--detach",
+        "trap 'echo cleaned; exit 1' INT; sleep 60",
+    ]);
+    let id = begun.stdout.trim();
+    let line = |verb: &[&str]| {
+        let listed = home.ok(verb).stdout;
+        listed
+            .lines()
+            .find(|line| line.starts_with(id))
+            .map(str::to_owned)
+    };
+    assert!(line(&["runs", "--running"]).unwrap().contains("$ trap"));
+    home.api()
+        .get(&format!("/shell/{id}?offset=0&wait=0.5"))
+        .json();
+    home.ok(["interrupt", id]);
+    let listed = line(&["runs"]).unwrap();
+    assert!(listed.contains("interrupted"), "{listed}");
+    assert_eq!(line(&["runs", "--running"]), None);
+    for verb in ["attach", "interrupt"] {
+        let missing = home.run([verb, "nobody"]);
+        assert_eq!(missing.code, 2, "{missing:?}");
+        assert!(missing.stderr.contains("there is no run `nobody`"));
+    }
 }

@@ -23,6 +23,7 @@ trials![
     a_terminal_that_was_left_goes_on_and_is_come_back_to,
     whatever_was_started_ends_with_the_terminal,
     one_that_somebody_ends_says_so,
+    several_see_the_same_and_one_writes,
     it_opens_where_the_sessions_shell_is,
     an_unknown_kind_of_terminal_is_a_common_one,
     without_a_terminal_it_names_what_to_use_instead,
@@ -42,9 +43,11 @@ fn open(home: &Home) -> Window {
     window
 }
 
-/// Ends the shell, whose last command went well.
+/// Ends the shell, whose prompt is on its way.
 #[track_caller]
 fn leave(mut window: Window) {
+    window.wait_for("# ");
+    // What it ends with is what went well last.
     window.types("true\r");
     window.wait_for("# ");
     window.types(CTRL_D);
@@ -85,7 +88,6 @@ fn less_pages_and_quits() {
     window.types("G");
     window.wait_for("\n1000\r\n");
     window.types("q");
-    window.wait_for("# ");
     leave(window);
 }
 
@@ -96,7 +98,6 @@ fn top_paints_the_screen() {
     window.wait_for("PID");
     window.wait_for("bash");
     window.types("q");
-    window.wait_for("# ");
     leave(window);
 }
 
@@ -108,7 +109,6 @@ fn python_computes_line_by_line() {
     window.wait_for("42");
     window.wait_for(">>> ");
     window.types(CTRL_D);
-    window.wait_for("# ");
     leave(window);
 }
 
@@ -142,7 +142,6 @@ fn a_full_screen_program_draws_itself_anew_when_the_window_changes() {
     window.resize(60, 41);
     window.wait_for("\x1b[40;1H");
     window.types(":q\r");
-    window.wait_for("# ");
     leave(window);
 }
 
@@ -169,7 +168,6 @@ fn control_keys_belong_to_the_inside() {
     window.types("through\r");
     window.wait_for("through\r\nthrough\r\n");
     window.types(CTRL_D);
-    window.wait_for("# ");
     leave(window);
 }
 
@@ -194,7 +192,12 @@ fn the_exit_code_is_the_shells_own() {
 
 fn an_ended_osctl_leaves_the_window_as_it_was() {
     let home = shared();
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+    for signal in [
+        Signal::SIGTERM,
+        Signal::SIGINT,
+        Signal::SIGHUP,
+        Signal::SIGQUIT,
+    ] {
         let mut window = open(home);
         window.types("vim\r");
         window.wait_for("\x1b[?1049h");
@@ -282,7 +285,6 @@ fn a_terminal_that_was_left_goes_on_and_is_come_back_to() {
     let mut window = Window::open(home.command(["shell", "--attach", &id]));
     window.wait_for("\x1b[29;1H");
     window.types(":q\r");
-    window.wait_for("# ");
     leave(window);
     let ran = home.run(["--json", "shell", "--list"]);
     assert!(ran.stdout.contains(&id), "{ran:?}");
@@ -296,6 +298,8 @@ fn whatever_was_started_ends_with_the_terminal() {
     window.wait_for("set off");
     let count = "__import__('subprocess').run(['pgrep', '-fc', '[s]leep 4711'], capture_output=True, text=True).stdout";
     assert_ne!(home.api().exec(count)["result"], "'0\\n'");
+    // The prompt came before what it has set off said so.
+    window.types("\r");
     leave(window);
     assert_eq!(home.api().exec(count)["result"], "'0\\n'");
 }
@@ -316,18 +320,74 @@ fn one_that_somebody_ends_says_so() {
     assert!(shown.contains("somebody ended terminal"), "{shown:?}");
 }
 
+fn several_see_the_same_and_one_writes() {
+    let home = shared();
+    let mut first = open(home);
+    let id = last(home);
+    let attach = |how: &[&str]| {
+        let args = ["shell", "--attach", &id];
+        Window::open(home.command(args.iter().chain(how)))
+    };
+    let (mut second, mut looks) = (attach(&[]), attach(&["--view"]));
+    for window in [&mut second, &mut looks] {
+        window.wait_for("you see only");
+    }
+    first.types("printf '\\033[1mbo''th\\303\\274\\033[0m\\n'\r");
+    for window in [&mut first, &mut second, &mut looks] {
+        window.wait_for("\x1b[1mboth\u{fc}\x1b[0m\r\n");
+    }
+    // Who only sees types for nobody, and is told.
+    for window in [&mut second, &mut looks] {
+        window.types("echo never\r");
+        window.wait_for("not typed: somebody else writes");
+    }
+    first.types("echo aga''in\r");
+    for window in [&mut first, &mut second, &mut looks] {
+        let shown = window.wait_for("again\r\n");
+        assert!(!shown.contains("never"), "{shown:?}");
+    }
+    // The window of whoever takes over is the terminal's size.
+    let mut third = attach(&["--take"]);
+    first.wait_for("somebody else writes now");
+    third.types("echo tak''en\r");
+    for window in [&mut first, &mut second, &mut looks, &mut third] {
+        window.wait_for("taken\r\n");
+    }
+    first.types("echo never\r");
+    first.wait_for("not typed: somebody else writes; `--take` takes over");
+    // Whoever leaves ends nothing; the next one to come writes.
+    for mut window in [second, third] {
+        window.types(DETACH);
+        assert_eq!(window.wait(), 0);
+    }
+    let mut fourth = attach(&[]);
+    fourth.wait_for("# ");
+    fourth.types("exit 6\r");
+    for window in [fourth, first, looks] {
+        let (code, shown) = window.end();
+        assert_eq!(code, 6, "{shown:?}");
+        assert!(!shown.contains("never"), "{shown:?}");
+    }
+}
+
 fn it_opens_where_the_sessions_shell_is() {
     let home = shared();
     home.ok([
         "shell",
         "--session",
         "terminals",
-        "mkdir -p '/tmp/works here'; cd '/tmp/works here'",
+        "mkdir -p '/tmp/works here'; cd '/tmp/works here'; export GIVEN=\"it's \\$1\"; unset LANG; own=1",
     ]);
     let mut window = Window::open(home.command(["shell", "--session", "terminals"]));
     window.wait_for("# ");
     window.types("echo \"in $PWD of $OSCTL_SESSION, knows ${OSCTL_TOKEN_SHA256-nothing}\"\r");
     window.wait_for("in /tmp/works here of terminals, knows nothing\r\n");
+    window.wait_for("# ");
+    // What is exported is there, what is not is the other shell's own.
+    window.types(
+        "echo \"given $GIVEN, ${own-no more}, lang ${LANG-unset}, level $SHLVL, term $TERM\"\r",
+    );
+    window.wait_for("given it's $1, no more, lang unset, level 1, term xterm-256color\r\n");
     leave(window);
     home.ok(["sessions", "rm", "terminals"]);
 }

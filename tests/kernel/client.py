@@ -250,9 +250,11 @@ class Kernel:
         return self.value("probe")
 
     def probe_until_reply(self) -> Frame:
-        """As `probe`, past frames of a run that an earlier connection began."""
-        self.send({"type": "probe", "id": "probe"})
-        while (found := self.frame())["type"] != "reply":
+        """As `probe`, past the answers to what an earlier connection asked for."""
+        self.number += 1
+        asked = f"probe-{self.number}"
+        self.send({"type": "probe", "id": asked})
+        while (found := self.frame()).get("id") != asked:
             pass
         return found
 

@@ -46,6 +46,8 @@ def test_whatever_is_sent_the_kernel_answers_or_hangs_up_and_goes_on(kernel):
         except Gone as gone:
             raise AssertionError(told) from gone
         if number % 50 == 0:
+            kernel.probe_until_reply()
             assert kernel.run("x").result == "41", told
+    kernel.probe_until_reply()
     assert kernel.run("x + 1").result == "42", f"OSCTL_FUZZ_SEED={seed}"
     assert resident_kib(kernel.pid) < before + GROWTH_KIB, f"OSCTL_FUZZ_SEED={seed}"

@@ -38,6 +38,15 @@ def test_ten_megabytes_arrive_whole(kernel):
     assert len(kernel.run("print('x' * 10_000_000)").raw("stdout")) == 10_000_001
 
 
+def test_long_texts_are_encoded_as_a_whole(kernel):
+    assert kernel.run("print('ä€😀' * 200_000, end='')").stdout == "ä€😀" * 200_000
+    run = kernel.run(
+        "import sys\nsys.stdout.reconfigure(encoding='utf-16')\n"
+        "n = sys.stdout.write('x' * 300_000)\nsys.stdout.reconfigure(encoding='utf-8'); n"
+    )
+    assert run.result == "300000" and run.raw("stdout") == ("x" * 300_000).encode("utf-16")
+
+
 def test_text_without_a_newline_arrives_at_once(kernel):
     run = kernel.begin("import time\nprint('50%', end='\\r')\ntime.sleep(100)")
     kernel.follow(run, until="50%")
@@ -91,6 +100,64 @@ def test_streams_behave_as_files(kernel):
     assert run.result == "(False, 1, 'utf-8', 'backslashreplace', True, 2)"
     assert run.stdout == "ab\nxy"
     assert kernel.run("import sys; sys.stdout.write(b'bytes')").error["type"] == "TypeError"
+
+
+def test_print_writes_what_pythons_own_does(kernel):
+    code = """
+import io, sys
+class Odd(str):
+    def __str__(self): return 'odd'
+class Loud:
+    def __str__(self):
+        print('inner')
+        return 'outer'
+class Bad:
+    def __str__(self): raise ValueError('bad')
+calls = [
+    ((), {}), (('a',), {}), ((1, 2.5, True, None, 1j, 'x'), {}), (('a', 'b'), {'sep': ''}),
+    (('a',), {'end': ''}), (('a', 'b'), {'sep': None, 'end': None}), ((Odd('x'),), {}),
+    (([1], {'k': 'v'}), {'flush': True}), (('x' * 300_000,), {}), (('\\udcff', 'ü'), {}),
+    (('a', Loud()), {}), (('a', Bad()), {}), (('a',), {'sep': 1}), (('a',), {'end': b''}),
+]
+def told(say):
+    out = []
+    for values, how in calls:
+        try:
+            out.append(say(*values, **how))
+        except Exception as error:
+            out.append(repr(error))
+    return out
+errors = told(print)
+print('--')
+assert errors == told(print.__wrapped__), errors
+"""
+    run = kernel.run(code)
+    assert run.status == "completed", run.error
+    ours, theirs = run.stdout.split("--\n")
+    assert ours == theirs and len(ours) > 300_000
+
+
+def test_print_is_still_pythons_to_whoever_looks(kernel):
+    run = kernel.run(
+        "import pickle; (print.__module__, print.__name__, pickle.loads(pickle.dumps(print)) is print)"
+    )
+    assert run.result == "('builtins', 'print', True)"
+    kernel.run("import sys, io; kept, sys.stdout = sys.stdout, io.StringIO(); print('held', 1)")
+    assert (
+        kernel.run("sys.stdout, kept = kept, sys.stdout; kept.getvalue()").result == "'held 1\\n'"
+    )
+
+
+def test_lines_of_threads_do_not_mix(kernel):
+    run = kernel.run(
+        "import sys, threading\nsys.setswitchinterval(1e-6)\n"
+        "def work(n):\n    for i in range(2000): print(n, i)\n"
+        "ts = [threading.Thread(target=work, args=(n,)) for n in range(4)]\n"
+        "[t.start() for t in ts]; [t.join() for t in ts]; sys.setswitchinterval(0.005);"
+    )
+    assert sorted(run.stdout.splitlines()) == sorted(
+        f"{n} {i}" for n in range(4) for i in range(2000)
+    )
 
 
 def test_threads_may_print_and_display_together(kernel):

@@ -18,6 +18,25 @@ def test_a_forked_child_never_speaks_on_the_wire(kernel):
     assert kernel.probe()["pid"] == kernel.pid
 
 
+def test_a_child_does_not_wait_for_a_thread_that_was_speaking(kernel):
+    kernel.run(
+        "import gc, os, signal, threading, warnings\n"
+        "warnings.simplefilter('ignore')\n"
+        "wire = next(o for o in gc.get_objects() if type(o).__name__ == 'Wire')\n"
+        "held, free = threading.Event(), threading.Event()\n"
+        "def speak():\n    with wire._lock:\n        held.set()\n        free.wait()\n"
+    )
+    run = kernel.run(
+        "thread = threading.Thread(target=speak)\nthread.start()\nheld.wait()\npid = os.fork()\n"
+        # Nobody is left in the child who could let go of what the thread held.
+        "if pid == 0:\n    signal.alarm(20)\n    display('unseen')\n    os._exit(0)\n"
+        "free.set()\nthread.join()\n"
+        "code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])"
+    )
+    assert run.status == "completed"
+    assert kernel.run("code").result == "0"
+
+
 @pytest.mark.parametrize(
     ("code", "status"),
     [

@@ -66,7 +66,6 @@ def test_figures_are_shown_in_a_forked_kernel(template):
 
 
 def test_tables_have_both_forms(kernel):
-    pytest.importorskip("pandas")
     kernel.run("import pandas as pd; t = pd.DataFrame({'a': [1, 2]})")
     (event,) = kernel.run("t").of("result")
     assert "<table" in event["data"]["text/html"] and event["data"]["text/plain"].split()[0] == "a"
@@ -122,6 +121,23 @@ def test_a_bundle_of_ones_own_passes_untouched(kernel):
         (event,) = kernel.run(code).of(kind)
         assert event["data"] == expected
         assert event["metadata"] == {"application/vnd.vegalite.v5+json": {"embed": True}}
+
+
+def test_charts_of_altair_and_plotly_pass_untouched(kernel):
+    kernel.run(
+        "import altair, plotly.graph_objects as go\naltair.renderers.enable('mimetype')\n"
+        "chart = altair.Chart(altair.Data(values=[{'a': 1, 'b': None}])).mark_bar().encode(x='a:Q')\n"
+        "figure = go.Figure(go.Bar(y=[1, 2]))\n"
+        "figure.layout.title.text = 'two'"
+    )
+    (event,) = kernel.run("chart").of("result")
+    (vega,) = (kind for kind in event["data"] if kind.startswith("application/vnd.vegalite"))
+    said = event["data"][vega]
+    assert said["mark"] == {"type": "bar"} and said["encoding"]["x"]["field"] == "a"
+    assert [{"a": 1, "b": None}] in [*said.get("datasets", {}).values(), said["data"].get("values")]
+    (event,) = kernel.run("figure.show(renderer='plotly_mimetype')").of("display")
+    plotly = event["data"]["application/vnd.plotly.v1+json"]
+    assert plotly["data"][0]["type"] == "bar" and plotly["layout"]["title"] == {"text": "two"}
 
 
 def test_a_display_is_updated_from_a_later_cell(kernel):

@@ -66,7 +66,7 @@ def test_the_family_is_guard_and_kernel(fork):
         assert file.read().split("\0")[:-1] == ["sleep", "3600", str(kernel.pid)]
     assert os.getpgid(kernel.pid) == kernel.pid != os.getpgid(guard)
     with open(f"/proc/{kernel.pid}/oom_score_adj") as file:
-        assert file.read() == "900\n"
+        assert file.read() == "100\n"
     files = {n: os.readlink(f"/proc/{guard}/fd/{n}") for n in os.listdir(f"/proc/{guard}/fd")}
     assert sorted(files) == ["0", "1", "2"], files
     assert files["0"].startswith("socket:") and files["1"] == "/dev/null"

@@ -93,3 +93,20 @@ def test_code_goes_on_when_the_companion_leaves_and_the_next_hears_of_it(kernel,
 def test_a_long_session_does_not_freeze(kernel):
     for number in range(2000):
         assert kernel.run(f"{number}").result == str(number)
+
+
+def test_a_kernel_that_lets_go_has_ended_its_live_objects_and_waits_for_the_next(kernel):
+    kernel.run(
+        "gone = []\nr = runtime.resource(list).teardown(lambda _: gone.append(1))\n_ = r.get()"
+    )
+    answer = kernel.ask({"type": "let_go", "id": "g"})
+    assert (answer["type"], answer["id"], answer["error"]) == ("reply", "g", None)
+    assert answer["resources_count"] == 0
+    try:
+        kernel.frame()
+        raise AssertionError("still connected")
+    except Gone:
+        pass
+    kernel.disconnect()
+    kernel.connect()
+    assert kernel.run("gone").result == "[1]"

@@ -30,15 +30,13 @@ impl Landed<'_> {
         let path = from.bare();
         if entry.kind == EntryKind::Folder {
             let landing = Landing::folder(&place, self.keep_setid)?;
-            let feed = landing.feed()?;
-            let brought = client.download_archive(&path, feed, self.moved).await;
+            let brought = client.download_packed(&path, &landing, self.moved).await;
             return Ok(landing.end(brought).await?.into());
         }
         self.meter.total(entry.size);
         if entry.allocated < entry.size && entry.size > SPARSE {
             let landing = Landing::sparse_file(&place, self.keep_setid)?;
-            let feed = landing.feed()?;
-            let brought = client.download_archive(&path, feed, self.moved).await;
+            let brought = client.download_packed(&path, &landing, self.moved).await;
             return Ok(landing.end(brought).await?.into());
         }
         let landing = Landing::file(place, self.settling(&entry)?)?;
@@ -73,11 +71,10 @@ pub(super) async fn stdout(
 ) -> Result<Copied> {
     let entry = entry(client, from).await?;
     let landing = Landing::stream(out);
-    let feed = landing.feed()?;
     let path = from.bare();
     let brought = match entry.kind {
-        EntryKind::Folder => client.download_archive(&path, feed, moved).await,
-        _ => client.download(&path, feed, moved).await,
+        EntryKind::Folder => client.download_archive(&path, &landing, moved).await,
+        _ => client.download(&path, landing.feed()?, moved).await,
     };
     Ok(landing.end(brought).await?.into())
 }

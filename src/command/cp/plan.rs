@@ -2,7 +2,7 @@
 
 use super::CpArgs;
 use crate::error::{Error, Result};
-use crate::protocol::files::encode;
+use crate::protocol::files::{Entry, EntryKind, decode, encode};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
@@ -111,6 +111,13 @@ impl Remote {
         Self([&self.0, b"/".as_slice(), name].concat())
     }
 
+    /// The file that is written there: `there` is what it is, through links.
+    pub(super) fn followed(&self, there: Option<&Entry>) -> Self {
+        let file = there.filter(|entry| entry.kind == EntryKind::File);
+        let real = file.and_then(|entry| decode(entry.real.as_deref()?));
+        real.map_or_else(|| self.clone(), Self)
+    }
+
     /// The folder that it lies in.
     pub(super) fn parent(&self) -> Self {
         let path = self.0.trim_ascii_end();
@@ -184,7 +191,7 @@ pub(super) fn local_name(path: &Path) -> Option<&OsStr> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Landing, Remote, Source, There, Way, landing, local_name, way};
+    use super::{Entry, Landing, Remote, Source, There, Way, landing, local_name, way};
     use std::path::Path;
 
     fn remote(text: &str) -> Remote {
@@ -212,6 +219,20 @@ mod tests {
         assert!(remote("os:/a/.").is_contents() && remote("os:/").is_contents());
         assert!(remote("os:").is_contents() && !remote("os:/a/").is_contents());
         assert_eq!(remote("os:a/b").parent().url(), "/a/");
+    }
+
+    #[test]
+    fn a_link_there_is_followed_to_the_file() {
+        let entry = |kind: &str, real: Option<&str>| -> Entry {
+            let entry = serde_json::json!({"name": "l", "path": "/l", "kind": kind, "size": 0,
+                "allocated": 0, "mode": "0644", "mtime": "0.0", "real": real});
+            serde_json::from_value(entry).unwrap()
+        };
+        let followed = |there: Option<&Entry>| remote("os:/l").followed(there).bare();
+        assert_eq!(followed(Some(&entry("file", Some("/a%20b/c")))), "/a%20b/c");
+        assert_eq!(followed(Some(&entry("folder", Some("/a")))), "/l");
+        assert_eq!(followed(Some(&entry("file", None))), "/l");
+        assert_eq!(followed(None), "/l");
     }
 
     #[test]

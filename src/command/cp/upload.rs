@@ -2,15 +2,14 @@
 
 use super::Copied;
 use super::plan::{Landing, Remote, Source, There, landing, local_name};
-use crate::archive::{Folder, Look, Pack, outlet, pack, segments};
+use crate::archive::{Folder, Look, Pack, Pieces, outlet, segments};
 use crate::error::{Error, Result};
 use crate::host::client::Client;
-use crate::host::files::{Moved, Pieces, Upload};
+use crate::host::files::{Moved, Upload};
 use crate::protocol::files::{Changed, Entry, EntryKind};
 use crate::ui::Meter;
-use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -41,23 +40,41 @@ pub(super) async fn run(
         Landing::Within => to.join(name.as_encoded_bytes()),
     };
     if source != Source::File {
-        let folder = Folder::open(from).map_err(unreadable)?;
-        let pieces = packed(folder, None, moved);
-        return archive(client, &place, pieces).await;
+        let pack = || Ok(Pack::Folder(Folder::open(from).map_err(unreadable)?));
+        return Ok(client
+            .upload_packed(&place.url(), pack, moved)
+            .await?
+            .into());
     }
     let file = File::open(from).map_err(unreadable)?;
     meter.total(look.size);
+    let mut file = file;
+    if is_endless(&mut file, look.size).map_err(unreadable)? {
+        let path = format!("{}?mode={:o}", place.url(), look.mode);
+        return Ok(client
+            .upload_stream(&path, piped(file, moved))
+            .await?
+            .into());
+    }
     if segments(&file, look.size, look.allocated).is_some() {
         let real = std::fs::canonicalize(from).map_err(unreadable)?;
         let (Some(parent), Some(name)) = (real.parent(), real.file_name()) else {
             return Err(unreadable(io::ErrorKind::NotFound.into()));
         };
-        let parent = Folder::open(parent).map_err(unreadable)?;
-        let called = crate::archive::native(place.name())?;
-        // Unpacking would make the folder, and a file's folder has to be there.
+        // Unpacking would replace a link, and not what it leads to.
+        let place = place.followed(client.stat(&place.bare()).await?.as_ref());
+        // It would make the folder, too, and a file's folder has to be there.
         client.list(&place.parent().url()).await?;
-        let pieces = packed(parent, Some((name.to_owned(), called)), moved);
-        return archive(client, &place.parent(), pieces).await;
+        let called = crate::archive::native(place.name())?;
+        let pack = || {
+            Ok(Pack::File {
+                folder: Folder::open(parent).map_err(unreadable)?,
+                name: name.to_owned(),
+                called: called.clone(),
+            })
+        };
+        let place = place.parent().url();
+        return Ok(client.upload_packed(&place, pack, moved).await?.into());
     }
     let upload = Upload {
         path: &place.url(),
@@ -72,48 +89,28 @@ pub(super) async fn run(
 /// Bytes of a file; into a folder, an archive.
 pub(super) async fn stdin(client: &Client, to: &Remote, moved: &Moved) -> Result<Copied> {
     let is_folder = there(client.stat(&to.bare()).await?.as_ref()) == There::Folder;
-    let pieces = piped(moved);
+    let pieces = piped(io::stdin(), moved);
     if is_folder || to.is_folder() {
-        return archive(client, to, pieces).await;
+        return Ok(client.upload_archive(&to.url(), pieces).await?.into());
     }
     Ok(client.upload_stream(&to.url(), pieces).await?.into())
 }
 
-async fn archive(client: &Client, place: &Remote, pieces: Pieces) -> Result<Copied> {
-    Ok(client.upload_archive(&place.url(), pieces).await?.into())
+/// Whether a file has content and does not know how much, as those of `/proc` do.
+fn is_endless(file: &mut File, size: u64) -> io::Result<bool> {
+    let is_endless = size == 0 && file.read(&mut [0])? == 1;
+    file.rewind()?;
+    Ok(is_endless)
 }
 
-/// A thread reads the tree while the archive is sent; what it can't read is told by the archive.
-fn packed(folder: Folder, file: Option<(OsString, OsString)>, moved: &Moved) -> Pieces {
+fn piped(mut from: impl Read + Send + 'static, moved: &Moved) -> Pieces {
     let (mut outlet, pieces) = outlet();
     let moved = Arc::clone(moved);
     tokio::task::spawn_blocking(move || {
-        let what = match &file {
-            None => Pack::Folder(folder),
-            Some((name, called)) => Pack::File {
-                folder,
-                name: OsStr::new(name),
-                called: OsStr::new(called),
-            },
-        };
-        let packed = pack(what, &mut outlet, &mut |bytes| {
-            moved.fetch_add(bytes, Ordering::Relaxed);
-        });
-        // Nobody takes it when the connection is lost.
-        let _ = outlet.end(packed.err().map(io::Error::other));
-    });
-    pieces
-}
-
-fn piped(moved: &Moved) -> Pieces {
-    let (mut outlet, pieces) = outlet();
-    let moved = Arc::clone(moved);
-    tokio::task::spawn_blocking(move || {
-        let mut stdin = io::stdin().lock();
         let sent = (|| -> io::Result<()> {
             loop {
                 let mut piece = vec![0; crate::archive::PIECE];
-                let read = stdin.read(&mut piece)?;
+                let read = from.read(&mut piece)?;
                 if read == 0 {
                     return Ok(());
                 }
@@ -149,5 +146,23 @@ impl From<Changed> for Copied {
             bytes: changed.bytes,
             ..Self::default()
         }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::is_endless;
+    use std::fs::File;
+    use std::io::Read;
+
+    #[test]
+    fn a_file_of_proc_is_read_to_its_end_and_an_empty_one_is_empty() {
+        let mut told = File::open("/proc/self/status").unwrap();
+        assert!(is_endless(&mut told, 0).unwrap());
+        let mut text = String::new();
+        told.read_to_string(&mut text).unwrap();
+        assert!(text.starts_with("Name:"), "{text}");
+        let mut empty = tempfile::tempfile().unwrap();
+        assert!(!is_endless(&mut empty, 0).unwrap());
     }
 }

@@ -79,7 +79,7 @@ pub(crate) async fn run(args: ReplArgs, cx: &Context) -> Result<Outcome> {
         prompt.remember(&code);
         // What went wrong with one run is no reason to leave.
         if let Err(error) = repl.execute(code).await {
-            cx.ui.failure(&error);
+            cx.ui.failure(&error, &cx.instance.name);
         }
         if let Ok(Some(session)) = repl.find().await {
             repl.number = session.exec_count + 1;
@@ -176,9 +176,13 @@ impl Repl<'_> {
             ..Execute::new(code)
         };
         let mut view = View::new(self.cx, self.out.clone())?;
-        let begin = async { self.client.execute(&request).await };
+        let begin = async {
+            // One that nobody used for long was released.
+            ensure_session(&self.client, &self.session).await?;
+            self.client.execute(&request).await
+        };
         let reply = follow::to_end(&self.client, &id, begin, &mut view, self.cx).await;
-        view.end_line();
+        view.end_line()?;
         if let Some(reply) = reply? {
             self.seen = Some(reply.kernel.generation);
         }

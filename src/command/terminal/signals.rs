@@ -17,7 +17,7 @@ pub(super) enum Told {
 pub(super) struct Signals {
     window: tokio::signal::unix::Signal,
     goes_on: tokio::signal::unix::Signal,
-    ends: [tokio::signal::unix::Signal; 3],
+    ends: [tokio::signal::unix::Signal; 4],
 }
 
 #[cfg(unix)]
@@ -33,19 +33,21 @@ impl Signals {
                 signal(SignalKind::terminate())?,
                 signal(SignalKind::hangup())?,
                 signal(SignalKind::interrupt())?,
+                signal(SignalKind::quit())?,
             ],
         })
     }
 
     /// The next of them. Loses nothing when dropped.
     pub(super) async fn next(&mut self) -> Told {
-        let [terminate, hangup, interrupt] = &mut self.ends;
+        let [terminate, hangup, interrupt, quit] = &mut self.ends;
         tokio::select! {
             _ = self.window.recv() => Told::Resized,
             _ = self.goes_on.recv() => Told::Continued,
             _ = terminate.recv() => Told::End,
             _ = hangup.recv() => Told::End,
             _ = interrupt.recv() => Told::End,
+            _ = quit.recv() => Told::End,
         }
     }
 }

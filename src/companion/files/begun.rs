@@ -1,15 +1,17 @@
 //! Which uploads were begun and are not whole, so that none is left behind for ever.
 //!
 //! Each is a note in a folder of ours, named by the upload's id, that holds the path of what is
-//! written beside its place. Notes outlive the companion, as what they tell of does.
+//! written beside its place; for an archive, of what is written now, up to a NUL. Notes outlive the
+//! companion, as what they tell of does.
 
 use super::Refusal;
-use crate::protocol::hex::hex;
+use crate::archive;
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -32,13 +34,13 @@ pub(super) struct Begun {
 pub(super) struct Active<'a> {
     begun: &'a Begun,
     id: &'a str,
+    note: File,
 }
 
-/// An id that nobody has.
+/// An id that nobody has, and nobody takes up again.
 pub(super) fn fresh() -> Result<String, Refusal> {
-    let mut bytes = [0u8; 4];
-    getrandom::fill(&mut bytes).map_err(|e| Refusal::Failed(format!("no randomness: {e}")))?;
-    Ok(format!("{ONCE}{}", hex(bytes)))
+    let id = archive::fresh().map_err(|error| Refusal::Failed(error.to_string()))?;
+    Ok(format!("{ONCE}{id}"))
 }
 
 /// Whether a client may call an upload so.
@@ -59,10 +61,19 @@ impl Begun {
         if !self.active().insert(id.into()) {
             return Err(Refusal::InProgress(id.into()));
         }
-        let active = Active { begun: self, id };
-        let noted = fs::create_dir_all(&self.folder)
-            .and_then(|()| fs::write(self.folder.join(id), path.as_os_str().as_bytes()));
-        noted.map_err(Refusal::of(&self.folder))?;
+        let failed = Refusal::of(&self.folder);
+        let note = fs::create_dir_all(&self.folder)
+            .and_then(|()| File::create(self.folder.join(id)))
+            .map_err(|error| {
+                self.active().remove(id);
+                failed(error)
+            })?;
+        let active = Active {
+            begun: self,
+            id,
+            note,
+        };
+        active.writes(path).map_err(failed)?;
         Ok(active)
     }
 
@@ -71,38 +82,64 @@ impl Begun {
     }
 
     /// Removes what nobody can or will take up again.
-    fn clean(&self, is_start: bool) -> io::Result<()> {
+    pub(super) fn clean(&self, is_start: bool) -> io::Result<()> {
         for note in fs::read_dir(&self.folder)? {
             let note = note?;
-            let name = note.file_name();
-            let id = name.to_string_lossy();
-            if self.active().contains(id.as_ref()) {
-                continue;
-            }
-            let path = PathBuf::from(OsString::from_vec(fs::read(note.path())?));
-            let beside = fs::symlink_metadata(&path);
-            let age = beside.and_then(|found| found.modified());
-            let age = age.map(|time| time.elapsed().unwrap_or_default());
-            let is_over = match age {
-                Ok(age) => age > LIFE || (is_start && id.starts_with(ONCE)),
-                // It is not there any more, or the note is older than its file.
-                Err(_) => is_start,
-            };
-            // A note names what is ours, or it is none.
-            let is_ours = path.to_string_lossy().ends_with(&format!(".osctl-{id}"));
-            if is_over {
-                if is_ours && age.is_ok() {
-                    tracing::info!("removing `{}`, an upload that was cut", path.display());
-                    fs::remove_file(&path)?;
-                }
-                fs::remove_file(note.path())?;
+            // One that can't be removed must not keep the others.
+            if let Err(error) = self.settle(&note, is_start) {
+                let note = note.path();
+                tracing::warn!(
+                    "the upload of `{}` could not be removed: {error}",
+                    note.display()
+                );
             }
         }
         Ok(())
     }
+
+    /// Removes what one note tells of, and the note, when its time is over.
+    fn settle(&self, note: &fs::DirEntry, is_start: bool) -> io::Result<()> {
+        let name = note.file_name();
+        let id = name.to_string_lossy();
+        if self.active().contains(id.as_ref()) {
+            return Ok(());
+        }
+        let mut path = fs::read(note.path())?;
+        // What is behind it is left of a longer one.
+        path.truncate(
+            path.iter()
+                .position(|byte| *byte == 0)
+                .unwrap_or(path.len()),
+        );
+        let path = PathBuf::from(OsString::from_vec(path));
+        let beside = fs::symlink_metadata(&path);
+        let age = beside.and_then(|found| found.modified());
+        let age = age.map(|time| time.elapsed().unwrap_or_default());
+        let is_over = match age {
+            Ok(age) => age > LIFE || (is_start && id.starts_with(ONCE)),
+            // It is not there any more, or the note is older than its file.
+            Err(_) => is_start,
+        };
+        if !is_over {
+            return Ok(());
+        }
+        // A note names what is ours, or it is none.
+        let is_ours = path.to_string_lossy().ends_with(&format!(".osctl-{id}"));
+        if is_ours && age.is_ok() {
+            tracing::info!("removing `{}`, an upload that was cut", path.display());
+            fs::remove_file(&path)?;
+        }
+        fs::remove_file(note.path())
+    }
 }
 
 impl Active<'_> {
+    /// What is written from now on.
+    pub(super) fn writes(&self, path: &Path) -> io::Result<()> {
+        let path = [path.as_os_str().as_bytes(), &[0]].concat();
+        self.note.write_all_at(&path, 0)
+    }
+
     /// It is in its place, or gone.
     pub(super) fn end(self) {
         // A note without its file is removed at the next start.
@@ -173,6 +210,62 @@ mod tests {
         drop(active);
         let there = [&young, &once, &stale, &foreign, &running].map(|path| path.exists());
         assert_eq!(there, [true, false, false, true, true]);
+    }
+
+    #[test]
+    fn of_an_archive_what_was_written_last_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let begun = Begun::new(folder.path().join("notes"));
+        let beside = |name: &str| folder.path().join(format!(".{name}.osctl-once-1"));
+        let paths = ["done", "a long name before it", "last"].map(beside);
+        let active = begun.begin("once-1", folder.path()).unwrap();
+        for path in &paths {
+            active.writes(path).unwrap();
+        }
+        drop(active);
+        // One that only looks like ours stays.
+        for path in [&paths[0], &paths[2]] {
+            fs::write(path, "half").unwrap();
+        }
+        begun.clean(true).unwrap();
+        assert_eq!(paths.map(|path| path.exists()), [true, false, false]);
+        assert_eq!(
+            fs::read_dir(folder.path().join("notes")).unwrap().count(),
+            0
+        );
+    }
+
+    #[test]
+    fn an_archive_that_was_cut_between_two_of_its_files_leaves_its_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let begun = Begun::new(folder.path().join("notes"));
+        drop(begun.begin("once-1", folder.path()).unwrap());
+        begun.clean(true).unwrap();
+        assert!(folder.path().exists() && !folder.path().join("notes/once-1").exists());
+    }
+
+    #[test]
+    fn one_that_can_not_be_removed_keeps_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let notes = folder.path().join("notes");
+        let begun = Begun::new(notes.clone());
+        let ids = ["once-1", "once-2", "once-3"];
+        for id in ids {
+            let path = folder.path().join(format!(".f.osctl-{id}"));
+            fs::write(&path, "half").unwrap();
+            drop(begun.begin(id, &path).unwrap());
+            // A note that can't be read, and a file that is a folder by now.
+            let stuck = folder.path().join(format!(".g.osctl-stuck-{id}"));
+            fs::create_dir(&stuck).unwrap();
+            drop(begun.begin(&format!("stuck-{id}"), &stuck).unwrap());
+            let old = SystemTime::now() - Duration::from_secs(25 * 3600);
+            fs::File::open(&stuck).unwrap().set_modified(old).unwrap();
+            fs::create_dir(notes.join(format!("odd-{id}"))).unwrap();
+        }
+        begun.clean(true).unwrap();
+        for id in ids {
+            assert!(!folder.path().join(format!(".f.osctl-{id}")).exists());
+        }
     }
 
     #[test]

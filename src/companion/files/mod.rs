@@ -20,31 +20,29 @@ mod path;
 mod read;
 mod refusal;
 mod store;
+mod unpacking;
 
 pub(crate) use path::Place;
 pub(crate) use read::{Found, Open, Page};
 pub(crate) use refusal::Refusal;
 pub(crate) use store::{Stored, Target};
+pub(crate) use unpacking::Unpacking;
 
-use crate::archive::{self, Folder, Inlet, Pack, Policy, Tally};
+use crate::archive::{self, Folder, Inlet, Mark, Pack, Pieces, Policy, Tally, Traced};
 use begun::Begun;
-use bytes::Bytes;
 use std::fs;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tokio::sync::mpsc::Receiver;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use unpacking::Kept;
 
 /// Streams at once: each holds a thread while it goes on.
 const STREAMS: usize = 64;
 
-/// What comes out, piece by piece; an error is a stream that is cut.
-pub(crate) type Pieces = Receiver<io::Result<Bytes>>;
-
 #[derive(Debug, Clone)]
 pub(crate) struct Files {
     begun: Arc<Begun>,
+    kept: Kept,
     streams: Arc<Semaphore>,
 }
 
@@ -55,7 +53,11 @@ impl Files {
         let begun = Arc::new(Begun::new(data.join("uploads")));
         tokio::spawn(begun::sweep(Arc::clone(&begun)));
         let streams = Arc::new(Semaphore::new(STREAMS));
-        Self { begun, streams }
+        Self {
+            begun,
+            kept: Kept::default(),
+            streams,
+        }
     }
 
     /// What is at a place.
@@ -93,30 +95,22 @@ impl Files {
         Ok(pieces)
     }
 
-    /// A folder with all that is in it, or one file, as a tar archive.
-    pub(crate) async fn pack(&self, found: Found) -> Result<Pieces, Refusal> {
+    /// A folder with all that is in it, or one file, as a tar archive from a mark on.
+    pub(crate) async fn pack(&self, found: Found, from: Mark) -> Result<Pieces, Refusal> {
         let permit = self.permit()?;
-        let (mut outlet, pieces) = archive::outlet();
         let (folder, name) = blocking(move || found.into_pack()).await?;
-        tokio::task::spawn_blocking(move || {
-            let what = match &name {
-                None => Pack::Folder(folder),
-                Some(name) => Pack::File {
-                    folder,
-                    name,
-                    called: name,
-                },
-            };
-            let packed = archive::pack(what, &mut outlet, &mut |_| {});
-            let failed = packed.err().map(|fault| {
-                tracing::info!("an archive ended early: {fault}");
-                io::Error::other(fault)
-            });
-            // Nobody is left to tell when the client has gone.
-            let _ = outlet.end(failed);
-            drop(permit);
-        });
-        Ok(pieces)
+        let what = match name {
+            None => Pack::Folder(folder),
+            Some(name) => Pack::File {
+                folder,
+                called: name.clone(),
+                name,
+            },
+        };
+        let held = move |_| {
+            let _held = &permit;
+        };
+        Ok(archive::packed(what, from, held).await?)
     }
 
     /// A file, beside its place first.
@@ -125,40 +119,47 @@ impl Files {
         blocking(move || hold(permit, || store::store(&begun, target, inlet))).await
     }
 
-    /// How much of an upload has arrived.
-    pub(crate) async fn arrived(&self, place: Place, id: String) -> Result<u64, Refusal> {
-        blocking(move || store::arrived(&place, &id)).await
+    /// How much of an upload has arrived; of an archive, with its form.
+    pub(crate) async fn arrived(&self, place: Place, id: String) -> Result<Mark, Refusal> {
+        if let Some(mark) = self.kept.mark(&id, &place).await? {
+            return Ok(mark);
+        }
+        blocking(move || {
+            Ok(Mark {
+                bytes: store::arrived(&place, &id)?,
+                ..Mark::default()
+            })
+        })
+        .await
     }
 
     /// Forgets an upload that was begun.
     pub(crate) async fn forget(&self, place: Place, id: String) -> Result<(), Refusal> {
+        if self.kept.forget(&id, &place) {
+            return Ok(());
+        }
         let begun = Arc::clone(&self.begun);
         blocking(move || store::forget(&begun, &place, &id)).await
     }
 
-    /// An archive, beneath a folder that is made when it is missing.
-    pub(crate) async fn unpack(
+    /// Unpacks an archive beneath a folder that is made when it is missing. With an id, it goes on at
+    /// `offset` where another connection has left it.
+    pub(crate) fn unpack(
         &self,
         place: Place,
         parents: bool,
-        inlet: Inlet,
-    ) -> Result<Tally, Refusal> {
-        let permit = self.permit()?;
-        let id = begun::fresh()?;
-        blocking(move || {
-            hold(permit, || {
-                let owns_root = store::make_folder(&place, parents)?;
-                let folder = Folder::open(&place.path).map_err(Refusal::of(&place.path))?;
-                let policy = Policy {
-                    keep_setid: true,
-                    owns_root,
-                    only: None,
-                    id,
-                };
-                Ok(archive::unpack(inlet, folder, policy, &mut |_| {})?)
-            })
-        })
-        .await
+        id: Option<&str>,
+        offset: u64,
+    ) -> Result<Unpacking, Refusal> {
+        let permit = self.permit();
+        let begun = Arc::clone(&self.begun);
+        let to = place.clone();
+        let unpack =
+            move |inlet: Traced<Inlet>| hold(permit?, || unpack(&begun, to, parents, inlet));
+        match id {
+            None => Ok(Unpacking::once(unpack)),
+            Some(id) => self.kept.take(store::valid(id)?, &place, offset, unpack),
+        }
     }
 
     /// Makes a folder; `false` when it was there.
@@ -192,6 +193,29 @@ impl Files {
     }
 }
 
+fn unpack(
+    begun: &Begun,
+    place: Place,
+    parents: bool,
+    inlet: Traced<Inlet>,
+) -> Result<Tally, Refusal> {
+    let id = begun::fresh()?;
+    let owns_root = store::make_folder(&place, parents)?;
+    let folder = Folder::open(&place.path).map_err(Refusal::of(&place.path))?;
+    let policy = Policy {
+        keep_setid: true,
+        owns_root,
+        only: None,
+        id: id.clone(),
+    };
+    let active = begun.begin(&id, &place.path)?;
+    let unpacked = archive::unpack(inlet, folder, policy, &mut |beside| {
+        active.writes(&place.path.join(beside))
+    });
+    active.end();
+    Ok(unpacked?)
+}
+
 fn hold<T>(permit: OwnedSemaphorePermit, work: impl FnOnce() -> T) -> T {
     let done = work();
     drop(permit);
@@ -203,4 +227,58 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T, Refusal> {
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|ended| Err(Refusal::Failed(format!("the work ended: {ended}"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Begun, Files, Place};
+    use std::fs;
+    use std::path::Path;
+    use tar::{EntryType, Header};
+
+    /// The names in a folder, when there are so many.
+    async fn names(folder: &Path, count: usize) -> Vec<String> {
+        loop {
+            // It may be made first.
+            let entries = fs::read_dir(folder).into_iter().flatten();
+            let names = entries.map(|e| e.unwrap().file_name().to_string_lossy().into_owned());
+            let mut names: Vec<String> = names.collect();
+            if names.len() == count {
+                names.sort();
+                return names;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn header(name: &str, size: u64) -> Vec<u8> {
+        let mut header = Header::new_ustar();
+        header.set_path(name).unwrap();
+        header.set_entry_type(EntryType::Regular);
+        header.set_mode(0o644);
+        header.set_size(size);
+        header.set_cksum();
+        header.as_bytes().to_vec()
+    }
+
+    #[tokio::test]
+    async fn what_a_killed_companion_was_unpacking_is_removed_by_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let (data, to) = (folder.path().join("data"), folder.path().join("to"));
+        let files = Files::start(data.clone());
+        let place = Place::parse(to.to_str().unwrap()).unwrap();
+        let mut unpacking = files.unpack(place, false, None, 0).unwrap();
+        let whole = [header("whole", 512), vec![b'w'; 512], header("half", 5000)].concat();
+        assert!(unpacking.give(whole.into()).await);
+        let there = names(&to, 2).await;
+        assert!(
+            there[0].starts_with(".half.osctl-once-") && there[1] == "whole",
+            "{there:?}"
+        );
+        // Nobody else's, whatever it is called.
+        fs::write(to.join(".other.osctl-once-1"), "").unwrap();
+        // The next one finds the notes of the one before, of which nothing is active any more.
+        Begun::new(data.join("uploads")).clean(true).unwrap();
+        assert_eq!(names(&to, 2).await, [".other.osctl-once-1", "whole"]);
+    }
 }

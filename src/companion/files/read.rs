@@ -17,6 +17,8 @@ pub(crate) struct Found {
     pub(crate) look: Look,
     /// Where it leads, when the place itself is a link.
     target: Option<PathBuf>,
+    /// Where it leads in the end, then.
+    real: Option<PathBuf>,
 }
 
 /// Which of a folder's entries.
@@ -44,14 +46,24 @@ impl Found {
             return Err(Refusal::NoFolder(path));
         }
         let target = fs::read_link(&path).ok();
-        Ok(Self { path, look, target })
+        let real = target.as_ref().and_then(|_| fs::canonicalize(&path).ok());
+        Ok(Self {
+            path,
+            look,
+            target,
+            real,
+        })
     }
 
     pub(crate) fn entry(&self) -> Entry {
         let name = self.path.file_name().unwrap_or(OsStr::new("/"));
         let target = self.target.as_ref();
         let target = target.map(|target| target.to_string_lossy().into_owned());
-        entry(name, self.path.as_os_str().as_bytes(), &self.look, target)
+        let real = self.real.as_ref();
+        Entry {
+            real: real.map(|real| encode(real.as_os_str().as_bytes())),
+            ..entry(name, self.path.as_os_str().as_bytes(), &self.look, target)
+        }
     }
 
     pub(super) fn list(self, page: Page) -> Result<Listing, Refusal> {
@@ -170,5 +182,6 @@ fn entry(name: &OsStr, path: &[u8], look: &Look, target: Option<String>) -> Entr
         mode: format!("{:04o}", look.mode),
         mtime: look.mtime.to_string(),
         target,
+        real: None,
     }
 }

@@ -31,6 +31,8 @@ pub(crate) enum Refusal {
     /// Another request brings the same upload.
     InProgress(String),
     NoUpload(String),
+    /// What lies before the mark is not what was sent.
+    Changed,
     /// The client went away in the middle.
     Cut,
     /// Streams, at once.
@@ -78,6 +80,7 @@ impl From<Fault> for Refusal {
         match fault {
             fault if fault.is_full() => Self::Full,
             Fault::Stream(_) => Self::Cut,
+            Fault::Changed => Self::Changed,
             fault => Self::Archive(fault),
         }
     }

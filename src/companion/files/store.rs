@@ -133,7 +133,7 @@ pub(super) fn make_folder(place: &Place, parents: bool) -> Result<bool, Refusal>
     }
 }
 
-fn valid(id: &str) -> Result<&str, Refusal> {
+pub(super) fn valid(id: &str) -> Result<&str, Refusal> {
     let message =
         || format!("`{id}` can't name an upload: use 8 to 48 letters, digits, `-` and `_`");
     begun::is_id(id)

@@ -1,9 +1,10 @@
 //! Every refusal as an HTTP answer, and every body that can't be read.
 
+use super::criu::ways_out;
 use super::json;
-use crate::companion::files;
 use crate::companion::kernel::Refusal;
-use crate::protocol::fault::{Failed, Fault};
+use crate::companion::{cryo, files};
+use crate::protocol::fault::{Failed, Fault, Frozen};
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
@@ -12,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
-pub(super) fn failed(
+pub(in crate::companion) fn failed(
     status: StatusCode,
     kind: &str,
     message: impl Into<String>,
@@ -25,90 +26,126 @@ pub(super) fn failed(
     json(status, Failed::from(fault))
 }
 
+/// Where fields are described.
+pub(super) const FIELDS: &str = "`GET /openapi.json` describes every field";
+
 /// A field that does not fit.
 pub(super) fn invalid(message: String) -> Response {
-    let hint = Some("`GET /openapi.json` describes every field");
-    failed(StatusCode::BAD_REQUEST, "invalid_field", message, hint)
+    failed(
+        StatusCode::BAD_REQUEST,
+        "invalid_field",
+        message,
+        Some(FIELDS),
+    )
+}
+
+impl Refusal {
+    /// As an HTTP status, and in words.
+    pub(super) fn told(self) -> (StatusCode, Fault) {
+        use StatusCode as S;
+        match self {
+            Self::Busy => (
+                S::TOO_MANY_REQUESTS,
+                Fault::new("busy", "the kernel executes other code")
+                    .hint("try again, or `osctl interrupt` ends it (`POST /interrupt`)"),
+            ),
+            Self::QueueFull => (
+                S::TOO_MANY_REQUESTS,
+                Fault::new("queue_full", "too many requests wait already"),
+            ),
+            Self::OtherRun(id) => (
+                S::CONFLICT,
+                Fault::new(
+                    "id_in_use",
+                    format!("run `{id}` exists and is another request"),
+                )
+                .hint("choose another id, or leave it out"),
+            ),
+            Self::NoRun(id) => (
+                S::NOT_FOUND,
+                Fault::new("unknown_run", format!("there is no run `{id}`"))
+                    .hint("`osctl runs` lists those that are kept (`GET /exec`), older ones are forgotten"),
+            ),
+            Self::NoSession(name) => (
+                S::NOT_FOUND,
+                Fault::new("unknown_session", format!("there is no session `{name}`")).hint(
+                    "`osctl sessions` lists them, `osctl sessions create NAME` makes one (`POST /sessions`)",
+                ),
+            ),
+            Self::TooManySessions(count) => {
+                let message =
+                    format!("there are {count} sessions already, as many as there may be");
+                let hint = "`osctl sessions rm NAME` ends one (`DELETE /sessions/NAME`); `sessions.max` in osctl.yaml allows more";
+                let fault = Fault::new("too_many_sessions", message).hint(hint);
+                (S::TOO_MANY_REQUESTS, fault)
+            }
+            Self::Invalid(message) => (
+                S::BAD_REQUEST,
+                Fault::new("invalid_field", message).hint(FIELDS),
+            ),
+            Self::NoKernel(why) => (
+                S::SERVICE_UNAVAILABLE,
+                Fault::new("no_kernel", format!("the kernel can't be started: {why}"))
+                    .hint("`osctl logs` shows more"),
+            ),
+            Self::Checkpointed {
+                session,
+                checkpoint,
+            } => {
+                let message = format!("the kernel is frozen in the checkpoint `{checkpoint}`");
+                let hint = ways_out(&session, &checkpoint);
+                let fault = Fault::new("checkpointed", message).hint(hint);
+                (S::SERVICE_UNAVAILABLE, fault)
+            }
+            Self::Held(why) => {
+                let message = format!("the kernel did not let go of its live objects: {why}");
+                let hint = "`runtime.resource(…).invalidate()` ends one by hand; nothing was lost";
+                (S::CONFLICT, Fault::new("held", message).hint(hint))
+            }
+            Self::Stopping => (
+                S::SERVICE_UNAVAILABLE,
+                Fault::new("stopping", "the companion is stopping"),
+            ),
+        }
+    }
+}
+
+/// Of code, which can wait for its turn; nothing else can.
+pub(super) fn unexecuted(refusal: Refusal) -> Response {
+    let queue = "send `\"queue\": true` to wait for your turn";
+    let hint = (refusal == Refusal::Busy).then_some(queue);
+    refusal.answered(hint)
 }
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let later = |mut response: Response| {
+        self.answered(None)
+    }
+}
+
+impl Refusal {
+    /// With another hint than its own.
+    fn answered(self, hint: Option<&str>) -> Response {
+        let is_frozen = matches!(self, Self::Checkpointed { .. });
+        // Others depend on what people do.
+        let passes = matches!(
+            self,
+            Self::Busy | Self::QueueFull | Self::NoKernel(_) | Self::Stopping
+        );
+        let (status, mut fault) = self.told();
+        if let Some(hint) = hint {
+            fault = fault.hint(hint);
+        }
+        let mut response = match is_frozen {
+            true => json(status, Frozen::from(fault)),
+            false => json(status, Failed::from(fault)),
+        };
+        if passes || is_frozen {
             response
                 .headers_mut()
                 .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-            response
-        };
-        match self {
-            Self::Busy => later(failed(
-                StatusCode::TOO_MANY_REQUESTS,
-                "busy",
-                "the kernel executes other code",
-                Some("send `\"queue\": true` to wait for your turn"),
-            )),
-            Self::QueueFull => later(failed(
-                StatusCode::TOO_MANY_REQUESTS,
-                "queue_full",
-                "too many requests wait already",
-                None,
-            )),
-            Self::OtherRun(id) => {
-                let message = format!("run `{id}` exists and is another request");
-                failed(
-                    StatusCode::CONFLICT,
-                    "id_in_use",
-                    message,
-                    Some("choose another id, or leave it out"),
-                )
-            }
-            Self::NoRun(id) => {
-                let message = format!("there is no run `{id}`");
-                failed(
-                    StatusCode::NOT_FOUND,
-                    "unknown_run",
-                    message,
-                    Some("the last runs are kept, older ones are forgotten"),
-                )
-            }
-            Self::NoSession(name) => {
-                let message = format!("there is no session `{name}`");
-                failed(
-                    StatusCode::NOT_FOUND,
-                    "unknown_session",
-                    message,
-                    Some("`POST /sessions` makes one; leave `session` out for the default one"),
-                )
-            }
-            Self::TooManySessions(count) => {
-                let message =
-                    format!("there are {count} sessions already, as many as there may be");
-                let hint = Some(
-                    "`DELETE /sessions/NAME` ends one; `sessions.max` in osctl.yaml allows more",
-                );
-                failed(
-                    StatusCode::TOO_MANY_REQUESTS,
-                    "too_many_sessions",
-                    message,
-                    hint,
-                )
-            }
-            Self::Invalid(message) => invalid(message),
-            Self::NoKernel(why) => {
-                let message = format!("the kernel can't be started: {why}");
-                later(failed(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    "no_kernel",
-                    message,
-                    Some("`osctl logs` shows more"),
-                ))
-            }
-            Self::Stopping => later(failed(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "stopping",
-                "the companion is stopping",
-                None,
-            )),
         }
+        response
     }
 }
 
@@ -176,6 +213,12 @@ impl IntoResponse for files::Refusal {
                 format!("another request brings the upload `{id}`"),
                 Some("try again when it has ended"),
             ),
+            Self::Changed => (
+                S::CONFLICT,
+                "changed",
+                "what was packed before is not what it was".into(),
+                Some("leave `?from=` out to begin again"),
+            ),
             Self::NoUpload(id) => (
                 S::NOT_FOUND,
                 "unknown_upload",
@@ -211,6 +254,18 @@ impl IntoResponse for files::Refusal {
             }
         };
         failed(status, kind, message, hint)
+    }
+}
+
+impl IntoResponse for cryo::Refusal {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Kernel(refusal) => refusal.into_response(),
+            other => {
+                let (status, fault) = other.told();
+                json(status, Failed::from(fault))
+            }
+        }
     }
 }
 
@@ -292,4 +347,26 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, (&'static str, String)>
             ("malformed_json", format!("the body is no JSON: {error}"))
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Refusal, unexecuted};
+    use axum::response::{IntoResponse, Response};
+    use http_body_util::BodyExt;
+
+    async fn text(answer: Response) -> String {
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        String::from_utf8(body.to_vec()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn only_code_is_told_that_it_can_queue() {
+        assert!(text(unexecuted(Refusal::Busy)).await.contains("queue"));
+        let other = text(Refusal::Busy.into_response()).await;
+        assert!(!other.contains("queue"), "{other}");
+        assert!(other.contains("`POST /interrupt`"), "{other}");
+        let full = text(unexecuted(Refusal::Stopping)).await;
+        assert!(!full.contains("your turn"), "{full}");
+    }
 }

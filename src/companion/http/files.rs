@@ -3,11 +3,11 @@
 use super::answer::{Params, failed};
 use super::range::{self, Part, Piece};
 use super::{State, json};
-use crate::archive::{self, Feed, Look};
-use crate::companion::files::{Open, Page, Pieces, Place, Refusal, Stored, Target};
+use crate::archive::{self, Feed, Look, Mark, Pieces, Tally};
+use crate::companion::files::{Open, Page, Place, Refusal, Stored, Target, Unpacking};
 use crate::protocol::fault::Failed;
 use crate::protocol::files::{
-    Changed, Entry, EntryKind, Listing, Mtime, TAR, UPLOAD_OFFSET, decode, encode,
+    Changed, Entry, EntryKind, Listing, Mtime, TAR, UPLOAD_FORM, UPLOAD_OFFSET, decode, encode,
 };
 use axum::body::{Body, BodyDataStream};
 use axum::extract::{Request, State as Shared};
@@ -44,6 +44,10 @@ pub(super) struct GetQuery {
     limit: Option<usize>,
     /// Say how much of this upload has arrived.
     upload: Option<String>,
+    /// Of an archive that was cut: how many of its bytes came. What is behind them is sent.
+    from: Option<u64>,
+    /// With `from`: the SHA-256, in hexadecimal, of those of the bytes that are no data of files.
+    form: Option<String>,
 }
 
 /// Reads a file, lists a folder, or packs either as tar.
@@ -57,7 +61,7 @@ pub(super) struct GetQuery {
     (status = 206, description = "The part that was asked for."),
     (status = 400, description = "The path has `..` in it, or is none.", body = Failed),
     (status = 404, description = "There is no such file.", body = Failed),
-    (status = 409, description = "It is a device, a socket or a named pipe.", body = Failed),
+    (status = 409, description = "It is a device, a socket or a named pipe, or not what `form` tells of.", body = Failed),
     (status = 416, description = "The range begins behind the end.", body = Failed),
 ))]
 pub(super) async fn get(
@@ -79,13 +83,19 @@ async fn read(
     query: GetQuery,
 ) -> Result<Response, Refusal> {
     let place = place(uri)?;
-    let files = state.files;
+    let files = state.files.clone();
     if let Some(id) = query.upload {
         let path = exact(&place);
-        let bytes = files.arrived(place, id).await?;
-        let arrived = changed("partial", path, bytes);
-        let arrived = json(StatusCode::OK, arrived).into_response();
-        return Ok(([(UPLOAD_OFFSET, bytes.to_string())], arrived).into_response());
+        let Mark { bytes, form } = files.arrived(place, id).await?;
+        let mut arrived = json(StatusCode::OK, changed("partial", path, bytes));
+        let headers = arrived.headers_mut();
+        headers.insert(UPLOAD_OFFSET, HeaderValue::from(bytes));
+        if let Ok(form) = HeaderValue::from_str(&form)
+            && !form.is_empty()
+        {
+            headers.insert(UPLOAD_FORM, form);
+        }
+        return Ok(arrived);
     }
     let found = files.find(place).await?;
     let accepts = headers.get_all(header::ACCEPT).iter();
@@ -99,7 +109,11 @@ async fn read(
         if is_head {
             return Ok(kind.into_response());
         }
-        return Ok((kind, streamed(files.pack(found).await?)).into_response());
+        let from = Mark {
+            bytes: query.from.unwrap_or_default(),
+            form: query.form.unwrap_or_default(),
+        };
+        return Ok((kind, streamed(files.pack(found, from).await?)).into_response());
     }
     if found.look.kind == EntryKind::Folder {
         let page = Page {
@@ -178,7 +192,9 @@ pub(super) struct PutQuery {
     #[serde(default, deserialize_with = "flag")]
     parents: bool,
     /// An id of your choice, by which the upload goes on after a cut connection: `HEAD` with it tells
-    /// `Upload-Offset`, and `Content-Range: bytes FIRST-LAST/TOTAL` where a request goes on.
+    /// `Upload-Offset`, and `Content-Range: bytes FIRST-LAST/TOTAL` where a request goes on. An archive
+    /// is kept for two minutes and goes on where a request's own `Upload-Offset` says; `Upload-Form` is the
+    /// SHA-256 of those of its bytes that are no data of files.
     upload: Option<String>,
 }
 
@@ -216,24 +232,23 @@ async fn write(
     query: PutQuery,
     body: Body,
 ) -> Result<Response, Refusal> {
-    let (feed, inlet) = archive::inlet();
-    let files = state.files;
+    let files = state.files.clone();
     let place = match place(uri) {
         Ok(place) => place,
-        Err(refusal) => {
-            drop(inlet);
-            pump(body, feed).await;
-            return Err(refusal);
-        }
+        Err(refusal) => return Err(refused(body, refusal).await),
     };
     let path = exact(&place);
     let is_tar = headers
         .get(header::CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes() == TAR.as_bytes());
     if is_tar {
-        let unpacked = files.unpack(place, query.parents, inlet);
-        let ((), tally) = tokio::join!(pump(body, feed), unpacked);
-        let tally = tally?;
+        let id = query.upload.as_deref();
+        let unpacking =
+            offset(headers).and_then(|offset| files.unpack(place, query.parents, id, offset));
+        let tally = match unpacking {
+            Ok(unpacking) => unpacked(body, unpacking).await?,
+            Err(refusal) => return Err(refused(body, refusal).await),
+        };
         return Ok(json(
             StatusCode::OK,
             Changed {
@@ -256,11 +271,12 @@ async fn write(
         };
         return Ok(json(status, made));
     }
-    let target = target(place, query, headers);
-    let store = async {
-        let target = target?;
-        files.store(target, inlet).await
+    let target = match target(place, query, headers) {
+        Ok(target) => target,
+        Err(refusal) => return Err(refused(body, refusal).await),
     };
+    let (feed, inlet) = archive::inlet();
+    let store = files.store(target, inlet);
     let ((), stored) = tokio::join!(pump(body, feed), store);
     let (status, word, bytes) = match stored? {
         Stored::Created(bytes) => (StatusCode::CREATED, "completed", bytes),
@@ -272,6 +288,15 @@ async fn write(
         ..changed(word, path, bytes)
     };
     Ok(json(status, stored))
+}
+
+/// Where an archive goes on.
+fn offset(headers: &HeaderMap) -> Result<u64, Refusal> {
+    let Some(told) = headers.get(UPLOAD_OFFSET) else {
+        return Ok(0);
+    };
+    let offset = told.to_str().ok().and_then(|text| text.parse().ok());
+    offset.ok_or_else(|| Refusal::Invalid("`Upload-Offset` is no number of bytes".into()))
 }
 
 fn target(place: Place, query: PutQuery, headers: &HeaderMap) -> Result<Target, Refusal> {
@@ -404,6 +429,29 @@ fn date(mtime: Mtime) -> String {
 
 fn streamed(mut pieces: Pieces) -> Body {
     Body::from_stream(poll_fn(move |cx| pieces.poll_recv(cx)))
+}
+
+/// Feeds an archive. Whoever is refused it gets to read why.
+async fn unpacked(body: Body, mut unpacking: Unpacking) -> Result<Tally, Refusal> {
+    let mut pieces = body.into_data_stream();
+    loop {
+        match pieces.next().await {
+            Some(Ok(piece)) => {
+                if !unpacking.give(piece).await {
+                    let _ = tokio::time::timeout(PATIENCE, drain(pieces)).await;
+                    return unpacking.end().await;
+                }
+            }
+            Some(Err(_)) => return Err(unpacking.cut().await),
+            None => return unpacking.end().await,
+        }
+    }
+}
+
+/// Reads what is refused for a while.
+async fn refused(body: Body, refusal: Refusal) -> Refusal {
+    let _ = tokio::time::timeout(PATIENCE, drain(body.into_data_stream())).await;
+    refusal
 }
 
 /// Hands the body over, piece by piece; when it is refused, reads on for a while.

@@ -5,6 +5,7 @@
 
 use super::answer::failed;
 use crate::companion::Settings;
+use crate::companion::desktop::Tickets;
 use crate::protocol::hex::hex;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, header};
@@ -17,6 +18,11 @@ use subtle::ConstantTimeEq;
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// How a browser, which can't set headers of a WebSocket, presents the token.
 const SUBPROTOCOL: &str = "osctl.token.";
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+/// What needs no token: the one asks for nothing, the other brings a code.
+const OPEN: [&str; 2] = ["/ping", "/desktop/enter"];
+/// A pass is no way to another pass.
+const LINK: &str = "/desktop/link";
 const LOOPBACK: &[&str] = &["localhost", "127.0.0.1", "[::1]"];
 
 #[derive(Debug)]
@@ -24,13 +30,15 @@ pub(super) struct Guard {
     /// SHA-256 of the token in hexadecimal; `None` lets everyone in.
     token: Option<String>,
     hosts: Vec<String>,
+    tickets: Tickets,
 }
 
 impl Guard {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &Settings, tickets: Tickets) -> Self {
         Self {
             token: settings.token.clone(),
             hosts: settings.hosts.clone(),
+            tickets,
         }
     }
 
@@ -48,6 +56,37 @@ impl Guard {
         let digest = hex(Sha256::digest(given.as_bytes()));
         digest.as_bytes().ct_eq(expected.as_bytes()).into()
     }
+
+    /// Whether a browser's pass opens this. Pages of other ports send the cookie, too, and say so.
+    fn has_pass(&self, path: &str, headers: &HeaderMap, host: &str) -> bool {
+        let is_ours = ["/desktop/", "/display/"]
+            .iter()
+            .any(|p| path.starts_with(p));
+        let site = text(headers, FETCH_SITE);
+        let name = cookie(host);
+        is_ours
+            && path != LINK
+            && site.is_none_or(|site| ["same-origin", "none"].contains(&site))
+            && cookies(headers, &name).any(|pass| self.tickets.admits(pass))
+    }
+}
+
+/// The name of a browser's pass: cookies are sent to all ports of a host.
+pub(super) fn cookie(host: &str) -> String {
+    let port = host.strip_prefix(without_port(host)).unwrap_or_default();
+    let port = port.trim_start_matches(':');
+    format!("osctl_{}", if port.is_empty() { "80" } else { port })
+}
+
+fn cookies<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = &'a str> {
+    let lines = headers.get_all(header::COOKIE).iter();
+    let pairs = lines
+        .filter_map(|line| line.to_str().ok())
+        .flat_map(|line| line.split(';'));
+    pairs.filter_map(move |pair| {
+        let (key, value) = pair.split_once('=')?;
+        (key.trim() == name).then_some(value.trim())
+    })
 }
 
 pub(super) async fn check(
@@ -75,13 +114,17 @@ pub(super) async fn check(
         let message = format!("pages of `{origin}` are not served");
         return failed(StatusCode::FORBIDDEN, "foreign_origin", message, None);
     }
-    let is_open = request.uri().path() == "/ping";
-    if !is_open && !guard.admits(headers) {
+    let path = request.uri().path();
+    let is_open = OPEN.contains(&path);
+    if !is_open && !guard.has_pass(path, headers, host) && !guard.admits(headers) {
         let (kind, message) = match presented(headers) {
             Some(_) => ("wrong_token", "the token is not this instance's"),
             None => ("missing_token", "the token is missing"),
         };
-        let hint = "send `Authorization: Bearer TOKEN`; `osctl status` names the token's file";
+        let hint = match path.starts_with("/desktop") {
+            true => "`osctl desktop` opens it in a browser",
+            false => "send `Authorization: Bearer TOKEN`; `osctl status` names the token's file",
+        };
         let mut response = failed(StatusCode::UNAUTHORIZED, kind, message, Some(hint));
         response.headers_mut().insert(
             header::WWW_AUTHENTICATE,
@@ -139,14 +182,66 @@ fn is_same_origin(origin: &str, host: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Guard, is_same_origin, without_port};
+    use super::{Guard, cookie, is_same_origin, without_port};
+    use crate::companion::desktop::Tickets;
+    use axum::http::{HeaderMap, HeaderValue};
+
+    fn guard() -> Guard {
+        Guard {
+            token: None,
+            hosts: vec!["box.example".into()],
+            tickets: Tickets::new(None),
+        }
+    }
+
+    #[test]
+    fn a_pass_opens_the_desktop_alone_and_for_its_own_pages_alone() {
+        let guard = guard();
+        let pass = guard
+            .tickets
+            .redeem(&guard.tickets.issue().unwrap())
+            .unwrap();
+        let host = "127.0.0.1:8080";
+        let header = |name: &str, value: &str| {
+            let cookie = format!("a=b; {name}={pass}; c=d");
+            let mut headers = HeaderMap::new();
+            headers.insert("cookie", HeaderValue::from_str(&cookie).unwrap());
+            headers.insert("sec-fetch-site", HeaderValue::from_str(value).unwrap());
+            headers
+        };
+        let ours = header("osctl_8080", "same-origin");
+        assert!(guard.has_pass("/desktop/socket", &ours, host));
+        assert!(guard.has_pass("/display/screenshot", &ours, host));
+        for path in [
+            "/exec",
+            "/desktop/link",
+            "/files/etc/passwd",
+            "/",
+            "/desktopx",
+        ] {
+            assert!(!guard.has_pass(path, &ours, host), "{path}");
+        }
+        for site in ["same-site", "cross-site"] {
+            let theirs = header("osctl_8080", site);
+            assert!(
+                !guard.has_pass("/display/screenshot", &theirs, host),
+                "{site}"
+            );
+        }
+        let other = header("osctl_8081", "same-origin");
+        assert!(!guard.has_pass("/desktop/", &other, host));
+    }
+
+    #[test]
+    fn a_pass_is_named_after_the_port() {
+        assert_eq!(cookie("127.0.0.1:8080"), "osctl_8080");
+        assert_eq!(cookie("[::1]:9"), "osctl_9");
+        assert_eq!(cookie("localhost"), "osctl_80");
+    }
 
     #[test]
     fn only_loopback_and_configured_names_are_known() {
-        let guard = Guard {
-            token: None,
-            hosts: vec!["box.example".into()],
-        };
+        let guard = guard();
         for name in [
             "localhost:8080",
             "127.0.0.1:9",

@@ -1,41 +1,59 @@
 //! The companion's face: requests in, calls to handles, replies out.
 //!
-//! Two doors lead to the same routes: TCP, behind the [`guard`], and a private Unix socket.
+//! Two doors lead to the same routes: TCP, behind the [`guard`], and a private Unix socket. A third one, behind
+//! the same guard, leads to the hub's (see `mcp`).
 //! Nothing is decided here; what a refusal means in HTTP stands in [`answer`] alone.
 
 mod answer;
+mod criu;
+mod cryo;
+mod desktop;
+mod display;
+mod evolve;
 mod files;
+mod gate;
 mod guard;
 mod kernel;
 mod pty;
 mod range;
+mod runs;
 mod service;
 mod session;
 mod shell;
 mod socket;
 mod stream;
+mod tale;
 
+use super::criu::Criu;
+use super::cryo::Cryo;
+use super::desktop::{Desktop, Tickets};
+use super::evolve::{Door, Evolve};
 use super::files::Files;
 use super::kernel::Sessions;
+use super::mcp::{self, Hub};
 use super::pty::Terminals;
 use super::shell::Shells;
 use super::{Listeners, Settings};
 use crate::error::Result;
 use crate::protocol;
+pub(super) use answer::failed;
 use axum::extract::{DefaultBodyLimit, Request};
-use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
+pub(super) use axum::http::Method;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::serve::ListenerExt;
 use axum::{Json, Router};
+use bytes::Bytes;
 use guard::Guard;
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use std::future::IntoFuture;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::UnixStream;
+use tokio::net::{TcpListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use utoipa::OpenApi;
@@ -62,19 +80,39 @@ pub(super) struct Handles {
     pub(super) shells: Shells,
     pub(super) terminals: Terminals,
     pub(super) files: Files,
+    pub(super) criu: Criu,
+    pub(super) cryo: Cryo,
+    pub(super) hub: Hub,
+    pub(super) desktop: Desktop,
+    pub(super) tickets: Tickets,
+    pub(super) evolve: Evolve,
 }
 
-/// What handlers work with.
+/// What handlers work with: the handles. Every route holds one, so it is small.
 #[derive(Clone)]
-struct State {
-    sessions: Sessions,
-    shells: Shells,
-    terminals: Terminals,
-    files: Files,
-    document: Arc<utoipa::openapi::OpenApi>,
+struct State(Arc<Shared>);
+
+struct Shared {
+    handles: Handles,
+    /// The OpenAPI document as JSON: as objects it is ten times that size.
+    document: Bytes,
 }
 
-/// The two doors, open.
+impl State {
+    fn document(&self) -> Bytes {
+        self.0.document.clone()
+    }
+}
+
+impl Deref for State {
+    type Target = Handles;
+
+    fn deref(&self) -> &Handles {
+        &self.0.handles
+    }
+}
+
+/// The doors, open.
 #[derive(Debug)]
 pub(super) struct Server {
     doors: Vec<JoinHandle<()>>,
@@ -83,25 +121,38 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn start(listeners: Listeners, settings: &Settings, handles: Handles) -> Self {
-        let routes = routes(handles);
-        let guard = Arc::new(Guard::new(settings));
-        let guarded = routes
-            .clone()
-            .layer(from_fn_with_state(guard, guard::check))
-            .layer(from_fn(sign));
-        let open = routes.layer(from_fn(sign));
+        let hub = mcp::routes(handles.hub.clone());
+        let guard = Arc::new(Guard::new(settings, handles.tickets.clone()));
+        let gate = handles.evolve.gate().clone();
+        let (routes, private) = routes(handles);
+        let at = |door: Door| from_fn_with_state((gate.clone(), door), gate::admit);
+        let guarded = |routes: Router| {
+            routes
+                .layer(at(Door::Outside))
+                .layer(from_fn_with_state(guard.clone(), guard::check))
+                .layer(from_fn(sign))
+        };
         let (close, closing) = watch::channel(false);
-        // Small answers must not wait for the client's acknowledgement of the headers.
-        let tcp = listeners.tcp.tap_io(|stream| {
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::warn!("TCP_NODELAY: {error}");
-            }
-        });
-        let first = axum::serve(tcp, guarded).with_graceful_shutdown(closed(closing.clone()));
-        let second = axum::serve(listeners.unix, open).with_graceful_shutdown(closed(closing));
+        let served_over_tcp = |listener: TcpListener, routes: Router| {
+            // Small answers must not wait for the client's acknowledgement of the headers.
+            let listener = listener.tap_io(|stream| {
+                if let Err(error) = stream.set_nodelay(true) {
+                    tracing::warn!("TCP_NODELAY: {error}");
+                }
+            });
+            let closed = closed(closing.clone());
+            axum::serve(listener, guarded(routes)).with_graceful_shutdown(closed)
+        };
+        let first = served_over_tcp(listeners.tcp, routes.clone());
+        let second = served_over_tcp(listeners.mcp, hub);
+        let inside = routes.merge(private).layer(at(Door::Inside));
+        let open = inside.layer(from_fn(sign));
+        let third =
+            axum::serve(listeners.unix, open).with_graceful_shutdown(closed(closing.clone()));
         let doors = vec![
             tokio::spawn(served(first.into_future())),
             tokio::spawn(served(second.into_future())),
+            tokio::spawn(served(third.into_future())),
         ];
         Self { doors, close }
     }
@@ -132,7 +183,8 @@ async fn closed(mut closing: watch::Receiver<bool>) {
     let _ = closing.wait_for(|closing| *closing).await;
 }
 
-fn routes(handles: Handles) -> Router {
+/// Those for everybody, and those for the private socket alone.
+fn routes(handles: Handles) -> (Router, Router) {
     let (router, mut document) = OpenApiRouter::with_openapi(Documented::openapi())
         .routes(routes!(kernel::execute, kernel::list))
         .routes(routes!(kernel::find, kernel::interrupt))
@@ -140,6 +192,7 @@ fn routes(handles: Handles) -> Router {
         .routes(routes!(shell::execute, shell::locate))
         .routes(routes!(shell::change_folder))
         .routes(routes!(shell::change_variable))
+        .routes(routes!(shell::list))
         .routes(routes!(shell::find, shell::interrupt))
         .routes(routes!(shell::output))
         .routes(routes!(shell::stdin))
@@ -156,9 +209,39 @@ fn routes(handles: Handles) -> Router {
         .routes(routes!(session::is_complete))
         .routes(routes!(session::history))
         .routes(routes!(session::call))
+        .routes(routes!(criu::checkpoint))
+        .routes(routes!(criu::restore))
+        .routes(routes!(criu::list))
+        .routes(routes!(criu::remove))
+        .routes(routes!(criu::status))
+        .routes(routes!(cryo::store))
+        .routes(routes!(cryo::reload))
+        .routes(routes!(cryo::snapshot))
+        .routes(routes!(cryo::list))
+        .routes(routes!(cryo::show, cryo::remove))
         .routes(routes!(pty::open))
         .routes(routes!(pty::end))
         .routes(routes!(files::get, files::put, files::delete))
+        .routes(routes!(display::screenshot))
+        .routes(routes!(display::input))
+        .routes(routes!(display::read_clipboard, display::write_clipboard))
+        .routes(routes!(display::windows))
+        .routes(routes!(display::focus))
+        .routes(routes!(display::resolution, display::resize))
+        .routes(routes!(
+            display::browser,
+            display::browse,
+            display::close_browser
+        ))
+        .routes(routes!(desktop::link))
+        .routes(routes!(desktop::enter))
+        .routes(routes!(desktop::page))
+        .routes(routes!(desktop::socket))
+        .routes(routes!(evolve::begin))
+        .routes(routes!(evolve::status))
+        .routes(routes!(evolve::list))
+        .routes(routes!(evolve::find))
+        .routes(routes!(evolve::rollback))
         .routes(routes!(service::describe))
         .routes(routes!(service::ping))
         .routes(routes!(service::status))
@@ -166,28 +249,25 @@ fn routes(handles: Handles) -> Router {
         .routes(routes!(service::openapi))
         .split_for_parts();
     files::describe(&mut document);
-    let Handles {
-        sessions,
-        shells,
-        terminals,
-        files,
-    } = handles;
-    let state = State {
-        sessions,
-        shells,
-        terminals,
-        files,
-        document: Arc::new(document),
-    };
+    // Numbers, texts, lists and maps of these are always JSON.
+    let document = serde_json::to_vec(&document).expect("an OpenAPI document is JSON");
+    let state = State(Arc::new(Shared {
+        handles,
+        document: document.into(),
+    }));
     // The wildcard takes no empty path, which is the root.
     let root = get(files::get).put(files::put).delete(files::delete);
-    router
+    let private = evolve::private().with_state(state.clone());
+    let open = router
         .route("/files/", root.clone())
         .route("/files", root)
+        .route("/desktop", get(desktop::lead_in))
+        .route("/desktop/{*file}", get(desktop::file))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
-        .with_state(state)
+        .with_state(state);
+    (open, private)
 }
 
 async fn unknown_path(request: Request) -> Response {
@@ -226,19 +306,28 @@ async fn sign(request: Request, next: Next) -> Response {
     response
 }
 
-/// One `GET /health` over a connection to the private socket.
-pub(super) async fn is_healthy(stream: UnixStream) -> Result<bool> {
+/// One request over a connection to the private socket: whether it went well, and the answer.
+pub(super) async fn ask(
+    stream: UnixStream,
+    method: Method,
+    path: &str,
+    body: Option<&serde_json::Value>,
+) -> Result<(bool, Bytes)> {
     let (mut client, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let driver = tokio::spawn(connection);
-    let request = hyper::Request::get("/health")
+    let text = body.map(ToString::to_string).unwrap_or_default();
+    let request = hyper::Request::builder()
+        .method(method)
+        .uri(path)
         .header("host", "localhost")
-        .body(Empty::<bytes::Bytes>::new())?;
+        .header("content-type", "application/json")
+        .body(Full::new(Bytes::from(text)))?;
     let response = client.send_request(request).await?;
-    let healthy = response.status() == StatusCode::OK;
-    response.into_body().collect().await?;
+    let is_fine = response.status() == StatusCode::OK;
+    let body = response.into_body().collect().await?.to_bytes();
     driver.abort();
-    Ok(healthy)
+    Ok((is_fine, body))
 }
 
 fn json(status: StatusCode, value: impl serde::Serialize) -> Response {

@@ -60,10 +60,15 @@ pub(super) async fn open(
             Err(refusal) => return refusal.into_response(),
         },
     };
+    let environment = match query.id {
+        Some(_) => None,
+        None => state.shells.environment(&query.session).await,
+    };
     let start = Start {
         size,
         term: query.term,
         folder: start,
+        environment,
         session: query.session,
     };
     let who = Who {

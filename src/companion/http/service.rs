@@ -5,8 +5,9 @@ use super::{State, json};
 use crate::protocol;
 use crate::protocol::service::{Description, Health, HealthStatus, Ping, Service, Status};
 use axum::extract::State as Shared;
-use axum::http::StatusCode;
-use axum::response::Response;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// Whether somebody is there; the only question that needs no token.
@@ -50,15 +51,18 @@ pub(super) async fn status(Shared(state): Shared<State>) -> Response {
 ))]
 pub(super) async fn health(Shared(state): Shared<State>) -> Response {
     let view = state.sessions.view();
-    let (code, status) = match view.ready {
+    let (others, are_well) = state.desktop.health();
+    let (code, status) = match view.ready && are_well {
         true => (StatusCode::OK, HealthStatus::Healthy),
         false => (StatusCode::SERVICE_UNAVAILABLE, HealthStatus::Starting),
     };
-    let services = vec![Service {
+    let kernel = Service {
         name: "kernel".into(),
         ready: view.ready,
+        idle: false,
         detail: view.detail,
-    }];
+    };
+    let services = std::iter::once(kernel).chain(others).collect();
     json(
         code,
         Health {
@@ -72,18 +76,13 @@ pub(super) async fn health(Shared(state): Shared<State>) -> Response {
 /// What can be asked here.
 #[utoipa::path(get, path = "/", responses((status = 200, body = Description)))]
 pub(super) async fn describe(Shared(state): Shared<State>) -> Response {
+    let document = serde_json::from_slice::<Document>(&state.document());
+    let document = document.expect("the companion wrote it");
     let mut endpoints = BTreeMap::new();
-    for (path, item) in &state.document.paths.paths {
-        for (method, operation) in [
-            ("GET", &item.get),
-            ("POST", &item.post),
-            ("PUT", &item.put),
-            ("DELETE", &item.delete),
-        ] {
-            if let Some(operation) = operation {
-                let summary = operation.summary.clone().unwrap_or_default();
-                endpoints.insert(format!("{method} {path}"), summary);
-            }
+    for (path, operations) in document.paths {
+        for (method, operation) in operations {
+            let name = format!("{} {path}", method.to_uppercase());
+            endpoints.insert(name, operation.summary);
         }
     }
     let (name, version) = ("osctl companion".into(), env!("CARGO_PKG_VERSION").into());
@@ -98,8 +97,24 @@ pub(super) async fn describe(Shared(state): Shared<State>) -> Response {
     )
 }
 
+/// What [`describe`] tells of the OpenAPI document: methods and their summaries by path.
+#[derive(Deserialize)]
+struct Document {
+    paths: BTreeMap<String, BTreeMap<String, Operation>>,
+}
+
+#[derive(Deserialize)]
+struct Operation {
+    #[serde(default)]
+    summary: String,
+}
+
 /// The OpenAPI document.
 #[utoipa::path(get, path = "/openapi.json", responses((status = 200, description = "The document.")))]
 pub(super) async fn openapi(Shared(state): Shared<State>) -> Response {
-    json(StatusCode::OK, state.document.as_ref())
+    (
+        [(header::CONTENT_TYPE, "application/json")],
+        state.document(),
+    )
+        .into_response()
 }

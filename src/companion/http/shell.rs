@@ -1,15 +1,12 @@
 //! Commands of the shell, over HTTP.
 
 use super::answer::{Body, Id, Params, failed, invalid};
-use super::kernel::{
-    FindQuery, OutputQuery, is_duration, is_id, last_event, no_duration, page, settle,
-};
+use super::runs::{self, FindQuery, OutputQuery, is_id, page, settle};
 use super::stream::{self, Form};
 use super::{State, json};
-use crate::companion::runs::Follower;
 use crate::companion::shell::{Refusal, Run};
 use crate::protocol::fault::Failed;
-use crate::protocol::kernel::{DEFAULT_SESSION, Event, Found, Page, RunStatus};
+use crate::protocol::kernel::{DEFAULT_SESSION, Event, Found, Page, RunStatus, Runs, Summary};
 use crate::protocol::shell::{
     ChangeFolder, ChangeVariable, Command, Job, Jobs, Located, ShellReply,
 };
@@ -19,10 +16,11 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use serde::Deserialize;
+use std::sync::Arc;
 use utoipa::IntoParams;
 
 /// Ids that are words of the paths.
-const WORDS: [&str; 2] = ["cd", "env"];
+const WORDS: [&str; 3] = ["cd", "env", "runs"];
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
@@ -100,16 +98,14 @@ pub(super) async fn execute(
     headers: HeaderMap,
     Body(command): Body<Command>,
 ) -> Response {
-    for (name, seconds) in [("timeout", command.timeout), ("wait", command.wait)] {
-        if seconds.is_some_and(|s| !is_duration(s) || (name == "timeout" && s == 0.0)) {
-            return no_duration(name);
-        }
+    if let Some(refusal) = runs::refused(command.timeout, command.wait) {
+        return refusal;
     }
     if let Some(id) = command.id.as_deref()
         && (!is_id(id) || WORDS.contains(&id))
     {
         return invalid(format!(
-            "`{id}` can't be an id: use letters, digits, `-`, `_` and `.`, 128 at most, and neither `cd` nor `env`"
+            "`{id}` can't be an id: use letters, digits, `-`, `_` and `.`, 128 at most, and none of `cd`, `env` and `runs`"
         ));
     }
     if command.command.contains('\0') {
@@ -124,7 +120,11 @@ pub(super) async fn execute(
         Form::accepted(&headers),
     ) {
         // Whoever began it and reads what it writes is waited for: nothing is left out.
-        (Ok(run), Some(form)) => follow(state, run.follow_pacing(), &run, wait, form),
+        (Ok(run), Some(form)) => {
+            let session = run.work.session.clone();
+            let running = move || state.shells.report(&session);
+            stream::respond(run.follow_pacing(), running, wait, form)
+        }
         (Ok(run), None) => {
             settle(&run, wait).await;
             json(StatusCode::OK, reply(&state, &run))
@@ -137,16 +137,16 @@ fn reply(state: &State, run: &Run) -> ShellReply {
     run.reply(state.shells.report(&run.work.session))
 }
 
-fn follow(
-    state: State,
-    follower: Follower<Command>,
-    run: &Run,
-    wait: Option<f64>,
-    form: Form,
-) -> Response {
-    let session = run.work.session.clone();
-    let running = move || state.shells.report(&session);
-    stream::respond(follower, running, wait, form)
+/// The commands that can be found, the oldest first.
+#[utoipa::path(get, path = "/shell/runs", responses((status = 200, body = Runs)))]
+pub(super) async fn list(Shared(state): Shared<State>) -> Response {
+    let runs = state.shells.runs();
+    let summary = |run: &Arc<Run>| Summary {
+        execution_count: None,
+        ..run.summary()
+    };
+    let runs = runs.iter().map(summary).collect();
+    json(StatusCode::OK, Runs { runs })
 }
 
 /// How a command stands, and its events, also of one that another client began.
@@ -165,29 +165,9 @@ pub(super) async fn find(
     Id(id): Id,
     Params(query): Params<FindQuery>,
 ) -> Response {
-    let wait = query.wait.unwrap_or(0.0);
-    if !is_duration(wait) {
-        return no_duration("wait");
-    }
-    let run = match state.shells.run(&id) {
-        Ok(run) => run,
-        Err(refusal) => return refusal.into_response(),
-    };
-    if let Some(form) = Form::accepted(&headers) {
-        let from = query.offset.or_else(|| last_event(&headers));
-        let follower = run.follow(from.unwrap_or(0));
-        return follow(state, follower, &run, query.wait, form);
-    }
-    settle(&run, Some(wait)).await;
-    let events = match query.offset {
-        Some(offset) => {
-            let running = || state.shells.report(&run.work.session);
-            Some(run.follow(offset).rest(running).await)
-        }
-        None => None,
-    };
-    let reply = reply(&state, &run);
-    json(StatusCode::OK, Found { reply, events })
+    let run = state.shells.run(&id);
+    let report = move |run: &Run| state.shells.report(&run.work.session);
+    runs::found(run, report, &headers, query).await
 }
 
 /// A page of what a command has written.
@@ -280,10 +260,19 @@ pub(super) async fn change_folder(
     Shared(state): Shared<State>,
     Body(change): Body<ChangeFolder>,
 ) -> Response {
-    if let Err(refusal) = state.sessions.kernel(&change.session) {
+    let ChangeFolder { session, path } = change;
+    if let Err(refusal) = state.sessions.kernel(&session) {
         return refusal.into_response();
     }
-    match state.shells.cd(&change.session, &change.path) {
+    let found = match state.shells.folder(&session, &path).await {
+        Ok(found) => found,
+        Err(refusal) => return refusal.into_response(),
+    };
+    // It may have been deleted meanwhile.
+    if let Err(refusal) = state.sessions.kernel(&session) {
+        return refusal.into_response();
+    }
+    match state.shells.enter(&session, found) {
         Ok(cwd) => located(&cwd),
         Err(refusal) => refusal.into_response(),
     }

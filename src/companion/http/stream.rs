@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 /// After so long without an event clients and proxies are told that the run goes on.
-const HEARTBEAT: Duration = Duration::from_secs(10);
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// How the events are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,16 @@ impl Form {
         })
     }
 
-    fn mime(self) -> &'static str {
+    /// One line of what is told meanwhile.
+    pub(super) fn line(self, words: &impl Serialize) -> Bytes {
+        let words = serde_json::to_string(words).unwrap_or_default();
+        Bytes::from(match self {
+            Self::Sse => format!("data: {words}\n\n"),
+            Self::Ndjson => format!("{words}\n"),
+        })
+    }
+
+    pub(super) fn mime(self) -> &'static str {
         match self {
             Self::Sse => "text/event-stream",
             Self::Ndjson => "application/x-ndjson",

@@ -22,18 +22,22 @@ impl Stop {
     /// What a run is told that was interrupted, and whose kernel goes on.
     pub(super) fn kept(self) -> Raised {
         match self {
-            Self::Shutdown => self.told("and was interrupted; its state ends with it"),
+            Self::Shutdown => self.told("and was interrupted; its process ends with it"),
             _ => self.told("and was interrupted; its state is kept"),
         }
     }
 
-    /// What a run is told whose kernel had to be ended.
-    pub(super) fn lost(self) -> Raised {
-        match self {
-            Self::Restart | Self::Deleted | Self::Memory(_) => {
+    /// What a run is told whose kernel has ended. `how` it did, unless it was killed because the
+    /// code did not stop.
+    pub(super) fn lost(self, how: Option<&str>) -> Raised {
+        match (self, how) {
+            (Self::Restart | Self::Deleted | Self::Memory(_), _) => {
                 self.told("and ended with it; its state is lost")
             }
-            Self::Asked | Self::Timeout(_) | Self::Shutdown => self.told(
+            (_, Some(how)) => self.told(&format!(
+                "and was interrupted, and then the kernel ended: {how}; its state is lost"
+            )),
+            (Self::Asked | Self::Timeout(_) | Self::Shutdown, None) => self.told(
                 "and did not stop when interrupted, so the kernel was ended; its state is lost",
             ),
         }
@@ -116,4 +120,21 @@ fn memory_kills() -> u64 {
             .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
     };
     files.into_iter().find_map(count).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Stop;
+
+    #[test]
+    fn only_code_that_did_not_stop_is_told_that() {
+        let stayed = "did not stop when interrupted";
+        assert!(Stop::Asked.lost(None).message.contains(stayed));
+        let died = Stop::Timeout(1.0).lost(Some("it exited with code 3"));
+        assert!(!died.message.contains(stayed), "{}", died.message);
+        assert!(died.message.contains("it exited with code 3"));
+        assert_eq!(died.kind, "Timeout");
+        let memory = Stop::Memory(1).lost(Some("it was ended because that was asked for"));
+        assert!(memory.message.ends_with("ended with it; its state is lost"));
+    }
 }

@@ -1,7 +1,7 @@
 //! Executing code as a run: what the reply says beside what every run tells.
 
 use crate::companion::runs::{self, SoFar, Work};
-use crate::protocol::kernel::{Execute, KernelReport, Reply, Summary};
+use crate::protocol::kernel::{Execute, KernelReport, Reply};
 
 /// One execution, from its acceptance to its end and beyond.
 pub(crate) type Run = runs::Run<Execute>;
@@ -10,12 +10,18 @@ impl Work for Execute {
     type Reply = Reply;
     type Report = KernelReport;
 
+    const PLACE: &'static str = "/exec";
+
     fn id(&self) -> Option<&str> {
         self.id.as_deref()
     }
 
     fn text(&self) -> &str {
         &self.code
+    }
+
+    fn session(&self) -> &str {
+        &self.session
     }
 
     fn is_same(&self, other: &Self) -> bool {
@@ -39,22 +45,5 @@ impl Work for Execute {
             kernel: ended.unwrap_or_else(|| running.to(self.seen)),
             truncated: so_far.truncated,
         }
-    }
-}
-
-/// A run in the list of those that can be found.
-pub(crate) fn summary(run: &Run) -> Summary {
-    let outline = run.outline();
-    let [stdout, stderr] = outline.written;
-    Summary {
-        id: run.id.clone(),
-        session: run.work.session.clone(),
-        status: run.status(),
-        code: outline.line,
-        execution_count: outline.number,
-        created: outline.created,
-        timing_ms: outline.timing_ms,
-        stdout,
-        stderr,
     }
 }

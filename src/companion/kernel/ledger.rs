@@ -20,23 +20,33 @@ pub(super) struct Ledger {
 struct Entry {
     generation: u64,
     reported: Option<u64>,
+    /// Whether this generation began with what an earlier one held.
+    #[serde(default)]
+    restored: bool,
+    /// Whether what this life holds has been stored, and nobody has asked it away since.
+    #[serde(default)]
+    stored: bool,
 }
 
 impl Ledger {
     /// An unreadable file begins again at generation 1, and says so in the log.
     pub(super) fn open(folder: &Path, session: &str) -> Self {
         let path = folder.join(format!("{session}.json"));
-        let entry = match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|error| {
-                tracing::error!(
-                    "`{}` can't be read, generations begin anew: {error}",
-                    path.display()
-                );
-                Entry::default()
-            }),
-            Err(_) => Entry::default(),
-        };
+        let entry = Self::read(&path);
         Self { path, entry }
+    }
+
+    fn read(path: &Path) -> Entry {
+        let Ok(text) = fs::read(path) else {
+            return Entry::default();
+        };
+        serde_json::from_slice(&text).unwrap_or_else(|error| {
+            tracing::error!(
+                "`{}` can't be read, generations begin anew: {error}",
+                path.display()
+            );
+            Entry::default()
+        })
     }
 
     pub(super) fn generation(&self) -> u64 {
@@ -45,19 +55,59 @@ impl Ledger {
 
     /// A new, empty namespace.
     pub(super) fn begin(&mut self) {
+        self.next(false);
+    }
+
+    /// The namespace as it was in an earlier generation.
+    pub(super) fn restore(&mut self) {
+        self.next(true);
+    }
+
+    fn next(&mut self, restored: bool) {
         self.entry.generation += 1;
+        (self.entry.restored, self.entry.stored) = (restored, false);
         self.save();
+    }
+
+    /// Whether the next life is to begin with what this one has stored.
+    pub(super) fn is_stored(&self) -> bool {
+        self.entry.stored
+    }
+
+    pub(super) fn note_stored(&mut self, stored: bool) {
+        if self.entry.stored != stored {
+            self.entry.stored = stored;
+            self.save();
+        }
+    }
+
+    /// This generation holds what an earlier one did.
+    pub(super) fn note_restored(&mut self) {
+        (self.entry.restored, self.entry.stored) = (true, true);
+        self.save();
+    }
+
+    /// Another process may have had the namespace, which then goes on here in a generation above.
+    pub(super) fn overtake(&mut self) {
+        let theirs = Self::read(&self.path).generation;
+        if theirs > self.entry.generation {
+            let stored = self.entry.stored;
+            self.entry.generation = theirs;
+            self.restore();
+            self.note_stored(stored);
+        }
     }
 
     /// What a caller is told who last saw `seen`, or what anyone was last told.
     pub(super) fn view(&self, generation: u64, seen: Option<u64>) -> KernelReport {
         let known = seen.or(self.entry.reported).unwrap_or(generation);
-        let state = if known == generation {
-            KernelState::Kept
-        } else {
-            KernelState::Lost
+        let restored = self.entry.restored && generation == self.entry.generation;
+        let report = KernelReport {
+            generation,
+            state: KernelState::Kept,
+            restored,
         };
-        KernelReport { generation, state }
+        report.to(Some(known))
     }
 
     /// The same, and from now on it has been told.
@@ -96,6 +146,20 @@ impl Ledger {
     }
 }
 
+/// The sessions whose next life begins with what they have stored, in a folder of records.
+pub(crate) fn stored_sessions(folder: &Path) -> Vec<String> {
+    let records = fs::read_dir(folder).into_iter().flatten().flatten();
+    let named = records.filter_map(|record| {
+        let path = record.path();
+        let name = path.file_stem()?.to_str()?.to_owned();
+        let is_record = path.extension().is_some_and(|e| e == "json");
+        (is_record && Ledger::read(&path).stored).then_some(name)
+    });
+    let mut sessions: Vec<String> = named.collect();
+    sessions.sort();
+    sessions
+}
+
 #[cfg(test)]
 mod tests {
     use super::Ledger;
@@ -118,6 +182,30 @@ mod tests {
     }
 
     #[test]
+    fn a_restored_generation_is_told_to_those_who_knew_an_earlier_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ledger = Ledger::open(folder.path(), "default");
+        ledger.begin();
+        ledger.report(1, None);
+        ledger.note_stored(true);
+
+        let mut ledger = Ledger::open(folder.path(), "default");
+        assert!(ledger.is_stored());
+        ledger.begin();
+        assert!(
+            !ledger.is_stored(),
+            "a life that fails to come back is not tried for ever"
+        );
+        ledger.note_restored();
+        let report = ledger.report(2, None);
+        assert_eq!(report.state, KernelState::Restored);
+        assert_eq!(ledger.report(2, None).state, KernelState::Kept);
+        assert_eq!(report.to(Some(1)).state, KernelState::Restored);
+        ledger.begin();
+        assert_eq!(ledger.report(3, Some(2)).state, KernelState::Lost);
+    }
+
+    #[test]
     fn what_nobody_was_told_of_is_not_missed() {
         let folder = tempfile::tempdir().unwrap();
         Ledger::open(folder.path(), "default").begin();
@@ -127,9 +215,47 @@ mod tests {
     }
 
     #[test]
+    fn a_restored_generation_is_a_new_one_and_no_loss() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ledger = Ledger::open(folder.path(), "default");
+        ledger.begin();
+        ledger.report(1, None);
+        ledger.begin();
+        ledger.restore();
+        let mut ledger = Ledger::open(folder.path(), "default");
+        let report = ledger.report(3, None);
+        assert_eq!(
+            (report.generation, report.state),
+            (3, KernelState::Restored)
+        );
+        assert_eq!(ledger.report(3, None).state, KernelState::Kept);
+        ledger.begin();
+        assert_eq!(ledger.report(4, None).state, KernelState::Lost);
+    }
+
+    #[test]
     fn a_damaged_record_does_not_stop_the_kernel() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("default.json"), "{").unwrap();
         assert_eq!(Ledger::open(folder.path(), "default").generation(), 0);
+    }
+
+    #[test]
+    fn what_another_life_has_told_is_not_told_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut waiting = Ledger::open(folder.path(), "default");
+        waiting.begin();
+        waiting.report(1, None);
+        // Nobody had it meanwhile.
+        waiting.overtake();
+        assert_eq!(waiting.report(1, None).state, KernelState::Kept);
+
+        let mut other = Ledger::open(folder.path(), "default");
+        other.restore();
+        other.report(2, None);
+        waiting.overtake();
+        assert_eq!(waiting.generation(), 3);
+        assert_eq!(waiting.report(3, Some(2)).state, KernelState::Restored);
+        assert_eq!(waiting.report(3, Some(1)).state, KernelState::Restored);
     }
 }

@@ -2,11 +2,14 @@
 //!
 //! [`Sessions`] is the handle that everyone uses: it knows the kernels by name and the runs by id.
 //! A [`Kernel`] sends messages to the task that owns one process ([`task`]), which asks a pure
-//! function what to do next ([`policy`]). Processes are forked from a [`template`]. Runs outlive
-//! the requests that began them ([`execution`]).
+//! function what to do next ([`policy`]). Who freezes a process has it let go of everything first
+//! ([`apart`]), and the session lies there over all lives until it has a kernel again ([`frozen`]).
+//! Processes are forked from a [`template`]. Runs outlive the requests that began them ([`execution`]).
 
+mod apart;
 mod ending;
 mod execution;
+mod frozen;
 mod guard;
 mod ledger;
 mod policy;
@@ -16,10 +19,13 @@ mod task;
 mod template;
 mod wire;
 
+pub(crate) use apart::{Apart, Restored};
 pub(crate) use ending::Stop;
-pub(crate) use execution::{Run, summary};
+pub(crate) use execution::Run;
+pub(crate) use frozen::{Frozen, Waking};
 pub(crate) use guard::{END, LEAVE};
-pub(crate) use sessions::Sessions;
+pub(crate) use ledger::stored_sessions;
+pub(crate) use sessions::{Sessions, is_name};
 pub(crate) use wire::{Counts, Question};
 
 use crate::protocol::kernel::{KernelReport, Raised};
@@ -41,6 +47,8 @@ pub(crate) struct Settings {
     pub(crate) run: PathBuf,
     /// Folder of the record of generations.
     pub(crate) data: PathBuf,
+    /// Folder of what cryo has stored.
+    pub(crate) cryo: PathBuf,
     /// Folder of what runs have written and memory does not hold; nobody else's.
     pub(crate) runs: PathBuf,
     pub(crate) limits: Limits,
@@ -55,6 +63,10 @@ pub(crate) struct Limits {
     pub(crate) memory: Option<u64>,
     /// After which time without a request a session is released; the default one never is.
     pub(crate) idle: Duration,
+    /// After which time without a request a kernel is asked whether it is well, and again. It has
+    /// twice as long to answer: a thread that was left behind may hold the interpreter's lock for a
+    /// while, and ending it would lose what was never in danger.
+    pub(crate) check: Duration,
 }
 
 impl From<&super::Settings> for Settings {
@@ -64,7 +76,8 @@ impl From<&super::Settings> for Settings {
             program: settings.body.join("kernel"),
             run: settings.run.join("kernels"),
             data: settings.data.join("kernels"),
-            runs: settings.data.join("runs"),
+            cryo: settings.cryo.folder.clone(),
+            runs: settings.lives.own(),
             limits: settings.sessions,
         }
     }
@@ -87,6 +100,13 @@ pub(crate) enum Refusal {
     Invalid(String),
     /// The kernel can't be started; the end of what it said.
     NoKernel(String),
+    /// The session's kernel lies in this checkpoint.
+    Checkpointed {
+        session: String,
+        checkpoint: String,
+    },
+    /// The kernel can't let go of something.
+    Held(String),
     /// The companion is about to end.
     Stopping,
 }
@@ -95,6 +115,8 @@ pub(crate) enum Refusal {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct View {
     pub(crate) ready: bool,
+    /// The checkpoint that the kernel lies in, which is as good as ready.
+    pub(crate) checkpoint: Option<String>,
     /// How it stands, in words.
     pub(crate) detail: String,
     pub(crate) busy: bool,
@@ -106,6 +128,8 @@ pub(crate) struct View {
     pub(crate) root: Option<i32>,
     /// When something was last asked or answered.
     pub(crate) used: Instant,
+    /// Bytes that a store or reload has moved so far.
+    pub(crate) moved: u64,
 }
 
 /// What came of a question.
@@ -137,6 +161,8 @@ enum Message {
     },
     Ask {
         question: Question,
+        /// Whoever asks is nobody who is told which life it is.
+        quiet: bool,
         done: Reply,
     },
     /// That run, or whatever is on; the answer comes when it has ended.
@@ -148,9 +174,34 @@ enum Message {
     Check,
     /// The session is in use, if not its kernel.
     Touch,
+    /// Another container may have had the state meanwhile; `done` is dropped when it is known.
+    Overtake {
+        done: oneshot::Sender<()>,
+    },
     Restart {
         why: Stop,
         done: Reply,
+    },
+    /// Let go of everything, once idle.
+    Part {
+        done: oneshot::Sender<Result<Apart, Refusal>>,
+    },
+    /// Take this one instead.
+    Thaw {
+        restored: Box<Restored>,
+        done: Reply,
+    },
+    /// Ends the session, if nothing is on, nothing waits, and nothing was asked for so long; says
+    /// whether it does.
+    Release {
+        idle: Duration,
+        done: oneshot::Sender<bool>,
+    },
+    /// Take no more requests and let what runs finish within that time, but stay, so that what is held
+    /// can be stored; `done` is dropped when nothing runs any more.
+    Close {
+        grace: Duration,
+        done: oneshot::Sender<()>,
     },
     Shutdown {
         grace: Duration,
@@ -167,14 +218,27 @@ pub(crate) struct Kernel {
 
 impl Kernel {
     /// Starts the owner, which starts the process; it ends after [`Kernel::shutdown`].
-    fn start(session: &str, settings: Settings, template: Template) -> (Self, JoinHandle<()>) {
+    fn start(
+        session: &str,
+        settings: Settings,
+        template: Template,
+        waking: Option<Waking>,
+    ) -> (Self, JoinHandle<()>) {
         let (owner, mailbox) = mpsc::channel(256);
-        let (task, view) = task::Owner::new(session, settings, template, mailbox);
+        let (task, view) = task::Owner::new(session, settings, template, mailbox, waking);
         (Self { owner, view }, tokio::spawn(task.run()))
     }
 
     pub(crate) fn view(&self) -> View {
         self.view.borrow().clone()
+    }
+
+    /// How it stands once it is ready, with what the last life has stored.
+    pub(crate) async fn ready(&self) -> View {
+        let mut view = self.view.clone();
+        let ready = view.wait_for(|view| view.ready).await.map(|v| v.clone());
+        // One that has ended stands as it did.
+        ready.unwrap_or_else(|_| self.view())
     }
 
     async fn execute(&self, run: Arc<Run>, queue: bool) -> Result<(), Refusal> {
@@ -189,8 +253,25 @@ impl Kernel {
     /// # Errors
     /// [`Refusal::Busy`] while code runs; [`Refusal::NoKernel`] or [`Refusal::Stopping`].
     pub(crate) async fn ask(&self, question: Question) -> Result<Answer, Refusal> {
+        self.put(question, false).await
+    }
+
+    /// The same, for the companion itself: the next caller still learns what became of the state.
+    ///
+    /// # Errors
+    /// Those of [`Kernel::ask`].
+    pub(crate) async fn look(&self, question: Question) -> Result<Answer, Refusal> {
+        self.put(question, true).await
+    }
+
+    async fn put(&self, question: Question, quiet: bool) -> Result<Answer, Refusal> {
         let (done, answer) = oneshot::channel();
-        self.send(Message::Ask { question, done }).await?;
+        let message = Message::Ask {
+            question,
+            quiet,
+            done,
+        };
+        self.send(message).await?;
         answer.await.unwrap_or(Err(Refusal::Stopping))
     }
 
@@ -223,6 +304,31 @@ impl Kernel {
     /// The session is in use, if not its kernel; a full mailbox says so, too.
     pub(crate) fn touch(&self) {
         let _ = self.owner.try_send(Message::Touch);
+    }
+
+    async fn overtake(&self) {
+        let (done, known) = oneshot::channel();
+        // An owner that has ended has no generation.
+        if self.owner.send(Message::Overtake { done }).await.is_ok() {
+            let _ = known.await;
+        }
+    }
+
+    /// Has it take no more requests if it rests and nothing was asked of it for so long.
+    async fn release(&self, idle: Duration) -> bool {
+        let (done, answer) = oneshot::channel();
+        let sent = self.send(Message::Release { idle, done }).await;
+        sent.is_ok() && answer.await.unwrap_or(false)
+    }
+
+    /// Takes no more requests but to be stored, lets what runs finish within `grace`, then stops it;
+    /// waits until nothing runs.
+    pub(crate) async fn close(&self, grace: Duration) {
+        let (done, rests) = oneshot::channel();
+        // An owner that has ended has nothing that could run.
+        if self.send(Message::Close { grace, done }).await.is_ok() {
+            let _ = rests.await;
+        }
     }
 
     /// Takes no more requests, lets what runs finish within `grace`, then ends the process.

@@ -10,8 +10,16 @@
 //!   └──┴──────────────┴── every other Died ──▶ Starting ◀────────────────────── Died ───────┘
 //! ```
 //!
+//! ```text
+//!         Part           Rejoin
+//!  Busy ───────▶ Apart ─────────▶ Starting
+//!                  │ Freeze          ▲
+//!                  ▼   Thaw, Restart │       Thaw comes from everywhere: another process is there
+//!  (begin) ────▶ Frozen ─────────────┘       begin: it lay in a checkpoint when the last life ended
+//! ```
+//!
 //! Code that was to be stopped and did is not believed: a probe has to be answered first. An idle
-//! kernel is probed now and then, too (`Check`), and has [`LONG_ANSWER`] for it.
+//! kernel is probed now and then, too (`Check`), and has as long for it as that says.
 //!
 //! A kernel that dies before it was ever ready is started again at once twice, then after rests
 //! that double up to [`LONGEST_REST`]. It decides nothing about what callers are told.
@@ -23,10 +31,6 @@ pub(super) const GRACE: Duration = Duration::from_secs(2);
 
 /// How long the answer to a probe may take.
 pub(super) const ANSWER: Duration = Duration::from_secs(5);
-
-/// How long an idle kernel may take to answer: a thread that was left behind may hold the
-/// interpreter's lock for a while, and ending it would lose what was never in danger.
-pub(super) const LONG_ANSWER: Duration = Duration::from_secs(60);
 
 /// From the spawn to the hello.
 pub(super) const START: Duration = Duration::from_secs(60);
@@ -59,6 +63,10 @@ pub(super) enum State {
     Resting {
         failed: u32,
     },
+    /// Has let go of its connection, and may be frozen at any moment.
+    Apart,
+    /// Lies in a checkpoint; no process is wanted.
+    Frozen,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,8 +75,8 @@ pub(super) enum Event {
     Work,
     Done,
     Stop,
-    /// Nothing was asked of the kernel for a while: is it well?
-    Check,
+    /// Nothing was asked of the kernel for a while: is it well? It has so long to answer.
+    Check(Duration),
     Died,
     /// What [`Action::Arm`] armed has run out.
     TimeUp,
@@ -76,6 +84,14 @@ pub(super) enum Event {
     Broken,
     /// Another process is wished for; nothing is wrong with this one.
     Restart,
+    /// It has let go.
+    Part,
+    /// It was not frozen, or goes on.
+    Rejoin,
+    /// It is frozen and gone.
+    Freeze,
+    /// Another process has come instead, from a checkpoint.
+    Thaw,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,8 +117,12 @@ impl State {
             }
             (Self::Starting { failed }, Event::Died) => Self::start_again(failed + 1),
             (Self::Idle, Event::Work) => (Self::Busy, vec![]),
-            (Self::Idle, Event::Check) => (Self::Probing, vec![Probe, Arm(LONG_ANSWER)]),
+            (Self::Idle, Event::Check(time)) => (Self::Probing, vec![Probe, Arm(time)]),
             (Self::Busy, Event::Done) => (Self::Idle, vec![]),
+            (Self::Busy | Self::Stopping { .. }, Event::Part) => (Self::Apart, vec![Disarm]),
+            (Self::Apart, Event::Freeze) => (Self::Frozen, vec![]),
+            (Self::Apart, Event::Rejoin) | (_, Event::Thaw) => (Self::BEGIN, vec![Arm(START)]),
+            (Self::Frozen, Event::Restart) => (Self::BEGIN, vec![Spawn, Arm(START)]),
             (Self::Busy, Event::Stop) => {
                 (Self::Stopping { strikes: 1 }, vec![Interrupt, Arm(GRACE)])
             }
@@ -159,7 +179,11 @@ impl State {
     pub(super) fn is_busy(self) -> bool {
         matches!(
             self,
-            Self::Busy | Self::Stopping { .. } | Self::Probing | Self::Killed { failed: 0 }
+            Self::Busy
+                | Self::Stopping { .. }
+                | Self::Probing
+                | Self::Killed { failed: 0 }
+                | Self::Apart
         )
     }
 
@@ -176,7 +200,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use super::{Action, Event, GRACE, LONGEST_REST, START, State};
+    use super::{ANSWER, Action, Event, GRACE, LONGEST_REST, START, State};
 
     fn walk(events: &[Event]) -> (State, Vec<Action>) {
         events
@@ -245,12 +269,36 @@ mod tests {
 
     #[test]
     fn an_idle_kernel_that_does_not_answer_is_replaced() {
-        let mut events = vec![Event::Ready, Event::Check, Event::Done];
+        let mut events = vec![Event::Ready, Event::Check(ANSWER), Event::Done];
         assert_eq!(walk(&events), (State::Idle, vec![Action::Disarm]));
         *events.last_mut().unwrap() = Event::TimeUp;
         assert_eq!(walk(&events).0, State::Killed { failed: 0 });
-        let busy = [Event::Ready, Event::Work, Event::Check];
+        let busy = [Event::Ready, Event::Work, Event::Check(ANSWER)];
         assert_eq!(walk(&busy), (State::Busy, vec![]));
+    }
+
+    #[test]
+    fn a_frozen_kernel_comes_back_when_it_is_asked_for_and_no_sooner() {
+        let parted = [Event::Ready, Event::Work, Event::Part];
+        for event in [
+            Event::Stop,
+            Event::TimeUp,
+            Event::Check(ANSWER),
+            Event::Restart,
+        ] {
+            assert_eq!(walk(&[&parted[..], &[event]].concat()).0, State::Apart);
+        }
+        let rejoined = walk(&[&parted[..], &[Event::Rejoin]].concat());
+        assert_eq!(rejoined, (State::BEGIN, vec![Action::Arm(START)]));
+        let frozen = [&parted[..], &[Event::Freeze, Event::Check(ANSWER)]].concat();
+        assert_eq!(walk(&frozen), (State::Frozen, vec![]));
+        let thawed = walk(&[&frozen[..], &[Event::Thaw]].concat());
+        assert_eq!(thawed, (State::BEGIN, vec![Action::Arm(START)]));
+        let anew = walk(&[&frozen[..], &[Event::Restart]].concat());
+        assert_eq!(
+            anew,
+            (State::BEGIN, vec![Action::Spawn, Action::Arm(START)])
+        );
     }
 
     #[test]
@@ -291,7 +339,7 @@ mod tests {
             Event::Work,
             Event::Done,
             Event::Stop,
-            Event::Check,
+            Event::Check(ANSWER),
             Event::Died,
             Event::TimeUp,
             Event::Broken,

@@ -2,8 +2,9 @@
 
 use super::guard::{Ended, Guard};
 use super::template::{LastWords, Made, Socket, Template};
-use super::wire::{Frame, Request, Wire};
-use crate::companion::{descendants, pipe};
+use super::wire::{Ask, Frame, Question, Request, Wire};
+use crate::companion::descendants;
+use crate::companion::pipes::Pipes;
 use crate::error::Result;
 use crate::protocol::kernel::Stream;
 use bytes::BytesMut;
@@ -12,20 +13,18 @@ use nix::unistd::Pid;
 use serde::Serialize;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
-use tokio::net::unix::pipe::Receiver;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
-/// Small pieces in a row, each within [`QUICK`] of the one before, after which pieces are let grow
-/// for a while: being woken for every line costs the code that writes them more than writing.
-const STREAK: u32 = 16;
-const SMALL: usize = 32 << 10;
-const QUICK: Duration = Duration::from_micros(200);
-const GATHER: Duration = Duration::from_millis(1);
 /// From the end of the connection to the exit of a process that is ending by itself.
 const EXIT: Duration = Duration::from_millis(500);
+
+/// How long a kernel may take to close the connection that it lets go of.
+const LET_GO: Duration = Duration::from_secs(5);
 
 /// A kernel that is being made, or was.
 #[derive(Debug)]
@@ -34,11 +33,11 @@ pub(super) struct Process {
     plain: bool,
     link: Link,
     guard: Option<Guard>,
-    _socket: Option<Socket>,
+    socket: Option<Socket>,
+    greeting: Greeting,
     is_ending: bool,
-    pace: Pace,
     /// The pipes of a connection that ended, with what was written last.
-    left: [Option<Receiver>; 2],
+    left: Pipes,
     last_words: LastWords,
 }
 
@@ -50,8 +49,10 @@ enum Link {
     Waiting(UnixStream),
     Open {
         wire: Box<Wire>,
-        pipes: [Option<Receiver>; 2],
+        pipes: Pipes,
     },
+    /// It has let go, and may be frozen.
+    Apart,
     /// Ended, for that reason; the process has until then to exit by itself.
     Ending {
         why: String,
@@ -60,26 +61,13 @@ enum Link {
     Closed,
 }
 
-/// How eagerly output is read.
-#[derive(Debug, Default)]
-struct Pace {
-    streak: u32,
-    last: Option<Instant>,
-    /// Nothing is read before.
-    gather: Option<Instant>,
-}
-
-impl Pace {
-    fn took(&mut self, bytes: usize) {
-        let now = Instant::now();
-        let is_quick = self.last.is_some_and(|last| now - last < QUICK + GATHER);
-        self.streak = match bytes < SMALL && is_quick {
-            true => self.streak + 1,
-            false => 0,
-        };
-        self.last = Some(now);
-        self.gather = (self.streak >= STREAK).then(|| now + GATHER);
-    }
+/// What is said to a kernel that has said hello.
+#[derive(Debug, Clone, Copy)]
+enum Greeting {
+    /// Its name.
+    Adopt,
+    /// Nothing new: it was there before.
+    Probe,
 }
 
 /// What comes from a process.
@@ -96,15 +84,27 @@ impl Process {
     /// A kernel of that session. Its hello comes as the first frame. `plain`: without the packages
     /// that were installed at run time.
     pub(super) fn start(template: &Template, session: &str, plain: bool) -> Self {
+        Self::new(session, plain, Link::Coming(template.kernel(plain)))
+    }
+
+    /// A kernel that came out of a checkpoint. Its hello comes as the first frame, too.
+    pub(super) fn restored(made: Made, session: &str) -> Self {
+        let mut process = Self::new(session, false, Link::Closed);
+        process.greeting = Greeting::Probe;
+        process.take(made);
+        process
+    }
+
+    fn new(session: &str, plain: bool, link: Link) -> Self {
         Self {
             session: session.into(),
             plain,
-            link: Link::Coming(template.kernel(plain)),
+            link,
             guard: None,
-            _socket: None,
+            socket: None,
+            greeting: Greeting::Adopt,
             is_ending: false,
-            pace: Pace::default(),
-            left: [None, None],
+            left: Pipes::closed(),
             last_words: LastWords::default(),
         }
     }
@@ -123,30 +123,14 @@ impl Process {
                     let first = Wire::first(stream).await;
                     self.open(first);
                 }
-                Link::Open {
-                    wire,
-                    pipes: [out, err],
-                } => {
-                    let output = async {
-                        if let Some(until) = self.pace.gather {
-                            sleep_until(until).await;
-                        }
-                        tokio::select! {
-                            bytes = pipe::read(out.as_ref()) => (Stream::Stdout, bytes),
-                            bytes = pipe::read(err.as_ref()) => (Stream::Stderr, bytes),
-                        }
-                    };
+                Link::Open { wire, pipes } => {
                     tokio::select! {
-                        (stream, bytes) = output => match (stream, bytes) {
-                            (stream, Ok(bytes)) => {
-                                self.pace.took(bytes.len());
-                                return News::Output(stream, bytes);
-                            }
-                            (Stream::Stdout, Err(_)) => *out = None,
-                            (Stream::Stderr, Err(_)) => *err = None,
-                        },
+                        (stream, bytes) = pipes.next() => return News::Output(stream, bytes),
                         frame = wire.next() => match frame {
-                            Ok(Some(frame)) => return News::Frame(frame),
+                            Ok(Some(frame)) => {
+                                pipes.turned();
+                                return News::Frame(frame);
+                            }
                             Ok(None) => self.close("it closed its connection".into()),
                             Err(why) => self.close(format!("its connection broke: {why}")),
                         },
@@ -164,7 +148,7 @@ impl Process {
                         }
                     }
                 }
-                Link::Closed => return News::Ended(ended(&mut self.guard).await),
+                Link::Apart | Link::Closed => return News::Ended(ended(&mut self.guard).await),
             }
         }
     }
@@ -173,18 +157,8 @@ impl Process {
     fn came(&mut self, made: Result<Result<Made>, oneshot::error::RecvError>) -> Option<String> {
         self.link = Link::Closed;
         match made {
-            Ok(Ok(Made {
-                guard,
-                stream,
-                socket,
-                last_words,
-            })) => {
-                if self.is_ending {
-                    guard.end();
-                }
-                (self.guard, self._socket) = (Some(guard), Some(socket));
-                self.last_words = last_words;
-                self.link = Link::Waiting(stream);
+            Ok(Ok(made)) => {
+                self.take(made);
                 None
             }
             Ok(Err(error)) => Some(format!("{error:#}")),
@@ -192,26 +166,38 @@ impl Process {
         }
     }
 
+    fn take(&mut self, made: Made) {
+        let Made {
+            guard,
+            stream,
+            socket,
+            last_words,
+        } = made;
+        if self.is_ending {
+            guard.end();
+        }
+        (self.guard, self.socket) = (Some(guard), Some(socket));
+        self.last_words = last_words;
+        self.link = Link::Waiting(stream);
+    }
+
     fn open(&mut self, first: io::Result<(BytesMut, [OwnedFd; 2])>) {
-        let opened = first.and_then(|(bytes, [out, err])| {
-            Ok((
-                bytes,
-                [
-                    Some(Receiver::from_owned_fd(out)?),
-                    Some(Receiver::from_owned_fd(err)?),
-                ],
-            ))
-        });
+        let opened = first.and_then(|(bytes, pipes)| Ok((bytes, Pipes::open(pipes)?)));
         match (opened, std::mem::replace(&mut self.link, Link::Closed)) {
             (Ok((bytes, pipes)), Link::Waiting(stream)) => {
                 let mut wire = Box::new(Wire::new(stream, bytes));
-                let adopt = Request::Adopt {
-                    id: "adopt",
-                    session: &self.session,
-                    plain: self.plain,
-                };
                 // A few bytes fit into any frame.
-                let _ = wire.queue(&adopt);
+                let _ = match self.greeting {
+                    Greeting::Adopt => wire.queue(&Request::Adopt {
+                        id: "adopt",
+                        session: &self.session,
+                        plain: self.plain,
+                    }),
+                    Greeting::Probe => wire.queue(&Ask {
+                        id: "probe",
+                        question: &Question::Probe,
+                    }),
+                };
                 self.link = Link::Open { wire, pipes };
             }
             (Err(why), _) => self.close(format!("it did not say hello: {why}")),
@@ -233,19 +219,48 @@ impl Process {
         }
     }
 
+    /// Closes our ends of the connection and the pipes, after the kernel has closed its own; frames
+    /// that come meanwhile belong to nobody.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub(super) async fn part(&mut self) -> io::Result<()> {
+        let Link::Open { wire, .. } = &mut self.link else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        timeout(LET_GO, async {
+            while wire.next().await?.is_some() {}
+            io::Result::Ok(())
+        })
+        .await??;
+        self.link = Link::Apart;
+        Ok(())
+    }
+
+    /// Connects again with a kernel that has let go. Its hello comes once more.
+    pub(super) fn rejoin(&mut self) {
+        self.greeting = Greeting::Probe;
+        let connected = self.socket().map_or_else(
+            || Err(io::ErrorKind::NotConnected.into()),
+            |path| connect(&path),
+        );
+        match connected {
+            Ok(stream) => self.link = Link::Waiting(stream),
+            Err(why) => self.close(format!("it can't be reached any more: {why}")),
+        }
+    }
+
+    /// Where it listens.
+    pub(super) fn socket(&self) -> Option<PathBuf> {
+        self.socket.as_ref().map(|socket| socket.path().to_owned())
+    }
+
     /// What is in the pipes now, until they are empty.
     pub(super) fn drain(&self) -> Vec<(Stream, Vec<u8>)> {
-        let [out, err] = match &self.link {
-            Link::Open { pipes, .. } => pipes,
-            _ => &self.left,
-        };
-        let pipes = [(Stream::Stdout, out), (Stream::Stderr, err)];
-        let drained = pipes
-            .into_iter()
-            .filter_map(|(stream, pipe)| Some((stream, pipe::drain(pipe.as_ref()?))));
-        drained
-            .flat_map(|(stream, pieces)| pieces.into_iter().map(move |bytes| (stream, bytes)))
-            .collect()
+        match &self.link {
+            Link::Open { pipes, .. } => pipes.drain(),
+            _ => self.left.drain(),
+        }
     }
 
     /// # Errors
@@ -310,6 +325,13 @@ impl Process {
     pub(super) fn last_words(&self) -> String {
         self.last_words.text()
     }
+}
+
+/// A connection to a kernel that listens there.
+pub(super) fn connect(path: &Path) -> io::Result<UnixStream> {
+    let stream = StdStream::connect(path)?;
+    stream.set_nonblocking(true)?;
+    UnixStream::from_std(stream)
 }
 
 async fn ended(guard: &mut Option<Guard>) -> Ended {

@@ -4,24 +4,23 @@
 //! running cell is never idle. Nothing of a session is kept but its generation.
 
 use super::template::Template;
-use super::{Answer, Kernel, Limits, Message, Question, Refusal, Run, Settings, Stop, View};
+use super::{
+    Answer, Kernel, Limits, Message, Question, Refusal, Run, Settings, Stop, View, Waking,
+};
 use crate::companion::descendants;
 use crate::companion::runs::{OtherRun, Runs};
 use crate::protocol::kernel::{DEFAULT_SESSION, Execute, KernelReport};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
+use std::fs;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use std::{fs, io};
 use tokio::sync::{broadcast, oneshot};
 use tokio::task::{JoinHandle, spawn_blocking, yield_now};
 use tokio::time::Instant;
 
 /// Between two looks at what sessions take.
 const LOOK: Duration = Duration::from_secs(2);
-
-/// After so long without a request a kernel is asked whether it is well, and again.
-const CHECK: Duration = Duration::from_secs(30);
 
 /// Ends that may wait to be heard of.
 const ENDS: usize = 1024;
@@ -42,23 +41,26 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// Starts the default session; its owner ends after [`Sessions::shutdown`].
-    pub(crate) fn start(settings: Settings) -> (Self, JoinHandle<()>) {
-        match fs::remove_dir_all(&settings.runs) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!("output of an earlier life stays: {error}");
-            }
-            _ => {}
-        }
+    /// Starts the default session, whose owner ends after [`Sessions::shutdown`], and those that lay in
+    /// a checkpoint when the last life ended.
+    pub(crate) fn start(
+        settings: Settings,
+        mut waking: BTreeMap<String, Waking>,
+    ) -> (Self, JoinHandle<()>) {
         let template = Template::start(settings.clone());
-        let (kernel, owner) = Kernel::start(DEFAULT_SESSION, settings.clone(), template.clone());
+        let start = |session: &str, waking| {
+            Kernel::start(session, settings.clone(), template.clone(), waking)
+        };
+        let (kernel, owner) = start(DEFAULT_SESSION, waking.remove(DEFAULT_SESSION));
+        let mut kernels = BTreeMap::from([(DEFAULT_SESSION.into(), kernel)]);
+        for (session, waking) in waking {
+            let (kernel, _owner) = start(&session, Some(waking));
+            kernels.insert(session, kernel);
+        }
         let sessions = Self {
             settings,
             template,
-            kernels: Arc::new(Mutex::new(BTreeMap::from([(
-                DEFAULT_SESSION.into(),
-                kernel,
-            )]))),
+            kernels: Arc::new(Mutex::new(kernels)),
             ending: Arc::default(),
             runs: Runs::new("run"),
             ends: broadcast::Sender::new(ENDS),
@@ -127,7 +129,7 @@ impl Sessions {
             return Err(Refusal::TooManySessions(count));
         }
         let (settings, template) = (self.settings.clone(), self.template.clone());
-        let (kernel, _owner) = Kernel::start(&name, settings, template);
+        let (kernel, _owner) = Kernel::start(&name, settings, template, None);
         kernels.insert(name.clone(), kernel.clone());
         Ok((name, kernel))
     }
@@ -170,7 +172,7 @@ impl Sessions {
     /// Every [`Refusal`] but [`Refusal::NoRun`]; nothing was executed then.
     pub(crate) async fn execute(&self, request: Execute) -> Result<Arc<Run>, Refusal> {
         let kernel = self.kernel(&request.session)?;
-        let queue = request.queue;
+        let (queue, session) = (request.queue, request.session.clone());
         let begun = self.runs.begin(request);
         let (run, is_new) = begun.map_err(|OtherRun(id)| Refusal::OtherRun(id))?;
         if !is_new {
@@ -180,7 +182,10 @@ impl Sessions {
         let runs = self.runs.clone();
         let admitted = tokio::spawn(async move {
             match kernel.execute(run.clone(), queue).await {
-                Ok(()) => Ok(run),
+                Ok(()) => {
+                    runs.admitted();
+                    Ok(run)
+                }
                 Err(refusal) => {
                     runs.forget(&run);
                     run.refused(kernel.view().report);
@@ -188,7 +193,16 @@ impl Sessions {
                 }
             }
         });
-        admitted.await.unwrap_or(Err(Refusal::Stopping))
+        let admitted = admitted.await.unwrap_or(Err(Refusal::Stopping));
+        admitted.map_err(|refusal| self.told(&session, refusal))
+    }
+
+    /// An owner that has ended can't say why: a session that is gone was deleted.
+    fn told(&self, session: &str, refusal: Refusal) -> Refusal {
+        match refusal {
+            Refusal::Stopping => self.kernel(session).err().unwrap_or(refusal),
+            other => other,
+        }
     }
 
     /// # Errors
@@ -224,12 +238,19 @@ impl Sessions {
         Ok(run)
     }
 
+    /// Another container may have had the sessions meanwhile: their generations go on from there.
+    pub(crate) async fn overtake(&self) {
+        let kernels: Vec<Kernel> = self.lock().values().cloned().collect();
+        futures_util::future::join_all(kernels.iter().map(Kernel::overtake)).await;
+    }
+
     /// Asks a session.
     ///
     /// # Errors
     /// [`Refusal::NoSession`] and those of [`Kernel::ask`].
     pub(crate) async fn ask(&self, session: &str, question: Question) -> Result<Answer, Refusal> {
-        self.kernel(session)?.ask(question).await
+        let answer = self.kernel(session)?.ask(question).await;
+        answer.map_err(|refusal| self.told(session, refusal))
     }
 
     /// Takes no more requests, lets what runs finish within `grace`, then ends all processes.
@@ -241,12 +262,17 @@ impl Sessions {
 
     /// Releases sessions that are idle or too large, and looks whether kernels are well, for ever.
     async fn release(self) {
-        let Limits { memory, idle, .. } = self.settings.limits;
+        let Limits {
+            memory,
+            idle,
+            check,
+            ..
+        } = self.settings.limits;
         let mut checked = Instant::now();
         loop {
             tokio::time::sleep(LOOK).await;
             let names: Vec<String> = self.lock().keys().cloned().collect();
-            let is_check = checked.elapsed() >= CHECK;
+            let is_check = checked.elapsed() >= check;
             if is_check {
                 checked = Instant::now();
             }
@@ -257,14 +283,12 @@ impl Sessions {
                 };
                 let view = kernel.view();
                 let rests = !view.busy && view.queued == 0;
-                if is_check && rests && view.used.elapsed() >= CHECK {
+                if is_check && rests && view.used.elapsed() >= check {
                     kernel.check();
                 }
                 let is_idle = rests && view.used.elapsed() >= idle;
                 if is_idle && name != DEFAULT_SESSION {
-                    tracing::info!(session = name, "released: nothing was asked of it for long");
-                    // Somebody may have deleted it meanwhile.
-                    let _ = self.delete(&name).await;
+                    self.release_one(&name, &kernel, idle).await;
                 } else if let Some(limit) = memory
                     && let Some(used) = self.memory(&view).await
                     && used > limit
@@ -279,6 +303,15 @@ impl Sessions {
                     tokio::spawn(async move { kernel.restart(Stop::Memory(limit)).await });
                 }
             }
+        }
+    }
+
+    /// Ends an idle session. Only its owner knows whether it still is: a request may be on its way.
+    async fn release_one(&self, name: &str, kernel: &Kernel, idle: Duration) {
+        if kernel.release(idle).await {
+            tracing::info!(session = name, "released: nothing was asked of it for long");
+            // Somebody may have deleted it meanwhile.
+            let _ = self.delete(name).await;
         }
     }
 
@@ -309,7 +342,7 @@ fn proportional_share(pid: Pid) -> Option<u64> {
 }
 
 /// Names are file names, and parts of addresses.
-fn is_name(name: &str) -> bool {
+pub(crate) fn is_name(name: &str) -> bool {
     (1..=LONGEST).contains(&name.len())
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name
@@ -319,7 +352,104 @@ fn is_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_name;
+    use super::{Limits, Sessions, Settings, is_name};
+    use crate::companion::kernel::{Frozen, Question, Refusal, Waking};
+    use crate::protocol::kernel::{DEFAULT_SESSION, Execute};
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::path::Path;
+    use std::time::Duration;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    /// Of kernels that can't be started.
+    fn without_python(folder: &Path) -> Settings {
+        Settings {
+            python: folder.join("no-python"),
+            program: folder.join("kernel"),
+            run: folder.join("run"),
+            data: folder.join("data"),
+            cryo: folder.join("cryo"),
+            runs: folder.join("runs"),
+            limits: Limits {
+                count: 8,
+                memory: None,
+                idle: LONG,
+                check: LONG,
+            },
+        }
+    }
+
+    #[tokio::test]
+    async fn a_session_that_was_asked_something_meanwhile_is_not_released() {
+        let folder = tempfile::tempdir().unwrap();
+        let (sessions, _owner) = Sessions::start(without_python(folder.path()), BTreeMap::new());
+        let (_, kernel) = sessions.create(Some("a".into())).await.unwrap();
+        // What it looked like before does not count.
+        assert!(!kernel.release(LONG).await);
+        sessions.release_one("a", &kernel, LONG).await;
+        assert!(sessions.kernel("a").is_ok());
+        sessions.release_one("a", &kernel, Duration::ZERO).await;
+        assert!(sessions.kernel("a").is_err());
+    }
+
+    #[tokio::test]
+    async fn a_session_that_ends_is_gone_and_the_companion_is_not_stopping() {
+        let folder = tempfile::tempdir().unwrap();
+        let (sessions, _owner) = Sessions::start(without_python(folder.path()), BTreeMap::new());
+        let (_, kernel) = sessions.create(Some("a".into())).await.unwrap();
+        let gone = Refusal::NoSession("a".into());
+        // The question lies behind the release in the mailbox.
+        let released = kernel.release(Duration::ZERO);
+        let (released, answer) = tokio::join!(released, kernel.ask(Question::Probe));
+        assert!(released);
+        assert_eq!(answer, Err(gone.clone()));
+        sessions.delete("a").await.unwrap();
+        // Who had found it before hears of it as those do who look for it now.
+        assert_eq!(sessions.told("a", Refusal::Stopping), gone);
+        let (_, stays) = sessions.create(Some("a".into())).await.unwrap();
+        assert_eq!(sessions.told("a", Refusal::Stopping), Refusal::Stopping);
+        drop(stays);
+    }
+
+    #[tokio::test]
+    async fn a_session_that_lay_in_a_checkpoint_still_does_until_it_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let mark = |session: &str| folder.path().join(format!("{session}.json"));
+        let waking = [DEFAULT_SESSION, "second"].map(|session| {
+            fs::write(mark(session), "{}").unwrap();
+            let frozen = Frozen {
+                checkpoint: format!("/data/criu/{session}/1"),
+                mark: Some(mark(session)),
+            };
+            (session.to_owned(), Waking::Sleeping(frozen))
+        });
+        let waking = BTreeMap::from(waking);
+        let (sessions, _owner) = Sessions::start(without_python(folder.path()), waking);
+        for session in [DEFAULT_SESSION, "second"] {
+            let request = Execute {
+                session: session.into(),
+                ..Execute::new("1")
+            };
+            let refused = sessions.execute(request).await.unwrap_err();
+            let checkpoint = format!("/data/criu/{session}/1");
+            let session = session.to_owned();
+            let expected = Refusal::Checkpointed {
+                session,
+                checkpoint,
+            };
+            assert_eq!(refused, expected);
+        }
+        // It takes nothing, so it may lie there for ever; and no stop gives it up.
+        let kernel = sessions.kernel("second").unwrap();
+        assert!(!kernel.release(Duration::ZERO).await && kernel.view().ready);
+        kernel.close(Duration::ZERO).await;
+        assert!(mark("second").exists());
+        sessions.delete("second").await.unwrap();
+        assert!(!mark("second").exists() && mark(DEFAULT_SESSION).exists());
+        sessions.shutdown(Duration::ZERO).await;
+        assert!(mark(DEFAULT_SESSION).exists());
+    }
 
     #[test]
     fn names_fit_into_paths_and_file_names() {

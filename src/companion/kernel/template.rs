@@ -16,6 +16,7 @@ use super::wire::{codec, encode};
 use crate::companion::settings;
 use crate::error::Result;
 use crate::protocol::BODY_VERSION;
+use crate::protocol::hex::hex;
 use crate::protocol::kernel::Raised;
 use anyhow::{Context, bail};
 use futures_util::StreamExt;
@@ -26,7 +27,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -60,7 +61,7 @@ struct Ask {
     made: oneshot::Sender<Result<Made>>,
 }
 
-/// A kernel that was just made; nothing was said yet.
+/// A kernel that was just made or restored; nothing was said yet.
 #[derive(Debug)]
 pub(super) struct Made {
     pub(super) guard: Guard,
@@ -72,6 +73,16 @@ pub(super) struct Made {
 /// The path of a kernel's socket, which goes with it.
 #[derive(Debug)]
 pub(super) struct Socket(PathBuf);
+
+impl Socket {
+    pub(super) fn at(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
 
 impl Drop for Socket {
     fn drop(&mut self) {
@@ -104,6 +115,8 @@ struct Nursery {
     settings: Settings,
     parent: Option<Parent>,
     spares: VecDeque<Made>,
+    /// Tells the sockets of this life from those that come out of checkpoints of others.
+    life: String,
     made: u64,
 }
 
@@ -113,6 +126,7 @@ impl Nursery {
             settings,
             parent: None,
             spares: VecDeque::new(),
+            life: life(),
             made: 0,
         }
     }
@@ -168,7 +182,8 @@ impl Nursery {
             none => none.insert(Parent::start(&self.settings).await?),
         };
         self.made += 1;
-        let made = parent.fork(&self.settings, self.made, plain).await;
+        let name = format!("{}-{}.sock", self.life, self.made);
+        let made = parent.fork(&self.settings, &name, plain).await;
         if made.is_err() {
             self.parent = None;
         }
@@ -243,14 +258,14 @@ impl Parent {
         }
     }
 
-    async fn fork(&mut self, settings: &Settings, number: u64, plain: bool) -> Result<Made> {
+    async fn fork(&mut self, settings: &Settings, name: &str, plain: bool) -> Result<Made> {
         std::fs::create_dir_all(&settings.run)?;
-        let path = settings.run.join(format!("{number}.sock"));
+        let path = settings.run.join(name);
         // A socket of an earlier life would be in the way.
         let _ = std::fs::remove_file(&path);
         let listener = StdListener::bind(&path)
             .with_context(|| format!("listening on `{}`", path.display()))?;
-        let socket = Socket(path);
+        let socket = Socket::at(path);
         let stream = StdStream::connect(&socket.0)?;
         stream.set_nonblocking(true)?;
         let (ours, theirs) = StdStream::pair()?;
@@ -270,13 +285,11 @@ impl Parent {
             Frame::Failed { error } => bail!("{}: {}", error.kind, error.message),
             frame @ Frame::Ready { .. } => bail!("it answered {frame:?}"),
         };
-        let last_words = LastWords::default();
-        tokio::spawn(listen(Receiver::from_owned_fd(read)?, last_words.clone()));
         Ok(Made {
             guard: Guard::new(UnixStream::from_std(ours)?, pid),
             stream: UnixStream::from_std(stream)?,
             socket,
-            last_words,
+            last_words: LastWords::of(Receiver::from_owned_fd(read)?),
         })
     }
 
@@ -307,11 +320,19 @@ impl Parent {
     }
 
     async fn next(&mut self, patience: Duration) -> Result<Frame> {
-        match timeout(patience, self.frames.next()).await {
-            Ok(Some(bytes)) => Ok(serde_json::from_slice(&bytes?)?),
-            Ok(None) => bail!("it ended"),
+        match timeout(patience, next(&mut self.frames)).await {
+            Ok(frame) => frame,
             Err(_) => bail!("it did not answer within {} s", patience.as_secs()),
         }
+    }
+}
+
+async fn next(
+    frames: &mut FramedRead<impl AsyncRead + Unpin, LengthDelimitedCodec>,
+) -> Result<Frame> {
+    match frames.next().await {
+        Some(bytes) => Ok(serde_json::from_slice(&bytes?)?),
+        None => bail!("it ended"),
     }
 }
 
@@ -320,6 +341,13 @@ impl Parent {
 pub(super) struct LastWords(Arc<Mutex<VecDeque<String>>>);
 
 impl LastWords {
+    /// Listens until the other end is closed.
+    pub(super) fn of(stderr: Receiver) -> Self {
+        let last_words = Self::default();
+        tokio::spawn(listen(stderr, last_words.clone()));
+        last_words
+    }
+
     pub(super) fn text(&self) -> String {
         let words = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         words.iter().cloned().collect::<Vec<_>>().join("\n")
@@ -334,10 +362,67 @@ impl LastWords {
     }
 }
 
+fn life() -> String {
+    // Without randomness the clock tells lives apart as well.
+    let mut bytes = std::time::UNIX_EPOCH
+        .elapsed()
+        .map_or([0; 16], |since| since.as_nanos().to_le_bytes());
+    let _ = getrandom::fill(&mut bytes[..8]);
+    hex(&bytes[..8])
+}
+
 async fn listen(stderr: impl AsyncRead + Unpin, last_words: LastWords) {
     let mut lines = BufReader::new(stderr).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         tracing::info!("{line}");
         last_words.add(line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Frame, codec, next};
+    use proptest::prelude::*;
+    use tokio_util::codec::FramedRead;
+
+    const FRAMES: [&str; 3] = [
+        r#"{"type":"ready","protocol":1}"#,
+        r#"{"type":"forked","guard":77}"#,
+        r#"{"type":"failed","error":{"type":"E","message":"m","traceback":["t"]}}"#,
+    ];
+
+    fn framed(body: &[u8]) -> Vec<u8> {
+        [&u32::try_from(body.len()).unwrap().to_be_bytes(), body].concat()
+    }
+
+    #[tokio::test]
+    async fn a_length_beyond_the_limit_is_an_error_and_no_allocation() {
+        let bytes = u32::MAX.to_be_bytes();
+        let mut frames = FramedRead::new(&bytes[..], codec());
+        assert!(next(&mut frames).await.is_err());
+        let room = frames.read_buffer().capacity();
+        assert!(room <= 64 << 10, "{room}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn a_frame_that_is_cut_is_an_error_and_the_next_one_arrives(
+            text in prop::sample::select(&FRAMES[..]), at in any::<prop::sample::Index>(),
+        ) {
+            let cut = &text.as_bytes()[..at.index(text.len())];
+            let whole = framed(text.as_bytes());
+            let end = &whole[..1 + at.index(whole.len() - 1)];
+            let bytes = [&whole[..], &framed(cut), &framed(FRAMES[1].as_bytes()), end].concat();
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            runtime.block_on(async {
+                let mut frames = FramedRead::new(&bytes[..], codec());
+                assert!(next(&mut frames).await.is_ok());
+                assert!(next(&mut frames).await.is_err());
+                let third = next(&mut frames).await;
+                assert!(matches!(third, Ok(Frame::Forked { guard: 77 })), "{third:?}");
+                assert!(next(&mut frames).await.is_err(), "{end:?}");
+            });
+        }
     }
 }

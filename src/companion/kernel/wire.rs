@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::io::{self, Cursor, IoSliceMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Chain, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -59,6 +60,8 @@ pub(crate) enum Question {
     Reset,
     /// Are you there?
     Probe,
+    /// End live objects, and after the reply the connection: the process is to be frozen.
+    LetGo,
     Variables,
     Complete {
         code: String,
@@ -82,6 +85,29 @@ pub(crate) enum Question {
         name: String,
         arguments: Value,
     },
+    /// Store the namespace as a generation.
+    CryoStore {
+        folder: PathBuf,
+        name: String,
+        generation: u64,
+        reason: &'static str,
+        session: String,
+        strict: bool,
+        dry_run: bool,
+        files: bool,
+        compress: bool,
+    },
+    /// Bring a generation back into the namespace.
+    CryoReload {
+        folder: PathBuf,
+    },
+}
+
+impl Question {
+    /// Whether it takes as long as there is to move.
+    pub(super) fn is_long(&self) -> bool {
+        matches!(self, Self::CryoStore { .. } | Self::CryoReload { .. })
+    }
 }
 
 /// Kernel to companion. Kinds that this version does not know are passed over.
@@ -111,6 +137,10 @@ pub(super) enum Frame {
     },
     Refused {
         error: Raised,
+    },
+    /// Bytes that a long question has moved so far.
+    Progress {
+        bytes: u64,
     },
     #[serde(other)]
     Unknown,
@@ -265,7 +295,7 @@ fn receive(stream: &UnixStream) -> io::Result<First> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Counts, Ending, Frame, Wire};
+    use super::{Counts, Ending, Frame, MAX_FRAME, Wire};
     use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
     use proptest::prelude::*;
     use std::io::IoSlice;
@@ -273,12 +303,8 @@ mod tests {
     use tokio::io::AsyncWriteExt;
     use tokio::net::UnixStream;
 
-    fn framed(text: &str) -> Vec<u8> {
-        [
-            &u32::try_from(text.len()).unwrap().to_be_bytes(),
-            text.as_bytes(),
-        ]
-        .concat()
+    fn framed(body: &[u8]) -> Vec<u8> {
+        [&u32::try_from(body.len()).unwrap().to_be_bytes(), body].concat()
     }
 
     async fn connected(first: &[u8]) -> (Wire, UnixStream) {
@@ -302,7 +328,11 @@ mod tests {
     #[tokio::test]
     async fn frames_arrive_whole_however_they_are_cut() {
         let text = r#"{"type":"done","id":"a","status":"completed","execution_count":1,"globals_count":0}"#;
-        let bytes = [framed(text), framed(r#"{"type":"news","id":"a"}"#)].concat();
+        let bytes = [
+            framed(text.as_bytes()),
+            framed(br#"{"type":"news","id":"a"}"#),
+        ]
+        .concat();
         let (mut wire, mut theirs) = connected(&bytes[..3]).await;
         for byte in &bytes[3..] {
             theirs.write_all(&[*byte]).await.unwrap();
@@ -322,19 +352,106 @@ mod tests {
 
     #[tokio::test]
     async fn a_length_beyond_the_limit_is_an_error_and_no_allocation() {
-        let (mut wire, _theirs) = connected(&u32::MAX.to_be_bytes()).await;
-        assert!(wire.next().await.is_err());
+        for length in [u32::MAX, u32::try_from(MAX_FRAME).unwrap() + 1] {
+            let (mut wire, _theirs) = connected(&length.to_be_bytes()).await;
+            assert!(wire.next().await.is_err());
+            let room = wire.frames.read_buffer().capacity();
+            assert!(room <= 64 << 10, "{room} bytes for a frame of {length}");
+        }
+    }
+
+    /// One of each kind.
+    const FRAMES: [&str; 10] = [
+        r#"{"type":"hello","protocol":1,"pid":7,"body_version":"1","python":"3.13","execution_count":0,"globals_count":0}"#,
+        r#"{"type":"display","data":{"text/plain":"a"},"metadata":{}}"#,
+        r#"{"type":"result","data":{"text/plain":"\u00e4"},"metadata":{}}"#,
+        r#"{"type":"clear","wait":true}"#,
+        r#"{"type":"error","error":{"type":"E","message":"m","traceback":["t"]}}"#,
+        r#"{"type":"done","status":"failed","execution_count":1,"globals_count":2,"resources_count":3}"#,
+        r#"{"type":"reply","value":{"x":[1,null]},"error":null,"execution_count":1,"globals_count":0}"#,
+        r#"{"type":"refused","error":{"type":"E","message":"m","traceback":[]}}"#,
+        r#"{"type":"progress","bytes":5}"#,
+        r#"{"type":"news"}"#,
+    ];
+
+    #[test]
+    fn every_kind_of_frame_is_among_those_that_are_damaged() {
+        for frame in FRAMES {
+            serde_json::from_str::<Frame>(frame).unwrap();
+        }
+    }
+
+    /// What is done to a frame whose length stays right.
+    #[derive(Debug, Clone)]
+    enum Damage {
+        Cut(prop::sample::Index),
+        Byte(prop::sample::Index, u8),
+        Doubled,
+    }
+
+    fn damage() -> impl Strategy<Value = Damage> {
+        let index = any::<prop::sample::Index>;
+        prop_oneof![
+            index().prop_map(Damage::Cut),
+            (index(), any::<u8>()).prop_map(|(at, byte)| Damage::Byte(at, byte)),
+            Just(Damage::Doubled),
+        ]
+    }
+
+    impl Damage {
+        fn of(self, text: &str) -> Vec<u8> {
+            let mut bytes = text.as_bytes().to_vec();
+            match self {
+                Self::Cut(at) => bytes.truncate(at.index(text.len())),
+                Self::Byte(at, byte) => bytes[at.index(text.len())] = byte,
+                Self::Doubled => bytes.extend_from_slice(text.as_bytes()),
+            }
+            bytes
+        }
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn any_bytes_are_a_frame_or_an_error(bytes in prop::collection::vec(any::<u8>(), 1..200)) {
+        fn a_damaged_frame_is_an_error_and_the_next_one_arrives(
+            text in prop::sample::select(&FRAMES[..]), damage in damage(),
+        ) {
+            let is_no_frame = matches!(damage, Damage::Cut(_) | Damage::Doubled);
+            let body = damage.of(text);
+            let (before, after) = (framed(FRAMES[3].as_bytes()), framed(FRAMES[8].as_bytes()));
+            let bytes = [before, framed(&body), after].concat();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let (mut wire, theirs) = connected(&bytes).await;
                 drop(theirs);
-                while let Ok(Some(_)) = wire.next().await {}
+                assert_eq!(wire.next().await.unwrap(), Some(Frame::Clear { wait: true }));
+                // Another byte within a text is another text.
+                if let Ok(frame) = wire.next().await {
+                    assert!(frame.is_some() && !is_no_frame, "{frame:?}");
+                }
+                assert_eq!(wire.next().await.unwrap(), Some(Frame::Progress { bytes: 5 }));
+                assert_eq!(wire.next().await.unwrap(), None);
+            });
+        }
+
+        #[test]
+        fn a_connection_that_ends_within_a_frame_gives_none(
+            text in prop::sample::select(&FRAMES[..]), at in any::<prop::sample::Index>(),
+        ) {
+            let whole = framed(text.as_bytes());
+            let cut = 1 + at.index(whole.len() - 1);
+            let bytes = [&framed(FRAMES[3].as_bytes())[..], &whole[..cut]].concat();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let (mut wire, theirs) = connected(&bytes).await;
+                drop(theirs);
+                assert_eq!(wire.next().await.unwrap(), Some(Frame::Clear { wait: true }));
+                match wire.next().await {
+                    // A length alone says no more than the end of the connection.
+                    Ok(None) => assert_eq!(cut, 4),
+                    Ok(Some(frame)) => panic!("{frame:?} of {cut} bytes"),
+                    Err(_) => {}
+                }
             });
         }
     }

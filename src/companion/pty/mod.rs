@@ -148,6 +148,7 @@ struct Attached {
 #[derive(Debug, Clone)]
 pub(crate) struct Terminal {
     id: String,
+    session: String,
     owner: mpsc::Sender<Message>,
     output: Output,
     view: watch::Receiver<View>,
@@ -171,6 +172,7 @@ impl Terminal {
         tokio::spawn(task.run(mailbox));
         Ok(Self {
             id,
+            session: start.session.clone(),
             owner,
             output,
             view: seen,
@@ -179,6 +181,11 @@ impl Terminal {
 
     pub(crate) fn id(&self) -> &str {
         &self.id
+    }
+
+    /// The session in whose folder it was opened.
+    pub(crate) fn session(&self) -> &str {
+        &self.session
     }
 
     pub(crate) fn view(&self) -> View {

@@ -95,15 +95,42 @@ impl Seats {
             return Some(typed);
         }
         self.counts.push_back((key, 0));
-        if self.counts.len() > REMEMBERED {
-            self.counts.pop_front();
+        while self.counts.len() > REMEMBERED {
+            // One that is here, or whose place is kept, still types.
+            let Some(at) = self
+                .counts
+                .iter()
+                .position(|(known, _)| self.is_over(known))
+            else {
+                break;
+            };
+            self.counts.remove(at);
         }
         None
     }
 
+    /// Whether the client of that name is neither here nor waited for. The one that comes is not
+    /// seated yet, and is the last.
+    fn is_over(&self, name: &str) -> bool {
+        let newest = self.counts.back().map(|(known, _)| known.as_str());
+        let is_it = |client: &Client| client.as_deref() == Some(name);
+        let is_here = newest == Some(name)
+            || self.taken.values().any(is_it)
+            || self
+                .writer
+                .as_ref()
+                .is_some_and(|writer| is_it(&writer.client));
+        let is_nameless = |seat: &Seat| anonymous(*seat) == name;
+        !is_here && !self.taken.keys().any(is_nameless)
+    }
+
     /// `lost`: it did not say that it leaves.
     pub(super) fn leave(&mut self, seat: Seat, lost: bool, now: Instant) {
-        self.taken.remove(&seat);
+        if let Some(None) = self.taken.remove(&seat) {
+            // It is never found again.
+            let name = anonymous(seat);
+            self.counts.retain(|(known, _)| *known != name);
+        }
         match &mut self.writer {
             Some(writer) if writer.seat == seat => {
                 if lost && writer.client.is_some() {
@@ -238,6 +265,35 @@ mod tests {
         assert_eq!(second.typed, None);
         assert!(seats.writes(second.seat));
         assert_eq!(seats.typed(second.seat, 1), 1);
+    }
+
+    #[test]
+    fn who_is_here_or_waited_for_is_not_forgotten() {
+        let (mut seats, now) = (Seats::default(), Instant::now());
+        let writer = seats.give(name("w"), Write, false, now).seat;
+        let viewer = seats.give(None, View, false, now).seat;
+        assert_eq!((seats.typed(writer, 5), seats.typed(viewer, 7)), (5, 7));
+        let come_and_go = |seats: &mut Seats, kind: &str| {
+            for number in 0..2 * super::REMEMBERED {
+                let seat = seats
+                    .give(name(&format!("{kind}{number}")), View, false, now)
+                    .seat;
+                seats.leave(seat, false, now);
+            }
+        };
+        come_and_go(&mut seats, "a");
+        assert_eq!((seats.typed(writer, 1), seats.typed(viewer, 1)), (6, 8));
+        seats.leave(writer, true, now);
+        come_and_go(&mut seats, "b");
+        assert_eq!(seats.give(name("w"), Write, false, now).typed, Some(6));
+        assert!(seats.counts.len() <= super::REMEMBERED);
+        seats.leave(viewer, true, now);
+        assert!(
+            seats
+                .counts
+                .iter()
+                .all(|(known, _)| !known.starts_with('/'))
+        );
     }
 
     #[test]

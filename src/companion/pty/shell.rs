@@ -45,6 +45,8 @@ pub(crate) struct Start {
     /// The kind of the client's terminal.
     pub(crate) term: Option<String>,
     pub(crate) folder: Option<PathBuf>,
+    /// The companion's own when missing.
+    pub(crate) environment: Option<Vec<(OsString, OsString)>>,
     pub(crate) session: String,
 }
 
@@ -62,6 +64,9 @@ impl Shell {
         ours.set_nonblocking(true)?;
         // This very binary, also when its file was replaced meanwhile.
         let mut command = Command::new("/proc/self/exe");
+        if let Some(environment) = &start.environment {
+            command.env_clear().envs(environment.iter().cloned());
+        }
         command
             .args(["reaper", "--terminal"])
             .arg(program())

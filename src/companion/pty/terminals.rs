@@ -4,7 +4,7 @@
 use super::{Exit, Limits, Refusal, Start, Terminal, Visit, Who};
 use crate::protocol::hex::hex;
 use crate::protocol::pty::Why;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -51,6 +51,13 @@ impl Terminals {
         let known = self.lock();
         let all = known.terminals.values();
         all.map(|entry| entry.terminal.clone()).collect()
+    }
+
+    /// The sessions of those that live.
+    pub(crate) fn sessions(&self) -> BTreeSet<String> {
+        let all = self.all().into_iter();
+        let living = all.filter(|terminal| terminal.exit().is_none());
+        living.map(|terminal| terminal.session().into()).collect()
     }
 
     /// Takes a place before the terminal of that id, or before a new one.

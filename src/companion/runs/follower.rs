@@ -1,11 +1,12 @@
 //! Reading a run's events as they come, from any number on, at the reader's own pace.
 
 use super::Work;
-use super::journal::Handed;
-use super::run::{Pulse, Run, read};
+use super::journal::{Handed, Missed};
+use super::run::{Pulse, Run, read, whole_characters};
 use crate::protocol::kernel::{Event, Happened, RunStatus, Stream};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -24,8 +25,8 @@ pub(crate) struct Follower<W: Work> {
     next: u64,
     pulse: watch::Receiver<Pulse>,
     is_done: bool,
-    /// Bytes of each stream that were handed out.
-    ends: [u64; 2],
+    /// Bytes of each stream that were handed out, once that is known.
+    ends: Option<[u64; 2]>,
     /// Whether the work waits for this one.
     is_pacing: bool,
 }
@@ -37,7 +38,7 @@ impl<W: Work> Follower<W> {
             next: from,
             pulse,
             is_done: false,
-            ends: [0; 2],
+            ends: (from == 0).then_some([0; 2]),
             is_pacing: false,
         }
     }
@@ -52,20 +53,29 @@ impl<W: Work> Follower<W> {
     /// What happened since the last call, at once or when something does; ends with `done`, after
     /// which there is nothing. Loses nothing when dropped.
     pub(crate) async fn next(&mut self, running: impl Fn() -> W::Report) -> Vec<Event<W::Reply>> {
+        let (mut ends, first) = self.stand();
         if self.is_pacing {
             // What was handed out before has been read.
-            self.run.paced(Some(self.ends.iter().sum()));
+            self.run.paced(Some(ends.iter().sum()));
+        }
+        if let Some(first) = first {
+            return vec![self.gap(ends, first)];
         }
         while !self.is_done {
             let status = self.pulse.borrow_and_update().status;
+            let missed = self.run.record().journal.missed(self.next, ends);
+            if let Some(missed) = missed {
+                return vec![self.told_of(missed, ends).await];
+            }
             let handed = self.run.record().journal.hand(self.next);
             if !handed.is_empty() {
                 for (_, handed) in &handed {
                     if let Handed::Text { stream, end, .. } = handed {
-                        self.ends[*stream as usize] = *end;
+                        ends[*stream as usize] = *end;
                     }
                 }
                 let events = told(handed).await;
+                self.ends = Some(ends);
                 self.next = events.last().map_or(self.next, |e| e.seq + 1);
                 return events;
             }
@@ -85,6 +95,58 @@ impl<W: Work> Follower<W> {
             let _ = self.pulse.changed().await;
         }
         Vec::new()
+    }
+
+    /// How many bytes of each stream are behind this one; and the first event that is kept, when
+    /// this one wants to begin before it and nobody knows any more where that is.
+    fn stand(&mut self) -> ([u64; 2], Option<u64>) {
+        if let Some(ends) = self.ends {
+            return (ends, None);
+        }
+        let record = self.run.record();
+        let first = record.journal.first();
+        let ends = record.journal.before(self.next.max(first));
+        if self.next < first {
+            return (ends, Some(first));
+        }
+        self.ends = Some(ends);
+        (ends, None)
+    }
+
+    /// What is between where this one wanted to begin and the first event that is kept.
+    fn gap(&mut self, ends: [u64; 2], first: u64) -> Event<W::Reply> {
+        let (from, last) = (self.next, first - 1);
+        let text = format!(
+            "\n… events {from} to {last} are not kept any more; `{}/{}/output` pages through the text …\n",
+            W::PLACE,
+            self.run.id,
+        );
+        (self.ends, self.next) = (Some(ends), first);
+        Event {
+            seq: last,
+            happened: Text { text, base64: None }.of(Stream::Stderr),
+        }
+    }
+
+    /// Text of entries that are gone has one of their numbers.
+    async fn told_of(&mut self, missed: Missed, mut ends: [u64; 2]) -> Event<W::Reply> {
+        let Missed {
+            stream,
+            end,
+            pieces,
+            is_whole,
+        } = missed;
+        let bytes = read(pieces).await;
+        let (text, cut) = text_of(bytes, is_whole);
+        let seq = self.next;
+        ends[stream as usize] = end - cut;
+        self.ends = Some(ends);
+        let first = self.run.record().journal.first();
+        self.next = first.saturating_sub(1).min(seq + 1);
+        Event {
+            seq,
+            happened: text.of(stream),
+        }
     }
 
     /// What says that the run goes on and this connection with it.
@@ -127,17 +189,8 @@ async fn told<R>(handed: Vec<(u64, Handed<R>)>) -> Vec<Event<R>> {
         let happened = match handed {
             Handed::Other(happened) => happened,
             Handed::Text { stream, pieces, .. } => {
-                let (text, base64) = match read(pieces).await {
-                    Ok(bytes) => exact(bytes),
-                    Err(error) => {
-                        let text = format!("\n… output that can't be read any more: {error} …\n");
-                        (text, None)
-                    }
-                };
-                match stream {
-                    Stream::Stdout => Happened::Stdout { text, base64 },
-                    Stream::Stderr => Happened::Stderr { text, base64 },
-                }
+                let (text, _) = text_of(read(pieces).await, true);
+                text.of(stream)
             }
         };
         events.push(Event { seq, happened });
@@ -145,14 +198,40 @@ async fn told<R>(handed: Vec<(u64, Handed<R>)>) -> Vec<Event<R>> {
     events
 }
 
-/// The text, and the very bytes where they are not UTF-8.
-fn exact(bytes: Vec<u8>) -> (String, Option<String>) {
-    String::from_utf8(bytes).map_or_else(
-        |error| {
-            let bytes = error.as_bytes();
-            let text = String::from_utf8_lossy(bytes).into_owned();
-            (text, Some(STANDARD.encode(bytes)))
+/// Text, and the very bytes where they are not UTF-8.
+struct Text {
+    text: String,
+    base64: Option<String>,
+}
+
+impl Text {
+    fn of<R>(self, stream: Stream) -> Happened<R> {
+        let Self { text, base64 } = self;
+        match stream {
+            Stream::Stdout => Happened::Stdout { text, base64 },
+            Stream::Stderr => Happened::Stderr { text, base64 },
+        }
+    }
+}
+
+/// What was read as text, and how many bytes of a character that goes on are left for later.
+fn text_of(read: io::Result<Vec<u8>>, is_whole: bool) -> (Text, u64) {
+    let mut bytes = match read {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            let text = format!("\n… output that can't be read any more: {error} …\n");
+            return (Text { text, base64: None }, 0);
+        }
+    };
+    let whole = whole_characters(&bytes, is_whole);
+    let cut = (bytes.len() - whole) as u64;
+    bytes.truncate(whole);
+    let text = match String::from_utf8(bytes) {
+        Ok(text) => Text { text, base64: None },
+        Err(error) => Text {
+            text: String::from_utf8_lossy(error.as_bytes()).into_owned(),
+            base64: Some(STANDARD.encode(error.as_bytes())),
         },
-        |text| (text, None),
-    )
+    };
+    (text, cut)
 }

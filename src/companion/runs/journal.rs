@@ -14,8 +14,8 @@ use std::sync::Arc;
 const DATA_LIMIT: u64 = 64 << 20;
 /// Bytes that each of them takes beside its text: small ones are mostly that.
 const SHOWN: usize = 1 << 10;
-/// Entries kept; of more, the oldest are given up, which followers see by the numbers. Their text
-/// can still be paged.
+/// Entries kept; of more, the oldest are given up. Who begins before them is told their text all the
+/// same, one stream after the other.
 const ENTRIES: usize = 1 << 14;
 /// Bytes that an entry grows to.
 const GROWN: u64 = 64 << 10;
@@ -56,6 +56,17 @@ pub(super) enum Handed<R> {
         pieces: Vec<Piece>,
     },
     Other(Happened<R>),
+}
+
+/// Text of entries that were given up.
+#[derive(Debug)]
+pub(super) struct Missed {
+    pub(super) stream: Stream,
+    /// The bytes of the stream up to here.
+    pub(super) end: u64,
+    pub(super) pieces: Vec<Piece>,
+    /// Whether an entry goes on behind it.
+    pub(super) is_whole: bool,
 }
 
 impl<R> Default for Journal<R> {
@@ -154,6 +165,51 @@ impl<R: Clone> Journal<R> {
     /// The number that the next entry will have.
     pub(super) fn next(&self) -> u64 {
         self.first + self.entries.len() as u64
+    }
+
+    /// What was written before the first entry from `from` on that is kept, beyond the bytes of each
+    /// stream that are known already.
+    pub(super) fn missed(&self, from: u64, known: [u64; 2]) -> Option<Missed> {
+        if from >= self.first {
+            return None;
+        }
+        [Stream::Stdout, Stream::Stderr]
+            .into_iter()
+            .find_map(|stream| {
+                let (at, to) = (known[stream as usize], self.begin(self.first, stream));
+                let end = to.min(at + HANDED);
+                (at < end).then(|| Missed {
+                    stream,
+                    end,
+                    pieces: self.output(stream).pieces(at, end),
+                    is_whole: end == to,
+                })
+            })
+    }
+
+    /// Where each stream stands before the entry of that number; before the first one that is kept
+    /// nobody knows.
+    pub(super) fn before(&self, number: u64) -> [u64; 2] {
+        [Stream::Stdout, Stream::Stderr].map(|stream| self.begin(number, stream))
+    }
+
+    /// Where the entries of a stream begin, from that number on.
+    fn begin(&self, number: u64, wanted: Stream) -> u64 {
+        let skipped = number.saturating_sub(self.first) as usize;
+        let mut begins = self
+            .entries
+            .iter()
+            .skip(skipped)
+            .filter_map(|entry| match entry {
+                Entry::Text { stream, from, .. } if *stream == wanted => Some(*from),
+                _ => None,
+            });
+        begins.next().unwrap_or(self.covered[wanted as usize])
+    }
+
+    /// The first entry that is kept.
+    pub(super) fn first(&self) -> u64 {
+        self.first
     }
 
     /// Some of the entries from number `from` on, with their numbers.
@@ -330,6 +386,13 @@ mod tests {
         }
         assert_eq!(journal.next(), ENTRIES as u64 + 10);
         assert_eq!(journal.hand(0)[0].0, 10);
+        let missed = journal.missed(0, [0; 2]).unwrap();
+        assert_eq!((missed.end, missed.is_whole), (10, true));
+        assert_eq!(text(read(missed.pieces).unwrap()), "x".repeat(10));
+        assert!(journal.missed(10, [0; 2]).is_none());
+        assert!(journal.missed(0, [10, 0]).is_none());
+        assert_eq!(journal.before(12), [12, 0]);
+        assert_eq!(journal.before(journal.next()), [journal.next(), 0]);
     }
 
     proptest! {

@@ -4,14 +4,17 @@
 //! can still be found. A run does nothing by itself: whoever owns the process writes into it, and
 //! anybody may follow it, from any event on, at their own pace.
 
+mod filling;
 mod follower;
 mod journal;
+mod lives;
 mod output;
 mod run;
 mod shelf;
 mod spill;
 
 pub(crate) use follower::Follower;
+pub(crate) use lives::Lives;
 pub(crate) use run::{Run, SoFar};
 pub(crate) use shelf::{OtherRun, Runs};
 pub(super) use spill::Spill;
@@ -25,11 +28,17 @@ pub(crate) trait Work: Debug + Send + Sync + 'static {
     /// What only the one knows who did it.
     type Report: Debug + Clone + Send + Sync + 'static;
 
+    /// Where its runs are found over HTTP.
+    const PLACE: &'static str;
+
     /// The id that was asked for.
     fn id(&self) -> Option<&str>;
 
     /// The code or the command.
     fn text(&self) -> &str;
+
+    /// Whose kernel or shell does it.
+    fn session(&self) -> &str;
 
     /// Bytes that are kept with the run.
     fn bytes(&self) -> usize {

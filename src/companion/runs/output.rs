@@ -8,11 +8,11 @@
 //!
 //! File and tail overlap while the file has room.
 
+use super::filling::Filling;
 use crate::protocol::kernel::Truncated;
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::sync::Arc;
 
 /// Bytes kept of one stream in memory: the first half and the last half.
 pub(super) const KEPT: usize = 1 << 20;
@@ -23,17 +23,17 @@ pub(super) struct Output {
     head: Vec<u8>,
     tail: VecDeque<u8>,
     total: u64,
-    file: Option<PathBuf>,
-    /// Bytes in the file.
+    file: Option<Arc<Filling>>,
+    /// Bytes in the file and on their way there.
     spilled: u64,
 }
 
 /// Where a part of the output is.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Piece {
     Here(Vec<u8>),
     File {
-        path: PathBuf,
+        file: Arc<Filling>,
         offset: u64,
         length: u64,
     },
@@ -65,14 +65,10 @@ impl Output {
         rest.len()
     }
 
-    /// So many bytes more are in the file.
-    pub(super) fn spilled(&mut self, path: &Path, bytes: u64) {
-        self.file.get_or_insert_with(|| path.to_owned());
+    /// So many bytes more are on their way to the file.
+    pub(super) fn spilled(&mut self, file: &Arc<Filling>, bytes: u64) {
+        self.file.get_or_insert_with(|| Arc::clone(file));
         self.spilled += bytes;
-    }
-
-    pub(super) fn unspilled(&mut self, bytes: u64) {
-        self.spilled = self.spilled.saturating_sub(bytes);
     }
 
     pub(super) fn total(&self) -> u64 {
@@ -86,14 +82,19 @@ impl Output {
 
     /// Bytes on disk.
     pub(super) fn on_disk(&self) -> u64 {
-        self.spilled
+        let file = self.file.as_ref();
+        file.map_or(0, |file| file.reachable(self.spilled))
     }
 
     /// Bytes up to the last whole character.
     pub(super) fn complete(&self) -> u64 {
-        let last = |back: usize| match self.tail.len() {
-            0 => self.head.iter().rev().nth(back),
-            _ => self.tail.iter().rev().nth(back),
+        // A character may begin in the head and end in the tail.
+        let last = |back: usize| {
+            self.tail
+                .iter()
+                .rev()
+                .chain(self.head.iter().rev())
+                .nth(back)
         };
         for back in 0..4 {
             match last(back) {
@@ -114,7 +115,7 @@ impl Output {
     pub(super) fn kept_from(&self, offset: u64) -> u64 {
         let tail = self.total - self.tail.len() as u64;
         let is_kept = offset < self.head.len() as u64
-            || (self.file.is_some() && offset < HALF as u64 + self.spilled);
+            || (self.file.is_some() && offset < HALF as u64 + self.on_disk());
         if is_kept {
             offset
         } else {
@@ -134,10 +135,10 @@ impl Output {
         }
         if at < to.min(tail) {
             let end = to.min(tail);
-            let on_disk = (HALF as u64 + self.spilled).clamp(at, end);
-            if let Some(path) = self.file.as_ref().filter(|_| at < on_disk) {
+            let on_disk = (HALF as u64 + self.on_disk()).clamp(at, end);
+            if let Some(file) = self.file.as_ref().filter(|_| at < on_disk) {
                 pieces.push(Piece::File {
-                    path: path.clone(),
+                    file: Arc::clone(file),
                     offset: at - HALF as u64,
                     length: on_disk - at,
                 });
@@ -177,18 +178,11 @@ impl Output {
         (kept < self.total).then(|| Truncated {
             total: self.total,
             kept,
-            file: self.file.as_ref().map(|path| path.display().to_string()),
+            file: self
+                .file
+                .as_ref()
+                .map(|file| file.path().display().to_string()),
         })
-    }
-}
-
-impl Drop for Output {
-    fn drop(&mut self) {
-        if let Some(path) = &self.file
-            && let Err(error) = std::fs::remove_file(path)
-        {
-            tracing::warn!("`{}` can't be removed: {error}", path.display());
-        }
     }
 }
 
@@ -203,13 +197,11 @@ pub(super) fn read(pieces: Vec<Piece>) -> io::Result<Vec<u8>> {
             Piece::Here(mut more) => bytes.append(&mut more),
             Piece::Gone(count) => bytes.extend_from_slice(left_out_mark(count).as_bytes()),
             Piece::File {
-                path,
+                file,
                 offset,
                 length,
             } => {
-                let mut file = File::open(path)?;
-                file.seek(SeekFrom::Start(offset))?;
-                let read = file.take(length).read_to_end(&mut bytes)? as u64;
+                let read = file.read(offset, length, &mut bytes)?;
                 if read < length {
                     // The disk was full before all had arrived.
                     bytes.extend_from_slice(left_out_mark(length - read).as_bytes());
@@ -230,9 +222,9 @@ fn left_out_mark(count: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{HALF, KEPT, Output, Piece, read, text};
+    use super::{Filling, HALF, KEPT, Output, Piece, read, text};
     use proptest::prelude::*;
-    use std::io::Write;
+    use std::sync::Arc;
 
     #[test]
     fn a_flood_keeps_its_beginning_and_its_end() {
@@ -261,20 +253,34 @@ mod tests {
     }
 
     #[test]
+    fn a_character_that_the_tail_begins_within_is_whole() {
+        for within in 1..3 {
+            let mut output = Output::default();
+            output.push(&vec![b'a'; HALF - within]);
+            // The head has its first byte or two, the tail the rest.
+            output.push(&"€".as_bytes()[..2]);
+            assert_eq!(output.complete(), (HALF - within) as u64);
+            output.push(&"€".as_bytes()[2..]);
+            assert_eq!(output.complete(), output.total());
+        }
+    }
+
+    #[test]
     fn what_was_spilled_is_found_again_and_the_rest_is_marked() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("spill");
-        let mut file = std::fs::File::create(&path).unwrap();
+        let file = Arc::new(Filling::new(folder.path().join("spill")));
         let mut output = Output::default();
         let all: Vec<u8> = (0..4 * HALF).map(|n| b'a' + (n % 26) as u8).collect();
+        let mut spilled = Vec::new();
         for chunk in all.chunks(1 << 16) {
             let rest = output.push(chunk);
             // A file that holds no more than so much.
-            if output.on_disk() < HALF as u64 {
-                file.write_all(&chunk[chunk.len() - rest..]).unwrap();
-                output.spilled(&path, rest as u64);
+            if spilled.len() < HALF {
+                spilled.extend_from_slice(&chunk[chunk.len() - rest..]);
+                output.spilled(&file, rest as u64);
             }
         }
+        file.fill([spilled].into_iter()).unwrap();
         let total = output.total();
         let found = read(output.pieces(10, HALF as u64 + 100)).unwrap();
         assert_eq!(found, all[10..HALF + 100]);
@@ -287,7 +293,8 @@ mod tests {
         let (first, half) = (output.kept_from(10), HALF as u64);
         assert_eq!((first, output.kept_from(half + 1)), (10, half + 1));
         assert_eq!(output.kept_from(2 * half), total - half);
-        drop(output);
+        let path = file.path().to_owned();
+        drop((file, output, pieces));
         assert!(!path.exists());
     }
 

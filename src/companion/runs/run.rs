@@ -1,13 +1,15 @@
 //! A run: work that was accepted, what came of it, and how it stands.
 
 use super::Work;
+use super::filling::Filling;
 use super::follower::Follower;
 use super::journal::Journal;
 use super::output::{self, HALF, Piece};
-use crate::protocol::kernel::{Bundle, Happened, Page, Raised, RunStatus, Stream, Truncated};
+use crate::protocol::kernel::{
+    Bundle, Happened, Page, Raised, RunStatus, Stream, Summary, Truncated,
+};
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
@@ -64,19 +66,6 @@ pub(crate) struct SoFar {
     pub(crate) truncated: Option<BTreeMap<String, Truncated>>,
 }
 
-/// A run in a line.
-#[derive(Debug)]
-pub(crate) struct Outline {
-    pub(crate) number: Option<u64>,
-    /// The text's first line, shortened.
-    pub(crate) line: String,
-    /// When it was asked for, in seconds since 1970.
-    pub(crate) created: f64,
-    pub(crate) timing_ms: f64,
-    /// Bytes written to stdout and stderr.
-    pub(crate) written: [u64; 2],
-}
-
 impl<W: Work> Run<W> {
     pub(super) fn new(id: String, work: W) -> Self {
         let pulse = watch::Sender::new(Pulse {
@@ -112,14 +101,9 @@ impl<W: Work> Run<W> {
         rest
     }
 
-    pub(super) fn spilled(&self, stream: Stream, path: &Path, bytes: u64) {
+    pub(super) fn spilled(&self, stream: Stream, file: &Arc<Filling>, bytes: u64) {
         let mut record = self.record();
-        record.journal.output_mut(stream).spilled(path, bytes);
-    }
-
-    /// The last so many bytes did not arrive in the file after all.
-    pub(super) fn unspilled(&self, stream: Stream, bytes: u64) {
-        self.record().journal.output_mut(stream).unspilled(bytes);
+        record.journal.output_mut(stream).spilled(file, bytes);
     }
 
     pub(crate) fn add(&self, happened: Happened<W::Reply>) {
@@ -188,17 +172,27 @@ impl<W: Work> Run<W> {
         self.work.reply(so_far, record.report.clone(), running)
     }
 
-    pub(crate) fn outline(&self) -> Outline {
-        let record = self.record();
+    /// The work's first line, shortened.
+    pub(crate) fn line(&self) -> String {
         let line = self.work.text().trim().lines().next().unwrap_or_default();
+        line.chars().take(120).collect()
+    }
+
+    /// It in the list of those that can be found.
+    pub(crate) fn summary(&self) -> Summary {
+        let record = self.record();
         let created = self.created.duration_since(UNIX_EPOCH).unwrap_or_default();
         let written = |stream| record.journal.output(stream).total();
-        Outline {
-            number: record.number,
-            line: line.chars().take(120).collect(),
+        Summary {
+            id: self.id.clone(),
+            session: self.work.session().into(),
+            status: self.status(),
+            code: self.line(),
+            execution_count: record.number,
             created: created.as_secs_f64(),
             timing_ms: record.timing_ms(),
-            written: [written(Stream::Stdout), written(Stream::Stderr)],
+            stdout: written(Stream::Stdout),
+            stderr: written(Stream::Stderr),
         }
     }
 
@@ -303,7 +297,7 @@ impl<W: Work> Record<W> {
 }
 
 /// How many of the bytes are whole characters; all, when no more follow.
-fn whole_characters(bytes: &[u8], is_end: bool) -> usize {
+pub(super) fn whole_characters(bytes: &[u8], is_end: bool) -> usize {
     match std::str::from_utf8(bytes) {
         Err(error) if !is_end && error.error_len().is_none() && error.valid_up_to() > 0 => {
             error.valid_up_to()

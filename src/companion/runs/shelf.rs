@@ -40,7 +40,8 @@ impl<W: Work> Runs<W> {
         }
     }
 
-    /// A new run, or the one of that id; `true` when it is new.
+    /// A new run, or the one of that id; `true` when it is new. It pushes none out before it is
+    /// [`Runs::admitted`].
     pub(crate) fn begin(&self, work: W) -> Result<(Arc<Run<W>>, bool), OtherRun> {
         let mut runs = self.lock();
         let id = match work.id() {
@@ -58,8 +59,12 @@ impl<W: Work> Runs<W> {
         };
         let run = Arc::new(Run::new(id, work));
         runs.push_back(run.clone());
-        prune(&mut runs);
         Ok((run, true))
+    }
+
+    /// A new run goes on: older ones make room.
+    pub(crate) fn admitted(&self) {
+        prune(&mut self.lock());
     }
 
     pub(crate) fn find(&self, id: &str) -> Option<Arc<Run<W>>> {
@@ -129,6 +134,7 @@ mod tests {
     type Runs = super::Runs<Execute>;
 
     const REPORT: KernelReport = KernelReport {
+        restored: false,
         generation: 1,
         state: KernelState::Kept,
     };
@@ -164,6 +170,7 @@ mod tests {
         let (running, _) = runs.begin(named("first", "1")).unwrap();
         for number in 0..2 * KEPT_RUNS {
             let (run, _) = runs.begin(named(&format!("r{number}"), "1")).unwrap();
+            runs.admitted();
             run.finish(RunStatus::Completed, REPORT);
         }
         assert_eq!(runs.lock().len(), KEPT_RUNS);
@@ -172,10 +179,26 @@ mod tests {
     }
 
     #[test]
+    fn runs_that_are_refused_push_none_out() {
+        let runs = Runs::new("run");
+        for number in 0..2 * KEPT_RUNS {
+            let (run, _) = runs.begin(named(&format!("r{number}"), "1")).unwrap();
+            match number < KEPT_RUNS {
+                true => runs.admitted(),
+                false => runs.forget(&run),
+            }
+            run.finish(RunStatus::Completed, REPORT);
+        }
+        assert_eq!(runs.lock().len(), KEPT_RUNS);
+        assert!(runs.find("r0").is_some());
+    }
+
+    #[test]
     fn heavy_runs_go_sooner() {
         let runs = Runs::new("run");
         for number in 0..100 {
             let (run, _) = runs.begin(named(&format!("r{number}"), "1")).unwrap();
+            runs.admitted();
             run.write(Stream::Stdout, &vec![b'x'; 1 << 20]);
             run.finish(RunStatus::Completed, REPORT);
         }
@@ -196,6 +219,7 @@ mod tests {
         assert_eq!(run.reply(REPORT).status, RunStatus::Running);
         run.finish(RunStatus::Completed, REPORT);
         let reply = run.reply(KernelReport {
+            restored: false,
             generation: 9,
             ..REPORT
         });
@@ -252,5 +276,36 @@ mod tests {
         assert!(first.next(|| REPORT).await.is_empty());
         let mut late = run.follow(2);
         assert_eq!(kinds(late.rest(|| REPORT).await), rest[1..]);
+    }
+
+    #[tokio::test]
+    async fn who_comes_back_for_events_that_are_gone_is_told_of_the_gap() {
+        const LINES: usize = 20_000;
+        let runs = Runs::new("run");
+        let (run, _) = runs.begin(named("a", "1")).unwrap();
+        let mut reader = run.follow(0);
+        for _ in 0..LINES {
+            run.write(Stream::Stdout, b"x\n");
+            reader.rest(|| REPORT).await;
+        }
+        run.finish(RunStatus::Completed, REPORT);
+        let mut late = run.follow(3);
+        let gap = late.next(|| REPORT).await;
+        let [
+            crate::protocol::kernel::Event {
+                seq,
+                happened: Happened::Stderr { text, .. },
+            },
+        ] = &gap[..]
+        else {
+            panic!("{gap:?}")
+        };
+        assert!(text.contains(&format!("events 3 to {seq} are")), "{text}");
+        assert!(text.contains("`/exec/a/output`"), "{text}");
+        let next = late.next(|| REPORT).await;
+        assert_eq!(next[0].seq, seq + 1);
+        // Who begins with what is kept misses nothing, and is told of nothing.
+        let again = run.follow(seq + 1).next(|| REPORT).await;
+        assert_eq!(again, next);
     }
 }

@@ -1,26 +1,28 @@
 //! Writing what memory does not hold of a run's output to files, one for each stream.
 //!
-//! Each file has a thread, which is handed the pieces as they were read. What is on its way there is
-//! no more than the tail in memory holds, so nobody looks for it in the file; beyond that the owner
-//! waits, and so a slow disk slows the code down as a slow reader of its pipes would. A file that is
-//! full or can't be written is left as it is: head and tail remain.
+//! Each file has a thread, which is handed the pieces as they were read. All files together have so
+//! much on its way; beyond that the owner waits, and so a slow disk slows the code down as a slow
+//! reader of its pipes would. A file that is full or can't be written is left as it is: head and
+//! tail remain.
 
 use super::Work;
-use super::output::HALF;
+use super::filling::Filling;
 use super::run::Run;
-use crate::companion::pipe::PIECE;
 use crate::protocol::kernel::Stream;
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-use tokio::sync::mpsc;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::task::spawn_blocking;
 
 /// Bytes of one file.
 const LIMIT: u64 = 256 << 20;
 
-/// Pieces on their way, one in the thread's hands included.
-const ON_THE_WAY: usize = HALF / PIECE - 1;
+/// Bytes on their way to all files: a burst of so many waits for no disk.
+static ON_THE_WAY: Semaphore = Semaphore::const_new(16 << 20);
+
+/// Of files, since the companion began.
+static SERIAL: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Debug, Default)]
 pub(crate) struct Spill {
@@ -32,11 +34,25 @@ enum Slot {
     #[default]
     Unused,
     Open {
-        pieces: mpsc::Sender<Vec<u8>>,
-        path: PathBuf,
+        pieces: mpsc::UnboundedSender<Piece>,
+        file: Arc<Filling>,
         sent: u64,
     },
     Closed,
+}
+
+#[derive(Debug)]
+struct Piece {
+    bytes: Vec<u8>,
+    /// Free again when it is written.
+    #[expect(dead_code, reason = "held, never read")]
+    room: Option<SemaphorePermit<'static>>,
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl Spill {
@@ -51,19 +67,20 @@ impl Spill {
         if matches!(slot, Slot::Unused) {
             *slot = open(folder, run, stream);
         }
-        let Slot::Open { pieces, path, sent } = slot else {
+        let Slot::Open { pieces, file, sent } = slot else {
             return;
         };
         piece.truncate(usize::try_from(LIMIT - *sent).unwrap_or(usize::MAX));
         let bytes = piece.len() as u64;
-        if pieces.send(piece).await.is_err() {
-            // The thread has said why in the log; what it was handed last may be missing.
-            run.unspilled(stream, HALF as u64);
+        // Nobody closes it.
+        let room = ON_THE_WAY.acquire_many(piece.len() as u32).await.ok();
+        if pieces.send(Piece { bytes: piece, room }).is_err() {
+            // The thread has said why in the log.
             *slot = Slot::Closed;
             return;
         }
         *sent += bytes;
-        run.spilled(stream, path, bytes);
+        run.spilled(stream, file, bytes);
         if *sent == LIMIT {
             *slot = Slot::Closed;
         }
@@ -75,28 +92,22 @@ fn open(folder: &Path, run: &Run<impl Work>, stream: Stream) -> Slot {
         Stream::Stdout => "stdout",
         Stream::Stderr => "stderr",
     };
-    let path = folder.join(format!("{}.{name}", run.id));
-    let (pieces, coming) = mpsc::channel(ON_THE_WAY);
-    let own = path.clone();
+    // Who still reads a run that was forgotten keeps its file, and another run may have its id by then.
+    let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+    let file = Arc::new(Filling::new(
+        folder.join(format!("{}.{serial}.{name}", run.id)),
+    ));
+    let (pieces, mut coming) = mpsc::unbounded_channel();
+    let own = Arc::clone(&file);
     spawn_blocking(move || {
-        if let Err(error) = keep(&own, coming) {
-            tracing::warn!("`{}` can't be written: {error}", own.display());
+        let all = std::iter::from_fn(|| coming.blocking_recv());
+        if let Err(error) = own.fill(all) {
+            tracing::warn!("`{}` can't be written: {error}", own.path().display());
         }
     });
     Slot::Open {
         pieces,
-        path,
+        file,
         sent: 0,
     }
-}
-
-fn keep(path: &Path, mut coming: mpsc::Receiver<Vec<u8>>) -> io::Result<()> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    let mut file = File::create(path)?;
-    while let Some(piece) = coming.blocking_recv() {
-        file.write_all(&piece)?;
-    }
-    Ok(())
 }

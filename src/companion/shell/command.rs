@@ -6,7 +6,7 @@ use super::guard::{Guard, Said};
 use super::jobs::Background;
 use super::warden;
 use super::work::{Report, Run};
-use crate::companion::pipe;
+use crate::companion::pipes::Pipes;
 use crate::companion::runs::Spill;
 use crate::companion::settings;
 use crate::error::Result;
@@ -24,7 +24,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
-use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::net::unix::pipe::Sender;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
@@ -92,7 +92,7 @@ pub(super) struct Drive {
 /// What bash and we share while it runs.
 #[derive(Debug)]
 struct Shared {
-    pipes: [Option<Receiver>; 2],
+    pipes: Pipes,
     /// Where it writes its context as it exits.
     left: File,
     /// Must live until bash has read them.
@@ -101,7 +101,11 @@ struct Shared {
 
 /// How it ended.
 enum End {
-    Code { code: i32, left: bool },
+    /// `left`: something of it goes on, which is not so when it was to stop.
+    Code {
+        code: i32,
+        left: bool,
+    },
     NotStarted(i32),
     Unguarded,
 }
@@ -142,23 +146,18 @@ impl Drive {
         self.drain(&shared, &mut spill).await;
         match end {
             End::Code { code, left } => {
-                // One that is ended from outside leaves nothing, however far it came.
-                if stop.is_none() {
-                    self.take_over(&mut shared.left);
-                }
-                let is_ended = stop.is_some();
-                let code = if is_ended { -1 } else { code };
-                let status = match stop {
-                    Some(_) => RunStatus::Interrupted,
-                    None => RunStatus::Completed,
+                let (status, code) = match stop {
+                    // One that is ended from outside leaves nothing, however far it came.
+                    Some(_) => (RunStatus::Interrupted, -1),
+                    None => {
+                        self.take_over(&mut shared.left);
+                        (RunStatus::Completed, code)
+                    }
                 };
-                let background = left && !is_ended;
-                self.finish(status, stop.map(Stop::told), Some(code), background);
-                if background {
+                self.finish(status, stop.map(Stop::told), Some(code), left);
+                if left {
                     let background = Background::new(&self.run, self.guard, shared.pipes);
                     self.shells.jobs.keep(background);
-                } else if left {
-                    self.guard.end();
                 }
             }
             End::NotStarted(errno) => {
@@ -179,7 +178,8 @@ impl Drive {
         }
     }
 
-    /// Until the command has ended, for whatever reason.
+    /// Until the command has ended, for whatever reason; when it was to stop, with all that it
+    /// started, which has the same time for it.
     async fn attend(&mut self, shared: &mut Shared, spill: &mut Spill) -> (End, Option<Stop>) {
         let timeout = self.run.work.timeout.map(|seconds| {
             let time = Duration::try_from_secs_f64(seconds).map_or(YEAR, |t| t.min(YEAR));
@@ -188,8 +188,9 @@ impl Drive {
         let mut deadline = timeout.map(|(at, _)| at);
         let mut stop = None;
         let mut is_made_to = false;
+        // How the command itself ended, while what it started is still about to.
+        let mut ended = None;
         loop {
-            let [out, err] = &mut shared.pipes;
             let has_room = self.run.has_room();
             let (stream, bytes) = tokio::select! {
                 biased;
@@ -226,17 +227,28 @@ impl Drive {
                         continue;
                     }
                     Said::Failed(errno) => return (End::NotStarted(errno), stop),
-                    Said::Ended { code, left } => return (End::Code { code, left }, stop),
-                    Said::Gone => return (End::Unguarded, stop),
+                    Said::Ended { code, left: true } if stop.is_some() && ended.is_none() => {
+                        ended = Some(code);
+                        // What runs in the background does not hear of an interrupt.
+                        if stop == Some(Stop::Asked) {
+                            self.guard.signal(Signal::SIGTERM);
+                        }
+                        continue;
+                    }
+                    Said::Ended { code, left } => {
+                        let code = ended.unwrap_or(code);
+                        let left = left && stop.is_none();
+                        return (End::Code { code, left }, stop);
+                    }
+                    Said::Gone => return match ended {
+                        Some(code) => (End::Code { code, left: false }, stop),
+                        None => (End::Unguarded, stop),
+                    },
                 },
                 () = self.run.room(), if !has_room => continue,
-                bytes = pipe::read(out.as_ref()), if has_room => (Stream::Stdout, bytes),
-                bytes = pipe::read(err.as_ref()), if has_room => (Stream::Stderr, bytes),
+                piece = shared.pipes.next(), if has_room => piece,
             };
-            match bytes {
-                Ok(bytes) => self.write(spill, stream, bytes).await,
-                Err(_) => shared.pipes[stream as usize] = None,
-            }
+            self.write(spill, stream, bytes).await;
         }
     }
 
@@ -261,11 +273,8 @@ impl Drive {
     /// What the command itself wrote is in the pipes by now; what runs on in the background may hold
     /// them open.
     async fn drain(&self, shared: &Shared, spill: &mut Spill) {
-        for stream in [Stream::Stdout, Stream::Stderr] {
-            let pieces = shared.pipes[stream as usize].as_ref().map(pipe::drain);
-            for bytes in pieces.into_iter().flatten() {
-                self.write(spill, stream, bytes).await;
-            }
+        for (stream, bytes) in shared.pipes.drain() {
+            self.write(spill, stream, bytes).await;
         }
     }
 
@@ -283,12 +292,18 @@ impl Drive {
         if let Some(next) = self.context.after(&written) {
             let session = self.run.work.session.clone();
             let mut contexts = self.shells.contexts();
-            // The first of a session has nothing to tell its own changes by; those that others made
-            // meanwhile are worth more.
-            let now = contexts.get(&session).map_or(0, |now| now.serial);
-            if !self.context.is_fresh() || now == self.context.serial {
-                contexts.insert(session, next);
+            // Its session was deleted while its last output was read.
+            if matches!(self.stops.try_recv(), Ok(Stop::Deleted)) {
+                return;
             }
+            let next = match contexts.get(&session) {
+                // The first of a session has nothing to tell its own changes by; those of others that
+                // have ended meanwhile are worth more.
+                Some(now) if self.context.is_fresh() && !now.is_fresh() => return,
+                Some(now) => next.over(now, self.context.serial),
+                None => next,
+            };
+            contexts.insert(session, next);
         }
     }
 
@@ -324,7 +339,9 @@ impl Drive {
             false => with_own_end(&work.command, &path(&leave), &path(&left)),
         };
         let mut environment = match self.context.is_fresh() {
-            true => first_environment(&work.session),
+            true => first_environment(&work.session)
+                .map(|(name, value)| [name, value].join(&b'='))
+                .collect(),
             false => Vec::new(),
         };
         environment.push(format!("BASH_ENV={}", path(&script)).into_bytes());
@@ -342,10 +359,7 @@ impl Drive {
         self.guard.order(&order, ends).await?;
         scripts.extend([leave, script]);
         Ok(Shared {
-            pipes: [
-                Some(Receiver::from_owned_fd(out)?),
-                Some(Receiver::from_owned_fd(err)?),
-            ],
+            pipes: Pipes::open([out, err])?,
             left,
             _scripts: scripts,
         })
@@ -386,24 +400,24 @@ impl Drive {
 /// A command that sets a trap for its own end would take the place of ours, so what it leaves is
 /// written before.
 fn with_own_end(command: &str, leave: &str, left: &str) -> String {
-    let sets_trap = command.contains("trap") && !command.contains("<<");
+    // Behind a heredoc, which may be without its end, nothing can be added; a here-string is none.
+    let has_heredoc = command.replace("<<<", "").contains("<<");
+    let sets_trap = command.contains("trap") && !has_heredoc;
     if !sets_trap || !(command.contains("EXIT") || command.contains(" 0")) {
         return command.into();
     }
     format!(
-        "{command}\n{{ __osctl_code=$?; ( . {leave} >{left} ); }} 2>/dev/null; exit $__osctl_code"
+        "{command}\n{{ __osctl_code=$?; ( . {leave} >|{left} ); }} 2>/dev/null; exit $__osctl_code"
     )
 }
 
 /// What the companion has, but for what is between it and its engine.
-fn first_environment(session: &str) -> Vec<Vec<u8>> {
+pub(super) fn first_environment(session: &str) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
     let own = std::env::vars_os()
         .filter(|(name, _)| !settings::SECRETS.iter().any(|secret| name == secret));
-    let mut all: Vec<Vec<u8>> = own
-        .map(|(name, value)| [name.into_vec(), value.into_vec()].join(&b'='))
-        .collect();
-    all.push(format!("OSCTL_SESSION={session}").into_bytes());
-    all
+    let session = (b"OSCTL_SESSION".to_vec(), session.as_bytes().to_vec());
+    own.map(|(name, value)| (name.into_vec(), value.into_vec()))
+        .chain([session])
 }
 
 /// A file that is nowhere but in memory.
@@ -422,5 +436,24 @@ pub(super) async fn at(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,
         None => pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_own_end;
+
+    #[test]
+    fn only_a_trap_for_the_end_needs_the_context_written_before() {
+        let is_added = |command: &str| with_own_end(command, "L", "O") != command;
+        assert!(is_added("trap 'echo bye' EXIT") && is_added("trap : 0"));
+        assert!(is_added("trap : EXIT; cat <<< text"));
+        assert!(!is_added("trap : EXIT; cat <<END\ntext"));
+        assert!(!is_added("echo EXIT") && !is_added("trap : INT"));
+    }
+
+    #[test]
+    fn a_context_is_written_where_files_are_not_to_be_clobbered() {
+        assert!(with_own_end("set -C; trap : EXIT", "L", "O").contains(">|O"));
     }
 }

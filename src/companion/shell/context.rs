@@ -7,8 +7,12 @@
 //!
 //! Not kept: jobs of the shell and `$!` (see [`super::jobs`]), open descriptors, history.
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD as STANDARD;
 use nix::fcntl::{OFlag, open};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, fstat};
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -56,6 +60,9 @@ const ITS_OWN: &[&str] = &[
     "UID",
 ];
 
+/// Changes from outside that are remembered.
+const TOLD: usize = 256;
+
 /// The context of one session.
 #[derive(Debug, Clone)]
 pub(super) struct Context {
@@ -67,14 +74,40 @@ pub(super) struct Context {
     left: Option<Left>,
     /// What was changed from outside since.
     changes: Vec<u8>,
+    /// Those of them that commands which run may not have heard of, and earlier ones.
+    told: VecDeque<Change>,
     /// Rises with every change.
     pub(super) serial: u64,
+}
+
+/// A folder to go to.
+#[derive(Debug)]
+pub(crate) struct Found {
+    cwd: PathBuf,
+    folder: Arc<OwnedFd>,
+}
+
+/// What was changed from outside.
+#[derive(Debug, Clone)]
+struct Change {
+    serial: u64,
+    script: Vec<u8>,
+    folder: Option<(PathBuf, Arc<OwnedFd>)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Left {
     options: Vec<u8>,
     rest: Vec<u8>,
+}
+
+/// A context in a form that can be stored; what bash wrote need not be UTF-8, so it is in base64.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Packed {
+    cwd: PathBuf,
+    options: Option<String>,
+    rest: Option<String>,
+    changes: String,
 }
 
 impl Context {
@@ -85,6 +118,7 @@ impl Context {
             folder,
             left: None,
             changes: Vec::new(),
+            told: VecDeque::new(),
             serial: 0,
         })
     }
@@ -106,7 +140,7 @@ impl Context {
             None => script.extend_from_slice(b"shopt -u extglob\nshopt -s expand_aliases\n"),
         }
         script.extend_from_slice(&self.changes);
-        let trap = format!("unset BASH_ENV\ntrap '{{ . {leave} >{left}; }} 2>/dev/null' EXIT\n");
+        let trap = format!("unset BASH_ENV\ntrap '{{ . {leave} >|{left}; }} 2>/dev/null' EXIT\n");
         script.extend_from_slice(trap.as_bytes());
         if let Some(left) = &self.left {
             script.extend_from_slice(&left.options);
@@ -118,8 +152,15 @@ impl Context {
     /// The context that a command left; nothing, when it was killed or changed nothing.
     pub(super) fn after(&self, written: &[u8]) -> Option<Self> {
         let mut parts = written.split(|byte| *byte == 0);
-        let [Some(cwd), Some(options), Some(rest), Some([])] =
-            [parts.next(), parts.next(), parts.next(), parts.next()]
+        let mut next = || parts.next();
+        // What comes behind the last NUL was printed by a trap for the end of a script.
+        let [
+            Some(cwd),
+            Some(is_there),
+            Some(options),
+            Some(rest),
+            Some(_),
+        ] = [next(), next(), next(), next(), next()]
         else {
             return None;
         };
@@ -128,52 +169,130 @@ impl Context {
             rest: lines(rest, |line| !is_its_own(line)),
         };
         let cwd = PathBuf::from(OsString::from_vec(cwd.to_vec()));
-        if cwd == self.cwd && self.left.as_ref() == Some(&left) {
-            return None;
-        }
         let folder = match cwd == self.cwd {
+            // The folder was made anew under the same name, and entered.
+            true if !is_there.is_empty() => match open_folder(&cwd) {
+                Ok(folder) if !is_same(&folder, &self.folder) => Arc::new(folder),
+                _ => self.folder.clone(),
+            },
+            // It was moved or removed, and bash is still in it.
             true => self.folder.clone(),
             // One that is gone already: the next command starts where this one did.
             false => Arc::new(open_folder(&cwd).ok()?),
         };
+        let stays = cwd == self.cwd && Arc::ptr_eq(&folder, &self.folder);
+        if stays && self.left.as_ref() == Some(&left) {
+            return None;
+        }
         Some(Self {
             cwd,
             folder,
             left: Some(left),
             changes: Vec::new(),
+            told: VecDeque::new(),
             serial: self.serial + 1,
         })
     }
 
-    /// Goes to a folder, relative to the present one.
+    /// What a command left that began when the serial was `began`, and what was changed from outside
+    /// since then: `now` is the context that it replaces.
+    pub(super) fn over(mut self, now: &Self, began: u64) -> Self {
+        for change in now.told.iter().filter(|change| change.serial > began) {
+            self.changes.extend_from_slice(&change.script);
+            if let Some((cwd, folder)) = &change.folder {
+                (self.cwd, self.folder) = (cwd.clone(), folder.clone());
+            }
+        }
+        self.told.clone_from(&now.told);
+        self.serial = now.serial.max(self.serial) + 1;
+        self
+    }
+
+    fn change(&mut self, script: Vec<u8>, folder: Option<(PathBuf, Arc<OwnedFd>)>) {
+        self.serial += 1;
+        self.changes.extend_from_slice(&script);
+        if self.told.len() == TOLD {
+            self.told.pop_front();
+        }
+        let serial = self.serial;
+        self.told.push_back(Change {
+            serial,
+            script,
+            folder,
+        });
+    }
+
+    /// As it is kept outside of this process.
+    pub(super) fn pack(&self) -> Packed {
+        Packed {
+            cwd: self.cwd.clone(),
+            options: self.left.as_ref().map(|left| lossless(&left.options)),
+            rest: self.left.as_ref().map(|left| lossless(&left.rest)),
+            changes: lossless(&self.changes),
+        }
+    }
+
+    /// # Errors
+    /// When its folder is not there, or what is packed is damaged.
+    pub(super) fn unpack(packed: Packed) -> io::Result<Self> {
+        let bytes = |text: &str| STANDARD.decode(text).map_err(io::Error::other);
+        let left = match (packed.options, packed.rest) {
+            (Some(options), Some(rest)) => Some(Left {
+                options: bytes(&options)?,
+                rest: bytes(&rest)?,
+            }),
+            _ => None,
+        };
+        Ok(Self {
+            left,
+            changes: bytes(&packed.changes)?,
+            ..Self::new(packed.cwd)?
+        })
+    }
+
+    /// The same; in `home`, where its folder is not there any more.
     ///
     /// # Errors
-    /// When it is none, or can't be entered; nothing has changed then.
-    pub(super) fn cd(&mut self, path: &Path, home: &Path) -> io::Result<()> {
-        if path.as_os_str().is_empty() {
-            return Err(io::ErrorKind::NotFound.into());
+    /// When what is packed is damaged.
+    pub(super) fn unpack_near(packed: Packed, home: &Path) -> io::Result<Self> {
+        match open_folder(&packed.cwd) {
+            Ok(_) => Self::unpack(packed),
+            Err(error) => {
+                tracing::warn!("`{}`: {error}", packed.cwd.display());
+                let cwd = home.to_owned();
+                Self::unpack(Packed { cwd, ..packed })
+            }
         }
-        let path = match path.strip_prefix("~") {
-            Ok(rest) => home.join(rest),
-            Err(_) => self.cwd.join(path),
-        };
-        let cwd = std::fs::canonicalize(&path)?;
-        self.folder = Arc::new(open_folder(&cwd)?);
+    }
+
+    /// What bash wrote besides options, when a command has left anything.
+    pub(super) fn rest_mut(&mut self) -> Option<&mut Vec<u8>> {
+        self.left.as_mut().map(|left| &mut left.rest)
+    }
+
+    /// What bash wrote besides options, when a command has left anything, and what was changed since.
+    pub(super) fn variables(&self) -> (Option<&[u8]>, &[u8]) {
+        let rest = self.left.as_ref().map(|left| left.rest.as_slice());
+        (rest, &self.changes)
+    }
+
+    /// Goes to a folder.
+    pub(super) fn enter(&mut self, found: Found) {
+        let Found { cwd, folder } = found;
+        self.folder = folder;
+        let mut script = Vec::new();
         for (name, folder) in [("OLDPWD", &self.cwd), ("PWD", &cwd)] {
-            self.changes
-                .extend_from_slice(format!("{name}=").as_bytes());
-            let folder = quoted(folder.as_os_str().as_bytes());
-            self.changes.extend_from_slice(&folder);
-            self.changes.push(b'\n');
+            script.extend_from_slice(format!("{name}=").as_bytes());
+            script.extend_from_slice(&quoted(folder.as_os_str().as_bytes()));
+            script.push(b'\n');
         }
+        self.change(script, Some((cwd.clone(), self.folder.clone())));
         self.cwd = cwd;
-        self.serial += 1;
-        Ok(())
     }
 
     /// Sets a variable of the environment, or unsets it. The name must be one.
     pub(super) fn set(&mut self, key: &str, value: Option<&str>) {
-        let change = match value {
+        let mut script = match value {
             Some(value) => {
                 let mut change = format!("declare -gx {key}=").into_bytes();
                 change.extend_from_slice(&quoted(value.as_bytes()));
@@ -181,10 +300,32 @@ impl Context {
             }
             None => format!("unset -v {key}").into_bytes(),
         };
-        self.changes.extend_from_slice(&change);
-        self.changes.push(b'\n');
-        self.serial += 1;
+        script.push(b'\n');
+        self.change(script, None);
     }
+}
+
+impl Found {
+    /// Looks for a folder, relative to `cwd`. It may have to wait for the disk.
+    ///
+    /// # Errors
+    /// When it is none, or can't be entered.
+    pub(super) fn at(path: &Path, cwd: &Path, home: &Path) -> io::Result<Self> {
+        if path.as_os_str().is_empty() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let path = match path.strip_prefix("~") {
+            Ok(rest) => home.join(rest),
+            Err(_) => cwd.join(path),
+        };
+        let cwd = std::fs::canonicalize(&path)?;
+        let folder = Arc::new(open_folder(&cwd)?);
+        Ok(Self { cwd, folder })
+    }
+}
+
+fn lossless(bytes: &[u8]) -> String {
+    STANDARD.encode(bytes)
 }
 
 fn open_folder(path: &Path) -> io::Result<OwnedFd> {
@@ -192,24 +333,38 @@ fn open_folder(path: &Path) -> io::Result<OwnedFd> {
     Ok(open(path, flags, Mode::empty())?)
 }
 
+fn is_same(one: &OwnedFd, other: &OwnedFd) -> bool {
+    match (fstat(one), fstat(other)) {
+        (Ok(one), Ok(other)) => (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino),
+        _ => false,
+    }
+}
+
 fn lines(text: &[u8], keep: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let kept = text.split_inclusive(|byte| *byte == b'\n');
     kept.filter(|line| keep(line)).flatten().copied().collect()
 }
 
-/// Whether the line declares a variable of bash's own. Bash writes each variable on one line.
+/// Whether the line declares a variable. Bash writes each on one line.
+pub(super) fn is_declaration(line: &[u8]) -> bool {
+    declared(line).is_some()
+}
+
+/// Whether the line declares a variable of bash's own.
 fn is_its_own(line: &[u8]) -> bool {
-    let Some(rest) = line.strip_prefix(b"declare -") else {
-        return false;
-    };
-    let mut words = rest.splitn(2, |byte| *byte == b' ');
-    let (Some(flags), Some(rest)) = (words.next(), words.next()) else {
-        return false;
-    };
-    let name = rest.split(|byte| b"=\n".contains(byte)).next();
+    declared(line).is_some_and(|name| ITS_OWN.iter().any(|own| own.as_bytes() == name))
+}
+
+/// The name of the variable that the line declares.
+fn declared(line: &[u8]) -> Option<&[u8]> {
+    let rest = line.strip_prefix(b"declare -")?;
+    let at = rest.iter().position(|byte| *byte == b' ')?;
+    let (flags, rest) = rest.split_at(at);
     // `declare -f NAME` is a function.
-    !flags.contains(&b'f')
-        && name.is_some_and(|name| ITS_OWN.iter().any(|own| own.as_bytes() == name))
+    if flags.contains(&b'f') {
+        return None;
+    }
+    rest[1..].split(|byte| b"=\n".contains(byte)).next()
 }
 
 /// As one word of bash, whatever is in it.
@@ -227,15 +382,19 @@ pub(super) fn quoted(bytes: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Context, is_its_own, quoted};
+    use super::{Context, Found, is_declaration, is_its_own, quoted};
     use std::path::Path;
 
     #[test]
     fn only_a_whole_context_replaces_the_old_one() {
         let context = Context::new("/".into()).unwrap();
         assert!(context.after(b"").is_none());
-        assert!(context.after(b"/tmp\0set +o xtrace\n\0declare").is_none());
-        let left = b"/tmp\0set +o xtrace\nshopt -u compat31\n\0declare -- A=\"1\"\ndeclare -ir UID=\"0\"\n\0";
+        assert!(
+            context
+                .after(b"/tmp\0here\0set +o xtrace\n\0declare")
+                .is_none()
+        );
+        let left = b"/tmp\0here\0set +o xtrace\nshopt -u compat31\n\0declare -- A=\"1\"\ndeclare -ir UID=\"0\"\n\0";
         let next = context.after(left).unwrap();
         assert_eq!(next.cwd, Path::new("/tmp"));
         let script = String::from_utf8(next.script("L", "O")).unwrap();
@@ -249,11 +408,58 @@ mod tests {
     }
 
     #[test]
+    fn what_a_trap_prints_behind_the_context_is_none_of_it() {
+        let context = Context::new("/".into()).unwrap();
+        let whole = b"/tmp\0here\0set +o xtrace\n\0declare -- A=\"1\"\n\0";
+        let next = context.after(whole).unwrap();
+        let traced = context.after(&[whole.as_slice(), b"bye\n"].concat());
+        assert_eq!(traced.unwrap().script("L", "O"), next.script("L", "O"));
+    }
+
+    #[test]
+    fn a_folder_made_anew_is_entered_only_when_bash_is_in_it() {
+        let around = tempfile::tempdir().unwrap();
+        let folder = around.path().join("w");
+        std::fs::create_dir(&folder).unwrap();
+        let context = Context::new(folder.clone()).unwrap();
+        std::fs::rename(&folder, around.path().join("moved")).unwrap();
+        std::fs::create_dir(&folder).unwrap();
+        let left = |is_there: &str| {
+            let path = folder.display();
+            format!("{path}\0{is_there}\0set +o xtrace\n\0\0").into_bytes()
+        };
+        let entered = context.after(&left("here")).unwrap();
+        let fresh = super::open_folder(&folder).unwrap();
+        assert!(super::is_same(&entered.folder, &fresh));
+        let stayed = context.after(&left("")).unwrap();
+        assert!(super::is_same(&stayed.folder, &context.folder));
+        // That alone is a change, and no change is none.
+        let again = stayed.after(&left("here")).unwrap();
+        assert!(super::is_same(&again.folder, &fresh));
+        assert!(again.after(&left("here")).is_none() && stayed.after(&left("")).is_none());
+    }
+
+    #[test]
+    fn a_context_survives_being_packed() {
+        let mut context = Context::new("/".into()).unwrap();
+        let left = b"/tmp\0here\0set +o xtrace\n\0declare -- A=\"\xff\"\n\0";
+        context = context.after(left).unwrap();
+        context.set("B", Some("it's"));
+        let text = serde_json::to_string(&context.pack()).unwrap();
+        let again = Context::unpack(serde_json::from_str(&text).unwrap()).unwrap();
+        assert_eq!(again.cwd, Path::new("/tmp"));
+        assert_eq!(again.script("L", "O"), context.script("L", "O"));
+        let fresh = Context::unpack(Context::new("/".into()).unwrap().pack()).unwrap();
+        assert!(fresh.is_fresh());
+    }
+
+    #[test]
     fn a_folder_that_is_none_changes_nothing() {
         let mut context = Context::new("/".into()).unwrap();
-        assert!(context.cd(Path::new("no/such"), Path::new("/")).is_err());
+        let find = |path: &str| Found::at(Path::new(path), Path::new("/"), Path::new("/tmp"));
+        assert!(find("no/such").is_err() && find("").is_err() && find("dev/null").is_err());
         assert_eq!(context.cwd, Path::new("/"));
-        context.cd(Path::new("~"), Path::new("/tmp")).unwrap();
+        context.enter(find("~").unwrap());
         assert_eq!(context.cwd, Path::new("/tmp"));
     }
 
@@ -265,6 +471,7 @@ mod tests {
     #[test]
     fn variables_of_bash_are_told_from_functions() {
         assert!(is_its_own(b"declare -ir PPID=\"1\"\n"));
+        assert!(is_declaration(b"declare -ax A\n") && !is_declaration(b"declare -f f\n"));
         assert!(!is_its_own(b"declare -x PATH=\"/bin\"\n") && !is_its_own(b"declare -fx UID\n"));
     }
 }

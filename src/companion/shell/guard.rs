@@ -25,7 +25,7 @@ const REST: Duration = Duration::from_millis(20);
 
 /// What a guard says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Said {
+pub(in crate::companion) enum Said {
     Started(i32),
     /// The command could not be started: the system's number for why.
     Failed(i32),
@@ -40,14 +40,14 @@ pub(super) enum Said {
 
 /// The process that starts one command and outlives it as long as something of it runs.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(in crate::companion) struct Guard {
     stream: UnixStream,
     pub(super) pid: i32,
     unread: Vec<u8>,
 }
 
 impl Guard {
-    fn spawn() -> Result<Self> {
+    pub(in crate::companion) fn spawn() -> Result<Self> {
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;
         // This very binary, also when its file was replaced meanwhile.
@@ -70,7 +70,11 @@ impl Guard {
     }
 
     /// Hands the command over; what became of it is said next.
-    pub(super) async fn order(&mut self, order: &[u8], descriptors: [RawFd; 4]) -> io::Result<()> {
+    pub(in crate::companion) async fn order(
+        &mut self,
+        order: &[u8],
+        descriptors: [RawFd; 4],
+    ) -> io::Result<()> {
         // The first bytes carry the descriptors; a fresh socket takes them.
         let (length, text) = order.split_at(4);
         let control = [ControlMessage::ScmRights(&descriptors)];
@@ -86,7 +90,7 @@ impl Guard {
     }
 
     /// The next thing it says. Loses nothing when dropped.
-    pub(super) async fn next(&mut self) -> Said {
+    pub(in crate::companion) async fn next(&mut self) -> Said {
         loop {
             if let Some(word) = self.unread.first_chunk::<WORD>() {
                 let [word, number @ ..] = *word;
@@ -119,12 +123,12 @@ impl Guard {
     }
 
     /// Ends all that is left of the command.
-    pub(super) fn end(&self) {
+    pub(in crate::companion) fn end(&self) {
         self.say(END);
     }
 
     /// Ends the guard itself, which no longer does as it is told; what it guards is ended first.
-    pub(super) fn kill(&self) {
+    pub(in crate::companion) fn kill(&self) {
         let guard = Pid::from_raw(self.pid);
         descendants::end(|| descendants::of(guard).into_iter().map(|d| d.pid).collect());
         // Gone already is as good.

@@ -3,7 +3,8 @@
 use super::command::at;
 use super::guard::{Guard, Said};
 use super::work::Run;
-use crate::companion::{descendants, pipe};
+use crate::companion::descendants;
+use crate::companion::pipes::Pipes;
 use crate::protocol::shell::{Job, JobProcess};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
@@ -11,7 +12,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::net::unix::pipe::Receiver;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
@@ -29,7 +29,7 @@ const GRACE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Background {
     guard: Guard,
-    pipes: [Option<Receiver>; 2],
+    pipes: Pipes,
     entry: Entry,
 }
 
@@ -56,14 +56,14 @@ struct Kept {
 pub(super) struct Jobs(Arc<Mutex<BTreeMap<i32, Kept>>>);
 
 impl Background {
-    pub(super) fn new(run: &Run, guard: Guard, pipes: [Option<Receiver>; 2]) -> Self {
+    pub(super) fn new(run: &Run, guard: Guard, pipes: Pipes) -> Self {
         Self {
             guard,
             pipes,
             entry: Entry {
                 session: run.work.session.clone(),
                 run: run.id.clone(),
-                command: run.outline().line,
+                command: run.line(),
                 tail: Arc::default(),
             },
         }
@@ -74,8 +74,7 @@ impl Background {
         let mut asked: Vec<oneshot::Sender<()>> = Vec::new();
         let mut deadline = None;
         loop {
-            let [out, err] = &mut self.pipes;
-            let (stream, bytes) = tokio::select! {
+            let (_, bytes) = tokio::select! {
                 biased;
                 end = ends.recv() => {
                     self.guard.signal(Signal::SIGTERM);
@@ -96,18 +95,12 @@ impl Background {
                     Said::Gone => break,
                     _ => continue,
                 },
-                bytes = pipe::read(out.as_ref()) => (0, bytes),
-                bytes = pipe::read(err.as_ref()) => (1, bytes),
+                piece = self.pipes.next() => piece,
             };
-            match bytes {
-                Ok(bytes) => {
-                    let mut tail = locked(&self.entry.tail);
-                    tail.extend(bytes);
-                    let excess = tail.len().saturating_sub(TAIL);
-                    tail.drain(..excess);
-                }
-                Err(_) => self.pipes[stream] = None,
-            }
+            let mut tail = locked(&self.entry.tail);
+            tail.extend(bytes);
+            let excess = tail.len().saturating_sub(TAIL);
+            tail.drain(..excess);
         }
         for end in asked {
             // Whoever asked may have left.

@@ -1,6 +1,9 @@
 # Read by each command's bash as it exits: what the next one begins with. Builtins alone, because a
-# process more would be seen and felt. Three parts, each ended by NUL: folder, options, the rest.
+# process more would be seen and felt. Four parts, each ended by NUL: folder, whether bash is in what
+# has that name by now, options, the rest.
 builtin printf '%s\0' "$PWD"
+[[ . -ef $PWD ]] && builtin printf here
+builtin printf '\0'
 builtin set +o
 builtin shopt -p
 builtin set +eux

@@ -7,12 +7,17 @@
 
 mod command;
 mod context;
-mod guard;
+mod environment;
+pub(super) mod guard;
 mod jobs;
-mod warden;
+mod keep;
+pub(super) mod warden;
 mod work;
 
+pub(crate) use context::Packed;
+pub(crate) use environment::Variables;
 pub(crate) use jobs::Ended as JobEnded;
+pub(crate) use keep::Kept;
 pub(crate) use warden::run as guard_command;
 pub(crate) use work::{Report, Run};
 
@@ -21,15 +26,17 @@ use crate::protocol::kernel::RunStatus;
 use crate::protocol::shell::{Command, Job};
 use bytes::Bytes;
 use command::{Drive, Stop};
-use context::Context;
+use context::{Context, Found};
+use environment::Exports;
 use guard::Spares;
 use jobs::Jobs;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
 
 /// Commands that may run at once.
 const AT_ONCE: usize = 256;
@@ -53,7 +60,7 @@ impl From<&super::Settings> for Settings {
         let home = std::env::var_os("HOME").map_or_else(|| "/root".into(), PathBuf::from);
         Self {
             // Executions may have the same ids.
-            runs: settings.data.join("runs/commands"),
+            runs: settings.lives.own().join("commands"),
             bash: bash(),
             cwd: std::env::current_dir().unwrap_or_else(|_| "/".into()),
             home,
@@ -190,6 +197,7 @@ impl Shells {
         };
         match driven {
             Ok(drive) => {
+                self.runs.admitted();
                 // In a task of its own: whoever asked may leave.
                 tokio::spawn(drive.run());
                 Ok(run)
@@ -207,6 +215,11 @@ impl Shells {
     /// [`Refusal::NoRun`].
     pub(crate) fn run(&self, id: &str) -> Result<Arc<Run>, Refusal> {
         self.runs.find(id).ok_or_else(|| Refusal::NoRun(id.into()))
+    }
+
+    /// The commands that can be found, the oldest first.
+    pub(crate) fn runs(&self) -> Vec<Arc<Run>> {
+        self.runs.all()
     }
 
     /// What to say of a command that goes on.
@@ -258,12 +271,33 @@ impl Shells {
         found.unwrap_or_else(|| self.settings.cwd.clone())
     }
 
+    /// The environment that a command of a session would have; nothing, when it is the companion's.
+    pub(crate) async fn environment(&self, session: &str) -> Option<Variables> {
+        let exports = Exports::of(self.contexts().get(session)?)?;
+        let told = exports.told(&self.settings.bash).await;
+        let failed = |error: &io::Error| {
+            tracing::warn!("the environment of session `{session}` is not known: {error}");
+        };
+        told.inspect_err(failed).ok()
+    }
+
+    /// Looks for a folder that a session is to [`Self::enter`]; a slow disk holds nobody else up.
+    ///
+    /// # Errors
+    /// [`Refusal::NoFolder`].
+    pub(crate) async fn folder(&self, session: &str, path: &str) -> Result<Found, Refusal> {
+        let (cwd, home) = (self.cwd(session), self.settings.home.clone());
+        let wanted = PathBuf::from(path);
+        let found = spawn_blocking(move || Found::at(&wanted, &cwd, &home)).await;
+        let found = found.map_err(io::Error::other).and_then(|found| found);
+        found.map_err(|error| no_folder(path, &error))
+    }
+
     /// # Errors
     /// [`Refusal::NoFolder`], and then nothing has changed.
-    pub(crate) fn cd(&self, session: &str, path: &str) -> Result<PathBuf, Refusal> {
+    pub(crate) fn enter(&self, session: &str, found: Found) -> Result<PathBuf, Refusal> {
         let mut context = self.context(session)?;
-        let gone = context.cd(Path::new(path), &self.settings.home);
-        gone.map_err(|error| no_folder(path, &error))?;
+        context.enter(found);
         let cwd = context.cwd.clone();
         self.contexts().insert(session.into(), context);
         Ok(cwd)
@@ -278,6 +312,53 @@ impl Shells {
         context.set(key, value);
         self.contexts().insert(session.into(), context);
         Ok(())
+    }
+
+    /// A session's context in a form that can be stored; nothing, when it has none of its own yet.
+    pub(crate) fn pack(&self, session: &str) -> Option<Packed> {
+        self.contexts().get(session).map(Context::pack)
+    }
+
+    /// Gives a session a context that was stored.
+    ///
+    /// # Errors
+    /// When its folder is not there; nothing has changed then.
+    pub(crate) fn unpack(&self, session: &str, packed: Packed) -> io::Result<()> {
+        let mut context = Context::unpack(packed)?;
+        let mut contexts = self.contexts();
+        // A command that runs began with another one, and must not leave its own.
+        context.serial = contexts.get(session).map_or(1, |now| now.serial + 1);
+        contexts.insert(session.into(), context);
+        Ok(())
+    }
+
+    /// How often each session's context has changed, as far as it has one of its own.
+    pub(crate) fn serials(&self) -> BTreeMap<String, u64> {
+        let contexts = self.contexts();
+        let each = contexts.iter();
+        each.map(|(session, context)| (session.clone(), context.serial))
+            .collect()
+    }
+
+    /// All contexts in a form that a later container can take over.
+    pub(crate) fn keep(&self) -> BTreeMap<String, Kept> {
+        let contexts = self.contexts().clone();
+        let kept = |(session, context): (String, Context)| {
+            let environment = command::first_environment(&session).collect();
+            (session, Kept::of(&context, &environment))
+        };
+        contexts.into_iter().map(kept).collect()
+    }
+
+    /// Gives sessions the contexts that they had in an earlier container.
+    pub(crate) fn adopt(&self, all: BTreeMap<String, Kept>) {
+        for (session, kept) in all {
+            let environment = command::first_environment(&session).collect();
+            match kept.restored(&environment, &self.settings.cwd) {
+                Ok(context) => drop(self.contexts().insert(session, context)),
+                Err(error) => tracing::warn!(session, "its shell begins anew: {error}"),
+            }
+        }
     }
 
     /// The sessions of commands and jobs that run.

@@ -48,7 +48,7 @@ pub(super) const END: u8 = 0xff;
 
 /// A command as bytes: its length, how many arguments there are, those, then the environment. The
 /// first argument is the program, the second what it is called.
-pub(super) fn order(args: &[&[u8]], environment: &[Vec<u8>]) -> Vec<u8> {
+pub(in crate::companion) fn order(args: &[&[u8]], environment: &[Vec<u8>]) -> Vec<u8> {
     let mut text = (args.len() as u32).to_le_bytes().to_vec();
     for part in args
         .iter()

@@ -18,12 +18,18 @@ impl Work for Command {
     type Reply = ShellReply;
     type Report = Report;
 
+    const PLACE: &'static str = "/shell";
+
     fn id(&self) -> Option<&str> {
         self.id.as_deref()
     }
 
     fn text(&self) -> &str {
         &self.command
+    }
+
+    fn session(&self) -> &str {
+        &self.session
     }
 
     fn bytes(&self) -> usize {

@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::protocol::hex::hex;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::{env, fmt, fs};
 
@@ -33,6 +34,11 @@ impl Address {
         }
     }
 
+    /// The socket of that path and no other.
+    pub(super) fn at(path: &Path) -> Self {
+        Self::chosen(format!("unix://{}", path.display()))
+    }
+
     fn usual(path: &Path) -> Self {
         Self {
             url: format!("unix://{}", path.display()),
@@ -46,11 +52,53 @@ impl Address {
         self.url.strip_prefix("unix://").map(Path::new)
     }
 
+    /// Whether something is there that this user may not talk to.
+    #[cfg(unix)]
+    pub(super) fn is_barred(&self) -> bool {
+        use std::os::unix::{fs::FileTypeExt, net::UnixStream};
+        let is_there = |path: &&Path| fs::metadata(path).is_ok_and(|m| m.file_type().is_socket());
+        self.socket().filter(is_there).is_some_and(|path| {
+            UnixStream::connect(path)
+                .is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+        })
+    }
+
+    #[cfg(not(unix))]
+    pub(super) fn is_barred(&self) -> bool {
+        false
+    }
+
+    /// The machine that it names, unless that is this one. A name is not looked up: only
+    /// `localhost` is taken for here.
+    pub(super) fn elsewhere(&self) -> Option<&str> {
+        let (scheme, rest) = self.url.split_once("://")?;
+        if !["tcp", "http", "https", "ssh"].contains(&scheme) {
+            return None;
+        }
+        let authority = rest.split('/').next()?;
+        let place = authority.rsplit('@').next()?;
+        let host = match place.strip_prefix('[') {
+            Some(rest) => rest.split(']').next()?,
+            None => place.split(':').next()?,
+        };
+        let here = match host.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
+            // Connecting to no address in particular leads to this machine.
+            Ok(ip) => ip.is_loopback() || ip.is_unspecified(),
+            Err(_) => host.is_empty() || host.eq_ignore_ascii_case("localhost"),
+        };
+        (!here).then_some(host)
+    }
+
     /// The addresses to try, in order; one only when the person chose it.
     ///
     /// # Errors
     /// When the chosen Docker context can't be read.
     pub(super) fn candidates(home: &Path) -> Result<Vec<Self>> {
+        Self::of(home, |name| env::var(name).ok())
+    }
+
+    fn of(home: &Path, variable: impl Fn(&str) -> Option<String>) -> Result<Vec<Self>> {
+        let variable = |name: &str| variable(name).filter(|v| !v.is_empty());
         if let Some(host) = variable("DOCKER_HOST") {
             let mut address = Self::chosen(host);
             if variable("DOCKER_TLS_VERIFY").is_some() {
@@ -61,7 +109,7 @@ impl Address {
             return Ok(vec![address]);
         }
         let folder = variable("DOCKER_CONFIG").map_or_else(|| home.join(".docker"), PathBuf::from);
-        if let Some(context) = current_context(&folder) {
+        if let Some(context) = current_context(&folder, variable("DOCKER_CONTEXT")) {
             return Ok(vec![of_context(&folder, &context)?]);
         }
         let runtime = variable("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -82,13 +130,9 @@ impl Address {
     }
 }
 
-fn variable(name: &str) -> Option<String> {
-    env::var(name).ok().filter(|v| !v.is_empty())
-}
-
 /// The context that is not the built-in `default`.
-fn current_context(folder: &Path) -> Option<String> {
-    let named = variable("DOCKER_CONTEXT").or_else(|| {
+fn current_context(folder: &Path, named: Option<String>) -> Option<String> {
+    let named = named.or_else(|| {
         let text = fs::read_to_string(folder.join("config.json")).ok()?;
         let config: Value = serde_json::from_str(&text).ok()?;
         Some(config.get("currentContext")?.as_str()?.to_owned())
@@ -123,6 +167,7 @@ fn of_context(folder: &Path, name: &str) -> Result<Address> {
 mod tests {
     use super::{Address, of_context};
     use std::fs;
+    use std::path::Path;
 
     #[test]
     fn a_context_is_read_from_its_metadata() {
@@ -144,10 +189,106 @@ mod tests {
         );
     }
 
+    /// The addresses that are tried, and whether they were chosen.
+    fn tried(home: &Path, variables: &[(&str, &str)]) -> Vec<(String, bool)> {
+        let variable = |name: &str| {
+            let mut found = variables.iter().filter(|(key, _)| *key == name);
+            found.next().map(|(_, value)| (*value).to_owned())
+        };
+        let found = Address::of(home, variable).unwrap();
+        found.into_iter().map(|a| (a.url, a.chosen)).collect()
+    }
+
+    #[test]
+    fn the_host_comes_before_the_context_and_that_before_the_usual_sockets() {
+        let home = tempfile::tempdir().unwrap();
+        let config = home.path().join(".docker");
+        // SHA-256 of "colima".
+        let digest = "f24fd3749c1368328e2b149bec149cb6795619f244c5b584e844961215dadd16";
+        let meta = config.join("contexts/meta").join(digest);
+        fs::create_dir_all(&meta).unwrap();
+        let endpoint = r#"{"Endpoints":{"docker":{"Host":"unix:///colima.sock"}}}"#;
+        fs::write(meta.join("meta.json"), endpoint).unwrap();
+        let tried = |variables: &[(&str, &str)]| tried(home.path(), variables);
+        let host = ("DOCKER_HOST", "tcp://127.0.0.1:2375");
+        let context = ("DOCKER_CONTEXT", "colima");
+        let colima = vec![("unix:///colima.sock".to_owned(), true)];
+        assert_eq!(
+            tried(&[context, host]),
+            [("tcp://127.0.0.1:2375".to_owned(), true)]
+        );
+        assert_eq!(tried(&[context, ("DOCKER_HOST", "")]), colima);
+        let current = r#"{"currentContext":"colima"}"#;
+        fs::write(config.join("config.json"), current).unwrap();
+        assert_eq!(tried(&[]), colima);
+        let usual = tried(&[
+            ("DOCKER_CONTEXT", "default"),
+            ("XDG_RUNTIME_DIR", "/run/me"),
+        ]);
+        let own = format!("unix://{}/.docker/run/docker.sock", home.path().display());
+        let expected = [
+            "unix:///var/run/docker.sock",
+            "unix:///run/me/docker.sock",
+            &own,
+            "unix:///run/podman/podman.sock",
+            "unix:///run/me/podman/podman.sock",
+        ];
+        assert_eq!(usual, expected.map(|url| (url.to_owned(), false)));
+    }
+
+    #[test]
+    fn another_machine_is_told_from_this_one() {
+        let elsewhere = |url: &str| Address::chosen(url).elsewhere().map(str::to_owned);
+        for url in [
+            "unix:///var/run/docker.sock",
+            "npipe:////./pipe/docker_engine",
+            "tcp://127.0.0.1:2375",
+            "tcp://127.3.2.1:2376/",
+            "tcp://[::1]:2375",
+            "tcp://[::ffff:127.0.0.1]:2375",
+            "tcp://0.0.0.0:2375",
+            "tcp://:2375",
+            "http://LocalHost:2375",
+        ] {
+            assert_eq!(elsewhere(url), None, "{url}");
+        }
+        for (url, host) in [
+            ("tcp://192.0.2.1:2375", "192.0.2.1"),
+            ("tcp://[2001:db8::1]:2376", "2001:db8::1"),
+            ("https://engine.example", "engine.example"),
+            ("ssh://ada@engine.example:22", "engine.example"),
+            ("tcp://127.0.0.1.example:2375", "127.0.0.1.example"),
+            ("tcp://localhost@192.0.2.1:2375", "192.0.2.1"),
+        ] {
+            assert_eq!(elsewhere(url).as_deref(), Some(host), "{url}");
+        }
+    }
+
     #[test]
     fn a_context_without_metadata_is_an_error_that_names_it() {
         let folder = tempfile::tempdir().unwrap();
         let error = of_context(folder.path(), "gone").unwrap_err().to_string();
         assert!(error.contains("`gone`"), "{error}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_socket_that_lets_nobody_in_is_told_from_one_that_is_not_there() {
+        use std::os::unix::fs::PermissionsExt;
+        use std::os::unix::net::UnixListener;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("docker.sock");
+        let allow = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
+        allow(folder.path(), 0o755).unwrap();
+        assert!(!Address::at(&path).is_barred());
+        let _listener = UnixListener::bind(&path).unwrap();
+        assert!(!Address::at(&path).is_barred());
+        allow(&path, 0).unwrap();
+        // As nobody, which holds for this thread alone: root may enter everywhere.
+        let barred = std::thread::spawn(move || {
+            nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65534));
+            Address::at(&path).is_barred()
+        });
+        assert!(barred.join().unwrap());
     }
 }

@@ -1,14 +1,14 @@
 //! Containers and their networks.
 
 use super::{Docker, answer, cause, is_status, lost};
-use crate::engine::{Container, LogOptions, Phase};
+use crate::engine::{Container, LogOptions, OWNER_LABEL, Phase};
 use crate::error::{Error, Result};
-use crate::protocol::spec::{Mount, Port, Spec};
+use crate::protocol::spec::{Mount, Port, Restart, Spec, Volume};
 use bollard::container::LogOutput;
 use bollard::models::{
     ContainerCreateBody, ContainerInspectResponse, ContainerStateStatusEnum, HealthConfig,
-    HostConfig, HostConfigLogConfig, Mount as ApiMount, MountType, NetworkCreateRequest,
-    PortBinding, RestartPolicy, RestartPolicyNameEnum,
+    HostConfig, HostConfigLogConfig, Mount as ApiMount, MountType, MountVolumeOptions,
+    NetworkCreateRequest, PortBinding, RestartPolicy, RestartPolicyNameEnum,
 };
 use bollard::query_parameters::{
     CreateContainerOptionsBuilder, ListContainersOptionsBuilder, LogsOptionsBuilder,
@@ -16,9 +16,6 @@ use bollard::query_parameters::{
 };
 use futures_util::StreamExt;
 use std::collections::{BTreeMap, HashMap};
-
-/// Label of everything of ours: the instance it belongs to.
-const OWNER: &str = "osctl.instance";
 
 const SECOND: i64 = 1_000_000_000;
 
@@ -30,6 +27,21 @@ impl Docker {
             Err(e) if is_status(&e, 404) => Ok(None),
             Err(e) => Err(lost(doing, e)),
         }
+    }
+
+    /// The environment that a container was made with.
+    ///
+    /// # Errors
+    /// When the engine does not answer, or there is none.
+    pub(crate) async fn environment(&self, name: &str) -> Result<BTreeMap<String, String>> {
+        let doing = "looking at the container";
+        let found = answer(doing, self.api.inspect_container(name, None)).await?;
+        let found = found.map_err(|e| lost(doing, e))?;
+        let all = found.config.and_then(|c| c.env).unwrap_or_default();
+        let pairs = all.iter().filter_map(|pair| pair.split_once('='));
+        Ok(pairs
+            .map(|(key, value)| (key.into(), value.into()))
+            .collect())
     }
 
     /// The names of the containers with that label, running or not.
@@ -73,7 +85,12 @@ impl Docker {
     }
 
     pub(crate) async fn create(&self, spec: &Spec) -> Result<()> {
-        self.ensure_network(spec).await?;
+        if let Some(network) = &spec.network {
+            self.ensure_network(network, spec).await?;
+        }
+        for volume in &spec.volumes {
+            self.ensure_volume(volume, spec).await?;
+        }
         let options = CreateContainerOptionsBuilder::new()
             .name(&spec.name)
             .build();
@@ -124,12 +141,12 @@ impl Docker {
         .into()
     }
 
-    async fn ensure_network(&self, spec: &Spec) -> Result<()> {
+    async fn ensure_network(&self, network: &str, spec: &Spec) -> Result<()> {
         let doing = "looking at the network";
-        match answer(doing, self.api.inspect_network(&spec.network, None)).await? {
+        match answer(doing, self.api.inspect_network(network, None)).await? {
             Ok(found) if holds(found.labels.as_ref(), &spec.labels) => return Ok(()),
             Ok(_) => {
-                let name = spec.network.clone();
+                let name = network.to_owned();
                 return Err(Error::Foreign {
                     what: "network",
                     name,
@@ -140,7 +157,7 @@ impl Docker {
             Err(e) => return Err(lost(doing, e)),
         }
         let request = NetworkCreateRequest {
-            name: spec.network.clone(),
+            name: network.to_owned(),
             driver: Some("bridge".into()),
             labels: Some(spec.labels.clone().into_iter().collect()),
             ..Default::default()
@@ -183,11 +200,17 @@ impl Docker {
     /// Gives a container another name.
     ///
     /// # Errors
-    /// When the engine refuses.
+    /// When another container has that name, or the engine refuses.
     pub(crate) async fn rename(&self, name: &str, to: &str) -> Result<()> {
         let options = RenameContainerOptionsBuilder::new().name(to).build();
-        let done = self.api.rename_container(name, options).await;
-        done.map_err(|e| lost("to rename the container", e))
+        match self.api.rename_container(name, options).await {
+            Err(e) if is_status(&e, 409) => Err(Error::Foreign {
+                what: "container",
+                name: to.into(),
+            }
+            .into()),
+            done => done.map_err(|e| lost("to rename the container", e)),
+        }
     }
 
     pub(crate) async fn start(&self, name: &str) -> Result<()> {
@@ -222,7 +245,7 @@ impl Docker {
         &self,
         name: &str,
         options: LogOptions,
-        each: &mut (dyn FnMut(&str) + Send),
+        each: &mut (dyn FnMut(&str) -> Result<()> + Send),
     ) -> Result<()> {
         let tail = options
             .tail
@@ -244,20 +267,23 @@ impl Docker {
             rest.extend_from_slice(&message);
             while let Some(end) = rest.iter().position(|b| *b == b'\n') {
                 let line: Vec<u8> = rest.drain(..=end).collect();
-                each(String::from_utf8_lossy(&line).trim_end());
+                each(String::from_utf8_lossy(&line).trim_end())?;
             }
         }
         if !rest.is_empty() {
-            each(String::from_utf8_lossy(&rest).trim_end());
+            each(String::from_utf8_lossy(&rest).trim_end())?;
         }
         Ok(())
     }
 }
 
 /// Whether something was made for the same instance. The other labels tell of versions.
-fn holds(found: Option<&HashMap<String, String>>, wanted: &BTreeMap<String, String>) -> bool {
-    let owner = found.and_then(|labels| labels.get(OWNER));
-    owner.is_some() && owner == wanted.get(OWNER)
+pub(super) fn holds(
+    found: Option<&HashMap<String, String>>,
+    wanted: &BTreeMap<String, String>,
+) -> bool {
+    let owner = found.and_then(|labels| labels.get(OWNER_LABEL));
+    owner.is_some() && owner == wanted.get(OWNER_LABEL)
 }
 
 fn read(found: ContainerInspectResponse) -> Container {
@@ -278,10 +304,14 @@ fn read(found: ContainerInspectResponse) -> Container {
         }
     });
     let labels = found.config.and_then(|c| c.labels).unwrap_or_default();
+    let networks = found.network_settings.and_then(|n| n.networks);
     Container {
+        id: found.id.unwrap_or_default(),
         phase,
         image: found.image.unwrap_or_default(),
         labels: labels.into_iter().collect(),
+        networks: networks.unwrap_or_default().into_keys().collect(),
+        restarts: found.restart_count.unwrap_or_default().unsigned_abs(),
         exit,
     }
 }
@@ -289,7 +319,10 @@ fn read(found: ContainerInspectResponse) -> Container {
 fn body(spec: &Spec) -> ContainerCreateBody {
     let env = spec.env.0.iter().map(|(k, v)| format!("{k}={v}")).collect();
     let user = format!("{}:{}", spec.workload.uid, spec.workload.gid);
-    let test = [vec!["CMD".to_owned()], spec.health_check.clone()].concat();
+    let test = match spec.health_check.is_empty() {
+        true => vec!["NONE".to_owned()],
+        false => [vec!["CMD".to_owned()], spec.health_check.clone()].concat(),
+    };
     ContainerCreateBody {
         hostname: Some(spec.hostname.clone()),
         user: Some(user),
@@ -322,12 +355,20 @@ fn host_config(spec: &Spec) -> HostConfig {
                 host_port: Some(port.host.to_string()),
             });
     }
+    let mounts = spec.mounts.iter().map(mount);
+    let mounts = mounts.chain(spec.volumes.iter().map(volume));
+    let restart = match spec.restart {
+        Restart::UnlessStopped => RestartPolicyNameEnum::UNLESS_STOPPED,
+        Restart::Always => RestartPolicyNameEnum::ALWAYS,
+        Restart::Never => RestartPolicyNameEnum::NO,
+    };
     HostConfig {
-        network_mode: Some(spec.network.clone()),
-        mounts: Some(spec.mounts.iter().map(mount).collect()),
+        network_mode: Some(spec.network.clone().unwrap_or_else(|| "none".into())),
+        mounts: Some(mounts.collect()),
+        readonly_rootfs: Some(spec.read_only),
         port_bindings: Some(published.into_iter().map(|(k, v)| (k, Some(v))).collect()),
         restart_policy: Some(RestartPolicy {
-            name: Some(RestartPolicyNameEnum::UNLESS_STOPPED),
+            name: Some(restart),
             maximum_retry_count: None,
         }),
         cap_drop: Some(vec!["ALL".into()]),
@@ -362,6 +403,21 @@ fn mount(mount: &Mount) -> ApiMount {
         source: Some(mount.host.display().to_string()),
         target: Some(mount.container.clone()),
         read_only: Some(mount.read_only),
+        ..Default::default()
+    }
+}
+
+fn volume(volume: &Volume) -> ApiMount {
+    ApiMount {
+        typ: Some(MountType::VOLUME),
+        source: volume.name.clone(),
+        target: Some(volume.container.clone()),
+        read_only: Some(volume.read_only),
+        // What an image has there is not wanted.
+        volume_options: Some(MountVolumeOptions {
+            no_copy: Some(true),
+            ..Default::default()
+        }),
         ..Default::default()
     }
 }

@@ -7,7 +7,8 @@ use crate::protocol::hex::hex;
 use bollard::moby::buildkit::v1::StatusResponse;
 use bollard::models::{BuildInfo, BuildInfoAux};
 use bollard::query_parameters::{
-    BuildImageOptionsBuilder, BuilderVersion, CreateImageOptionsBuilder, RemoveImageOptionsBuilder,
+    BuildImageOptionsBuilder, BuilderVersion, CreateImageOptionsBuilder, ListImagesOptionsBuilder,
+    RemoveImageOptionsBuilder, TagImageOptionsBuilder,
 };
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
@@ -142,6 +143,57 @@ impl Docker {
             Err(e) if is_status(&e, 404) || is_status(&e, 409) => Ok(()),
             Err(e) => Err(lost("to remove the image", e)),
         }
+    }
+
+    /// Gives an image one more name.
+    ///
+    /// # Errors
+    /// When there is no such image.
+    pub(crate) async fn tag(&self, image: &str, name: &str) -> Result<()> {
+        let (repository, tag) = split(name);
+        let options = TagImageOptionsBuilder::new()
+            .repo(repository)
+            .tag(tag)
+            .build();
+        let done = self.api.tag_image(image, Some(options)).await;
+        done.map_err(|e| lost("to name the image", e))
+    }
+
+    /// The names `REPOSITORY:TAG` that there are.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn tags(&self, repository: &str) -> Result<Vec<String>> {
+        let filters = HashMap::from([("reference".to_owned(), vec![repository.to_owned()])]);
+        let options = ListImagesOptionsBuilder::new().filters(&filters).build();
+        let doing = "listing images";
+        let found = answer(doing, self.api.list_images(Some(options))).await?;
+        let found = found.map_err(|e| lost(doing, e))?;
+        Ok(found.into_iter().flat_map(|i| i.repo_tags).collect())
+    }
+
+    /// The images that have no name any more, and that no other is made of.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn nameless(&self) -> Result<Vec<Image>> {
+        let filters = HashMap::from([("dangling".to_owned(), vec!["true".to_owned()])]);
+        let options = ListImagesOptionsBuilder::new().filters(&filters).build();
+        let doing = "listing images";
+        let found = answer(doing, self.api.list_images(Some(options))).await?;
+        let found = found.map_err(|e| lost(doing, e))?;
+        let images = found.into_iter().map(|image| Image {
+            id: image.id,
+            labels: image.labels,
+            // Older engines write down that there is none.
+            tags: image
+                .repo_tags
+                .into_iter()
+                .filter(|tag| tag != "<none>:<none>")
+                .collect(),
+            size: image.size.try_into().unwrap_or_default(),
+        });
+        Ok(images.collect())
     }
 
     /// Builds with BuildKit, or with the classic builder where the engine has no other.
@@ -349,7 +401,29 @@ fn short(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::split;
+    use super::{is_without_buildkit, split};
+    use crate::error::Error;
+
+    #[test]
+    fn an_engine_without_buildkit_is_told_from_a_build_that_failed() {
+        let failed = |why: &str| {
+            is_without_buildkit(&anyhow::Error::from(Error::BuildFailed {
+                why: why.into(),
+                log: Vec::new(),
+            }))
+        };
+        for why in [
+            "buildkit not supported by daemon",
+            "BuildKit is not supported",
+            "unsupported builder",
+            r#"invalid version "2""#,
+        ] {
+            assert!(failed(why), "{why}");
+        }
+        for why in ["exit code: 7", "buildkit: the step timed out", "version 2"] {
+            assert!(!failed(why), "{why}");
+        }
+    }
 
     #[test]
     fn a_registrys_port_is_no_tag() {

@@ -2,7 +2,9 @@
 
 mod address;
 mod container;
+mod exec;
 mod image;
+mod place;
 
 pub(crate) use image::{Build, Image};
 
@@ -10,7 +12,8 @@ use crate::error::{Error, Result};
 use address::Address;
 use bollard::API_DEFAULT_VERSION;
 use bollard::errors::Error as ApiError;
-use std::path::Path;
+use bollard::models::SystemVersionComponents;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Seconds until a request without an answer counts as lost; imports and stops take long.
@@ -25,19 +28,25 @@ pub(crate) struct Docker {
     address: Address,
     version: String,
     architecture: String,
+    is_podman: bool,
 }
 
 impl Docker {
     /// The engine of the person's choice, else the first usual one that answers.
     ///
     /// # Errors
-    /// When the chosen one does not answer, or none does: [`Error::NoEngine`].
+    /// When the chosen one does not answer, or none does: [`Error::NoEngine`], or
+    /// [`Error::EngineBarred`] when there is one that this user may not talk to.
     pub(crate) async fn find(home: &Path, hint: &str) -> Result<Self> {
         let candidates = Address::candidates(home)?;
         let mut tried = Vec::new();
+        let mut barred = None;
         for address in candidates {
             match Self::connect(address.clone()).await {
                 Ok(docker) => return Ok(docker),
+                Err(_) if address.is_barred() => {
+                    barred.get_or_insert(address.url);
+                }
                 Err(why) if address.chosen => {
                     return Err(Error::EngineUnreachable {
                         address: address.url,
@@ -48,11 +57,48 @@ impl Docker {
                 Err(_) => tried.push(address.url),
             }
         }
+        if let Some(address) = barred {
+            return Err(Error::EngineBarred { address }.into());
+        }
         Err(Error::NoEngine {
             tried: format!("tried {}", tried.join(", ")),
             hint: hint.into(),
         }
         .into())
+    }
+
+    /// Whether the engine of the person's choice, which is not asked, is on this machine: its
+    /// containers mount folders and publish ports of the machine that it is on.
+    ///
+    /// # Errors
+    /// [`Error::EngineElsewhere`], or when the chosen Docker context can't be read.
+    pub(crate) fn check_here(home: &Path) -> Result<()> {
+        for address in Address::candidates(home)? {
+            if let Some(machine) = address.elsewhere() {
+                return Err(Error::EngineElsewhere {
+                    machine: machine.into(),
+                    address: address.url,
+                }
+                .into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The engine that listens at that socket.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub(crate) async fn at(socket: &Path) -> Result<Self> {
+        let address = Address::at(socket);
+        let connected = Self::connect(address.clone()).await;
+        connected.map_err(|why| {
+            Error::EngineUnreachable {
+                address: address.url,
+                why,
+            }
+            .into()
+        })
     }
 
     async fn connect(address: Address) -> std::result::Result<Self, String> {
@@ -71,6 +117,7 @@ impl Docker {
             address,
             architecture: version.arch.unwrap_or_default(),
             version: version.version.unwrap_or_default(),
+            is_podman: is_podman(version.components.as_deref().unwrap_or_default()),
         })
     }
 
@@ -78,15 +125,54 @@ impl Docker {
         &self.address
     }
 
+    /// Whether it confines containers by AppArmor.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub(crate) async fn has_apparmor(&self) -> Result<bool> {
+        let doing = "asking how it confines containers";
+        let info = answer(doing, self.api.info()).await?;
+        let options = info.map_err(|e| lost(doing, e))?.security_options;
+        let is_it = |option: &String| option.starts_with("name=apparmor");
+        Ok(options.unwrap_or_default().iter().any(is_it))
+    }
+
     /// The engine's own version.
     pub(crate) fn version(&self) -> &str {
         &self.version
+    }
+
+    /// Whether a container that is paused and off its network still has its ports: Podman's have them
+    /// as long as they run.
+    pub(crate) fn keeps_ports(&self) -> bool {
+        self.is_podman
+    }
+
+    /// The folder of this machine that images and containers are in. Nothing when the engine runs
+    /// in a virtual machine, as it does on macOS: its folder is not here then.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn root_here(&self) -> Result<Option<PathBuf>> {
+        let doing = "asking for its folder";
+        let info = answer(doing, self.api.info()).await?;
+        let info = info.map_err(|e| lost(doing, e))?;
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let here = info.kernel_version.is_some_and(|k| k == kernel.trim());
+        let root = info.docker_root_dir.map(PathBuf::from);
+        Ok(root.filter(|root| here && root.is_dir()))
     }
 
     /// The architecture of the containers it runs, as Docker names it.
     pub(crate) fn architecture(&self) -> &str {
         &self.architecture
     }
+}
+
+fn is_podman(components: &[SystemVersionComponents]) -> bool {
+    components
+        .iter()
+        .any(|part| part.name.starts_with("Podman"))
 }
 
 fn open(address: &Address) -> std::result::Result<bollard::Docker, ApiError> {
@@ -110,7 +196,7 @@ fn open(address: &Address) -> std::result::Result<bollard::Docker, ApiError> {
         return bollard::Docker::connect_with_http(url, TIMEOUT, API_DEFAULT_VERSION);
     }
     if url.starts_with("ssh://") {
-        let why = "osctl does not tunnel: `ssh -NL /tmp/docker.sock:/var/run/docker.sock HOST`, then DOCKER_HOST=unix:///tmp/docker.sock";
+        let why = "osctl does not go through ssh, run it on that machine";
         return Err(ApiError::UnsupportedURISchemeError { uri: why.into() });
     }
     bollard::Docker::connect_with_socket(url, TIMEOUT, API_DEFAULT_VERSION)

@@ -59,12 +59,17 @@ impl<'a> Attached<'a> {
             return Ok(client);
         }
         let client = (self.connect)()?;
-        // The default session is always there; another one is made at its first use.
+        self.ensure(&client).await?;
+        self.client.replace(Some(client.clone()));
+        Ok(client)
+    }
+
+    /// The default session is always there; another one is made when there is none.
+    pub(super) async fn ensure(&self, client: &Client) -> Result<()> {
         if self.session != DEFAULT_SESSION {
             client.create_session(Some(&self.session)).await?;
         }
-        self.client.replace(Some(client.clone()));
-        Ok(client)
+        Ok(())
     }
 }
 

@@ -123,7 +123,7 @@ impl Bridge<'_> {
                 let restart = async |client: &Client| client.restart_session(&session).await;
                 self.attached.ask(restart).await.map(drop)
             }
-            false => self.cells.interrupt_own().await.map(drop),
+            false => self.cells.interrupt().await,
         };
         let mut reply = match ended {
             Ok(()) => done(),

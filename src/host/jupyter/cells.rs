@@ -74,28 +74,16 @@ impl<'a> Cells<'a> {
         Ok(())
     }
 
-    /// Interrupts the cell that runs; else whatever the session runs.
+    /// Interrupts the cell that runs, if there is one; runs of others go on.
     pub(super) async fn interrupt(&self) -> Result<()> {
-        if self.interrupt_own().await? {
-            return Ok(());
-        }
-        let session = self.attached.session();
-        let asked = self
-            .attached
-            .ask(async |client| client.interrupt_session(&session).await);
-        asked.await.map(drop)
-    }
-
-    /// Interrupts the cell that runs, and says whether there is one.
-    pub(super) async fn interrupt_own(&self) -> Result<bool> {
         let running = self.running.borrow().clone();
         let Some(id) = running else {
-            return Ok(false);
+            return Ok(());
         };
-        self.attached
-            .ask(async |client| client.interrupt(&id).await)
-            .await?;
-        Ok(true)
+        let asked = self
+            .attached
+            .ask(async |client| client.interrupt_begun(&id).await);
+        asked.await.map(drop)
     }
 
     async fn cell(&self, request: &Request, asked: &ExecuteRequest) -> Result<Ended> {
@@ -133,6 +121,8 @@ impl<'a> Cells<'a> {
         };
         self.running.replace(Some(id));
         let followed = self.attached.ask(async |client| {
+            // One that nobody used for long is gone.
+            self.attached.ensure(client).await?;
             let mut events = client.execute(&execute).await?;
             while let Some(event) = events.next().await? {
                 match event.happened {

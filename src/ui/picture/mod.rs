@@ -51,7 +51,8 @@ pub(crate) fn show(bytes: &[u8], ending: &str) -> bool {
         },
         _ => return false,
     };
-    super::write_all(io::stdout(), commands.as_bytes());
+    // The text that goes with it tells what is wrong.
+    let _ = super::write_all(io::stdout(), commands.as_bytes());
     true
 }
 

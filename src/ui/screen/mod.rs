@@ -196,7 +196,8 @@ impl Drop for Screen {
                 true => "\r\n",
                 false => "",
             };
-            self.ui.data(&format!("{}{line}", self.modes.off()));
+            // A terminal that is gone needs no repair.
+            let _ = self.ui.data(&format!("{}{line}", self.modes.off()));
         }
     }
 }

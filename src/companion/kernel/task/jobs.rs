@@ -1,7 +1,9 @@
 //! Jobs: taken, queued, begun, finished, given up. Every job ends in exactly one answer.
 
 use super::Owner;
+use super::thaw::PATIENCE;
 use crate::companion::descendants;
+use crate::companion::kernel::apart::Apart;
 use crate::companion::kernel::ending::{Stop, raised};
 use crate::companion::kernel::policy::{Event, State};
 use crate::companion::kernel::wire::{Ask, Ending, Question, Request};
@@ -31,7 +33,12 @@ pub(super) enum Job {
     Run(Arc<Run>),
     Ask {
         question: Question,
+        quiet: bool,
         done: oneshot::Sender<Result<Answer, Refusal>>,
+    },
+    /// To let go of everything; `done` is taken by who then has the kernel.
+    Part {
+        done: Option<oneshot::Sender<Result<Apart, Refusal>>>,
     },
 }
 
@@ -39,7 +46,7 @@ impl Job {
     fn bytes(&self) -> usize {
         match self {
             Self::Run(run) => run.work.code.len(),
-            Self::Ask { .. } => 0,
+            Self::Ask { .. } | Self::Part { .. } => 0,
         }
     }
 }
@@ -53,12 +60,23 @@ pub(super) enum Outcome {
 
 impl Owner {
     pub(super) fn hear(&mut self, message: Message) {
-        if !matches!(message, Message::Check) {
+        let is_asked = !matches!(
+            message,
+            Message::Check | Message::Release { .. } | Message::Close { .. }
+        );
+        if is_asked {
             self.used = Instant::now();
         }
         match message {
-            _ if self.shutdown.is_some() && !matches!(message, Message::Interrupt { .. }) => {
-                refuse(message, &Refusal::Stopping);
+            _ if !self.leaving.takes(&message) => refuse(message, &self.farewell()),
+            // What lies in a checkpoint is given up for an empty one; the checkpoint stays.
+            Message::Ask {
+                question: Question::Reset,
+                done,
+                ..
+            } if self.state == State::Frozen => {
+                self.forget_stored();
+                self.restart(Stop::Restart, done);
             }
             Message::Execute { run, queue, taken } => {
                 let answer = self.admit(queue, run.work.code.len());
@@ -68,27 +86,93 @@ impl Owner {
                 // Whoever asked may have left; the run goes on and can be found by its id.
                 let _ = taken.send(answer);
             }
-            Message::Ask { question, done } => match self.admit(false, 0) {
-                Ok(()) => self.queue.push_back(Job::Ask { question, done }),
+            Message::Ask {
+                question,
+                quiet,
+                done,
+            } => match self.admit(false, 0) {
+                Ok(()) => self.queue.push_back(Job::Ask {
+                    question,
+                    quiet,
+                    done,
+                }),
                 Err(refusal) => drop(done.send(Err(refusal))),
             },
+            Message::Part { done } => match self.admit(false, 0) {
+                Ok(()) => self.queue.push_back(Job::Part { done: Some(done) }),
+                Err(refusal) => drop(done.send(Err(refusal))),
+            },
+            Message::Thaw { restored, done } => self.thaw(*restored, done),
             Message::Interrupt { id, done } => self.interrupt(id.as_deref(), done),
-            Message::Check => self.step(Event::Check),
+            Message::Check => self.step(Event::Check(2 * self.settings.limits.check)),
             Message::Touch => {}
-            Message::Restart { why, done } => self.restart(why, done),
-            Message::Shutdown { grace, why } => {
-                self.shutdown = Some(Instant::now() + grace);
-                if grace.is_zero() && !self.is_over() {
-                    for job in std::mem::take(&mut self.queue) {
-                        self.abandon(job, &Refusal::NoSession(self.session.clone()));
-                    }
-                    self.give_up(why);
-                }
+            Message::Overtake { done } => {
+                self.ledger.overtake();
+                drop(done);
             }
+            Message::Restart { why, done } => {
+                self.forget_stored();
+                self.restart(why, done);
+            }
+            Message::Release { idle, done } => {
+                // One that lies in a checkpoint takes nothing, and is to be found there.
+                let is_idle =
+                    self.state != State::Frozen && self.rests() && self.used.elapsed() >= idle;
+                if is_idle {
+                    self.shut_down(Duration::ZERO, Stop::Deleted);
+                }
+                // Whoever asked may have ended.
+                let _ = done.send(is_idle);
+            }
+            Message::Close { grace, done } => {
+                self.leaving = self.leaving.close(Instant::now() + grace);
+                self.closing.push(done);
+            }
+            Message::Shutdown { grace, why } => self.shut_down(grace, why),
+        }
+    }
+
+    /// Nothing is on and nothing waits.
+    fn rests(&self) -> bool {
+        let is_busy = self.state.is_busy() && !self.is_checked();
+        !is_busy && self.has_nothing_left()
+    }
+
+    /// Tells who waits for it that nothing runs any more.
+    pub(super) fn look_at_closing(&mut self) {
+        if self.rests() {
+            self.leaving = self.leaving.rested();
+            self.closing.clear();
+        }
+    }
+
+    fn shut_down(&mut self, grace: Duration, why: Stop) {
+        if why == Stop::Deleted {
+            self.is_deleted = true;
+            self.forget_stored();
+            self.leave_checkpoint();
+        }
+        self.leaving = self.leaving.end(Instant::now() + grace);
+        if grace.is_zero() && !self.is_over() {
+            for job in std::mem::take(&mut self.queue) {
+                self.abandon(job, &Refusal::NoSession(self.session.clone()));
+            }
+            self.give_up(why);
+        }
+    }
+
+    /// What requests are told that come after that.
+    pub(super) fn farewell(&self) -> Refusal {
+        match self.is_deleted {
+            true => Refusal::NoSession(self.session.clone()),
+            false => Refusal::Stopping,
         }
     }
 
     fn restart(&mut self, why: Stop, done: oneshot::Sender<Result<Answer, Refusal>>) {
+        if self.state == State::Apart {
+            return drop(done.send(Err(Refusal::Busy)));
+        }
         self.restarts.push(done);
         self.give_up(why);
         // One that rests is tried again at once.
@@ -111,10 +195,13 @@ impl Owner {
     }
 
     fn admit(&self, queue: bool, bytes: usize) -> Result<(), Refusal> {
-        let waiting = self.current.is_some() || !self.queue.is_empty();
+        // A kernel that wakes up is not busy for anybody.
+        let own = usize::from(self.thaw.is_on());
+        let waiting = usize::from(self.current.is_some()) + self.queue.len() > own;
         let queued = || self.queue.iter().map(Job::bytes).sum::<usize>();
         let is_full = self.queue.len() >= QUEUE || (waiting && queued() + bytes > QUEUE_BYTES);
         match () {
+            () if self.state == State::Frozen => Err(self.checkpointed()),
             () if self.state.is_hopeless() => Err(Refusal::NoKernel(self.trouble.clone())),
             () if waiting && !queue => Err(Refusal::Busy),
             () if is_full => Err(Refusal::QueueFull),
@@ -127,7 +214,7 @@ impl Owner {
         let is_it = |job: &Job| match (job, id) {
             (_, None) => true,
             (Job::Run(run), Some(id)) => run.id == id,
-            (Job::Ask { .. }, Some(_)) => false,
+            (Job::Ask { .. } | Job::Part { .. }, Some(_)) => false,
         };
         if self.current.as_ref().is_some_and(is_it) {
             self.stop.get_or_insert(Stop::Asked);
@@ -178,9 +265,19 @@ impl Owner {
                     store_history: run.work.store_history,
                 })
             }
-            Job::Ask { question, .. } => {
+            Job::Ask { .. } | Job::Part { .. } => {
+                let question = match &job {
+                    Job::Ask { question, .. } => question,
+                    _ => &Question::LetGo,
+                };
                 // It may run code, too: finalizers and properties, which may not end.
-                self.deadline = Some((Instant::now() + ASKED, ASKED.as_secs_f64()));
+                let patience = match question.is_long() {
+                    false => Some(ASKED),
+                    true => self.thaw.is_on().then_some(PATIENCE),
+                };
+                if let Some(patience) = patience {
+                    self.deadline = Some((Instant::now() + patience, patience.as_secs_f64()));
+                }
                 process.send(&Ask {
                     id: "ask",
                     question,
@@ -197,7 +294,7 @@ impl Owner {
         self.current = Some(job);
         self.raised = None;
         self.sent = Instant::now();
-        self.strayed = 0;
+        (self.strayed, self.moved) = (0, 0);
         self.step(Event::Work);
         if let Err(why) = sent {
             tracing::warn!("the kernel could not be reached: {why}");
@@ -213,7 +310,9 @@ impl Owner {
             return self.conclude();
         }
         if self.end_children() > SWARM {
-            // What a swarm leaves behind in the process can't be told: its end says why.
+            // What a swarm leaves behind in the process can't be told.
+            let why = format!("the code had left more than {SWARM} processes behind");
+            self.broken.get_or_insert(why);
             return self.step(Event::Broken);
         }
         self.step(Event::Done);
@@ -243,26 +342,62 @@ impl Owner {
                 let report = self.report(&run);
                 run.finish(status, report);
             }
-            (Some(Job::Ask { question, done }), Some(Outcome::Ask(value))) => {
+            (
+                Some(Job::Ask {
+                    question,
+                    quiet,
+                    done,
+                }),
+                Some(Outcome::Ask(value)),
+            ) => {
                 let value = match (value, stop) {
                     (Err(_), Some(stop)) => Err(stop.kept()),
                     (value, _) => value,
                 };
                 let known = self.ledger.generation();
-                if question == Question::Reset && value.is_ok() {
-                    // The namespace of the old generation is gone, which those who knew it must
-                    // learn.
-                    self.ledger.begin();
+                if value.is_ok() {
+                    self.note(&question);
                 }
-                let report = self.ledger.report(self.ledger.generation(), Some(known));
+                let generation = self.ledger.generation();
+                let is_quiet = quiet || matches!(question, Question::CryoStore { .. });
+                let report = match self.thaw.is_on() || is_quiet {
+                    // Whoever asked is not told of it.
+                    true => self.ledger.view(generation, Some(known)),
+                    false => self.ledger.report(generation, Some(known)),
+                };
                 // Whoever asked may have left.
                 let _ = done.send(Ok(Answer { value, report }));
+                self.look_after_thaw();
+            }
+            (Some(Job::Part { done }), Some(Outcome::Ask(Err(error)))) => {
+                let why = stop.map_or(error.message, |stop| stop.kept().message);
+                // Whoever asked may have left.
+                let _ = done.map(|done| done.send(Err(Refusal::Held(why))));
             }
             (job, outcome) => tracing::error!("{outcome:?} of {job:?}"),
         }
         self.answer_interrupts(self.ledger.view(self.ledger.generation(), None));
         self.spill = Spill::default();
         self.step(Event::Done);
+    }
+
+    /// What an answered question has done to the namespace's life.
+    fn note(&mut self, question: &Question) {
+        match question {
+            // The namespace of the old generation is gone, which those who knew it must learn.
+            Question::Reset => self.ledger.begin(),
+            // A kernel that comes back into its own is the generation that it began as.
+            Question::CryoReload { .. } => {
+                if !self.thaw.is_on() {
+                    self.ledger.begin();
+                }
+                self.ledger.note_restored();
+            }
+            Question::CryoStore { name, dry_run, .. } if !dry_run && *name == self.session => {
+                self.ledger.note_stored(true);
+            }
+            _ => {}
+        }
     }
 
     pub(super) fn answer_interrupts(&mut self, report: KernelReport) {
@@ -283,11 +418,18 @@ impl Owner {
     /// Ends a job that never began.
     pub(super) fn abandon(&mut self, job: Job, refusal: &Refusal) {
         match job {
-            Job::Ask { done, .. } => drop(done.send(Err(refusal.clone()))),
+            Job::Ask { done, .. } => {
+                drop(done.send(Err(refusal.clone())));
+                self.look_after_thaw();
+            }
+            Job::Part { done } => drop(done.map(|done| done.send(Err(refusal.clone())))),
             Job::Run(run) => {
                 let why = match refusal {
                     Refusal::NoKernel(why) => format!("the kernel can't be started: {why}"),
                     Refusal::NoSession(_) => "the session was ended before the code began".into(),
+                    Refusal::Checkpointed { checkpoint, .. } => {
+                        format!("the kernel was frozen to `{checkpoint}` before the code began")
+                    }
                     _ => "the companion was stopped before the code began".into(),
                 };
                 run.add(Happened::Error {
@@ -303,10 +445,17 @@ impl Owner {
 pub(super) fn refuse(message: Message, refusal: &Refusal) {
     match message {
         Message::Execute { taken, .. } => drop(taken.send(Err(refusal.clone()))),
-        Message::Ask { done, .. } | Message::Restart { done, .. } => {
+        Message::Ask { done, .. } | Message::Restart { done, .. } | Message::Thaw { done, .. } => {
             drop(done.send(Err(refusal.clone())));
         }
-        Message::Interrupt { .. } | Message::Check | Message::Touch | Message::Shutdown { .. } => {}
+        Message::Part { done } => drop(done.send(Err(refusal.clone()))),
+        Message::Interrupt { .. }
+        | Message::Release { .. }
+        | Message::Check
+        | Message::Touch
+        | Message::Overtake { .. }
+        | Message::Close { .. }
+        | Message::Shutdown { .. } => {}
     }
 }
 

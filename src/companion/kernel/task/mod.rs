@@ -1,30 +1,35 @@
 //! The task that owns the process: turns wake-ups into events, asks the policy, does as it says.
 
+mod apart;
 mod jobs;
+mod leaving;
+mod news;
+mod thaw;
+mod view;
 mod waits;
 
-use crate::companion::kernel::ending::{Deaths, Stop, raised};
-use crate::companion::kernel::guard::Ended;
+use crate::companion::kernel::apart::Fate;
+use crate::companion::kernel::ending::{Deaths, Stop};
+use crate::companion::kernel::frozen::{Frozen, Waking};
 use crate::companion::kernel::ledger::Ledger;
 use crate::companion::kernel::policy::{Action, Event, State};
 use crate::companion::kernel::process::{News, Process};
 use crate::companion::kernel::template::Template;
-use crate::companion::kernel::wire::{Ask, Counts, Frame, Hello, Question};
+use crate::companion::kernel::wire::{Ask, Counts, Hello, Question};
 use crate::companion::kernel::{Answer, Message, Refusal, Settings, View};
 use crate::companion::runs::Spill;
-use crate::protocol::BODY_VERSION;
-use crate::protocol::kernel::{Happened, KernelReport, KernelState, Raised, RunStatus, Stream};
+use crate::protocol::kernel::{KernelReport, Raised};
+use apart::{Birth, decided};
 use jobs::{Job, Outcome, refuse};
+use leaving::Leaving;
 use std::collections::VecDeque;
 use std::future::pending;
 use std::thread::available_parallelism;
 use std::time::Duration;
+use thaw::Thaw;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
 use waits::{at, stay_awake};
-
-/// Bytes of output between two runs that are logged.
-const STRAY: usize = 4 << 10;
 
 /// How long a guard may take; one that is stopped is killed then.
 const BURIAL: Duration = Duration::from_secs(5);
@@ -53,6 +58,14 @@ pub(super) struct Owner {
     interrupts: Vec<oneshot::Sender<KernelReport>>,
     /// Those who wait for a restart.
     restarts: Vec<oneshot::Sender<Result<Answer, Refusal>>>,
+    /// Comes when it is decided what becomes of a kernel that is apart.
+    fate: Option<oneshot::Receiver<Fate>>,
+    /// What begins when the process is ready.
+    birth: Birth,
+    /// Who waits for a kernel that was apart or frozen.
+    returning: Option<oneshot::Sender<Result<Answer, Refusal>>>,
+    /// Where the kernel was frozen to, until there is another one.
+    frozen: Option<Frozen>,
     /// When it was sent.
     sent: Instant,
     /// Whether there is a second processor for the kernel.
@@ -68,13 +81,19 @@ pub(super) struct Owner {
     is_plain: bool,
     counts: Counts,
     deaths: Deaths,
-    /// When a shutdown was asked for: until when running code may finish.
-    shutdown: Option<Instant>,
+    leaving: Leaving,
+    /// Those who wait until nothing runs any more.
+    closing: Vec<oneshot::Sender<()>>,
+    /// Whether it is the session that ends, and not the companion.
+    is_deleted: bool,
     trouble: String,
     /// Why the companion itself ends the process.
     broken: Option<String>,
     /// Bytes of output since the last run.
     strayed: usize,
+    /// Bytes that a long question has moved so far.
+    moved: u64,
+    thaw: Thaw,
 }
 
 impl Owner {
@@ -83,11 +102,13 @@ impl Owner {
         settings: Settings,
         template: Template,
         mailbox: mpsc::Receiver<Message>,
+        waking: Option<Waking>,
     ) -> (Self, watch::Receiver<View>) {
         let ledger = Ledger::open(&settings.data, session);
         let used = Instant::now();
         let view = View {
             ready: false,
+            checkpoint: None,
             detail: "starting".into(),
             busy: false,
             queued: 0,
@@ -96,6 +117,15 @@ impl Owner {
             python: None,
             root: None,
             used,
+            moved: 0,
+        };
+        let with = |first| Thaw::of(&ledger, &settings, session, first);
+        let (state, thaw, frozen) = match waking {
+            None => (State::BEGIN, with(Vec::new()), None),
+            Some(Waking::Sleeping(frozen)) => (State::Frozen, Thaw::none(), Some(frozen)),
+            Some(Waking::Objects { frozen, folders }) => {
+                (State::BEGIN, with(folders), Some(frozen))
+            }
         };
         let (view, seen) = watch::channel(view);
         let owner = Self {
@@ -105,7 +135,7 @@ impl Owner {
             mailbox,
             view,
             ledger,
-            state: State::BEGIN,
+            state,
             process: None,
             alarm: None,
             current: None,
@@ -115,6 +145,10 @@ impl Owner {
             used,
             interrupts: Vec::new(),
             restarts: Vec::new(),
+            fate: None,
+            birth: Birth::New,
+            returning: None,
+            frozen,
             sent: Instant::now(),
             is_eager: available_parallelism().is_ok_and(|n| n.get() > 1),
             begun: 0,
@@ -125,19 +159,27 @@ impl Owner {
             is_plain: false,
             counts: Counts::default(),
             deaths: Deaths::new(),
-            shutdown: None,
+            leaving: Leaving::Staying,
+            closing: Vec::new(),
+            is_deleted: false,
             trouble: String::new(),
             broken: None,
             strayed: 0,
+            moved: 0,
+            thaw,
         };
+        owner.publish();
         (owner, seen)
     }
 
     /// Until a shutdown is complete, or every handle is gone.
     pub(super) async fn run(mut self) {
-        self.act(vec![Action::Spawn, Action::Arm(super::policy::START)]);
+        if self.state != State::Frozen {
+            self.act(vec![Action::Spawn, Action::Arm(super::policy::START)]);
+        }
         loop {
             self.publish();
+            self.look_at_closing();
             if self.is_over() {
                 break;
             }
@@ -150,8 +192,10 @@ impl Owner {
                 // Time comes before output, or a flood would hold it up.
                 () = at(self.alarm) => self.alarm_rings(),
                 () = at(self.deadline.map(|(at, _)| at)) => self.time_is_up(),
-                () = at(self.shutdown.filter(|_| self.stop.is_none())) => self.grace_is_over(),
-                news = news(&mut self.process) => self.read(news).await,
+                () = at(self.leaving.until().filter(|_| self.stop.is_none())) => self.grace_is_over(),
+                decision = decided(&mut self.fate) => self.meet(decision).await,
+                // How a kernel ends that is apart is told by who has it.
+                news = news(&mut self.process), if self.fate.is_none() => self.read(news).await,
                 never = stay_awake(self.sent), if self.is_eager && self.current.is_some() =>
                     match never {},
             }
@@ -163,8 +207,9 @@ impl Owner {
         }
         // Only now those who wait for the end are told.
         self.mailbox.close();
+        let refusal = self.farewell();
         while let Ok(message) = self.mailbox.try_recv() {
-            refuse(message, &Refusal::Stopping);
+            refuse(message, &refusal);
         }
     }
 
@@ -172,6 +217,8 @@ impl Owner {
         self.alarm = None;
         if self.is_checked() {
             self.broken = Some("it was idle and did not answer any more".into());
+        } else if self.state == State::Probing {
+            self.broken = Some("it did not answer after its code had stopped".into());
         }
         self.step(Event::TimeUp);
     }
@@ -184,200 +231,21 @@ impl Owner {
     }
 
     fn grace_is_over(&mut self) {
-        self.stop = Some(Stop::Shutdown);
+        self.leaving = self.leaving.overdue();
+        self.stop = self.current.is_some().then_some(Stop::Shutdown);
         for job in std::mem::take(&mut self.queue) {
             self.abandon(job, &Refusal::Stopping);
         }
         self.step(Event::Stop);
     }
 
-    /// Nothing is left to finish.
     fn is_over(&self) -> bool {
-        self.shutdown.is_some() && self.current.is_none() && self.queue.is_empty()
+        self.leaving.is_ending() && self.has_nothing_left()
     }
 
-    async fn read(&mut self, news: News) {
-        match news {
-            News::Output(stream, bytes) => self.output(stream, bytes).await,
-            News::Frame(frame) => self.frame(frame).await,
-            News::Broken(why) => {
-                tracing::warn!("the kernel is ended: {why}");
-                self.trouble.clone_from(&why);
-                self.broken = Some(why);
-                self.step(Event::Broken);
-            }
-            News::Ended(ended) => self.died(&ended).await,
-        }
-    }
-
-    async fn output(&mut self, stream: Stream, mut bytes: Vec<u8>) {
-        match &self.current {
-            Some(Job::Run(run)) => {
-                let run = run.clone();
-                let rest = run.write(stream, &bytes);
-                if rest > 0 {
-                    bytes.drain(..bytes.len() - rest);
-                    let folder = &self.settings.runs;
-                    self.spill.write(folder, &run, stream, bytes).await;
-                }
-            }
-            _ => self.stray(&bytes),
-        }
-    }
-
-    /// Output of threads and processes that a run left behind: nobody waits for it, so the log
-    /// gets its beginning.
-    fn stray(&mut self, bytes: &[u8]) {
-        let room = STRAY.saturating_sub(self.strayed);
-        self.strayed += bytes.len();
-        if room > 0 && !bytes.is_empty() {
-            let text = String::from_utf8_lossy(&bytes[..bytes.len().min(room)]).into_owned();
-            let rest = if bytes.len() > room {
-                " … and more, which is dropped"
-            } else {
-                ""
-            };
-            tracing::info!("output between runs: {}{rest}", text.trim_end());
-        }
-    }
-
-    async fn frame(&mut self, frame: Frame) {
-        match (frame, &self.current) {
-            (Frame::Hello(hello), _) => self.greet(hello),
-            (Frame::Display(shown), Some(Job::Run(run))) => run.add(Happened::Display(shown)),
-            (Frame::Result(shown), Some(Job::Run(run))) => run.add(Happened::Result(shown)),
-            (Frame::Clear { wait }, Some(Job::Run(run))) => run.add(Happened::Clear { wait }),
-            // What interrupted code raises is told with the reason, once.
-            (Frame::Error { error }, Some(Job::Run(_))) if self.stop.is_some() => {
-                self.raised = Some(error);
-            }
-            (Frame::Error { error }, Some(Job::Run(run))) => run.add(Happened::Error { error }),
-            (Frame::Done { status, counts }, Some(Job::Run(_))) if self.outcome.is_none() => {
-                self.counts = counts;
-                self.drain().await;
-                self.finish(Outcome::Run(status));
-            }
-            (Frame::Reply { counts, .. }, _) if matches!(self.state, State::Starting { .. }) => {
-                self.counts = counts;
-                self.ready();
-            }
-            (Frame::Reply { .. }, None) if self.state == State::Probing => self.step(Event::Done),
-            (Frame::Reply { counts, .. }, Some(_)) if self.state == State::Probing => {
-                self.counts = counts;
-                self.drain().await;
-                self.conclude();
-            }
-            (
-                Frame::Reply {
-                    value,
-                    error,
-                    counts,
-                },
-                Some(Job::Ask { .. }),
-            ) => {
-                self.counts = counts;
-                self.finish(Outcome::Ask(error.map_or(Ok(value), Err)));
-            }
-            (Frame::Refused { error }, _) => {
-                tracing::error!("the kernel refused a request: {}", error.message);
-                self.step(Event::Broken);
-            }
-            (late, _) => tracing::debug!("a frame that nobody waits for: {late:?}"),
-        }
-    }
-
-    fn greet(&mut self, hello: Hello) {
-        if hello.protocol != BODY_VERSION {
-            self.trouble = format!(
-                "the kernel speaks protocol {}, this companion {BODY_VERSION}",
-                hello.protocol
-            );
-            tracing::error!("{}", self.trouble);
-            return self.step(Event::Broken);
-        }
-        // It is ready when it has its packages, which may keep it from ever being.
-        self.hello = Some(hello);
-    }
-
-    fn ready(&mut self) {
-        let Some(hello) = &self.hello else { return };
-        self.ledger.begin();
-        let (body, generation) = (&hello.body_version, self.ledger.generation());
-        let session = &self.session;
-        tracing::info!(
-            session,
-            python = hello.python,
-            body,
-            generation,
-            "kernel is ready"
-        );
-        self.step(Event::Ready);
-        for waiting in std::mem::take(&mut self.restarts) {
-            let report = self.ledger.report(generation, None);
-            // Whoever asked may have left.
-            let _ = waiting.send(Ok(Answer::of(report)));
-        }
-    }
-
-    async fn drain(&mut self) {
-        let Some(process) = &self.process else { return };
-        for (stream, bytes) in process.drain() {
-            self.output(stream, bytes).await;
-        }
-    }
-
-    async fn died(&mut self, ended: &Ended) {
-        self.drain().await;
-        let last_words = self
-            .process
-            .take()
-            .map(|p| p.last_words())
-            .unwrap_or_default();
-        self.deadline = None;
-        (self.outcome, self.raised) = (None, None);
-        self.answer_interrupts(KernelReport {
-            generation: self.ledger.generation(),
-            state: KernelState::Lost,
-        });
-        let stop = self.stop.take();
-        let how = match std::mem::take(&mut self.broken) {
-            Some(why) => format!("it was ended because {why}"),
-            None => self.deaths.cause(ended),
-        };
-        tracing::warn!("the kernel ended: {how}");
-        if matches!(self.state, State::Starting { .. }) || self.trouble.is_empty() {
-            self.trouble = [how.clone(), last_words].join("\n").trim_end().to_owned();
-        }
-        match self.current.take() {
-            Some(Job::Run(run)) => {
-                let (status, error) = match stop {
-                    Some(stop) => (RunStatus::Interrupted, stop.lost()),
-                    None => {
-                        let message = format!(
-                            "the kernel ended while it ran this code: {how}; its state is lost"
-                        );
-                        (RunStatus::Failed, raised("KernelDied", message))
-                    }
-                };
-                run.add(Happened::Error { error });
-                let generation = self.ledger.generation();
-                self.ledger.report(generation, None);
-                run.finish(
-                    status,
-                    KernelReport {
-                        generation,
-                        state: KernelState::Lost,
-                    },
-                );
-            }
-            Some(job) => self.abandon(job, &Refusal::NoKernel(how)),
-            None => {}
-        }
-        self.spill = Spill::default();
-        self.hello = None;
-        self.counts = Counts::default();
-        self.used = Instant::now();
-        self.step(Event::Died);
+    /// Nothing is left to finish.
+    fn has_nothing_left(&self) -> bool {
+        self.current.is_none() && self.queue.is_empty()
     }
 
     fn step(&mut self, event: Event) {
@@ -401,7 +269,8 @@ impl Owner {
     fn act(&mut self, actions: Vec<Action>) {
         for action in actions {
             match action {
-                Action::Spawn if self.is_over() => {}
+                // Nobody would ask it for anything.
+                Action::Spawn if self.leaving != Leaving::Staying && self.has_nothing_left() => {}
                 Action::Spawn => self.spawn(),
                 Action::Probe => {
                     let probe = Ask {
@@ -430,49 +299,6 @@ impl Owner {
         }
         let process = Process::start(&self.template, &self.session, self.is_plain);
         self.process = Some(process);
-    }
-
-    fn publish(&self) {
-        let ready = self.hello.is_some() && !matches!(self.state, State::Starting { .. });
-        let fresh = View {
-            ready,
-            detail: self.detail(),
-            busy: self.state.is_busy() && !self.is_checked(),
-            queued: self.queue.len(),
-            counts: self.counts,
-            report: self.ledger.view(self.ledger.generation(), None),
-            python: self.hello.as_ref().map(|h| h.python.clone()),
-            root: self.process.as_ref().and_then(Process::root),
-            used: self.used,
-        };
-        self.view.send_if_modified(|old| {
-            let changed = *old != fresh;
-            *old = fresh;
-            changed
-        });
-    }
-
-    /// Whether an idle kernel is asked how it is.
-    fn is_checked(&self) -> bool {
-        self.state == State::Probing && self.current.is_none()
-    }
-
-    fn detail(&self) -> String {
-        match self.state {
-            State::Starting { .. } => "starting".into(),
-            State::Probing if self.is_checked() => "idle".into(),
-            State::Idle if self.is_plain => {
-                "idle, without the packages installed at run time, which kept it from starting"
-                    .into()
-            }
-            State::Idle => "idle".into(),
-            State::Busy => "executing".into(),
-            State::Stopping { .. } | State::Probing => "being interrupted".into(),
-            State::Killed { .. } => "being ended".into(),
-            State::Resting { .. } => {
-                format!("can't be started, will be tried again: {}", self.trouble)
-            }
-        }
     }
 }
 

@@ -11,9 +11,11 @@ use tokio::time::{Instant, sleep_until};
 /// processor with cold caches (measured: a third of a request).
 const EAGER: Duration = Duration::from_micros(400);
 
-/// Never sleeps for a moment, then for ever; everything else of the thread goes on meanwhile.
+/// Never sleeps for a moment, then for ever; everything else of the thread goes on meanwhile. It
+/// lets others have the processor: the kernel itself may wait for this one, when the rest are busy.
 pub(super) async fn stay_awake(since: Instant) -> Infallible {
     while since.elapsed() < EAGER {
+        std::thread::yield_now();
         yield_now().await;
     }
     pending().await

@@ -1,0 +1,150 @@
+// The desktop in a browser: noVNC for the picture and the hands, the companion's own API for the
+// screen's size and for text on the clipboard: by VNC's protocol western letters come alone, and late.
+import RFB from './novnc/core/rfb.js';
+import Clipboards from './clipboard.js';
+
+const RETRY = [250, 500, 1000, 2000, 5000];
+const SETTLED = 300;
+
+const at = (id) => document.getElementById(id);
+const [state, screen, fit, dialog, text] = ['state', 'screen', 'fit', 'clipboard', 'text'].map(at);
+
+let rfb = null;
+let failures = 0;
+let events = null;
+
+function tell(words, isLost = false) {
+  state.textContent = words;
+  state.classList.toggle('lost', isLost);
+}
+
+async function api(method, path, body) {
+  const headers = body ? { 'Content-Type': 'application/json' } : {};
+  const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body) });
+  const said = await answer.json();
+  if (!answer.ok) throw Object.assign(new Error(said.error.message), { status: answer.status });
+  return said;
+}
+
+const clipboards = new Clipboards(api, (words) => {
+  // What somebody writes there stays.
+  if (!dialog.open) text.value = words;
+});
+
+function connect() {
+  tell('connecting');
+  const scheme = location.protocol === 'https:' ? 'wss' : 'ws';
+  const url = `${scheme}://${location.host}/desktop/socket`;
+  screen.replaceChildren();
+  rfb = new RFB(screen, url, { shared: true, wsProtocols: ['binary'] });
+  rfb.scaleViewport = true;
+  rfb.background = 'transparent';
+  rfb.addEventListener('connect', () => {
+    failures = 0;
+    tell('connected');
+    document.documentElement.dataset.connected = 'yes';
+    follow();
+    rfb.focus();
+    told(meet());
+  });
+  rfb.addEventListener('disconnect', () => {
+    delete document.documentElement.dataset.connected;
+    rfb = null;
+    retry();
+  });
+}
+
+async function meet() {
+  try {
+    await clipboards.look();
+  } finally {
+    listen();
+  }
+  await clipboards.connected();
+}
+
+// What went wrong is told, unless that is the connection, which comes again.
+async function told(deed) {
+  try {
+    await deed;
+  } catch (error) {
+    if (error.status) tell(error.message, true);
+  }
+}
+
+async function retry(why = 'connection lost, connecting again') {
+  const pause = RETRY[Math.min(failures, RETRY.length - 1)];
+  failures += 1;
+  tell(why, true);
+  await new Promise((done) => setTimeout(done, pause));
+  try {
+    // A socket that is refused does not tell why; this does, and starts the desktop meanwhile.
+    await api('GET', '/display/resolution');
+  } catch (error) {
+    if (error.status === 401 || error.status === 403) {
+      tell('this page is no longer let in: `osctl desktop` opens it again', true);
+      return;
+    }
+    if (error.status) {
+      // What stands in the way is told until it is gone.
+      retry(error.message);
+      return;
+    }
+  }
+  connect();
+}
+
+// The size of the screen inside: what can be seen of it here.
+let waiting = 0;
+function follow() {
+  if (fit.value !== 'resize' || !rfb) return;
+  clearTimeout(waiting);
+  waiting = setTimeout(async () => {
+    const { width, height } = screen.getBoundingClientRect();
+    try {
+      const now = await api('GET', '/display/resolution');
+      const side = (length, most) => Math.max(320, Math.min(most, Math.floor(length)));
+      const wish = { width: side(width, now.max_width), height: side(height, now.max_height) };
+      if (wish.width !== now.width || wish.height !== now.height) {
+        await api('PUT', '/display/resolution', wish);
+      }
+      if (document.documentElement.dataset.connected) tell('connected');
+    } catch (error) {
+      tell(error.message, true);
+      // A desktop that is being started, or is busy, is asked again.
+      if (error.status >= 500) setTimeout(follow, RETRY.at(-1));
+    }
+  }, SETTLED);
+}
+
+// Hears of what is copied inside, while somebody can see the page: there are few connections for all
+// pages together. One that breaks comes again by itself, one that is refused does not.
+function listen() {
+  if (document.hidden || !rfb) return;
+  if (events && events.readyState !== EventSource.CLOSED) return;
+  events = new EventSource('/display/clipboard');
+  events.addEventListener('message', ({ data }) => {
+    const said = JSON.parse(data);
+    if (said.type === 'copied') clipboards.came(said.text);
+  });
+}
+
+at('copy').addEventListener('click', async () => {
+  await told(clipboards.look());
+  text.value = clipboards.inside;
+  dialog.showModal();
+});
+dialog.addEventListener('close', async () => {
+  if (dialog.returnValue === 'copy') await told(clipboards.copy(text.value));
+  rfb?.focus();
+});
+fit.value = localStorage.getItem('fit') ?? 'resize';
+fit.addEventListener('change', () => {
+  localStorage.setItem('fit', fit.value);
+  follow();
+  rfb?.focus();
+});
+window.addEventListener('resize', follow);
+window.addEventListener('focus', () => told(clipboards.visit()));
+document.addEventListener('visibilitychange', () => (document.hidden ? events?.close() : listen()));
+connect();

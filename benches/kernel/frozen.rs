@@ -1,0 +1,51 @@
+//! A kernel with a generator, a thread, an open file and 100 MB, frozen and brought back.
+
+use crate::instance::{Instance, finish};
+use crate::report::Report;
+use crate::samples::Samples;
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+const STATE: &str = "\
+import threading, time, numpy as np
+numbers = (n for n in range(10**9))
+threading.Thread(target=time.sleep, args=(10**6,), daemon=True).start()
+file = open('/root/host/kept.txt', 'w'); file.write('kept'); file.flush()
+array = np.arange(100_000_000 // 8)
+next(numbers)";
+
+/// How often; each time all of it is written and read.
+const TIMES: usize = 10;
+/// Both together, in seconds.
+const LIMIT: f64 = 2.0;
+
+/// The container is replaced by one that may freeze, so this comes last.
+pub(crate) fn measure(report: &mut Report, instance: &Instance) -> Result<()> {
+    finish(instance.osctl(&["up", "--yes", "--auto-ports", "--criu"]))?;
+    finish(instance.osctl(&["exec", STATE]))?;
+    let (mut dumps, mut restores, mut both) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..TIMES {
+        let dump = took(instance, "checkpoint")?;
+        let restore = took(instance, "restore")?;
+        both.push(dump + restore);
+        dumps.push(dump);
+        restores.push(restore);
+    }
+    let output = instance.osctl(&["exec", "next(numbers)"]).output()?;
+    ensure!(output.stdout == b"1\n", "it is another kernel: {output:?}");
+    report.note(
+        "checkpoint of a kernel with 100 MB, on disk",
+        Samples::from(dumps).p50(),
+    );
+    report.note("  its restore", Samples::from(restores).p50());
+    report.within("  both together, p99", Samples::from(both).p99(), LIMIT);
+    Ok(())
+}
+
+/// Seconds, as the companion tells.
+fn took(instance: &Instance, verb: &str) -> Result<f64> {
+    let output = instance.osctl(&["--json", "criu", verb]).output()?;
+    let reply: Value = serde_json::from_slice(&output.stdout)?;
+    let milliseconds = reply["timing_ms"].as_f64();
+    Ok(milliseconds.with_context(|| format!("{verb}: {output:?}"))? / 1e3)
+}

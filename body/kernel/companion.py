@@ -1,0 +1,51 @@
+"""Requests to the companion, by the door for those inside."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+
+class Companion(http.client.HTTPConnection):
+    """A connection for one request."""
+
+    def __init__(self) -> None:
+        super().__init__("localhost")
+
+    def connect(self) -> None:
+        folder = os.environ.get("OSCTL_RUN") or "/run/osctl"
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.connect(str(Path(folder) / "companion.sock"))
+
+    def send_json(self, method: str, path: str, body: Any = None, **headers: str) -> None:
+        text = None
+        if body is not None:
+            text = json.dumps(body)
+            headers["Content-Type"] = "application/json"
+        self.request(method, path, text, headers)
+
+
+def ask(method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
+    """The status, and what is answered, also where that is a refusal."""
+    companion = Companion()
+    try:
+        companion.send_json(method, path, body)
+        answer = companion.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        companion.close()
+
+
+def expect(status: int, told: dict[str, Any]) -> dict[str, Any]:
+    """What was answered.
+
+    # Errors
+    RuntimeError with the refusal's message.
+    """
+    if status != 200:
+        raise RuntimeError(told["error"]["message"])
+    return told

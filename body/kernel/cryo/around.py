@@ -1,0 +1,135 @@
+"""What a store depends on and does not hold: versions, packages, the sources of modules."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import sys
+import sysconfig
+import types
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+_ENVIRONMENT = tuple(
+    {
+        os.path.realpath(sysconfig.get_path(name)) + os.sep
+        for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    }
+)
+
+
+def libraries(modules: set[str]) -> dict[str, str]:
+    """Versions of those that something was told by the name of."""
+    found = {}
+    for name in sorted({name.split(".")[0] for name in modules}):
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if isinstance(version, str):
+            found[name] = version
+    return found
+
+
+def packages() -> dict[str, str]:
+    """What people installed at run time."""
+    overlay = os.environ.get("VIRTUAL_ENV")
+    if not overlay or not os.environ.get("OSCTL_PACKAGES"):
+        return {}
+    found = {}
+    for folder in Path(overlay).glob("lib/python*/site-packages"):
+        for each in metadata.distributions(path=[str(folder)]):
+            name = each.metadata["Name"]
+            if name:
+                found[name] = each.version
+    return dict(sorted(found.items()))
+
+
+def sources(modules: set[str]) -> dict[str, dict[str, str]]:
+    """Those modules' files that people edit, with their checksums."""
+    found = {}
+    for name in sorted(modules):
+        path = getattr(sys.modules.get(name), "__file__", None)
+        if not isinstance(path, str) or is_environment(path):
+            continue
+        stale = path.endswith(".py") and _is_stale(sys.modules[name], path)
+        digest = "" if stale else _digest(path)
+        if digest is not None:
+            found[name] = {"path": os.path.abspath(path), "sha256": digest}
+    return found
+
+
+def changed(stored: dict[str, dict[str, str]]) -> dict[str, str]:
+    """Why the code of those modules is not what it was, by name."""
+    found = {}
+    for name, each in stored.items():
+        digest = _digest(each["path"])
+        if digest is None:
+            found[name] = f"`{each['path']}` is not there any more"
+        elif digest != each["sha256"]:
+            since = "stored" if each["sha256"] else "imported"
+            found[name] = f"`{each['path']}` has changed since it was {since}"
+    return found
+
+
+def paths() -> dict[str, Any]:
+    """Where imports were looked for, besides what every kernel has."""
+    try:
+        folder = os.getcwd()
+    except OSError:
+        folder = ""
+    added = [entry for entry in sys.path if isinstance(entry, str) and not _is_own(entry)]
+    return {"path": added, "folder": folder}
+
+
+def _is_own(entry: str) -> bool:
+    """Of those that every kernel has."""
+    place = os.path.realpath(entry) + os.sep if entry else ""
+    return place.startswith(_ENVIRONMENT) or place.endswith((".zip/", "-packages/"))
+
+
+def look_there(stored: dict[str, Any]) -> None:
+    """Has imports look where they did, after where they look now."""
+    for entry in stored.get("path", []):
+        where = entry or stored.get("folder", "")
+        if where and where not in sys.path and (os.path.isdir(where) or os.path.isfile(where)):
+            sys.path.append(where)
+    importlib.invalidate_caches()
+
+
+def is_environment(path: str | None) -> bool:
+    """Whether nobody edits it: the standard library, what was installed, the kernel itself."""
+    if path is None or not os.path.isabs(path):
+        return True
+    real = os.path.realpath(path)
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+    return real.startswith(_ENVIRONMENT) or real.startswith(ours) or "site-packages" in real
+
+
+def _is_stale(module: types.ModuleType, path: str) -> bool:
+    """Whether functions that run are not those of the file any more."""
+    try:
+        ahead = [compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)]
+    except (OSError, ValueError, SyntaxError):
+        return True
+    present = set()
+    while ahead:
+        code = ahead.pop()
+        present.add(code)
+        ahead += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    spaces = [vars(module)]
+    spaces += [vars(each) for each in spaces[0].values() if type.__instancecheck__(type, each)]
+    functions = (
+        getattr(each, "__func__", each) for space in spaces for each in list(space.values())
+    )
+    return any(
+        each.__code__.co_filename == path and each.__code__ not in present
+        for each in functions
+        if type(each) is types.FunctionType
+    )
+
+
+def _digest(path: str) -> str | None:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return None

@@ -1,0 +1,78 @@
+"""What kept a variable from being saved: where in it, and why."""
+
+from __future__ import annotations
+
+import types
+from collections import deque
+from typing import Any
+
+from ..encode import text_of
+from ..variables import type_name
+from .receipt import said
+from .refusal import Unsaveable
+
+_LOOKED_AT = 20_000
+_LONGEST = 300
+
+
+def why(name: str, value: Any, last: Any, error: BaseException) -> str:
+    """One sentence; asks the objects nothing that they answer themselves."""
+    reason = text_of(error)
+    if not isinstance(error, Unsaveable):
+        plain = isinstance(error, TypeError) and reason.startswith(
+            ("cannot pickle", "can't pickle")
+        )
+        kind = type_name(type(last))
+        reason = f"its kind, `{kind}`, can't be saved" if plain else said(error)
+    place = None if last is value else _place(name, value, last)
+    if place is not None:
+        reason = (
+            f"`{place}` is {reason}" if isinstance(error, Unsaveable) else f"`{place}`: {reason}"
+        )
+    return reason if len(reason) <= _LONGEST else reason[: _LONGEST - 1] + "…"
+
+
+def _place(name: str, value: Any, wanted: Any) -> str | None:
+    """The shortest way from a variable to an object, as one would write it."""
+    seen = {id(value)}
+    ahead = deque([(name, value)])
+    while ahead and len(seen) < _LOOKED_AT:
+        place, held = ahead.popleft()
+        for way, child in _children(held):
+            if child is wanted:
+                return place + way
+            if id(child) not in seen:
+                seen.add(id(child))
+                ahead.append((place + way, child))
+    return None
+
+
+def _children(held: Any) -> list[tuple[str, Any]]:
+    kind = type(held)
+    if kind in (list, tuple):
+        return [(f"[{number}]", item) for number, item in enumerate(held)]
+    if kind is dict:
+        return [(f"[{_short(key)}]", item) for key, item in list(held.items())]
+    if kind in (str, bytes, int, float, bool, type(None)):
+        return []
+    found: list[tuple[str, Any]] = []
+    try:
+        state = object.__getattribute__(held, "__dict__")
+        found = [(f".{key}", item) for key, item in dict(state).items() if isinstance(key, str)]
+    except Exception:
+        pass
+    cells = getattr(held, "__closure__", None) if kind is types.FunctionType else None
+    if cells:
+        names = held.__code__.co_freevars
+        for free, cell in zip(names, cells, strict=False):
+            try:
+                found.append((f".<{free}>", cell.cell_contents))
+            except ValueError:
+                continue
+    return found
+
+
+def _short(key: Any) -> str:
+    if isinstance(key, (str, int)) and type(key) in (str, int):
+        return repr(key)[:40]
+    return "…"

@@ -1,0 +1,84 @@
+"""What annotations are made of: new types, aliases of types, variables of types."""
+
+from __future__ import annotations
+
+import sys
+import typing
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from . import make, make_types
+from .refusal import Unsaveable
+
+if TYPE_CHECKING:
+    from .values import Told, Values
+
+_TYPE_VARIABLES = tuple(
+    getattr(typing, name)
+    for name in ("TypeVar", "ParamSpec", "TypeVarTuple")
+    if hasattr(typing, name)
+)
+
+
+class Hints:
+    """By name where an import finds them."""
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+
+    def by_kind(self) -> dict[type, Callable[[Any], Told]]:
+        known: dict[Any, Callable[[Any], Told]] = {typing.NewType: self.new_type}
+        if hasattr(typing, "TypeAliasType"):
+            known[typing.TypeAliasType] = self.alias
+        return known | dict.fromkeys(_TYPE_VARIABLES, self.type_variable)
+
+    def new_type(self, kind: typing.NewType) -> Told:
+        if self._values.is_named(kind):
+            return NotImplemented
+        names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        return make_types.new_type, (kind.__name__, kind.__supertype__, names)
+
+    def alias(self, alias: Any) -> Told:
+        """`type X = …`"""
+        if self.is_named_variable(alias):
+            return NotImplemented
+        name, value, variables = alias.__name__, alias.__value__, alias.__type_params__
+        if not variables:
+            args, state = (name, alias.__module__), (value,)
+            return make_types.alias, args, state, None, None, make_types.set_alias
+        if _leads_to(value, alias):
+            raise Unsaveable("a type alias with parameters that leads to itself")
+        return make_types.generic_alias, (name, value, variables)
+
+    def type_variable(self, variable: Any) -> Told:
+        if self.is_named_variable(variable):
+            return NotImplemented
+        kind, words = type(variable).__name__, {}
+        for word in ("bound", "covariant", "contravariant", "infer_variance"):
+            value = getattr(variable, f"__{word}__", None)
+            if value:
+                words[word] = value
+        if constraints := getattr(variable, "__constraints__", ()):
+            words["constraints"] = constraints
+        return make.type_variable, (kind, variable.__name__, words)
+
+    def is_named_variable(self, variable: Any) -> bool:
+        module = getattr(variable, "__module__", None)
+        found = self._values.is_importable(module) and getattr(
+            sys.modules[module], variable.__name__, None
+        )
+        return found is variable
+
+
+def _leads_to(value: Any, wanted: Any) -> bool:
+    """Whether a type is made of another, at any depth."""
+    ahead, seen = [value], set()
+    while ahead:
+        each = ahead.pop()
+        if each is wanted:
+            return True
+        if id(each) not in seen:
+            seen.add(id(each))
+            ahead += getattr(each, "__args__", None) or ()
+            ahead += [getattr(each, "__origin__", None)]
+    return False

@@ -1,0 +1,48 @@
+"""What every kernel has by itself: told by its name, never stored.
+
+Their places in a stream's memo are taken before the first variable, so that a variable which
+leads to the namespace, or to a stream, finds them there.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+from typing import Any
+
+from ..shell import Shell
+
+
+def anchors(shell: Shell) -> dict[str, Any]:
+    """By the name that a stored stream has for them."""
+    found = {
+        "namespace": shell.user_ns,
+        "main": shell.user_module,
+        "shell": shell,
+        "runtime": shell.runtime,
+        "In": shell.user_ns_hidden.get("In"),
+        "Out": shell.user_ns_hidden.get("Out"),
+        "builtins": builtins.__dict__,
+        "modules": sys.modules,
+        "environ": os.environ,
+    }
+    # What the kernel put there: user code may have put something of its own in their place.
+    found |= {name: getattr(sys, f"__{name}__") for name in ("stdin", "stdout", "stderr")}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+WORDS = {
+    "namespace": "the namespace itself",
+    "main": "the namespace's own module",
+    "shell": "the kernel's own shell",
+    "runtime": "the kernel's own `runtime`",
+    "In": "the kernel's own inputs",
+    "Out": "the kernel's own outputs",
+    "builtins": "Python's builtins",
+    "modules": "the kernel's own modules",
+    "environ": "the kernel's own environment",
+    "stdin": "the kernel's own stdin",
+    "stdout": "the kernel's own stdout",
+    "stderr": "the kernel's own stderr",
+}

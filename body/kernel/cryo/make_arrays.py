@@ -1,0 +1,119 @@
+"""What a stored stream calls for arrays; part of the format, as `make` is."""
+
+from __future__ import annotations
+
+import array as arrays
+import os
+from collections.abc import Iterable
+from typing import Any
+
+Shape = tuple[int, ...]
+
+
+def array(shape: Shape, kind: Any, order: str, writable: bool, data: Any) -> Any:
+    """From bytes, or read straight into its memory by what knows where they are."""
+    import numpy as np
+
+    made = np.empty(shape, kind, order)
+    _fill(memoryview(made.reshape(-1, order="A").view("u1")), data)
+    made.flags.writeable = writable
+    return made
+
+
+def array_view(base: Any, shape: Shape, kind: Any, strides: Shape, offset: int) -> Any:
+    import numpy as np
+
+    # Its bytes: not each kind of array lends its memory, and not each order.
+    return np.ndarray(shape, kind, base.reshape(-1, order="A").view("u1"), offset, strides)
+
+
+def bytes_view(base: bytearray, shape: Shape, kind: Any, strides: Shape, offset: int) -> Any:
+    import numpy as np
+
+    return np.ndarray(shape, kind, base, offset, strides)
+
+
+def objects_view(base: Any, shape: Shape, kind: Any, strides: Shape, offset: int) -> Any:
+    from numpy.lib.stride_tricks import as_strided
+
+    flat = base.reshape(-1, order="A")
+    return as_strided(flat[offset // kind.itemsize :], shape, strides)
+
+
+def writable(target: Any, state: tuple[Any, ...]) -> None:
+    if target.flags.writeable != state[0]:
+        target.flags.writeable = state[0]
+
+
+def empty(shape: Shape, kind: Any) -> Any:
+    import numpy as np
+
+    return np.empty(shape, kind)
+
+
+class Filling:
+    """Takes the parts of an array, one after the other."""
+
+    def __init__(self, target: Any) -> None:
+        self._flat, self._at = target.reshape(-1).view("u1"), 0
+
+    def append(self, part: Any) -> None:
+        size = part.size if hasattr(part, "read_into") else memoryview(part).nbytes
+        _fill(memoryview(self._flat[self._at : self._at + size]), part)
+        self._at += size
+
+    def extend(self, parts: Iterable[Any]) -> None:
+        for part in parts:
+            self.append(part)
+
+
+def array_as(plain: Any, kind: type) -> Any:
+    """Over the same memory, of a class that derives from arrays."""
+    import numpy as np
+
+    return np.ndarray.view(plain, kind)
+
+
+def set_attributes(target: Any, state: dict[str, Any]) -> None:
+    target.__dict__.update(state)
+
+
+def mapped(how: dict[str, Any], kind: Any) -> Any:
+    """The memory of a file, which is opened again."""
+    import numpy as np
+
+    from .make import NotMade
+
+    path, shape = how["path"], how["shape"]
+    size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    if not os.path.exists(path):
+        raise NotMade(f"`{path}` is not there any more")
+    if os.path.getsize(path) < how["offset"] + size:
+        raise NotMade(f"`{path}` is shorter than it was")
+    return np.memmap(path, kind, how["mode"], how["offset"], shape, how["order"])
+
+
+def mapped_view(base: Any, *how: Any) -> Any:
+    import numpy as np
+
+    made = np.ndarray.view(array_view(base, *how), type(base))
+    made.__dict__.update(base.__dict__)
+    return made
+
+
+def typed(code: str, itemsize: int, size: int, data: Any) -> Any:
+    """An `array.array`."""
+    made = arrays.array(code, (0,) if code not in "uw" else "\0") * size
+    if made.itemsize != itemsize:
+        from .make import NotMade
+
+        raise NotMade(f"an array of `{code}` has items of another size here")
+    _fill(memoryview(made).cast("B"), data)
+    return made
+
+
+def _fill(memory: memoryview, data: Any) -> None:
+    if hasattr(data, "read_into"):
+        data.read_into(memory)
+    else:
+        memory[:] = memoryview(data).cast("B")

@@ -1,0 +1,114 @@
+"""Reads pieces of one file, and believes none without its checksum."""
+
+from __future__ import annotations
+
+import io
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from .disk import CHUNK, Damaged, Moved, Piece, zstd
+
+_GATHER = 1 << 20
+
+
+class Reader:
+    """One file of pieces."""
+
+    def __init__(self, path: Path, size: int, moved: Moved, compressed: bool) -> None:
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise Damaged(f"`{path.name}` is missing") from None
+        self._name = path.name
+        self._moved = moved
+        self._zstd = zstd() if compressed else None
+        with suppress(OSError, AttributeError):
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        found = os.fstat(self._fd).st_size
+        if found != size:
+            self.close()
+            raise Damaged(f"`{path.name}` has {found} bytes instead of {size}")
+
+    def read_into(self, piece: Piece, target: memoryview) -> None:
+        """The piece's bytes, as they were before compression."""
+        if len(target) != piece.raw:
+            raise Damaged(f"a piece of `{self._name}` has another size than its object")
+        if self._zstd is None:
+            self._fill(piece, target)
+            return
+        at, source = 0, self.open(piece)
+        try:
+            while got := source.readinto(target[at : at + CHUNK]):
+                at += got
+            at += len(source.read(1))
+        except self._zstd.ZstdError as error:
+            raise Damaged(f"`{self._name}` can't be decompressed: {error}") from None
+        if at != piece.raw:
+            raise Damaged(f"a piece of `{self._name}` has another size than was written")
+
+    def read(self, piece: Piece) -> bytearray:
+        whole = bytearray(piece.raw)
+        self.read_into(piece, memoryview(whole))
+        return whole
+
+    def open(self, piece: Piece) -> io.BufferedIOBase:
+        """The piece as a file, after a look at its checksum; it is not held in memory."""
+        space = memoryview(bytearray(min(piece.size, CHUNK)))
+        self._fill(piece, space, again=True)
+        section: Any = _Section(self._fd, piece)
+        if self._zstd is not None:
+            section = _Unpacked(self._zstd.ZstdDecompressor().stream_reader(section))
+        return io.BufferedReader(section, _GATHER)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _fill(self, piece: Piece, target: memoryview, *, again: bool = False) -> None:
+        """`again`: the same memory for each chunk."""
+        digest = xxhash.xxh3_128()
+        at = 0
+        while at < piece.size:
+            part = target[: piece.size - at] if again else target[at : at + CHUNK]
+            got = os.preadv(self._fd, [part], piece.offset + at)
+            if got == 0:
+                raise Damaged(f"`{self._name}` ends early")
+            digest.update(part[:got])
+            at += got
+            self._moved(got)  # as on disk, which is what the whole is told in
+        if digest.hexdigest() != piece.digest:
+            raise Damaged(f"`{self._name}` is not what was written: its checksum differs")
+
+
+class _Section(io.RawIOBase):
+    """A piece of a file, without a position of the file's own."""
+
+    def __init__(self, fd: int, piece: Piece) -> None:
+        self._fd, self._at, self._end = fd, piece.offset, piece.offset + piece.size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        view = memoryview(target)[: self._end - self._at]
+        got = os.preadv(self._fd, [view], self._at) if view else 0
+        self._at += got
+        return got
+
+
+class _Unpacked(io.RawIOBase):
+    """What a decompressor gives, piece by piece."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        return self._source.readinto(target)

@@ -1,0 +1,274 @@
+"""Functions and classes that no import finds again: told by what they are made of.
+
+A function of the namespace stays one: it is made over the namespace that it is reloaded into, so
+that a global set later is seen. Cells are objects of their own, so that closures share them.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+import functools
+import importlib.util
+import linecache
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from . import make
+from .around import is_environment
+from .hints import Hints
+from .refusal import Unsaveable
+
+Told = Any
+_DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_TOLD = ("__module__", "__qualname__", "__doc__", "__annotations__", "__annotate__")
+_SETTABLE = frozenset((*_TOLD, "__abstractmethods__", "__type_params__"))
+"""Of what classes have by `type`."""
+_NAMELESS = (type(None), type(NotImplemented), type(...))
+
+
+class Values:
+    """What is told by value, and what by name."""
+
+    def __init__(self, namespace: dict[str, Any], notes: list[str]) -> None:
+        self._namespace = namespace
+        self._notes = notes
+        self._importable: dict[str, bool] = {}
+        self.spaces: dict[int, types.ModuleType] = {}
+        """Modules that code made, by where their functions have their globals."""
+        self.modules: set[str] = set()
+        """Modules that something was told by the name of."""
+        self.sources: dict[str, str] = {}
+        """The text of cells that functions came from."""
+
+    def is_importable(self, name: Any) -> bool:
+        """Whether a fresh process can import it."""
+        if not isinstance(name, str) or name in ("__main__", "__mp_main__"):
+            return False
+        known = self._importable.get(name)
+        if known is None:
+            known = self._importable[name] = _is_importable(name)
+        return known
+
+    def is_variable(self, name: str, obj: Any) -> bool:
+        return self._namespace.get(name) is obj
+
+    def is_named(self, obj: Any) -> bool:
+        """Whether its module has it under its name."""
+        module = getattr(obj, "__module__", None)
+        if not self.is_importable(module):
+            return False
+        found: Any = sys.modules.get(module)
+        for part in getattr(obj, "__qualname__", "<locals>").split("."):
+            found = getattr(found, part, None)
+            if found is None:
+                return False
+        if found is obj:
+            self.modules.add(module)
+        return found is obj
+
+    # Functions.
+
+    def function(self, function: types.FunctionType) -> Told:
+        if self.is_named(function):
+            return NotImplemented
+        scope = function.__globals__
+        where: Any = scope
+        if scope is self._namespace:
+            where = None
+        else:
+            name = scope.get("__name__")
+            module = self.spaces.get(id(scope)) or sys.modules.get(str(name))
+            if module is not None and module.__dict__ is scope:
+                where = module  # one that code made
+                if self.is_importable(name):
+                    where = str(name)
+                    self.modules.add(where)
+        args = (function.__code__, where, function.__name__, function.__closure__)
+        state = {
+            "__qualname__": function.__qualname__,
+            "__module__": function.__module__,
+            "__doc__": function.__doc__,
+            "__defaults__": function.__defaults__,
+            "__kwdefaults__": function.__kwdefaults__,
+            "__annotations__": function.__annotations__,
+            "__dict__": function.__dict__,
+        }
+        if getattr(function, "__type_params__", ()):
+            state["__type_params__"] = function.__type_params__
+        return make.function, args, state, None, None, make.set_function
+
+    def code(self, code: types.CodeType) -> Told:
+        name = code.co_filename
+        if name.startswith("<cell ") and name not in self.sources:
+            self.sources[name] = "".join(linecache.cache.get(name, (0, 0, []))[2])
+        args = (
+            importlib.util.MAGIC_NUMBER,
+            code.co_argcount,
+            code.co_posonlyargcount,
+            code.co_kwonlyargcount,
+            code.co_nlocals,
+            code.co_stacksize,
+            code.co_flags,
+            code.co_code,
+            code.co_consts,
+            code.co_names,
+            code.co_varnames,
+            name,
+            code.co_name,
+            code.co_qualname,
+            code.co_firstlineno,
+            code.co_linetable,
+            code.co_exceptiontable,
+            code.co_freevars,
+            code.co_cellvars,
+        )
+        return make.code, args
+
+    @staticmethod
+    def cell(cell: types.CellType) -> Told:
+        try:
+            contents = cell.cell_contents
+        except ValueError:
+            return make.cell, ()
+        return make.cell, (), (contents,), None, None, make.fill_cell
+
+    def cached(self, wrapper: Any) -> Told:
+        """`lru_cache`: with an empty cache."""
+        if self.is_named(wrapper):
+            return NotImplemented
+        words = wrapper.cache_parameters()
+        if wrapper.cache_info().currsize:
+            self._notes.append("with an empty cache")
+        args = (wrapper.__wrapped__, words["maxsize"], words["typed"])
+        return make.cached, args, dict(wrapper.__dict__)
+
+    # Classes.
+
+    def class_(self, cls: type) -> Told:
+        if any(cls is each for each in _NAMELESS) or self.is_named(cls):
+            return NotImplemented
+        if not cls.__flags__ & (1 << 9):  # made by C, and under no name that is known
+            named = _types_name(cls)
+            if named is None:
+                raise Unsaveable(f"the type `{cls.__qualname__}` is under no name")
+            return make.named, ("types", named)
+        state = {name: value for name, value in vars(cls).items() if not _is_made(cls, name, value)}
+        words: dict[str, Any] = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+        fixed = [name for name in state if name == "__slots__" or _is_fixed(cls, name)]
+        words |= {name: state.pop(name) for name in fixed}
+        state.pop("__module__", None)
+        if isinstance(cls, abc.ABCMeta):
+            state.pop("_abc_impl", None)
+            registered = [each() for each in abc._get_dump(cls)[0]]  # type: ignore[attr-defined]
+            state["_abc_registry"] = [each for each in registered if each is not None]
+        args = (type(cls), cls.__name__, cls.__bases__, words)
+        methods = {name: value for name, value in state.items() if _is_method(name, value)}
+        if "__new__" in state and hasattr(cls, "__getnewargs__"):  # instances are made by it
+            methods["__new__"] = state["__new__"]
+        rest = {name: value for name, value in state.items() if name not in methods}
+        dressed = [_Dressed(cls, methods)]
+        last = {name: rest.pop(name) for name in ("__new__", "_abc_registry") if name in rest}
+        dressed += [_Dressed(cls, {name: value}) for name, value in rest.items()]
+        return make.class_, args, (dressed, last), None, None, make.set_class
+
+    def member(self, member: enum.Enum) -> Told:
+        """Of an enumeration: the class is told with its members, which lead back to it."""
+        kind = type(member)
+        if self.is_named(kind):
+            return NotImplemented
+        base = kind._member_type_
+        data: tuple[Any, ...]
+        if base.__new__ is object.__new__:  # it consists of its attributes
+            data = ()
+        elif base in _CONVERTERS:
+            data = (_plain(base, member),)
+        else:
+            told = base.__reduce_ex__(member, 2)
+            if not isinstance(told, tuple) or told[0] is not kind or any(told[2:]):
+                raise Unsaveable(f"a member of an enumeration over `{base.__name__}`")
+            data = told[1]
+        return make.member, (kind, base, data), dict(member.__dict__)
+
+    def by_kind(self) -> dict[type, Callable[[Any], Told]]:
+        known: dict[type, Callable[[Any], Told]] = {
+            types.FunctionType: self.function,
+            types.CodeType: self.code,
+            types.CellType: self.cell,
+            functools._lru_cache_wrapper: self.cached,
+        }
+        return known | Hints(self).by_kind()
+
+
+class _Dressed:
+    """Has a class get its methods before any instance is made that is one of its attributes: those
+    may need them to be made, hashed or compared."""
+
+    def __init__(self, cls: type, methods: dict[str, Any]) -> None:
+        self._told = (make.dress, (cls, methods))
+
+    def __reduce__(self) -> Told:
+        return self._told
+
+
+def _is_method(name: str, value: Any) -> bool:
+    """`__new__` comes with the rest: it may look for an instance that is an attribute."""
+    kinds = (types.FunctionType, staticmethod, classmethod, property)
+    return (type(value) in kinds and name != "__new__") or (name == "__hash__" and value is None)
+
+
+def _is_importable(name: str) -> bool:
+    module = sys.modules.get(name)
+    if module is None:
+        return False
+    spec = getattr(module, "__spec__", None)
+    if spec is None or getattr(spec, "loader", None) is None:
+        return False
+    if name.partition(".")[0] == __name__.partition(".")[0]:
+        return True
+    above = name.rpartition(".")[0]
+    if spec.name != name:  # another name, which its package gives it: `collections.abc`
+        return _is_importable(spec.name) and (not above or _is_importable(above))
+    parent = sys.modules.get(above)
+    path = getattr(parent, "__path__", None)
+    for finder in sys.meta_path:  # not `find_spec` of importlib, which believes `sys.modules`
+        try:
+            found = finder.find_spec(name, path)
+        except Exception:
+            continue
+        if found is not None:
+            return found.origin == spec.origin or is_environment(found.origin)
+    return False
+
+
+def _is_fixed(cls: type, name: str) -> bool:
+    """Whether a class has it from its beginning: to set it later would set what its metaclass has
+    of that name, as `__class__`."""
+    found = next((vars(each)[name] for each in type(cls).__mro__ if name in vars(each)), None)
+    return name not in _SETTABLE and hasattr(type(found), "__set__")
+
+
+def _is_made(cls: type, name: str, value: Any) -> bool:
+    """What each class is given by itself."""
+    return isinstance(value, _DESCRIPTORS) and getattr(value, "__objclass__", None) is cls
+
+
+def _types_name(cls: type) -> str | None:
+    return next((name for name, value in vars(types).items() if value is cls), None)
+
+
+_CONVERTERS = {
+    int: int.__int__,
+    float: float.__float__,
+    tuple: tuple,
+    complex: complex.__complex__,
+    str: str.__str__,
+    bytes: bytes.__bytes__,
+}
+
+
+def _plain(base: type, member: Any) -> Any:
+    """What a member is made of, without being one."""
+    return _CONVERTERS[base](member)

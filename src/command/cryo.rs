@@ -1,0 +1,261 @@
+//! `osctl cryo`: objects that survive, with a receipt.
+
+use super::Context;
+use super::candidates::{session_names, stored_names};
+use super::told::told;
+use crate::error::{Outcome, Result};
+use crate::protocol::cryo::{Line, Reload, Row, Shown, Store, Verdict};
+use crate::protocol::kernel::DEFAULT_SESSION;
+use crate::ui;
+use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCandidates;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CryoVerb {
+    /// Store the kernel's variables, and say of each what became of it
+    Store(StoreArgs),
+    /// Bring stored variables back
+    Reload(ReloadArgs),
+    /// List what is stored
+    List,
+    /// What a stored state holds
+    Show(WhichArgs),
+    /// Remove what is stored
+    Rm(WhichArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StoreArgs {
+    /// What to call it [default: the session's name]
+    #[arg(add = ArgValueCandidates::new(stored_names))]
+    name: Option<String>,
+    /// The kernel to store
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
+    session: String,
+    /// Store nothing when something would be lost
+    #[arg(long)]
+    strict: bool,
+    /// Store nothing, and show the receipt
+    #[arg(long)]
+    dry_run: bool,
+    /// Store open files by path and position
+    #[arg(long)]
+    files: bool,
+}
+
+impl From<StoreArgs> for Store {
+    fn from(args: StoreArgs) -> Self {
+        let StoreArgs {
+            name,
+            session,
+            strict,
+            dry_run,
+            files,
+        } = args;
+        Self {
+            name,
+            session,
+            strict,
+            dry_run,
+            files,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReloadArgs {
+    /// What it is called [default: the session's name]
+    #[arg(add = ArgValueCandidates::new(stored_names))]
+    name: Option<String>,
+    /// The kernel that gets it
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
+    session: String,
+    /// Which one of that name [default: the newest]
+    #[arg(long, value_name = "NUMBER")]
+    generation: Option<u64>,
+}
+
+impl From<ReloadArgs> for Reload {
+    fn from(args: ReloadArgs) -> Self {
+        let ReloadArgs {
+            name,
+            session,
+            generation,
+        } = args;
+        Self {
+            name,
+            generation,
+            session,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WhichArgs {
+    /// What it is called
+    #[arg(add = ArgValueCandidates::new(stored_names))]
+    name: String,
+    /// Which one of that name
+    #[arg(long, value_name = "NUMBER")]
+    generation: Option<u64>,
+}
+
+pub(crate) async fn run(verb: CryoVerb, cx: &Context) -> Result<Outcome> {
+    let client = cx.client()?;
+    match verb {
+        CryoVerb::Store(args) => {
+            let wish = Store::from(args);
+            let what = format!("storing `{}`", wish.session);
+            let tale = client.cryo_store(&wish).await?;
+            let stored = told(tale, &what, cx).await?;
+            if cx.ui.json {
+                cx.ui.document(&stored)?;
+                return Ok(Outcome::Done);
+            }
+            receipt(&stored.receipt, cx);
+            let (size, time) = (ui::bytes(stored.size_bytes), stored.timing_ms / 1e3);
+            let place = match stored.generation {
+                Some(generation) => format!("; `{}` generation {generation}", stored.name),
+                None => String::new(),
+            };
+            let time = super::duration(time);
+            cx.ui
+                .say(format!("{}{place}, {size} in {time}", stored.message));
+        }
+        CryoVerb::Reload(args) => {
+            let wish = Reload::from(args);
+            let what = format!(
+                "reloading `{}`",
+                wish.name.as_deref().unwrap_or(&wish.session)
+            );
+            let tale = client.cryo_reload(&wish).await?;
+            let reloaded = told(tale, &what, cx).await?;
+            if cx.ui.json {
+                cx.ui.document(&reloaded)?;
+                return Ok(Outcome::Done);
+            }
+            receipt(&reloaded.receipt, cx);
+            for warning in &reloaded.warnings {
+                cx.ui.warn(warning);
+            }
+            let (name, generation) = (&reloaded.name, reloaded.generation);
+            let time = super::duration(reloaded.timing_ms / 1e3);
+            let said = &reloaded.message;
+            cx.ui.say(format!(
+                "{said}; from `{name}` generation {generation}, in {time}"
+            ));
+        }
+        CryoVerb::List => {
+            let lines = client.cryo_list().await?;
+            if cx.ui.json {
+                cx.ui.document(&lines)?;
+            } else {
+                cx.ui.table(&table(&lines.cryo));
+            }
+        }
+        CryoVerb::Show(WhichArgs { name, generation }) => {
+            let shown = client.cryo_show(&name, generation).await?;
+            if cx.ui.json {
+                cx.ui.document(&shown)?;
+            } else {
+                show(&shown, cx);
+            }
+        }
+        CryoVerb::Rm(WhichArgs { name, generation }) => {
+            let removed = client.cryo_remove(&name, generation).await?;
+            if cx.ui.json {
+                cx.ui.document(&removed)?;
+            } else {
+                let count = removed.generations.len();
+                cx.ui.say(format!("{count} of `{name}` removed"));
+            }
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+fn receipt(rows: &[Row], cx: &Context) {
+    if rows.is_empty() {
+        return;
+    }
+    let heads = ["NAME", "VERDICT", "TYPE", "SIZE", "WHY"];
+    let mut table = vec![heads.map(str::to_owned).to_vec()];
+    table.extend(rows.iter().map(|row| {
+        let verdict = match row.verdict {
+            Verdict::Saved => "saved",
+            Verdict::Recipe => "recipe",
+            Verdict::Lost => "lost",
+        };
+        vec![
+            row.name.clone(),
+            verdict.into(),
+            row.kind.clone(),
+            ui::bytes(row.bytes),
+            row.why.clone().unwrap_or_default(),
+        ]
+    }));
+    cx.ui.table(&table);
+}
+
+fn table(lines: &[Line]) -> Vec<Vec<String>> {
+    let heads = [
+        "NAME",
+        "GENERATION",
+        "AGE",
+        "WHY",
+        "SESSION",
+        "SIZE",
+        "VARIABLES",
+        "LOST",
+        "",
+    ];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    for line in lines {
+        rows.extend(line.generations.iter().map(|found| {
+            vec![
+                line.name.clone(),
+                found.generation.to_string(),
+                super::age(found.created),
+                found.reason.clone(),
+                found.session.clone(),
+                ui::bytes(found.size_bytes),
+                found.variables.to_string(),
+                found.lost.to_string(),
+                found
+                    .damage
+                    .as_ref()
+                    .map(|why| format!("damaged: {why}"))
+                    .unwrap_or_default(),
+            ]
+        }));
+    }
+    rows
+}
+
+fn show(shown: &Shown, cx: &Context) {
+    receipt(&shown.receipt, cx);
+    let found = &shown.generation;
+    cx.ui.say(format!(
+        "`{}` generation {}, {} old, {} at {}, Python {}",
+        shown.name,
+        found.generation,
+        super::age(found.created),
+        ui::bytes(found.size_bytes),
+        shown.path,
+        found.python
+    ));
+    let versions = |all: &std::collections::BTreeMap<String, String>| {
+        let each = all
+            .iter()
+            .map(|(name, version)| format!("{name} {version}"));
+        each.collect::<Vec<_>>().join(", ")
+    };
+    for (what, all) in [
+        ("needs", &shown.libraries),
+        ("installed then", &shown.packages),
+    ] {
+        if !all.is_empty() {
+            cx.ui.say(format!("{what}: {}", versions(all)));
+        }
+    }
+}

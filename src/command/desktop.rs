@@ -1,0 +1,99 @@
+//! `osctl desktop`: the screen inside, in the person's browser.
+
+use super::Context;
+use crate::config::resolution;
+use crate::error::{Error, Outcome, Result};
+use clap::Args;
+use serde::Serialize;
+
+#[derive(Debug, Args)]
+pub(crate) struct DesktopArgs {
+    /// Only print the link, which works once
+    #[arg(long, conflicts_with = "resolution")]
+    url: bool,
+    /// Change the screen's size instead, such as 1920x1080
+    #[arg(long, value_name = "WIDTHxHEIGHT")]
+    resolution: Option<String>,
+}
+
+#[derive(Debug)]
+enum Plan {
+    Open,
+    Print,
+    Resize(u16, u16),
+}
+
+impl TryFrom<DesktopArgs> for Plan {
+    type Error = Error;
+
+    fn try_from(args: DesktopArgs) -> std::result::Result<Self, Error> {
+        let DesktopArgs {
+            url,
+            resolution: text,
+        } = args;
+        let Some(text) = text else {
+            return Ok(if url { Self::Print } else { Self::Open });
+        };
+        let (width, height) = resolution(&text).ok_or_else(|| {
+            Error::usage(
+                format!("`{text}` is no resolution"),
+                "give one like `--resolution 1920x1080`",
+            )
+        })?;
+        Ok(Self::Resize(width, height))
+    }
+}
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Document {
+    url: String,
+    /// Seconds in which it must be opened.
+    expires: u64,
+    opened: bool,
+}
+
+pub(crate) async fn run(args: DesktopArgs, cx: &Context) -> Result<Outcome> {
+    let plan = Plan::try_from(args)?;
+    let client = cx.client()?;
+    if let Plan::Resize(width, height) = plan {
+        let work = cx.ui.work("changing the resolution");
+        let screen = client.resize(width, height).await?;
+        drop(work);
+        if cx.ui.json {
+            cx.ui.document(&screen)?;
+        } else {
+            let (width, height) = (screen.width, screen.height);
+            cx.ui.say(format!("the screen has {width}x{height} pixels"));
+        }
+        return Ok(Outcome::Done);
+    }
+    let (url, expires) = client.desktop_link().await?;
+    // Whoever asks for JSON is a program, and opens it itself.
+    let is_asked = matches!(plan, Plan::Open) && !cx.ui.json && has_screen();
+    let opened = is_asked && open::that_detached(&url).is_ok();
+    if cx.ui.json {
+        cx.ui.document(&Document {
+            url,
+            expires,
+            opened,
+        })?;
+        return Ok(Outcome::Done);
+    }
+    if opened {
+        cx.ui
+            .say("the desktop opens in your browser; if it does not, `osctl desktop --url` prints a link");
+        return Ok(Outcome::Done);
+    }
+    cx.ui.line(&url);
+    cx.ui.say(format!(
+        "open it in a browser within {expires} seconds; it works once"
+    ));
+    Ok(Outcome::Done)
+}
+
+/// Whether a browser could be seen: over a plain SSH connection, one would open for nobody.
+fn has_screen() -> bool {
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    !cfg!(target_os = "linux") || ["DISPLAY", "WAYLAND_DISPLAY"].into_iter().any(is_set)
+}

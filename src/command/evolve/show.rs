@@ -1,0 +1,144 @@
+//! What is known of runs.
+
+use super::Context;
+use crate::command::duration;
+use crate::error::{Error, Outcome, Result};
+use crate::host::keeper::Keeper;
+use crate::protocol::evolve::{Ask, Edit, Record, Reply, Run, Stage, Task};
+use crate::protocol::plain;
+use anyhow::bail;
+use serde_json::json;
+
+fn unasked<T>(reply: &Reply) -> Result<T> {
+    bail!("the keeper answers what it was not asked: {reply:?}")
+}
+
+pub(super) async fn status(keeper: &Keeper<'_>, cx: &Context) -> Result<Outcome> {
+    let status = match keeper.answer(&Ask::Status {}).await? {
+        Reply::Status(status) => status,
+        other => return unasked(&other),
+    };
+    if cx.ui.json {
+        cx.ui.document(&status)?;
+        return Ok(Outcome::Done);
+    }
+    let Some(run) = &status.latest_run else {
+        cx.ui.line("no run yet");
+        return Ok(Outcome::Done);
+    };
+    let mut rows = vec![
+        ("run", run.to_string()),
+        (
+            "status",
+            status.latest_status.map_or("?", Stage::word).into(),
+        ),
+    ];
+    rows.extend(status.reason.map(|reason| ("reason", plain::line(&reason))));
+    rows.extend(status.why.map(|why| ("why", plain::line(&why))));
+    for (what, value) in rows {
+        cx.ui.line(format!("{what:<10}{value}"));
+    }
+    Ok(Outcome::Done)
+}
+
+pub(super) async fn history(keeper: &Keeper<'_>, cx: &Context) -> Result<Outcome> {
+    let runs = match keeper.answer(&Ask::History {}).await? {
+        Reply::History { runs } => runs,
+        other => return unasked(&other),
+    };
+    if cx.ui.json {
+        cx.ui.document(&json!({"runs": runs}))?;
+        return Ok(Outcome::Done);
+    }
+    if runs.is_empty() {
+        cx.ui.line("no run yet");
+        return Ok(Outcome::Done);
+    }
+    let head = ["RUN", "TASK", "STATUS", "TOOK", "WHY"].map(str::to_owned);
+    let rows = std::iter::once(head.to_vec()).chain(runs.iter().map(row));
+    cx.ui.table(&rows.collect::<Vec<_>>());
+    Ok(Outcome::Done)
+}
+
+fn row(record: &Record) -> Vec<String> {
+    let task = match (record.task, record.dry_run) {
+        (Task::Evolve, true) => "dry run",
+        (Task::Evolve, false) => "evolve",
+        (Task::Rollback, _) => "rollback",
+        (Task::Rescue, _) => "rescue",
+    };
+    let why = record.why.as_ref().or(record.reason.as_ref());
+    vec![
+        record.run.to_string(),
+        task.into(),
+        record.status.to_string(),
+        duration(record.seconds()),
+        why.map(|why| plain::line(why)).unwrap_or_default(),
+    ]
+}
+
+pub(super) async fn logs(
+    keeper: &Keeper<'_>,
+    run: &Run,
+    follow: bool,
+    cx: &Context,
+) -> Result<Outcome> {
+    let question = Ask::Log {
+        run: run.clone(),
+        offset: 0,
+        follow,
+    };
+    let mut whole = String::new();
+    let mut last = None;
+    let mut each = |reply| {
+        match reply {
+            Reply::Log { text, .. } if cx.ui.json => whole.push_str(&text),
+            Reply::Log { text, .. } => cx.ui.data(&plain::printable(&text))?,
+            Reply::Record(record) => last = Some(record),
+            _ => {}
+        }
+        Ok(())
+    };
+    tokio::select! {
+        asked = keeper.ask(&question, &mut each) => asked?,
+        interrupted = tokio::signal::ctrl_c() => {
+            interrupted?;
+            return Err(Error::Interrupted.into());
+        }
+    }
+    if cx.ui.json {
+        let status = last.map(|record| record.status);
+        cx.ui
+            .document(&json!({"run": run, "status": status, "log": whole}))?;
+    }
+    Ok(Outcome::Done)
+}
+
+pub(super) async fn diff(keeper: &Keeper<'_>, run: &Run, cx: &Context) -> Result<Outcome> {
+    let (run, changes) = match keeper.answer(&Ask::Diff { run: run.clone() }).await? {
+        Reply::Diff { run, changes } => (run, changes),
+        other => return unasked(&other),
+    };
+    if cx.ui.json {
+        cx.ui.document(&json!({"run": run, "changes": changes}))?;
+        return Ok(Outcome::Done);
+    }
+    if changes.is_empty() {
+        cx.ui.say("nothing in body/ has changed");
+    }
+    for change in changes {
+        let what = match change.edit {
+            Edit::Added => "added",
+            Edit::Removed => "removed",
+            Edit::Changed => "changed",
+        };
+        match change.diff {
+            Some(diff) => cx.ui.data(&plain::printable(&diff))?,
+            None => cx.ui.data(&format!(
+                "{what}: {} (no text)\n",
+                plain::line(&change.path)
+            ))?,
+        }
+    }
+    Ok(Outcome::Done)
+}

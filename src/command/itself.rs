@@ -1,0 +1,40 @@
+//! How other programs start this very osctl, from any folder and without its person's environment.
+
+use super::Context;
+use crate::error::Result;
+use anyhow::Context as _;
+use std::collections::BTreeMap;
+use std::fs::canonicalize;
+use std::path::PathBuf;
+
+/// By its full path. Where a link on the `PATH` leads here, the link is it: what it leads to may be
+/// another folder after an update.
+pub(super) fn program() -> Result<String> {
+    let itself = std::env::current_exe()?;
+    let linked = which::which("osctl").ok();
+    let same = |linked: &PathBuf| canonicalize(linked).ok() == canonicalize(&itself).ok();
+    text(linked.filter(same).unwrap_or(itself))
+}
+
+/// The words for a configuration that is not the usual one.
+pub(super) fn configuration(cx: &Context) -> Result<Vec<String>> {
+    let usual = cx.folders.config_file(None);
+    Ok(match cx.config_file == usual {
+        true => Vec::new(),
+        false => vec!["--config".into(), text(cx.config_file.clone())?],
+    })
+}
+
+/// Where the instance's state is found, when it is not in the usual place.
+pub(super) fn environment() -> BTreeMap<String, String> {
+    let home = std::env::var("HOST_HOME").ok().filter(|h| !h.is_empty());
+    home.map(|home| ("HOST_HOME".into(), home))
+        .into_iter()
+        .collect()
+}
+
+fn text(path: PathBuf) -> Result<String> {
+    let absolute = std::path::absolute(&path)?;
+    let text = absolute.to_str().map(str::to_owned);
+    text.with_context(|| format!("`{}` is not UTF-8", path.display()))
+}

@@ -1,0 +1,23 @@
+//! `osctl quiesce`: nothing new begins, what runs is waited for, and everything is stored.
+//! Run inside by the keeper; one JSON document is the answer.
+
+use crate::error::{Outcome, Result};
+use crate::ui::Ui;
+use clap::Args;
+use serde_json::json;
+
+#[derive(Debug, Args)]
+pub(crate) struct QuiesceArgs {
+    /// Seconds that running code has
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
+    grace: f64,
+    /// Interrupt what runs for longer, instead of giving up
+    #[arg(long)]
+    force: bool,
+}
+
+pub(crate) async fn run(args: QuiesceArgs, ui: Ui) -> Result<Outcome> {
+    let QuiesceArgs { grace, force } = args;
+    let wish = json!({"grace": grace, "force": force});
+    super::ask_inside("/evolve/quiesce", &wish, ui).await
+}

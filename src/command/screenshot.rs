@@ -1,0 +1,122 @@
+//! `osctl screenshot`: a picture of the screen inside, as a file.
+
+use super::Context;
+use crate::error::{Error, Outcome, Result};
+use crate::host::display::Shot;
+use crate::protocol::display::{Screenshot, moment};
+use clap::Args;
+use serde::Serialize;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Args)]
+pub(crate) struct ScreenshotArgs {
+    /// Where to save it, as PNG
+    file: PathBuf,
+    /// Only this part of the screen, in pixels
+    #[arg(long, value_name = "X,Y,WIDTH,HEIGHT")]
+    region: Option<String>,
+    /// Make its sides larger or smaller, such as 0.5
+    #[arg(long, value_name = "FACTOR")]
+    scale: Option<f64>,
+}
+
+#[derive(Debug)]
+struct Plan {
+    file: PathBuf,
+    query: Screenshot,
+}
+
+impl From<ScreenshotArgs> for Plan {
+    fn from(args: ScreenshotArgs) -> Self {
+        let ScreenshotArgs {
+            file,
+            region,
+            scale,
+        } = args;
+        Self {
+            file,
+            query: Screenshot { region, scale },
+        }
+    }
+}
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Document<'a> {
+    file: &'a Path,
+    bytes: usize,
+    /// `WIDTHxHEIGHT`.
+    picture: String,
+    screen: String,
+    /// Milliseconds since 1970.
+    taken: u64,
+}
+
+pub(crate) async fn run(args: ScreenshotArgs, cx: &Context) -> Result<Outcome> {
+    let Plan { file, query } = args.into();
+    let work = cx.ui.work("looking at the screen");
+    let shot = cx.client()?.screenshot(&query).await?;
+    drop(work);
+    save(&file, &shot.file).map_err(|why| {
+        Error::precondition(
+            format!("`{}` can't be written: {why}", file.display()),
+            "name a file in a folder that you may write",
+        )
+    })?;
+    if cx.ui.json {
+        cx.ui.document(&Document {
+            file: &file,
+            bytes: shot.file.len(),
+            picture: shot.picture,
+            screen: shot.screen,
+            taken: shot.taken,
+        })?;
+    } else {
+        cx.ui.say(words(&file, &shot));
+    }
+    Ok(Outcome::Done)
+}
+
+/// The picture's size, and when it was taken, by the container's clock.
+fn words(file: &Path, shot: &Shot) -> String {
+    let (name, picture, taken) = (file.display(), &shot.picture, moment(shot.taken));
+    format!("`{name}` has {picture} pixels, taken at {taken}")
+}
+
+/// Written beside and renamed, so that a picture of before stays whole.
+fn save(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
+    file.write_all(content)?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let usual = std::fs::Permissions::from_mode(0o644);
+        file.as_file().set_permissions(usual)?;
+    }
+    file.persist(path)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::words;
+    use crate::host::display::Shot;
+    use std::path::Path;
+
+    #[test]
+    fn a_picture_is_told_with_its_size_and_time() {
+        let shot = Shot {
+            file: Vec::new(),
+            picture: "90x70".into(),
+            screen: "1280x800".into(),
+            taken: 1_700_000_000_042,
+        };
+        let told = words(Path::new("a.png"), &shot);
+        assert_eq!(
+            told,
+            "`a.png` has 90x70 pixels, taken at 2023-11-14T22:13:20.042Z"
+        );
+    }
+}

@@ -1,0 +1,23 @@
+//! `osctl verify`: whether this container lives up to the one before it.
+//! Run inside by the keeper; one JSON document is the answer.
+
+use crate::error::{Error, Outcome, Result};
+use crate::ui::Ui;
+use clap::Args;
+use serde_json::Value;
+
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// What that one had, as `osctl quiesce` told it
+    #[arg(long, value_name = "DOCUMENT")]
+    expected: String,
+}
+
+pub(crate) async fn run(args: VerifyArgs, ui: Ui) -> Result<Outcome> {
+    let VerifyArgs { expected } = args;
+    let expected: Value = serde_json::from_str(&expected).map_err(|error| {
+        let hint = "`osctl quiesce` tells it as `expected`";
+        Error::usage(format!("what is expected can't be read: {error}"), hint)
+    })?;
+    super::ask_inside("/evolve/verify", &expected, ui).await
+}

@@ -1,0 +1,65 @@
+//! How far a checkpoint or a restore is, in bytes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// Between two looks.
+const PACE: Duration = Duration::from_millis(100);
+
+#[derive(Debug, Default)]
+pub(super) struct Gauge {
+    moved: AtomicU64,
+    /// Nothing where it can't be told.
+    total: AtomicU64,
+}
+
+impl Gauge {
+    pub(super) fn add(&self, bytes: u64) {
+        self.moved.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn of(&self, total: u64) {
+        self.total.store(total, Ordering::Relaxed);
+    }
+
+    pub(super) fn read(&self) -> (u64, Option<u64>) {
+        let total = self.total.load(Ordering::Relaxed);
+        let moved = self.moved.load(Ordering::Relaxed);
+        (moved, (total > 0).then_some(total))
+    }
+
+    /// Does the work; meanwhile what `measure` says comes on top of what there is. It never falls.
+    pub(super) async fn during<T>(
+        &self,
+        measure: impl Fn() -> u64,
+        work: impl Future<Output = T>,
+    ) -> T {
+        let before = self.moved.load(Ordering::Relaxed);
+        let look = || {
+            self.moved.fetch_max(before + measure(), Ordering::Relaxed);
+        };
+        let done = tokio::select! {
+            done = work => done,
+            never = async { loop { sleep(PACE).await; look(); } } => never,
+        };
+        look();
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Gauge;
+
+    #[tokio::test]
+    async fn each_part_begins_where_the_one_before_ended() {
+        let gauge = Gauge::default();
+        gauge.during(|| 9, async {}).await;
+        assert_eq!(gauge.read(), (9, None));
+        gauge.during(|| 3, async {}).await;
+        gauge.add(1);
+        gauge.of(20);
+        assert_eq!(gauge.read(), (13, Some(20)));
+    }
+}

@@ -1,0 +1,369 @@
+//! What is known of a checkpoint without looking into its images, and whether it fits here.
+
+use super::gauge::Gauge;
+use super::opened::Opened;
+use super::words::Reason;
+use crate::protocol::BODY_VERSION;
+use crate::protocol::hex::hex;
+use nix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::str;
+
+/// The version that is written; every one up to it is read.
+pub(super) const VERSION: u32 = 1;
+
+/// Larger files are compared by size alone.
+const HASHED: u64 = 256 << 20;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Manifest {
+    pub(super) version: u32,
+    pub(super) name: String,
+    pub(super) generation: u64,
+    pub(super) session: String,
+    /// Seconds since 1970.
+    pub(super) created: u64,
+    pub(super) kernel: Kernel,
+    pub(super) versions: Versions,
+    /// Seconds that the machine had been running.
+    pub(super) running_for: u64,
+    /// The ids of all processes and threads, which must be free again.
+    pub(super) ids: BTreeSet<i32>,
+    /// Where the kernel listens.
+    pub(super) socket: PathBuf,
+    pub(super) mapped: Vec<Mapped>,
+    /// Checkpoints of earlier releases have none.
+    #[serde(default)]
+    pub(super) opened: BTreeSet<Opened>,
+    pub(super) images: Vec<Image>,
+    /// The shell's context, as its keeper wrote it.
+    pub(super) shell: Option<serde_json::Value>,
+    /// What the keeper of objects said, which stored them beside.
+    pub(super) objects: Option<serde_json::Value>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Kernel {
+    pub(super) generation: u64,
+    pub(super) execution_count: u64,
+    pub(super) globals_count: u64,
+    /// Of its frames.
+    pub(super) protocol: u32,
+    pub(super) python: String,
+    pub(super) body: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Versions {
+    pub(super) osctl: String,
+    pub(super) criu: String,
+    pub(super) linux: String,
+}
+
+/// A file that a process has mapped: the same must be there when it is restored.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct Mapped {
+    pub(super) path: PathBuf,
+    pub(super) size: u64,
+    /// `None` where what is in it may change: it is shared, or too large.
+    pub(super) sha256: Option<String>,
+}
+
+/// A file of the checkpoint itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Image {
+    pub(super) file: String,
+    pub(super) size: u64,
+    /// Of its content; checkpoints of earlier releases have none.
+    #[serde(default)]
+    pub(super) crc32: Option<u32>,
+}
+
+impl Image {
+    /// # Errors
+    /// When it can't be read.
+    pub(super) fn of(path: &Path, gauge: &Gauge) -> io::Result<Self> {
+        let name = path.file_name().unwrap_or_default();
+        let mut file = File::open(path)?;
+        let (mut sum, mut size) = (crc32fast::Hasher::new(), 0);
+        let mut piece = vec![0; 1 << 20];
+        loop {
+            match file.read(&mut piece)? {
+                0 => break,
+                length => {
+                    sum.update(&piece[..length]);
+                    size += length as u64;
+                    gauge.add(length as u64);
+                }
+            }
+        }
+        Ok(Self {
+            file: name.to_string_lossy().into_owned(),
+            size,
+            crc32: Some(sum.finalize()),
+        })
+    }
+}
+
+impl Manifest {
+    pub(super) fn size(&self) -> u64 {
+        self.images.iter().map(|image| image.size).sum()
+    }
+
+    /// Why this companion could not speak with the kernel.
+    pub(super) fn misfit(&self) -> Option<String> {
+        let theirs = self.kernel.protocol;
+        let told = || format!("the kernel speaks protocol {theirs}, this companion {BODY_VERSION}");
+        (theirs != BODY_VERSION).then(told)
+    }
+
+    /// What a kernel does not know that sleeps until a moment counted from the machine's start.
+    pub(super) fn lag(&self) -> Option<String> {
+        let late = self.running_for.checked_sub(running_for() + 1)?;
+        Some(format!(
+            "the machine was started since: sleeps and timers that were on may end up to {late} s late"
+        ))
+    }
+
+    /// How the content of the images differs from what was written: a flipped bit would be restored
+    /// as a process.
+    pub(super) fn corruption(&self, images: &Path, gauge: &Gauge) -> Option<String> {
+        let told = self.images.iter().filter(|image| image.crc32.is_some());
+        told.map(|image| (image, Image::of(&images.join(&image.file), gauge)))
+            .find_map(|(was, is)| match is {
+                Ok(is) if is == *was => None,
+                Ok(_) => Some(format!(
+                    "`{}` is not what was written: its checksum differs",
+                    was.file
+                )),
+                Err(error) => Some(format!("`{}`: {error}", was.file)),
+            })
+    }
+
+    /// How the sizes of the images differ from what was written.
+    pub(super) fn damage(&self, images: &Path) -> Option<String> {
+        self.images.iter().find_map(|image| {
+            let size = fs::metadata(images.join(&image.file)).map(|found| found.len());
+            match size {
+                Ok(size) if size == image.size => None,
+                Ok(size) => Some(format!(
+                    "`{}` has {size} bytes and not {}",
+                    image.file, image.size
+                )),
+                Err(error) => Some(format!("`{}`: {error}", image.file)),
+            }
+        })
+    }
+
+    /// The first of the files that were open which can't be opened again.
+    pub(super) fn unopenable(&self) -> Option<Reason> {
+        self.opened.iter().find_map(Opened::change)
+    }
+
+    /// The mapped files that are not here as they were, each with how it differs.
+    pub(super) fn strangers(&self) -> Vec<String> {
+        let differs = |was: &Mapped| {
+            let path = was.path.display();
+            match Mapped::of(&was.path, was.sha256.is_some()) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    Some(format!("`{path}` is missing"))
+                }
+                Err(error) => Some(format!("`{path}`: {error}")),
+                Ok(is) if is == *was => None,
+                Ok(is) if is.size != was.size => Some(format!(
+                    "`{path}` has {} bytes and had {}",
+                    is.size, was.size
+                )),
+                Ok(_) => Some(format!("`{path}` has other contents")),
+            }
+        };
+        self.mapped.iter().filter_map(differs).collect()
+    }
+}
+
+/// Seconds since the machine's start, as timers count them.
+pub(super) fn running_for() -> u64 {
+    // A clock that every Linux has can't fail.
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC);
+    now.map_or(0, |now| now.tv_sec().cast_unsigned())
+}
+
+impl Mapped {
+    /// How a file is now.
+    ///
+    /// # Errors
+    /// When it can't be read.
+    fn of(path: &Path, is_hashed: bool) -> io::Result<Self> {
+        let size = fs::metadata(path)?.len();
+        let sha256 = match is_hashed && size <= HASHED {
+            true => Some(digest(path)?),
+            false => None,
+        };
+        Ok(Self {
+            path: path.into(),
+            size,
+            sha256,
+        })
+    }
+
+    /// Everything that these processes have mapped, as it is now.
+    ///
+    /// # Errors
+    /// When a process is gone, or a file can't be read.
+    pub(super) fn all(pids: &BTreeSet<i32>) -> io::Result<Vec<Self>> {
+        let mut found = BTreeSet::new();
+        for pid in pids {
+            found.extend(mappings(&fs::read_to_string(format!("/proc/{pid}/maps"))?));
+        }
+        let mut mapped = Vec::new();
+        for (path, is_private) in &found {
+            // Mapped both ways, it may change.
+            if *is_private && found.contains(&(path.clone(), false)) {
+                continue;
+            }
+            match Self::of(path, *is_private) {
+                Ok(file) => mapped.push(file),
+                // A name that leads nowhere: the file was deleted, and is in the images.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(mapped)
+    }
+}
+
+/// The files in `/proc/PID/maps`, and whether each mapping is private.
+fn mappings(maps: &str) -> BTreeSet<(PathBuf, bool)> {
+    let read = |line: &str| {
+        let mut fields = line.splitn(6, ' ');
+        let flags = fields.nth(1)?;
+        let inode = fields.nth(2)?;
+        let path = fields.next()?.trim_start();
+        let is_file = inode != "0" && path.starts_with('/') && !path.starts_with("/memfd:");
+        let is_there = !path.ends_with(" (deleted)") && !path.starts_with("/dev/");
+        (is_file && is_there).then(|| (path.into(), flags.ends_with('p')))
+    };
+    maps.lines().filter_map(read).collect()
+}
+
+fn digest(path: &Path) -> io::Result<String> {
+    let mut file = fs::File::open(path)?;
+    let mut hash = Sha256::new();
+    let mut piece = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(hex(hash.finalize())),
+            count => hash.update(&piece[..count]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BODY_VERSION, Image, Manifest, Mapped, mappings, running_for};
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    /// As version 1 wrote it.
+    const FIRST: &str = r#"{"version":1,"name":"default","generation":3,"session":"default",
+        "created":1795240000,"kernel":{"generation":7,"execution_count":12,"globals_count":3,
+        "protocol":1,"python":"3.13.5","body":"0.1.0"},"versions":{"osctl":"0.1.0","criu":"4.1.1",
+        "linux":"6.18.44"},"running_for":60,"ids":[131090,131091],"socket":"/run/osctl/kernels/ab-1.sock",
+        "mapped":[{"path":"/usr/bin/python3.13","size":6,"sha256":"00"},
+        {"path":"/root/host/shared","size":9,"sha256":null}],
+        "images":[{"file":"pages-1.img","size":4}],"shell":null,"objects":null}"#;
+
+    #[test]
+    fn the_first_version_stays_readable() {
+        let manifest: Manifest = serde_json::from_str(FIRST).unwrap();
+        assert_eq!((manifest.size(), manifest.kernel.generation), (4, 7));
+        assert!(manifest.ids.contains(&131_091) && manifest.mapped.len() == 2);
+    }
+
+    #[test]
+    fn another_protocol_and_a_machine_that_was_started_since_are_told() {
+        let mut manifest: Manifest = serde_json::from_str(FIRST).unwrap();
+        manifest.kernel.protocol = BODY_VERSION;
+        manifest.running_for = running_for();
+        assert_eq!((manifest.misfit(), manifest.lag()), (None, None));
+        manifest.kernel.protocol += 1;
+        manifest.running_for += 100;
+        assert!(manifest.misfit().unwrap().contains("protocol"));
+        assert!(manifest.lag().unwrap().contains("s late"));
+    }
+
+    #[test]
+    fn truncated_and_missing_images_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let manifest: Manifest = serde_json::from_str(FIRST).unwrap();
+        assert!(
+            manifest
+                .damage(folder.path())
+                .unwrap()
+                .contains("pages-1.img")
+        );
+        fs::write(folder.path().join("pages-1.img"), "123").unwrap();
+        assert!(manifest.damage(folder.path()).unwrap().contains("3 bytes"));
+        fs::write(folder.path().join("pages-1.img"), "1234").unwrap();
+        assert_eq!(manifest.damage(folder.path()), None);
+        assert_eq!(
+            manifest.images,
+            [Image {
+                crc32: None,
+                file: "pages-1.img".into(),
+                size: 4
+            }]
+        );
+    }
+
+    #[test]
+    fn files_that_changed_are_told_with_how() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for name in ["same", "other", "longer", "gone", "shared"] {
+            fs::write(path(name), "before").unwrap();
+        }
+        let mut manifest: Manifest = serde_json::from_str(FIRST).unwrap();
+        let is_private = |name: &str| name != "shared";
+        manifest.mapped = ["same", "other", "longer", "gone", "shared"]
+            .map(|name| Mapped::of(&path(name), is_private(name)).unwrap())
+            .into();
+        assert!(manifest.strangers().is_empty());
+        fs::write(path("other"), "behind").unwrap();
+        fs::write(path("shared"), "behind").unwrap();
+        fs::write(path("longer"), "before and after").unwrap();
+        fs::remove_file(path("gone")).unwrap();
+        let told = manifest.strangers();
+        assert_eq!(told.len(), 3, "{told:?}");
+        assert!(told[0].contains("other contents") && told[1].contains("16 bytes"));
+        assert!(told[2].contains("missing"));
+    }
+
+    #[test]
+    fn only_files_that_have_a_name_are_mapped_files() {
+        let maps = "\
+55d0-55d1 r--p 00000000 08:01 1234 /usr/bin/python3.13
+55d1-55d2 r-xp 00000000 08:01 1234 /usr/bin/python3.13
+7f00-7f01 rw-s 00000000 08:01 99                         /root/host/a file
+7f01-7f02 rw-p 00000000 00:00 0
+7f02-7f03 rw-p 00000000 08:01 77 /tmp/gone (deleted)
+7f03-7f04 rw-s 00000000 00:05 78 /memfd:x (deleted)
+7f04-7f05 rw-p 00000000 00:00 0 [stack]
+";
+        let expected: BTreeSet<(PathBuf, bool)> = [
+            ("/usr/bin/python3.13".into(), true),
+            ("/root/host/a file".into(), false),
+        ]
+        .into();
+        assert_eq!(mappings(maps), expected);
+        let own = Mapped::all(&[std::process::id() as i32].into()).unwrap();
+        let exe = std::env::current_exe().unwrap();
+        assert!(own.iter().any(|file| file.path == Path::new(&exe)));
+    }
+}

@@ -1,0 +1,103 @@
+//! Ids of processes that stay free for who comes back.
+//!
+//! A restored process needs the ids that it had, and so do its threads and children. So each life of
+//! the container takes its ids from a region of its own, in which nobody of a stored checkpoint lies:
+//! the system hands ids out one after the other, and one write says where it goes on.
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+use std::{fs, thread};
+
+/// Ids of one region, where there are enough; with fewer there are this many regions.
+const WIDTH: i32 = 1 << 16;
+const REGIONS: i32 = 16;
+
+/// Where the ids of a life begin: behind those of every checkpoint, if there is room.
+pub(super) fn region(highest: i32, taken: &BTreeSet<i32>) -> i32 {
+    let width = WIDTH.min(highest / REGIONS).max(1);
+    let is_taken = |region: &i32| {
+        let begin = region * width;
+        taken.range(begin..begin + width).next().is_some()
+    };
+    // The first one is where every container begins before anybody is asked.
+    let free = (1..highest / width).find(|region| !is_taken(region));
+    free.unwrap_or(1) * width
+}
+
+/// One more than the highest id.
+///
+/// # Errors
+/// When the system does not tell.
+pub(super) fn highest() -> io::Result<i32> {
+    let text = fs::read_to_string("/proc/sys/kernel/pid_max")?;
+    text.trim().parse().map_err(io::Error::other)
+}
+
+/// Lets the next process or thread of this container have the id `begin`, or one soon after it.
+///
+/// The container's own /proc is read-only there. A fresh one is mounted where nobody else sees it: in
+/// a thread with a view of the files of its own, which ends with the thread.
+///
+/// # Errors
+/// When the container may not.
+pub(super) fn begin_at(begin: i32) -> io::Result<()> {
+    let write = move || {
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        let none = None::<&Path>;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+        mount(Some("proc"), "/proc", Some("proc"), flags, none)?;
+        fs::write("/proc/sys/kernel/ns_last_pid", (begin - 1).to_string())
+    };
+    let written = thread::spawn(write).join();
+    written.unwrap_or_else(|_| Err(io::Error::other("it broke off")))
+}
+
+/// Those of the ids that are in use, by processes, threads or groups.
+pub(super) fn in_use(ids: &BTreeSet<i32>) -> BTreeSet<i32> {
+    let taken = |id: &&i32| {
+        Path::new(&format!("/proc/{id}")).exists() || kill(Pid::from_raw(-**id), None).is_ok()
+    };
+    ids.iter().filter(taken).copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{begin_at, highest, in_use, region};
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_life_takes_the_first_region_without_a_checkpoint() {
+        assert_eq!(region(4_194_304, &BTreeSet::new()), 65_536);
+        assert_eq!(region(4_194_304, &[70_000].into()), 131_072);
+        assert_eq!(
+            region(4_194_304, &[12, 70_000, 131_072, 300_000].into()),
+            196_608
+        );
+        assert_eq!(region(32_768, &[3_000].into()), 4_096);
+    }
+
+    #[test]
+    fn without_room_the_first_region_has_to_do() {
+        let all: BTreeSet<i32> = (0..16).map(|n| n * 2048 + 5).collect();
+        assert_eq!(region(32_768, &all), 2048);
+    }
+
+    #[test]
+    fn our_own_ids_are_in_use() {
+        let own = std::process::id() as i32;
+        assert_eq!(in_use(&[own, i32::MAX].into()), [own].into());
+        assert!(highest().unwrap() > own);
+    }
+
+    #[test]
+    fn who_may_not_is_told() {
+        // Above every id there is, so that who may is told, too.
+        assert!(begin_at(i32::MAX).is_err());
+    }
+}

@@ -1,0 +1,245 @@
+//! Whether processes can be frozen here, and in words why not.
+
+use super::numbers;
+use super::store::Store;
+use super::tool::Tool;
+use crate::protocol::criu::Check;
+use nix::errno::Errno;
+use nix::sys::socket::sockopt::PassCred;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket};
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+use tokio::process::Command;
+
+/// Numbers of capabilities.
+const SYS_PTRACE: u32 = 19;
+const SYS_ADMIN: u32 = 21;
+
+/// What `up` gives a container that may.
+const CURE: &str = "`osctl up --criu` gives it";
+
+/// Instead of a trial.
+const BUSY: &str = "not tried: a kernel is being frozen or brought back right now";
+
+/// What was found.
+#[derive(Debug)]
+pub(super) struct Findings {
+    pub(super) checks: Vec<Check>,
+    pub(super) warnings: Vec<String>,
+}
+
+impl Findings {
+    pub(super) fn is_available(&self) -> bool {
+        self.checks.iter().all(|check| check.fine || !check.needed)
+    }
+
+    /// In a sentence.
+    pub(super) fn message(&self) -> String {
+        let missing = self.checks.iter().filter(|c| !c.fine && c.needed);
+        let missing: Vec<&str> = missing.map(|check| check.detail.as_str()).collect();
+        match missing.is_empty() {
+            true => "kernels can be frozen and thawed here".into(),
+            false => format!("kernels can't be frozen here: {}", missing.join("; ")),
+        }
+    }
+}
+
+/// How the ids of this life were placed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Placed {
+    At(i32),
+    /// Not in this life, which was not asked to, or could not.
+    Not(String),
+}
+
+/// Has this life's ids begin where none of a stored checkpoint lies.
+pub(super) fn place(store: &Store) -> Placed {
+    let taken = store.all().into_iter().flat_map(|found| found.manifest.ids);
+    let taken = taken.collect();
+    let placed = numbers::highest().and_then(|highest| {
+        let begin = numbers::region(highest, &taken);
+        numbers::begin_at(begin).map(|()| begin)
+    });
+    match placed {
+        Ok(begin) => Placed::At(begin),
+        Err(error) => Placed::Not(error.to_string()),
+    }
+}
+
+/// Looks at every precondition; the last one is a trial, unless there is no tool to be had.
+pub(super) async fn probe(is_wanted: bool, placed: &Placed, tool: Option<&Tool>) -> Findings {
+    let version = Tool::version().await;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut checks = vec![
+        wanted(is_wanted),
+        program(version),
+        capabilities(&status),
+        seccomp(&status),
+        ids(placed),
+    ];
+    let mut findings = Findings {
+        checks: Vec::new(),
+        warnings: warnings(),
+    };
+    let may_try = checks.iter().all(|check| check.fine || !check.needed);
+    if may_try {
+        checks.push(match tool {
+            Some(tool) => trial(tool).await,
+            None => check("trial", true, Ok(BUSY.into())),
+        });
+    }
+    findings.checks = checks;
+    findings
+}
+
+fn check(what: &str, needed: bool, judged: Result<String, String>) -> Check {
+    Check {
+        what: what.into(),
+        fine: judged.is_ok(),
+        detail: judged.unwrap_or_else(|why| why),
+        needed,
+    }
+}
+
+fn wanted(is_wanted: bool) -> Check {
+    let judged = match is_wanted {
+        true => Ok("the instance was started with `--criu`".into()),
+        false => Err("the instance was started without `--criu`".into()),
+    };
+    check("wish", true, judged)
+}
+
+fn program(version: Result<String, String>) -> Check {
+    let judged = version.map(|version| format!("criu {version}"));
+    check("program", true, judged)
+}
+
+fn capabilities(status: &str) -> Check {
+    let held = field(status, "CapEff:").and_then(|text| u64::from_str_radix(text, 16).ok());
+    let held = held.unwrap_or(0);
+    let wanted = [("SYS_PTRACE", SYS_PTRACE), ("SYS_ADMIN", SYS_ADMIN)];
+    let missing: Vec<&str> = wanted
+        .iter()
+        .filter(|(_, number)| held & (1 << number) == 0)
+        .map(|(name, _)| *name)
+        .collect();
+    let judged = match missing.is_empty() {
+        true => Ok("SYS_PTRACE and SYS_ADMIN".into()),
+        false => Err(format!(
+            "the capabilities {} are missing: {CURE}",
+            missing.join(" and ")
+        )),
+    };
+    check("capabilities", true, judged)
+}
+
+fn seccomp(status: &str) -> Check {
+    let judged = match field(status, "Seccomp:") {
+        Some("0") | None => Ok("no profile".into()),
+        Some(_) => Err("a seccomp profile is in the way: `osctl up --criu` lifts it".into()),
+    };
+    check("seccomp", true, judged)
+}
+
+fn ids(placed: &Placed) -> Check {
+    let judged = match placed {
+        Placed::At(begin) => Ok(format!("processes have ids from {begin} on")),
+        Placed::Not(why) => Err(format!(
+            "ids of processes could not be kept free of those in checkpoints, so a restore may find them taken: {why}"
+        )),
+    };
+    check("ids", false, judged)
+}
+
+/// What can't be frozen on this Linux.
+fn warnings() -> Vec<String> {
+    let network = socket(
+        AddressFamily::Inet,
+        SockType::Stream,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    );
+    let is_refused = network.is_ok_and(|network| {
+        getsockopt(&network, PassCred).is_err_and(|error| error == Errno::EOPNOTSUPP)
+    });
+    let told = "a kernel that has a network socket can't be frozen on this version of Linux, not even one that only listens";
+    is_refused.then(|| told.to_owned()).into_iter().collect()
+}
+
+/// Freezes a process that sleeps, and thaws it.
+async fn trial(tool: &Tool) -> Check {
+    let judged = tried(tool).await;
+    let judged = judged.map(|()| "a process was frozen and thawed".to_owned());
+    let judged = judged.map_err(|why| format!("a trial failed: {why}"));
+    check("trial", true, judged)
+}
+
+async fn tried(tool: &Tool) -> Result<(), String> {
+    let images = tool.work.join("trial");
+    // What an earlier one left.
+    let _ = fs::remove_dir_all(&images);
+    fs::create_dir_all(&images).map_err(|error| error.to_string())?;
+    let tried = freeze_and_thaw(tool, &images).await;
+    let _ = fs::remove_dir_all(&images);
+    tried
+}
+
+async fn freeze_and_thaw(tool: &Tool, images: &Path) -> Result<(), String> {
+    let mut sleeper = Command::new("/usr/bin/sleep")
+        .arg("infinity")
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    let pid = sleeper.id().ok_or("it ended at once")?;
+    let dumped = tool.dump(pid.cast_signed(), images).await;
+    sleeper.kill().await.map_err(|error| error.to_string())?;
+    dumped.map_err(|reason| reason.why)?;
+    // Dropped at once, which ends it.
+    tool.restore(images)
+        .await
+        .map(drop)
+        .map_err(|reason| reason.why)
+}
+
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix(name))
+        .map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Findings, capabilities, program, seccomp, wanted};
+
+    #[test]
+    fn everything_that_is_missing_is_named_with_its_cure() {
+        let status = "Name:\tosctl\nCapEff:\t00000000802c04fb\nSeccomp:\t0\n";
+        assert!(capabilities(status).fine && seccomp(status).fine);
+        let status = "CapEff:\t00000000800404fb\nSeccomp:\t2\n";
+        let findings = Findings {
+            checks: vec![
+                wanted(true),
+                program(Err("`criu` is not installed in the image".into())),
+                capabilities(status),
+                seccomp(status),
+            ],
+            warnings: Vec::new(),
+        };
+        assert!(!findings.is_available());
+        let message = findings.message();
+        for word in [
+            "not installed",
+            "SYS_PTRACE and SYS_ADMIN",
+            "seccomp",
+            "up --criu",
+        ] {
+            assert!(message.contains(word), "{message}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The manifest of a generation, as far as the companion reads it. The kernel writes it.
+//!
+//! It is one JSON object whose last member seals all the text before it with SHA-256.
+
+use crate::protocol::cryo::{Generation, Row, Verdict};
+use crate::protocol::hex::hex;
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// The newest format that this version reads; what older ones wrote stays readable.
+const FORMAT: u32 = 1;
+const SEAL: &str = ",\"seal\":\"";
+
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Manifest {
+    pub(super) created: f64,
+    reason: String,
+    pub(super) session: String,
+    python: String,
+    files: BTreeMap<String, u64>,
+    pub(super) variables: Vec<Row>,
+    pub(super) libraries: BTreeMap<String, String>,
+    pub(super) packages: BTreeMap<String, String>,
+}
+
+impl Manifest {
+    /// Reads it and looks whether the files are there in their size; their contents are checked by
+    /// whoever reads them.
+    ///
+    /// # Errors
+    /// Why the generation can't be reloaded, in words.
+    pub(super) fn read(folder: &Path) -> Result<Self, String> {
+        let text = fs::read_to_string(folder.join("manifest.json"))
+            .map_err(|error| format!("its manifest can't be read: {error}"))?;
+        let manifest = Self::parse(&text)?;
+        for (name, size) in &manifest.files {
+            match fs::metadata(folder.join(name)).map(|m| m.len()) {
+                Ok(found) if found == *size => {}
+                Ok(found) => return Err(format!("`{name}` has {found} bytes instead of {size}")),
+                Err(error) => return Err(format!("`{name}` can't be read: {error}")),
+            }
+        }
+        Ok(manifest)
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let damaged = || "its manifest is not what was written".to_owned();
+        let (body, seal) = text.rsplit_once(SEAL).ok_or_else(damaged)?;
+        if seal.trim_end() != format!("{}\"}}", hex(Sha256::digest(body))) {
+            return Err(damaged());
+        }
+        #[derive(Deserialize)]
+        struct Version {
+            format: u32,
+        }
+        let version: Version = serde_json::from_str(text).map_err(|_| damaged())?;
+        if version.format > FORMAT {
+            let format = version.format;
+            return Err(format!(
+                "it has format {format}, and this version reads formats up to {FORMAT}"
+            ));
+        }
+        serde_json::from_str(text).map_err(|error| format!("its manifest does not fit: {error}"))
+    }
+
+    /// Bytes that it is to have on disk, besides the manifest.
+    pub(super) fn size(&self) -> u64 {
+        self.files.values().sum()
+    }
+
+    pub(super) fn outline(&self, generation: u64) -> Generation {
+        let lost = self.variables.iter().filter(|r| r.verdict == Verdict::Lost);
+        Generation {
+            generation,
+            damage: None,
+            created: self.created,
+            reason: self.reason.clone(),
+            session: self.session.clone(),
+            size_bytes: self.size(),
+            python: self.python.clone(),
+            variables: self.variables.len() as u64,
+            lost: lost.count() as u64,
+        }
+    }
+}
+
+/// The text with a seal that fits.
+#[cfg(test)]
+pub(super) fn sealed(text: &str) -> String {
+    let body = text.rsplit_once(SEAL).map_or(text, |(body, _)| body);
+    format!("{body}{SEAL}{}\"}}\n", hex(Sha256::digest(body)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Manifest, sealed};
+
+    const SAMPLE: &str = include_str!("../../../tests/kernel/cryo/samples/1/1/manifest.json");
+
+    #[test]
+    fn a_manifest_of_the_first_format_is_read() {
+        let manifest = Manifest::parse(SAMPLE).unwrap();
+        assert_eq!(manifest.session, "default");
+        assert!(manifest.variables.iter().any(|row| row.name == "numbers"));
+    }
+
+    #[test]
+    fn a_changed_or_cut_manifest_is_refused() {
+        let cut = &SAMPLE[..SAMPLE.len() - 8];
+        let changed = SAMPLE.replace("\"numbers\"", "\"numbery\"");
+        for text in ["", "{}", cut, &changed] {
+            assert!(Manifest::parse(text).unwrap_err().contains("manifest"));
+        }
+    }
+
+    #[test]
+    fn a_later_format_is_named() {
+        let text = sealed(&SAMPLE.replace("\"format\":1", "\"format\":9"));
+        assert!(Manifest::parse(&text).unwrap_err().contains("format 9"));
+    }
+}

@@ -1,0 +1,133 @@
+//! Which generations go, as a pure function.
+//!
+//! The newest that can be reloaded stays under each name, whatever it weighs and however old it is;
+//! so does the newest that somebody asked for, which snapshots must not push out.
+//! Of the others go those beyond a number, those beyond an age, and then the oldest of all names,
+//! until all is within the budget.
+
+use std::time::Duration;
+
+/// How much of what is stored is kept.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Generations under one name.
+    pub(crate) count: usize,
+    pub(crate) age: Duration,
+    /// Bytes of all names.
+    pub(crate) budget: u64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Kept {
+    pub(super) name: String,
+    pub(super) generation: u64,
+    /// In seconds since 1970.
+    pub(super) created: f64,
+    pub(super) size: u64,
+    pub(super) is_whole: bool,
+    /// Whether somebody asked for it, and no schedule or end.
+    pub(super) is_asked: bool,
+}
+
+/// Those that are to go at `now`.
+pub(super) fn superseded(all: &[Kept], limits: Limits, now: f64) -> Vec<(String, u64)> {
+    let mut rest: Vec<&Kept> = all.iter().collect();
+    rest.sort_by_key(|kept| std::cmp::Reverse(kept.generation));
+    let newer = |kept: &Kept, of: &[&Kept]| {
+        let same = of.iter().filter(|other| other.name == kept.name);
+        let newer = same.filter(|other| other.generation > kept.generation && other.is_whole);
+        let newer: Vec<&&Kept> = newer.collect();
+        let is_asked_last = kept.is_asked && kept.is_whole && !newer.iter().any(|n| n.is_asked);
+        if is_asked_last { 0 } else { newer.len() }
+    };
+    let ranks: Vec<usize> = rest.iter().map(|kept| newer(kept, &rest)).collect();
+    let mut gone = Vec::new();
+    let mut held = Vec::new();
+    for (kept, rank) in rest.into_iter().zip(ranks) {
+        let is_old = now - kept.created > limits.age.as_secs_f64();
+        if rank > 0 && (rank >= limits.count || is_old) {
+            gone.push((kept.name.clone(), kept.generation));
+        } else {
+            held.push((kept, rank));
+        }
+    }
+    let mut size: u64 = held.iter().map(|(kept, _)| kept.size).sum();
+    held.sort_by(|(a, _), (b, _)| a.created.total_cmp(&b.created));
+    for (kept, rank) in held {
+        if size > limits.budget && rank > 0 {
+            size -= kept.size;
+            gone.push((kept.name.clone(), kept.generation));
+        }
+    }
+    gone
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kept, Limits, superseded};
+    use std::time::Duration;
+
+    const LIMITS: Limits = Limits {
+        count: 3,
+        age: Duration::from_secs(100),
+        budget: 1000,
+    };
+
+    fn kept(name: &str, generation: u64, created: f64, size: u64) -> Kept {
+        let name = name.into();
+        Kept {
+            name,
+            generation,
+            created,
+            size,
+            is_whole: true,
+            is_asked: false,
+        }
+    }
+
+    #[test]
+    fn the_newest_stay_by_number_for_each_name() {
+        let mut all: Vec<Kept> = (1..=5).map(|n| kept("a", n, 990.0, 1)).collect();
+        all.push(kept("b", 1, 990.0, 1));
+        let gone = superseded(&all, LIMITS, 1000.0);
+        assert_eq!(gone, [("a".into(), 2), ("a".into(), 1)]);
+    }
+
+    #[test]
+    fn the_newest_that_was_asked_for_is_not_pushed_out() {
+        let mut all: Vec<Kept> = (1..=5).map(|n| kept("a", n, 1.0, 900)).collect();
+        for asked in &mut all[..2] {
+            asked.is_asked = true;
+        }
+        let gone = superseded(&all, LIMITS, 1000.0);
+        let numbers: Vec<u64> = gone.iter().map(|(_, number)| *number).collect();
+        assert_eq!(numbers, [4, 3, 1]);
+    }
+
+    #[test]
+    fn age_takes_all_but_the_newest() {
+        let all = [kept("a", 1, 1.0, 1), kept("a", 2, 2.0, 1)];
+        assert_eq!(superseded(&all, LIMITS, 1000.0), [("a".into(), 1)]);
+    }
+
+    #[test]
+    fn the_budget_takes_the_oldest_of_all_and_never_the_newest_of_a_name() {
+        let all = [
+            kept("a", 1, 1.0, 400),
+            kept("a", 2, 5.0, 400),
+            kept("b", 1, 2.0, 400),
+            kept("b", 2, 6.0, 900),
+        ];
+        let gone = superseded(&all, LIMITS, 10.0);
+        assert_eq!(gone, [("a".into(), 1), ("b".into(), 1)]);
+    }
+
+    #[test]
+    fn what_is_damaged_pushes_nothing_out() {
+        let mut newest = kept("a", 4, 4.0, 1);
+        newest.is_whole = false;
+        let limits = Limits { count: 1, ..LIMITS };
+        let all = [kept("a", 3, 3.0, 1), newest];
+        assert_eq!(superseded(&all, limits, 10.0), []);
+    }
+}

@@ -1,0 +1,336 @@
+//! What is stored: `/data/cryo/NAME/NUMBER/`, numbers rising under each name.
+//!
+//! The kernel writes a generation beside its place and renames it; here it gets its number, is
+//! listed, and goes when it is superseded. What was not renamed was never there.
+
+use super::manifest::Manifest;
+use super::retention::{Kept, Limits, superseded};
+use super::{BESIDE_CHECKPOINTS, Refusal};
+use crate::protocol::cryo::{Generation, Line, Reason, Shown};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What a generation is called while it is written, or removed.
+const BESIDE: [&str; 2] = [".part", ".gone"];
+
+/// Holds the newest number, where that generation was removed.
+const LAST: &str = "last";
+
+/// The folder of all names. Its methods block.
+#[derive(Debug, Clone)]
+pub(super) struct Store {
+    folder: PathBuf,
+}
+
+impl Store {
+    pub(super) fn new(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    /// Removes what an earlier life left half-way.
+    pub(super) fn sweep(&self) {
+        for name in self.names() {
+            for entry in entries(&self.folder.join(name)) {
+                if BESIDE.iter().any(|beside| entry.ends_with(beside)) {
+                    tracing::info!("removing `{entry}`, which was never finished");
+                }
+            }
+        }
+        for name in self.names() {
+            self.sweep_name(&name);
+        }
+    }
+
+    pub(super) fn sweep_name(&self, name: &str) {
+        let folder = self.folder.join(name);
+        for entry in entries(&folder) {
+            if BESIDE.iter().any(|beside| entry.ends_with(beside))
+                && let Err(error) = fs::remove_dir_all(folder.join(&entry))
+            {
+                tracing::warn!("`{entry}` can't be removed: {error}");
+            }
+        }
+    }
+
+    pub(super) fn names(&self) -> Vec<String> {
+        let mut names = entries(&self.folder);
+        names.sort();
+        names
+    }
+
+    /// The newest first.
+    pub(super) fn generations(&self, name: &str) -> Vec<u64> {
+        let found = entries(&self.folder.join(name));
+        let mut numbers: Vec<u64> = found.iter().filter_map(|n| n.parse().ok()).collect();
+        numbers.sort_unstable_by(|a, b| b.cmp(a));
+        numbers
+    }
+
+    pub(super) fn path(&self, name: &str, generation: u64) -> PathBuf {
+        self.folder.join(name).join(generation.to_string())
+    }
+
+    /// The number of the next generation, and its place.
+    pub(super) fn next(&self, name: &str) -> (u64, PathBuf) {
+        let newest = self.generations(name).first().copied().unwrap_or(0);
+        let last = fs::read_to_string(self.folder.join(name).join(LAST)).ok();
+        let last = last.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+        let next = newest.max(last) + 1;
+        (next, self.path(name, next))
+    }
+
+    /// That generation, or the newest.
+    ///
+    /// # Errors
+    /// When there is none, or it is damaged; then with the one before it that is not.
+    pub(super) fn find(&self, name: &str, wanted: Option<u64>) -> Result<Found, Refusal> {
+        let numbers = self.generations(name);
+        let Some(newest) = numbers.first().copied() else {
+            return Err(Refusal::NoName(name.into()));
+        };
+        let generation = wanted.unwrap_or(newest);
+        if !numbers.contains(&generation) {
+            let name = name.into();
+            return Err(Refusal::NoGeneration {
+                name,
+                generation,
+                newest,
+            });
+        }
+        let path = self.path(name, generation);
+        match Manifest::read(&path) {
+            Ok(manifest) => Ok(Found {
+                generation,
+                path,
+                manifest,
+            }),
+            Err(why) => Err(self.damaged(name, generation, why)),
+        }
+    }
+
+    /// The refusal of a generation, with what can be reloaded instead.
+    pub(super) fn damaged(&self, name: &str, generation: u64, why: String) -> Refusal {
+        let mut older = self
+            .generations(name)
+            .into_iter()
+            .filter(|n| *n < generation);
+        let previous = older.find(|number| Manifest::read(&self.path(name, *number)).is_ok());
+        Refusal::Damaged {
+            name: name.into(),
+            generation,
+            why,
+            previous,
+        }
+    }
+
+    pub(super) fn lines(&self) -> Vec<Line> {
+        let line = |name: String| {
+            let numbers = self.generations(&name).into_iter();
+            let generations: Vec<_> = numbers.map(|n| self.outline(&name, n)).collect();
+            (!generations.is_empty()).then_some(Line { name, generations })
+        };
+        self.names().into_iter().filter_map(line).collect()
+    }
+
+    pub(super) fn show(&self, name: &str, wanted: Option<u64>) -> Result<Shown, Refusal> {
+        let found = self.find(name, wanted)?;
+        Ok(Shown {
+            name: name.into(),
+            generation: found.manifest.outline(found.generation),
+            path: found.path.display().to_string(),
+            receipt: found.manifest.variables,
+            libraries: found.manifest.libraries,
+            packages: found.manifest.packages,
+        })
+    }
+
+    /// Removes one generation, or all of that name. Returns those that went.
+    pub(super) fn remove(&self, name: &str, wanted: Option<u64>) -> Result<Vec<u64>, Refusal> {
+        let numbers = self.generations(name);
+        let Some(newest) = numbers.first().copied() else {
+            return Err(Refusal::NoName(name.into()));
+        };
+        if let Some(generation) = wanted.filter(|n| !numbers.contains(n)) {
+            let name = name.into();
+            return Err(Refusal::NoGeneration {
+                name,
+                generation,
+                newest,
+            });
+        }
+        let last = self.folder.join(name).join(LAST);
+        if wanted == Some(newest) && numbers.len() > 1 {
+            // Its number is not given a second time.
+            fs::write(&last, newest.to_string())
+                .map_err(|error| Refusal::Failed(format!("it can't be removed: {error}")))?;
+        }
+        let gone: Vec<u64> = wanted.map_or(numbers.clone(), |one| vec![one]);
+        for generation in &gone {
+            self.discard(name, *generation)
+                .map_err(|error| Refusal::Failed(format!("it can't be removed: {error}")))?;
+        }
+        if gone.len() == numbers.len() {
+            // What is left of an emptied name does not count.
+            let _ = fs::remove_file(&last);
+            let _ = fs::remove_dir(self.folder.join(name));
+        }
+        Ok(gone)
+    }
+
+    /// Removes what is superseded now.
+    pub(super) fn prune(&self, limits: Limits) {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let mut all = Vec::new();
+        let own = |line: &Line| !line.name.starts_with(BESIDE_CHECKPOINTS);
+        for Line { name, generations } in self.lines().into_iter().filter(own) {
+            all.extend(generations.into_iter().map(|found| Kept {
+                name: name.clone(),
+                generation: found.generation,
+                created: found.created,
+                size: found.size_bytes,
+                is_whole: found.damage.is_none(),
+                is_asked: found.reason == Reason::Asked.word(),
+            }));
+        }
+        for (name, generation) in superseded(&all, limits, now.as_secs_f64()) {
+            match self.discard(&name, generation) {
+                Ok(()) => tracing::info!(name, generation, "a superseded state was removed"),
+                Err(error) => tracing::warn!(name, generation, "it can't be removed: {error}"),
+            }
+        }
+    }
+
+    /// Under another name first, so that no half of it is ever taken for the whole.
+    fn discard(&self, name: &str, generation: u64) -> io::Result<()> {
+        let path = self.path(name, generation);
+        let gone = path.with_file_name(format!("{generation}{}", BESIDE[1]));
+        // What was left by an earlier attempt.
+        let _ = fs::remove_dir_all(&gone);
+        fs::rename(&path, &gone)?;
+        fs::remove_dir_all(&gone)
+    }
+
+    fn outline(&self, name: &str, generation: u64) -> Generation {
+        let path = self.path(name, generation);
+        match Manifest::read(&path) {
+            Ok(manifest) => manifest.outline(generation),
+            Err(why) => Generation {
+                generation,
+                damage: Some(why),
+                created: modified(&path),
+                reason: String::new(),
+                session: String::new(),
+                size_bytes: weight(&path),
+                python: String::new(),
+                variables: 0,
+                lost: 0,
+            },
+        }
+    }
+}
+
+/// A generation whose manifest is whole.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) generation: u64,
+    pub(super) path: PathBuf,
+    pub(super) manifest: Manifest,
+}
+
+/// Names of folders within one; an unreadable one has none.
+fn entries(folder: &Path) -> Vec<String> {
+    let found = match fs::read_dir(folder) {
+        Ok(found) => found,
+        Err(error) => {
+            if error.kind() != ErrorKind::NotFound {
+                tracing::warn!("`{}` can't be read: {error}", folder.display());
+            }
+            return Vec::new();
+        }
+    };
+    let folders = found
+        .flatten()
+        .filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
+    folders
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect()
+}
+
+fn modified(path: &Path) -> f64 {
+    let time = fs::metadata(path).and_then(|m| m.modified());
+    let since = time.ok().and_then(|t| t.duration_since(UNIX_EPOCH).ok());
+    since.unwrap_or_default().as_secs_f64()
+}
+
+/// Bytes of the files in a folder.
+pub(crate) fn weight(folder: &Path) -> u64 {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    files
+        .filter_map(|file| Some(file.metadata().ok()?.len()))
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LAST, Limits, Store, weight};
+    use std::fs;
+    use std::path::Path;
+    use std::time::Duration;
+
+    fn write(folder: &Path, place: &str) {
+        let sample = Path::new("tests/kernel/cryo/samples/1/1");
+        let place = folder.join(place);
+        fs::create_dir_all(&place).unwrap();
+        for file in ["objects", "buffers", "manifest.json"] {
+            fs::copy(sample.join(file), place.join(file)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_folder_weighs_what_its_files_do() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(weight(&folder.path().join("none")), 0);
+        fs::write(folder.path().join("a"), "123").unwrap();
+        fs::write(folder.path().join("b"), "45").unwrap();
+        assert_eq!(weight(folder.path()), 5);
+    }
+
+    #[test]
+    fn what_was_never_finished_is_swept_and_the_rest_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::new(folder.path().to_owned());
+        write(folder.path(), "a/1");
+        write(folder.path(), "a/2.part");
+        write(folder.path(), "b/3.gone");
+        fs::write(folder.path().join("a").join(LAST), "4").unwrap();
+        assert_eq!(store.generations("a"), [1]);
+        store.sweep();
+        assert!(!folder.path().join("a/2.part").exists());
+        assert!(!folder.path().join("b/3.gone").exists());
+        assert!(store.find("a", None).is_ok());
+        assert_eq!(store.next("a").0, 5);
+    }
+
+    #[test]
+    fn what_belongs_to_a_checkpoint_is_not_pruned() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::new(folder.path().to_owned());
+        for name in ["a", "criu-a"] {
+            for number in 1..=3 {
+                write(folder.path(), &format!("{name}/{number}"));
+            }
+        }
+        let limits = Limits {
+            count: 1,
+            age: Duration::ZERO,
+            budget: 0,
+        };
+        store.prune(limits);
+        assert_eq!(store.generations("a"), [3]);
+        assert_eq!(store.generations("criu-a"), [3, 2, 1]);
+    }
+}

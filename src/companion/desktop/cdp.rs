@@ -1,0 +1,139 @@
+//! A browser, by its debugger's protocol over HTTP, inside only.
+
+use crate::error::Result;
+use anyhow::{Context, ensure};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+use tokio::net::TcpStream;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a new tab shows before anybody has gone anywhere.
+const BLANK: [&str; 4] = [
+    "",
+    "about:blank",
+    "chrome://newtab/",
+    "chrome://new-tab-page/",
+];
+
+pub(super) fn address(port: u16) -> String {
+    format!("http://127.0.0.1:{port}")
+}
+
+pub(crate) async fn answers(port: u16) -> bool {
+    ask(Method::GET, port, "/json/version").await.is_ok()
+}
+
+/// Opens a page in a new tab; the tab's name.
+///
+/// # Errors
+/// When the browser does not.
+pub(super) async fn open(port: u16, url: &str) -> Result<String> {
+    let path = format!("/json/new?{}", encoded(url));
+    let answer = patiently(ask(Method::PUT, port, &path)).await?;
+    let tab: Tab = serde_json::from_slice(&answer)?;
+    Ok(tab.id)
+}
+
+/// Closes a tab, if there is one.
+pub(super) async fn close(port: u16, tab: &str) {
+    let path = format!("/json/close/{tab}");
+    // One that is gone, with its browser perhaps, is as good.
+    let _ = patiently(ask(Method::GET, port, &path)).await;
+}
+
+/// The path by which a WebSocket reaches this life of the browser.
+///
+/// # Errors
+/// When it does not tell.
+pub(super) async fn path(port: u16) -> Result<String> {
+    #[derive(Deserialize)]
+    struct Version {
+        #[serde(rename = "webSocketDebuggerUrl")]
+        url: String,
+    }
+    let answer = patiently(ask(Method::GET, port, "/json/version")).await?;
+    let Version { url } = serde_json::from_slice(&answer)?;
+    let path = url.find("/devtools/").map(|at| url[at..].to_owned());
+    path.with_context(|| format!("`{url}` is no address of a debugger"))
+}
+
+/// Whether there is such a tab.
+pub(super) async fn has(port: u16, tab: &str) -> bool {
+    let tabs = tabs(port).await.unwrap_or_default();
+    tabs.iter().any(|one| one.id == tab)
+}
+
+/// Whether a tab shows more than a new one does.
+///
+/// # Errors
+/// When the browser does not tell.
+pub(super) async fn has_pages(port: u16) -> Result<bool> {
+    let shows = |tab: &Tab| tab.r#type == "page" && !BLANK.contains(&&*tab.url);
+    Ok(tabs(port).await?.iter().any(shows))
+}
+
+/// All that can be looked into.
+async fn tabs(port: u16) -> Result<Vec<Tab>> {
+    let answer = patiently(ask(Method::GET, port, "/json/list")).await?;
+    Ok(serde_json::from_slice(&answer)?)
+}
+
+#[derive(Debug, Deserialize)]
+struct Tab {
+    id: String,
+    r#type: String,
+    url: String,
+}
+
+async fn patiently<T>(asked: impl Future<Output = Result<T>>) -> Result<T> {
+    let waited = tokio::time::timeout(PATIENCE, asked).await;
+    waited.context("it does not answer")?
+}
+
+async fn ask(method: Method, port: u16, path: &str) -> Result<Bytes> {
+    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+    let (mut client, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let driver = tokio::spawn(connection);
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", format!("127.0.0.1:{port}"))
+        .body(Empty::<Bytes>::new())?;
+    let response = client.send_request(request).await?;
+    let status = response.status();
+    let read = response.into_body().collect().await;
+    driver.abort();
+    let body = read?.to_bytes();
+    ensure!(status == StatusCode::OK, "it answered {status}");
+    Ok(body)
+}
+
+/// All but what is plain becomes `%XX`, so that a page's address ends no other one.
+fn encoded(url: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/".contains(&byte);
+    let encode = |byte: u8| match plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    url.bytes().map(encode).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::encoded;
+
+    #[test]
+    fn a_pages_address_is_one_word() {
+        assert_eq!(
+            encoded("https://a.example/b?c=d&e#f ä"),
+            "https://a.example/b%3Fc%3Dd%26e%23f%20%C3%A4"
+        );
+    }
+}

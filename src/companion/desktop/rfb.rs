@@ -1,0 +1,233 @@
+//! The first words of VNC's protocol (RFC 6143, section 7.1), from both sides.
+//!
+//! The password is asked for here, before a server runs; the server behind is let in without one.
+
+use des::Des;
+use des::cipher::{Array, BlockCipherEncrypt, KeyInit};
+use std::io;
+use subtle::ConstantTimeEq;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+const VERSION: &[u8; 12] = b"RFB 003.008\n";
+
+/// Kinds of security.
+const NONE: u8 = 1;
+const PASSWORD: u8 = 2;
+
+/// Bytes of a password that count.
+const LENGTH: usize = 8;
+
+const CHALLENGE: usize = 16;
+
+/// What a client speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    /// 3.3: the server decides.
+    Old,
+    /// 3.7
+    Middle,
+    /// 3.8, and whatever is later.
+    New,
+}
+
+impl Version {
+    fn read(words: &[u8; 12]) -> Option<Self> {
+        let text = std::str::from_utf8(words).ok()?;
+        let (major, minor) = text.strip_prefix("RFB ")?.trim_end().split_once('.')?;
+        match (major.parse::<u16>().ok()?, minor.parse::<u16>().ok()?) {
+            (3, 7) => Some(Self::Middle),
+            // Apple's own numbers are later versions of its own.
+            (3, 8..) | (4.., _) => Some(Self::New),
+            (3, _) => Some(Self::Old),
+            _ => None,
+        }
+    }
+}
+
+/// What became of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Admitted {
+    Yes,
+    WrongPassword,
+    /// It speaks something else.
+    Foreign,
+}
+
+/// A client that was asked, and waits for the verdict.
+#[derive(Debug)]
+pub(super) struct Asked {
+    version: Version,
+    pub(super) admitted: Admitted,
+}
+
+/// Asks a client for the password. It is not told the verdict yet.
+///
+/// # Errors
+/// When it is gone.
+pub(super) async fn challenge<S: AsyncRead + AsyncWrite + Unpin>(
+    client: &mut S,
+    password: &str,
+) -> io::Result<Asked> {
+    client.write_all(VERSION).await?;
+    let mut words = [0; 12];
+    client.read_exact(&mut words).await?;
+    let foreign = Asked {
+        version: Version::New,
+        admitted: Admitted::Foreign,
+    };
+    let Some(version) = Version::read(&words) else {
+        return Ok(foreign);
+    };
+    match version {
+        Version::Old => client.write_all(&u32::from(PASSWORD).to_be_bytes()).await?,
+        Version::Middle | Version::New => {
+            client.write_all(&[1, PASSWORD]).await?;
+            if client.read_u8().await? != PASSWORD {
+                return Ok(foreign);
+            }
+        }
+    }
+    let mut challenge = [0; CHALLENGE];
+    getrandom::fill(&mut challenge).map_err(io::Error::other)?;
+    client.write_all(&challenge).await?;
+    let mut response = [0; CHALLENGE];
+    client.read_exact(&mut response).await?;
+    let is_right: bool = response.ct_eq(&answer(challenge, password)).into();
+    let admitted = match is_right {
+        true => Admitted::Yes,
+        false => Admitted::WrongPassword,
+    };
+    Ok(Asked { version, admitted })
+}
+
+impl Asked {
+    /// # Errors
+    /// When the client is gone.
+    pub(super) async fn admit<S: AsyncWrite + Unpin>(&self, client: &mut S) -> io::Result<()> {
+        client.write_all(&0u32.to_be_bytes()).await
+    }
+
+    /// Tells why not, as far as the client's version has words for it.
+    ///
+    /// # Errors
+    /// When the client is gone.
+    pub(super) async fn refuse<S: AsyncWrite + Unpin>(
+        &self,
+        client: &mut S,
+        why: &str,
+    ) -> io::Result<()> {
+        let mut words = 1u32.to_be_bytes().to_vec();
+        if self.version == Version::New {
+            words.extend(u32::try_from(why.len()).unwrap_or_default().to_be_bytes());
+            words.extend(why.as_bytes());
+        }
+        client.write_all(&words).await?;
+        client.shutdown().await
+    }
+}
+
+/// Comes to a server that asks for nothing.
+///
+/// # Errors
+/// When it asks for something, or is gone.
+pub(super) async fn enter<S: AsyncRead + AsyncWrite + Unpin>(server: &mut S) -> io::Result<()> {
+    let mut words = [0; 12];
+    server.read_exact(&mut words).await?;
+    server.write_all(VERSION).await?;
+    let count = server.read_u8().await?;
+    let mut kinds = vec![0; count.into()];
+    server.read_exact(&mut kinds).await?;
+    if !kinds.contains(&NONE) {
+        return Err(io::Error::other("the VNC server asks for a password"));
+    }
+    server.write_all(&[NONE]).await?;
+    match server.read_u32().await? {
+        0 => Ok(()),
+        _ => Err(io::Error::other("the VNC server lets nobody in")),
+    }
+}
+
+/// What a client that knows the password says.
+fn answer(challenge: [u8; CHALLENGE], password: &str) -> [u8; CHALLENGE] {
+    let mut key = [0; LENGTH];
+    for (place, byte) in key.iter_mut().zip(password.bytes()) {
+        // The protocol's first implementation read the bits the other way round.
+        *place = byte.reverse_bits();
+    }
+    let cipher = Des::new(&Array::from(key));
+    let mut answer = challenge;
+    for block in answer.chunks_exact_mut(8) {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(block);
+        let mut whole = Array::from(bytes);
+        cipher.encrypt_block(&mut whole);
+        block.copy_from_slice(&whole);
+    }
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Admitted, Version, answer, challenge};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    /// A client of that version, with that password; what the gate says of it.
+    async fn asked(version: &[u8; 12], password: &str) -> Admitted {
+        let (mut ours, theirs) = duplex(256);
+        let client = tokio::spawn(client(theirs, *version, password.to_owned()));
+        let asked = challenge(&mut ours, "secret!!").await.unwrap();
+        client.abort();
+        asked.admitted
+    }
+
+    async fn client(mut gate: DuplexStream, version: [u8; 12], password: String) {
+        let mut words = [0; 12];
+        gate.read_exact(&mut words).await.unwrap();
+        assert_eq!(&words, b"RFB 003.008\n");
+        gate.write_all(&version).await.unwrap();
+        if &version == b"RFB 003.003\n" {
+            assert_eq!(gate.read_u32().await.unwrap(), 2);
+        } else {
+            assert_eq!(gate.read_u16().await.unwrap(), 0x0102);
+            gate.write_u8(2).await.unwrap();
+        }
+        let mut challenge = [0; 16];
+        gate.read_exact(&mut challenge).await.unwrap();
+        gate.write_all(&answer(challenge, &password)).await.unwrap();
+        // Kept open until the gate has decided.
+        std::future::pending::<()>().await;
+    }
+
+    #[test]
+    fn only_who_knows_the_password_comes_in_whatever_they_speak() {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.build().unwrap();
+        runtime.block_on(async {
+            for version in [
+                b"RFB 003.003\n",
+                b"RFB 003.007\n",
+                b"RFB 003.008\n",
+                b"RFB 003.889\n",
+            ] {
+                assert_eq!(asked(version, "secret!!").await, Admitted::Yes);
+                assert_eq!(asked(version, "secret").await, Admitted::WrongPassword);
+                assert_eq!(asked(version, "").await, Admitted::WrongPassword);
+            }
+        });
+    }
+
+    #[test]
+    fn the_cipher_is_the_one_that_clients_use() {
+        // Computed by OpenSSL's DES in ECB mode with the key's bits reversed.
+        let challenge = *b"0123456789abcdef";
+        let expected = 0x5645_abeb_5f1e_6475_e8fe_b11b_eb66_ea19_u128;
+        assert_eq!(answer(challenge, "password"), expected.to_be_bytes());
+    }
+
+    #[test]
+    fn versions_are_told_apart() {
+        assert_eq!(Version::read(b"RFB 003.005\n"), Some(Version::Old));
+        assert_eq!(Version::read(b"RFB 004.001\n"), Some(Version::New));
+        assert_eq!(Version::read(b"GET / HTTP/1"), None);
+    }
+}

@@ -1,0 +1,47 @@
+//! What is on the screen, as a file for those who asked.
+
+use super::{Desktop, Refusal, Region};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::task::spawn_blocking;
+
+/// A picture as PNG, and what it is of.
+#[derive(Debug)]
+pub(crate) struct Shot {
+    pub(crate) file: Vec<u8>,
+    /// Its own size.
+    pub(crate) size: (u32, u32),
+    /// The screen's size.
+    pub(crate) screen: (u16, u16),
+    taken: SystemTime,
+}
+
+impl Shot {
+    /// Milliseconds since 1970.
+    pub(crate) fn taken_ms(&self) -> u64 {
+        let taken = self.taken.duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(taken.as_millis()).unwrap_or_default()
+    }
+}
+
+impl Desktop {
+    /// What is on the screen at this moment, drawn larger or smaller.
+    ///
+    /// # Errors
+    /// Why there is no picture.
+    pub(crate) async fn shoot(&self, region: Option<Region>, scale: f64) -> Result<Shot, Refusal> {
+        let picture = self.capture(region).await?;
+        // Seldom more than a few milliseconds, which others need not wait.
+        let drawn = spawn_blocking(move || {
+            let (screen, taken) = (picture.screen, picture.taken);
+            let picture = picture.scaled(scale)?;
+            Ok(Shot {
+                file: picture.png()?,
+                size: (picture.width, picture.height),
+                screen,
+                taken,
+            })
+        });
+        let failed = |error| Refusal::Unready(format!("the picture can't be made: {error}"));
+        drawn.await.map_err(failed)?
+    }
+}

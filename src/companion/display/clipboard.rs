@@ -1,0 +1,272 @@
+//! The clipboard: X has none, but someone who answers for what was copied. Here that is us.
+
+use super::Refusal;
+use super::connection::{Connection, failed};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use x11rb::connection::{Connection as _, RequestConnection as _};
+use x11rb::protocol::Event;
+use x11rb::protocol::xfixes::{ConnectionExt as _, SelectionEventMask};
+use x11rb::protocol::xproto::{
+    Atom, AtomEnum, ConnectionExt as _, EventMask, PropMode, Property, SELECTION_NOTIFY_EVENT,
+    SelectionNotifyEvent, SelectionRequestEvent,
+};
+use x11rb::wrapper::ConnectionExt as _;
+
+/// A program that has copied something answers within that.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Bytes of text.
+pub(super) const LARGEST: usize = 8 << 20;
+
+/// What tells of selections in that version.
+const XFIXES: (u32, u32) = (1, 0);
+
+/// What we answer for.
+#[derive(Debug)]
+pub(super) struct Clipboard {
+    text: Option<String>,
+    /// The selections that are ours.
+    owned: Vec<Atom>,
+    /// Another number whenever somebody else answers, or has copied anew.
+    copied: watch::Sender<u64>,
+}
+
+impl Clipboard {
+    pub(super) fn new(copied: watch::Sender<u64>) -> Self {
+        Self {
+            text: None,
+            owned: Vec::new(),
+            copied,
+        }
+    }
+
+    /// Has the server say when something is copied, from now on. On a server that was not watched
+    /// before, something else may have been.
+    pub(super) fn watch(&self, connection: &Connection) -> Result<(), Refusal> {
+        let x = &connection.x;
+        let (major, minor) = XFIXES;
+        let version = x.xfixes_query_version(major, minor).map_err(failed)?;
+        version.reply().map_err(failed)?;
+        let changes = SelectionEventMask::SET_SELECTION_OWNER
+            | SelectionEventMask::SELECTION_WINDOW_DESTROY
+            | SelectionEventMask::SELECTION_CLIENT_CLOSE;
+        let (window, selection) = (connection.window, connection.atoms.CLIPBOARD);
+        x.xfixes_select_selection_input(window, selection, changes)
+            .map_err(failed)?
+            .check()
+            .map_err(failed)?;
+        self.tell();
+        Ok(())
+    }
+
+    fn tell(&self) {
+        self.copied.send_modify(|number| *number += 1);
+    }
+
+    /// Answers for the text from now on, for both what is copied and what is marked.
+    pub(super) fn write(&mut self, connection: &Connection, text: String) -> Result<(), Refusal> {
+        let most = connection.x.maximum_request_bytes().min(LARGEST) - 64;
+        if text.len() > most {
+            return Err(Refusal::Invalid(format!(
+                "the text is longer than {most} bytes: write it to a file"
+            )));
+        }
+        self.text = Some(text);
+        self.owned = vec![connection.atoms.CLIPBOARD, AtomEnum::PRIMARY.into()];
+        for selection in self.owned.iter().copied() {
+            let (window, now) = (connection.window, x11rb::CURRENT_TIME);
+            connection
+                .x
+                .set_selection_owner(window, selection, now)
+                .map_err(failed)?;
+        }
+        connection.sync()
+    }
+
+    /// What was copied; empty, when nothing or no text was.
+    pub(super) fn read(&mut self, connection: &Connection) -> Result<String, Refusal> {
+        let (x, atoms) = (&connection.x, connection.atoms);
+        let selection = atoms.CLIPBOARD;
+        let owner = x.get_selection_owner(selection).map_err(failed)?;
+        let owner = owner.reply().map_err(failed)?.owner;
+        if owner == x11rb::NONE {
+            return Ok(String::new());
+        }
+        if owner == connection.window {
+            return Ok(self.text.clone().unwrap_or_default());
+        }
+        let (place, now) = (atoms.OSCTL_SELECTION, x11rb::CURRENT_TIME);
+        x.delete_property(connection.window, place)
+            .map_err(failed)?;
+        x.convert_selection(connection.window, selection, atoms.UTF8_STRING, place, now)
+            .map_err(failed)?;
+        let answered = self.wait(connection, |event| match event {
+            Event::SelectionNotify(told) if told.selection == selection => Some(told.property),
+            _ => None,
+        })?;
+        if answered == x11rb::NONE {
+            return Ok(String::new());
+        }
+        let bytes = match take(connection, place)? {
+            (kind, _) if kind == atoms.INCR => self.pieces(connection, place)?,
+            (_, bytes) => bytes,
+        };
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Much text comes in pieces, each put where the one before was taken away.
+    fn pieces(&mut self, connection: &Connection, place: Atom) -> Result<Vec<u8>, Refusal> {
+        let mut all = Vec::new();
+        loop {
+            self.wait(connection, |event| match event {
+                Event::PropertyNotify(told)
+                    if told.atom == place && told.state == Property::NEW_VALUE =>
+                {
+                    Some(())
+                }
+                _ => None,
+            })?;
+            let (_, mut piece) = take(connection, place)?;
+            if piece.is_empty() {
+                return Ok(all);
+            }
+            all.append(&mut piece);
+            if all.len() > LARGEST {
+                let why = format!("more than {LARGEST} bytes are on the clipboard");
+                return Err(Refusal::Invalid(why));
+            }
+        }
+    }
+
+    /// The first event that says something; others are answered meanwhile.
+    fn wait<T>(
+        &mut self,
+        connection: &Connection,
+        says: impl Fn(&Event) -> Option<T>,
+    ) -> Result<T, Refusal> {
+        connection.x.flush().map_err(failed)?;
+        let begin = Instant::now();
+        loop {
+            while let Some(event) = connection.x.poll_for_event().map_err(failed)? {
+                if let Some(said) = says(&event) {
+                    return Ok(said);
+                }
+                self.answer(connection, &event)?;
+            }
+            let left = PATIENCE.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                let why = "the program that has copied something does not tell what";
+                return Err(Refusal::Unmoved(why.into()));
+            }
+            let mut polled = [PollFd::new(connection.as_fd(), PollFlags::POLLIN)];
+            let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
+            // Interrupted is as good as woken.
+            let _ = poll(&mut polled, left);
+        }
+    }
+
+    /// Answers a program that pastes; other events mean nothing.
+    pub(super) fn answer(&mut self, connection: &Connection, event: &Event) -> Result<(), Refusal> {
+        match event {
+            Event::SelectionRequest(request) => self.hand_over(connection, request),
+            Event::SelectionClear(told) => {
+                self.lose(told.selection);
+                Ok(())
+            }
+            Event::XfixesSelectionNotify(_) => {
+                self.tell();
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Somebody else answers for it now; the text is ours for as long as any of them is.
+    fn lose(&mut self, selection: Atom) {
+        self.owned.retain(|owned| *owned != selection);
+        if self.owned.is_empty() {
+            self.text = None;
+        }
+    }
+
+    fn hand_over(
+        &self,
+        connection: &Connection,
+        request: &SelectionRequestEvent,
+    ) -> Result<(), Refusal> {
+        let (x, atoms) = (&connection.x, connection.atoms);
+        // Old programs name no place.
+        let place = match request.property {
+            x11rb::NONE => request.target,
+            place => place,
+        };
+        let (window, text) = (request.requestor, self.text.as_deref().unwrap_or_default());
+        let latin: Atom = AtomEnum::STRING.into();
+        let replace = PropMode::REPLACE;
+        let given = if request.target == atoms.TARGETS {
+            let targets = [atoms.TARGETS, atoms.UTF8_STRING, latin];
+            let kind = AtomEnum::ATOM;
+            x.change_property32(replace, window, place, kind, &targets)
+                .map_err(failed)?;
+            true
+        } else if request.target == atoms.UTF8_STRING {
+            let bytes = text.as_bytes();
+            x.change_property8(replace, window, place, atoms.UTF8_STRING, bytes)
+                .map_err(failed)?;
+            true
+        } else if request.target == latin {
+            let narrow = |c: char| u8::try_from(u32::from(c)).unwrap_or(b'?');
+            let bytes: Vec<u8> = text.chars().map(narrow).collect();
+            x.change_property8(replace, window, place, latin, &bytes)
+                .map_err(failed)?;
+            true
+        } else {
+            false
+        };
+        let told = SelectionNotifyEvent {
+            response_type: SELECTION_NOTIFY_EVENT,
+            sequence: 0,
+            time: request.time,
+            requestor: window,
+            selection: request.selection,
+            target: request.target,
+            property: if given { place } else { x11rb::NONE },
+        };
+        x.send_event(false, window, EventMask::NO_EVENT, told)
+            .map_err(failed)?;
+        x.flush().map_err(failed)
+    }
+}
+
+/// What was put there, taken away: its kind and bytes.
+fn take(connection: &Connection, place: Atom) -> Result<(Atom, Vec<u8>), Refusal> {
+    let any = AtomEnum::ANY;
+    let longest = u32::try_from(LARGEST / 4).unwrap_or(u32::MAX);
+    let property = connection
+        .x
+        .get_property(true, connection.window, place, any, 0, longest)
+        .map_err(failed)?;
+    let property = property.reply().map_err(failed)?;
+    Ok((property.type_, property.value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Clipboard;
+    use tokio::sync::watch;
+
+    #[test]
+    fn a_text_stays_until_nobody_can_ask_us_for_it() {
+        let (copied, marked) = (7, 1);
+        let mut clipboard = Clipboard::new(watch::Sender::new(0));
+        clipboard.text = Some("words".into());
+        clipboard.owned = vec![copied, marked];
+        clipboard.lose(copied);
+        clipboard.lose(copied);
+        assert_eq!(clipboard.text.as_deref(), Some("words"));
+        clipboard.lose(marked);
+        assert_eq!(clipboard.text, None);
+    }
+}

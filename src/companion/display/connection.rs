@@ -1,0 +1,180 @@
+//! One connection to the server, which never waits for ever.
+
+use super::{NAME, Refusal};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+use x11rb::connection::Connection as _;
+use x11rb::errors::{ConnectionError, ReplyError, ReplyOrIdError};
+use x11rb::protocol::xproto::{
+    AtomEnum, ConnectionExt as _, CreateWindowAux, EventMask, Screen, Window, WindowClass,
+};
+use x11rb::rust_connection::{DefaultStream, PollMode, RustConnection, Stream};
+use x11rb::utils::RawFdContainer;
+
+/// A server that works answers within milliseconds.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+x11rb::atom_manager! {
+    /// Names that both sides know by number.
+    pub(super) Atoms: AtomsCookie {
+        CLIPBOARD,
+        INCR,
+        OSCTL_SELECTION,
+        TARGETS,
+        UTF8_STRING,
+        _NET_ACTIVE_WINDOW,
+        _NET_CLIENT_LIST_STACKING,
+        _NET_SUPPORTING_WM_CHECK,
+        _NET_WM_NAME,
+        _NET_WM_PID,
+        _NET_WM_STATE,
+        _NET_WM_STATE_HIDDEN,
+        _NET_WM_WINDOW_TYPE,
+        _NET_WM_WINDOW_TYPE_DESKTOP,
+    }
+}
+
+/// The socket; waiting for it ends after [`PATIENCE`].
+#[derive(Debug)]
+pub(super) struct Patient(DefaultStream);
+
+impl Stream for Patient {
+    fn poll(&self, mode: PollMode) -> io::Result<()> {
+        let mut flags = PollFlags::empty();
+        flags.set(PollFlags::POLLIN, mode.readable());
+        flags.set(PollFlags::POLLOUT, mode.writable());
+        let mut polled = [PollFd::new(self.0.as_fd(), flags)];
+        let patience = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
+        match poll(&mut polled, patience) {
+            Ok(0) => Err(io::ErrorKind::TimedOut.into()),
+            // Whoever polls looks again anyway, and is not to hear of interruptions.
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn read(&self, buffer: &mut [u8], fds: &mut Vec<RawFdContainer>) -> io::Result<usize> {
+        self.0.read(buffer, fds)
+    }
+
+    fn write(&self, buffer: &[u8], fds: &mut Vec<RawFdContainer>) -> io::Result<usize> {
+        self.0.write(buffer, fds)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) x: RustConnection<Patient>,
+    pub(super) atoms: Atoms,
+    pub(super) root: Window,
+    /// Of ours, never seen: owns selections and gets properties.
+    pub(super) window: Window,
+}
+
+impl Connection {
+    /// # Errors
+    /// When the server does not answer.
+    pub(super) fn open() -> Result<Self, Refusal> {
+        let x = connect()?;
+        let root = x.setup().roots[0].root;
+        let atoms = Atoms::new(&x).map_err(failed)?.reply().map_err(failed)?;
+        let window = x.generate_id().map_err(failed)?;
+        let look = CreateWindowAux::new().event_mask(EventMask::PROPERTY_CHANGE);
+        let class = WindowClass::INPUT_ONLY;
+        x.create_window(0, window, root, -1, -1, 1, 1, 0, class, 0, &look)
+            .map_err(failed)?
+            .check()
+            .map_err(failed)?;
+        Ok(Self {
+            x,
+            atoms,
+            root,
+            window,
+        })
+    }
+
+    pub(super) fn screen(&self) -> &Screen {
+        &self.x.setup().roots[0]
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.x.stream().0.as_fd()
+    }
+
+    /// Waits until the server has done all that was asked.
+    pub(super) fn sync(&self) -> Result<(), Refusal> {
+        let reply = self.x.get_input_focus().map_err(failed)?.reply();
+        reply.map(|_| ()).map_err(failed)
+    }
+
+    /// A property of numbers; empty when there is none.
+    pub(super) fn numbers(&self, window: Window, property: u32) -> Result<Vec<u32>, Refusal> {
+        let any = AtomEnum::ANY;
+        let cookie = self
+            .x
+            .get_property(false, window, property, any, 0, 1 << 16);
+        match cookie.map_err(failed)?.reply() {
+            Ok(reply) => Ok(reply.value32().map(Iterator::collect).unwrap_or_default()),
+            Err(error) => vanished(error).map(|()| Vec::new()),
+        }
+    }
+
+    /// A property of text; empty when there is none.
+    pub(super) fn text(&self, window: Window, property: u32) -> Result<String, Refusal> {
+        let any = AtomEnum::ANY;
+        let cookie = self
+            .x
+            .get_property(false, window, property, any, 0, 1 << 12);
+        match cookie.map_err(failed)?.reply() {
+            Ok(reply) => Ok(String::from_utf8_lossy(&reply.value).into_owned()),
+            Err(error) => vanished(error).map(|()| String::new()),
+        }
+    }
+}
+
+fn connect() -> Result<RustConnection<Patient>, Refusal> {
+    let path = format!("/tmp/.X11-unix/X{}", &NAME[1..]);
+    let gone = |why: String| Refusal::Gone(why);
+    let socket = UnixStream::connect(&path).map_err(|e| gone(format!("`{path}`: {e}")))?;
+    let (stream, _) =
+        DefaultStream::from_unix_stream(socket).map_err(|e| gone(format!("`{path}`: {e}")))?;
+    RustConnection::connect_to_stream(Patient(stream), 0).map_err(|e| gone(e.to_string()))
+}
+
+/// A call that failed: nothing but the connection's end, or a mistake of ours.
+pub(super) fn failed(error: impl Into<Failure>) -> Refusal {
+    Refusal::Gone(error.into().0)
+}
+
+/// A window that was there a moment ago is gone, which is no failure; anything else is.
+pub(super) fn vanished(error: ReplyError) -> Result<(), Refusal> {
+    match error {
+        ReplyError::X11Error(_) => Ok(()),
+        ReplyError::ConnectionError(error) => Err(failed(error)),
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Failure(String);
+
+impl From<ConnectionError> for Failure {
+    fn from(error: ConnectionError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<ReplyError> for Failure {
+    fn from(error: ReplyError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<ReplyOrIdError> for Failure {
+    fn from(error: ReplyOrIdError) -> Self {
+        Self(error.to_string())
+    }
+}

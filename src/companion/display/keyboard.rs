@@ -1,0 +1,205 @@
+//! Which key types what, and keys for what none types.
+//!
+//! A character that the keyboard lacks is put on a key that nobody uses. Programs learn of it by an
+//! event that comes before the key's, and then ask for the keyboard as it is at that moment; so such
+//! a key keeps its character for as long as possible, and is given another one only after a pause.
+
+use super::Refusal;
+use super::connection::{Connection, failed};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+use x11rb::connection::Connection as _;
+use x11rb::protocol::xproto::{ConnectionExt as _, Keycode};
+
+/// In which programs have asked for the keyboard after a change.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// A key, and whether shift must be held with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) code: Keycode,
+    pub(super) shifted: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Keyboard {
+    first: Keycode,
+    width: usize,
+    symbols: Vec<u32>,
+    /// Keys of ours, the one that was used longest ago first.
+    lent: VecDeque<Lent>,
+}
+
+#[derive(Debug)]
+struct Lent {
+    code: Keycode,
+    symbol: u32,
+    used: Instant,
+}
+
+impl Keyboard {
+    pub(super) fn read(connection: &Connection) -> Result<Self, Refusal> {
+        let setup = connection.x.setup();
+        let (first, last) = (setup.min_keycode, setup.max_keycode);
+        let mapping = connection
+            .x
+            .get_keyboard_mapping(first, last - first + 1)
+            .map_err(failed)?
+            .reply()
+            .map_err(failed)?;
+        let width = mapping.keysyms_per_keycode.into();
+        Ok(Self::of(first, width, mapping.keysyms))
+    }
+
+    /// Of what each key types, the first one's first.
+    pub(super) fn of(first: Keycode, width: usize, symbols: Vec<u32>) -> Self {
+        let mut keyboard = Self {
+            first,
+            width,
+            symbols,
+            lent: VecDeque::new(),
+        };
+        let long_ago = Instant::now();
+        keyboard.lent = keyboard
+            .unused()
+            .map(|code| Lent {
+                code,
+                symbol: 0,
+                used: long_ago,
+            })
+            .collect();
+        keyboard
+    }
+
+    fn unused(&self) -> impl Iterator<Item = Keycode> {
+        let keys = self
+            .symbols
+            .chunks(self.width.max(1))
+            .zip(self.first..=Keycode::MAX);
+        keys.filter(|(symbols, _)| symbols.iter().all(|symbol| *symbol == 0))
+            .map(|(_, code)| code)
+    }
+
+    /// The key that types it, made now where there is none.
+    pub(super) fn key(&mut self, connection: &Connection, symbol: u32) -> Result<Key, Refusal> {
+        if let Some(key) = self.own(symbol) {
+            return Ok(key);
+        }
+        let lent = self.lent.iter().position(|lent| lent.symbol == symbol);
+        let mut lent = match lent.and_then(|at| self.lent.remove(at)) {
+            Some(lent) => lent,
+            None => self.lend(connection, symbol)?,
+        };
+        lent.used = Instant::now();
+        let key = Key {
+            code: lent.code,
+            shifted: false,
+        };
+        self.lent.push_back(lent);
+        Ok(key)
+    }
+
+    /// Whether that key types what we have put on it.
+    pub(super) fn has_lent(&self, code: Keycode, symbol: u32) -> bool {
+        let mut lent = self.lent.iter();
+        symbol != 0 && lent.any(|lent| (lent.code, lent.symbol) == (code, symbol))
+    }
+
+    /// How long typing all of these, one after the other and at once, must pause for keys that are to get
+    /// another character.
+    pub(super) fn pauses(&self, symbols: impl IntoIterator<Item = u32>) -> Duration {
+        let begin = Instant::now();
+        let mut now = begin;
+        let lent = self.lent.iter().map(|lent| (lent.symbol, lent.used));
+        let mut lent: VecDeque<(u32, Instant)> = lent.collect();
+        for symbol in symbols {
+            if self.own(symbol).is_some() {
+                continue;
+            }
+            if let Some(at) = lent.iter().position(|(other, _)| *other == symbol) {
+                lent.remove(at);
+            } else if let Some((before, used)) = lent.pop_front()
+                && before != 0
+            {
+                now += PAUSE.saturating_sub(now.saturating_duration_since(used));
+            }
+            lent.push_back((symbol, now));
+        }
+        now - begin
+    }
+
+    /// The key of the keyboard itself.
+    fn own(&self, symbol: u32) -> Option<Key> {
+        let keys = self
+            .symbols
+            .chunks(self.width.max(1))
+            .zip(self.first..=Keycode::MAX);
+        let mut found = keys.filter_map(|(symbols, code)| {
+            // Further columns are another group's.
+            let column = symbols.iter().take(2).position(|s| *s == symbol)?;
+            let shifted = column == 1;
+            Some(Key { code, shifted })
+        });
+        found.next()
+    }
+
+    fn lend(&mut self, connection: &Connection, symbol: u32) -> Result<Lent, Refusal> {
+        let lent = self.lent.pop_front();
+        let lent = lent.ok_or_else(|| Refusal::Gone("its keyboard has no key to spare".into()))?;
+        if lent.symbol != 0 {
+            std::thread::sleep(PAUSE.saturating_sub(lent.used.elapsed()));
+        }
+        let symbols = [symbol, symbol];
+        connection
+            .x
+            .change_keyboard_mapping(1, lent.code, 2, &symbols)
+            .map_err(failed)?
+            .check()
+            .map_err(failed)?;
+        Ok(Lent { symbol, ..lent })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Key, Keyboard, PAUSE};
+    use std::time::{Duration, Instant};
+    use xkeysym::Keysym;
+
+    #[test]
+    fn a_key_is_found_with_its_shift_and_the_unused_are_told() {
+        let (a, big) = (Keysym::a.raw(), Keysym::A.raw());
+        let symbols = [[0, 0, 0, 0], [a, big, Keysym::ae.raw(), 0], [0, 0, 0, 0]];
+        let keyboard = Keyboard::of(8, 4, symbols.concat());
+        let key = |code, shifted| Some(Key { code, shifted });
+        assert_eq!(keyboard.own(a), key(9, false));
+        assert_eq!(keyboard.own(big), key(9, true));
+        assert_eq!(keyboard.own(Keysym::ae.raw()), None);
+        assert_eq!(keyboard.unused().collect::<Vec<_>>(), [8, 10]);
+    }
+
+    #[test]
+    fn a_key_pauses_only_before_it_gets_another_character() {
+        // One key of its own, and two to lend.
+        let keyboard = Keyboard::of(8, 1, vec![97, 0, 0]);
+        let pauses = |text: &str| keyboard.pauses(text.chars().map(u32::from));
+        assert_eq!(pauses("aaaa"), Duration::ZERO);
+        assert_eq!(pauses("xaxyyaxy"), Duration::ZERO);
+        assert_eq!(pauses("xyz"), PAUSE);
+        // Both have waited then.
+        assert_eq!(pauses("xyzu"), PAUSE);
+        assert_eq!(pauses("xyzuv"), 2 * PAUSE);
+    }
+
+    #[test]
+    fn a_key_is_ours_while_it_types_what_we_have_put_on_it() {
+        let mut keyboard = Keyboard::of(8, 1, vec![97, 0, 0]);
+        keyboard.lent[0].symbol = 120;
+        keyboard.lent[0].used = Instant::now();
+        let code = keyboard.lent[0].code;
+        assert!(keyboard.has_lent(code, 120));
+        // Somebody else has put something on it, or on one that we have not lent.
+        assert!(!keyboard.has_lent(code, 121));
+        assert!(!keyboard.has_lent(code + 1, 120) && !keyboard.has_lent(code + 1, 0));
+    }
+}

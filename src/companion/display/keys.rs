@@ -1,0 +1,137 @@
+//! Names of keys, as people write them: `Return`, `ctrl+shift+t`, `ä`.
+
+use super::Refusal;
+use std::collections::HashMap;
+use std::sync::OnceLock;
+use xkeysym::Keysym;
+
+/// Names besides X's own, in lower case.
+const USUAL: &[(&str, Keysym)] = &[
+    ("alt", Keysym::Alt_L),
+    ("backspace", Keysym::BackSpace),
+    ("cmd", Keysym::Super_L),
+    ("control", Keysym::Control_L),
+    ("ctrl", Keysym::Control_L),
+    ("del", Keysym::Delete),
+    ("delete", Keysym::Delete),
+    ("down", Keysym::Down),
+    ("end", Keysym::End),
+    ("enter", Keysym::Return),
+    ("esc", Keysym::Escape),
+    ("escape", Keysym::Escape),
+    ("home", Keysym::Home),
+    ("insert", Keysym::Insert),
+    ("left", Keysym::Left),
+    ("meta", Keysym::Meta_L),
+    ("pagedown", Keysym::Next),
+    ("page_down", Keysym::Next),
+    ("pageup", Keysym::Prior),
+    ("page_up", Keysym::Prior),
+    ("plus", Keysym::plus),
+    ("return", Keysym::Return),
+    ("right", Keysym::Right),
+    ("shift", Keysym::Shift_L),
+    ("space", Keysym::space),
+    ("super", Keysym::Super_L),
+    ("tab", Keysym::Tab),
+    ("up", Keysym::Up),
+    ("win", Keysym::Super_L),
+];
+
+/// Keys that are pressed together, in their order.
+pub(super) fn parse(text: &str) -> Result<Vec<u32>, Refusal> {
+    // A plus is a key, too: `+`, `ctrl++`.
+    let (text, is_plus) = match text.strip_suffix('+') {
+        Some(rest) => (rest.strip_suffix('+').unwrap_or(rest), true),
+        None => (text, false),
+    };
+    let names = text.split('+').filter(|_| !text.is_empty());
+    let mut keys = names.map(key).collect::<Result<Vec<u32>, _>>()?;
+    keys.extend(is_plus.then_some(Keysym::plus.raw()));
+    match keys.is_empty() {
+        true => Err(Refusal::Invalid("no key is named".into())),
+        false => Ok(keys),
+    }
+}
+
+fn key(name: &str) -> Result<u32, Refusal> {
+    let mut characters = name.chars();
+    if let (Some(only), None) = (characters.next(), characters.next()) {
+        return Ok(of_character(only));
+    }
+    let usual = USUAL
+        .iter()
+        .find(|(usual, _)| usual.eq_ignore_ascii_case(name));
+    let known = usual.map(|(_, key)| key.raw());
+    let known = known.or_else(|| names().get(name.to_ascii_lowercase().as_str()).copied());
+    known.ok_or_else(|| {
+        Refusal::Invalid(format!(
+            "`{name}` is no key: give a character, or a name such as `Return`, `ctrl`, `F5` or `Page_Down`"
+        ))
+    })
+}
+
+/// The key that types a character.
+pub(super) fn of_character(character: char) -> u32 {
+    match character {
+        '\n' | '\r' => Keysym::Return.raw(),
+        '\t' => Keysym::Tab.raw(),
+        '\u{8}' => Keysym::BackSpace.raw(),
+        '\u{1b}' => Keysym::Escape.raw(),
+        other => Keysym::from_char(other).raw(),
+    }
+}
+
+/// X's own names, in lower case where that is not another key's.
+fn names() -> &'static HashMap<String, u32> {
+    static NAMES: OnceLock<HashMap<String, u32>> = OnceLock::new();
+    NAMES.get_or_init(|| {
+        let special = (0xfe00..=0xffff)
+            .chain(0x20..=0xff)
+            .chain(0x1008_ff00..=0x1008_ffff);
+        let mut names = HashMap::new();
+        for raw in special {
+            if let Some(name) = Keysym::new(raw).name() {
+                let name = name.trim_start_matches("XK_").trim_start_matches("XF86_");
+                names.entry(name.to_ascii_lowercase()).or_insert(raw);
+            }
+        }
+        names
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+    use xkeysym::Keysym;
+
+    fn keys(text: &str) -> Vec<Keysym> {
+        parse(text).unwrap().into_iter().map(Keysym::new).collect()
+    }
+
+    #[test]
+    fn keys_are_named_as_people_do() {
+        assert_eq!(keys("Return"), [Keysym::Return]);
+        assert_eq!(keys("ENTER"), [Keysym::Return]);
+        assert_eq!(
+            keys("ctrl+Shift+t"),
+            [Keysym::Control_L, Keysym::Shift_L, Keysym::t]
+        );
+        assert_eq!(keys("F5"), [Keysym::F5]);
+        assert_eq!(keys("Page_Down"), [Keysym::Next]);
+        assert_eq!(keys("KP_Enter"), [Keysym::KP_Enter]);
+        assert_eq!(keys("ISO_Left_Tab"), [Keysym::ISO_Left_Tab]);
+        assert_eq!(keys("ctrl++"), [Keysym::Control_L, Keysym::plus]);
+        assert_eq!(keys("+"), [Keysym::plus]);
+        assert_eq!(keys("A"), [Keysym::A]);
+        assert_eq!(keys("€"), [Keysym::EuroSign]);
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused() {
+        for text in ["", "hyperdrive", "ctrl+", "ctrl+nokey"] {
+            // `ctrl+` is control and plus, which are keys.
+            assert_eq!(parse(text).is_ok(), text == "ctrl+", "{text}");
+        }
+    }
+}

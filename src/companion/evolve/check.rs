@@ -1,0 +1,162 @@
+//! What is looked at: each thing has a name, a verdict, and a time that it may take.
+
+use super::{Evolve, Parts};
+use crate::protocol::evolve::inside::Check;
+use crate::protocol::kernel::DEFAULT_SESSION;
+use futures_util::future::join_all;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// How long a kernel may take to be ready, with its variables.
+pub(super) const KERNEL: Duration = Duration::from_secs(100);
+
+/// How long a service of the desktop may take, all that it stands on included.
+const SERVICE: Duration = Duration::from_secs(45);
+
+/// How long an MCP server may take to start and to list its tools: with everything else at the same
+/// time, and from a cold disk.
+const SERVER: Duration = Duration::from_secs(45);
+
+const PORT: Duration = Duration::from_secs(5);
+
+/// Where VNC clients look.
+const VNC: u16 = 5900;
+
+/// Looks at one thing.
+pub(super) async fn check(
+    name: impl Into<String>,
+    patience: Duration,
+    look: impl Future<Output = Result<String, String>>,
+) -> Check {
+    let begun = Instant::now();
+    let seen = timeout(patience, look).await;
+    let seen = seen.unwrap_or_else(|_| {
+        let seconds = patience.as_secs_f64();
+        Err(format!("nothing came of it within {seconds} s"))
+    });
+    let (passed, detail) = match seen {
+        Ok(detail) => (true, detail),
+        Err(detail) => (false, detail),
+    };
+    Check {
+        name: name.into(),
+        passed,
+        detail,
+        ms: (begun.elapsed().as_secs_f64() * 1e6).round() / 1e3,
+    }
+}
+
+impl Parts {
+    /// Whether the default session's kernel is ready.
+    pub(super) async fn check_kernel(&self) -> Check {
+        check("kernel", KERNEL, async {
+            let kernel = self.sessions.kernel(DEFAULT_SESSION);
+            let kernel = kernel.map_err(|refusal| format!("{refusal:?}"))?;
+            let ready = timeout(KERNEL, kernel.ready()).await;
+            ready.map_err(|_| kernel.view().detail)?;
+            Ok(kernel.view().detail)
+        })
+        .await
+    }
+
+    pub(super) async fn check_services(&self, names: &[String]) -> Vec<Check> {
+        let each = names.iter().map(|name| {
+            let named = format!("service:{name}");
+            check(named, SERVICE, self.desktop.prove(name))
+        });
+        join_all(each).await
+    }
+
+    pub(super) async fn check_servers(&self, names: &[String]) -> Vec<Check> {
+        let each = names.iter().map(|name| {
+            let proved = async {
+                let count = self.hub.prove(name).await?;
+                Ok(format!("it lists {count} tools"))
+            };
+            check(format!("mcp:{name}"), SERVER, proved)
+        });
+        join_all(each).await
+    }
+}
+
+impl Evolve {
+    /// Whether the ports are served to others, and not only within.
+    pub(super) async fn check_ports(&self) -> Vec<Check> {
+        let address = own_address();
+        let asked = self.settings.ports.iter().map(|port| {
+            let name = format!("port:{port}");
+            check(name, PORT, answers(address, *port, true))
+        });
+        let mut checks = join_all(asked).await;
+        if self.parts.desktop.has_one() {
+            let name = format!("port:{VNC}");
+            checks.push(check(name, PORT, answers(address, VNC, false)).await);
+        }
+        checks
+    }
+}
+
+/// Whether somebody speaks HTTP there, or VNC.
+async fn answers(address: IpAddr, port: u16, is_http: bool) -> Result<String, String> {
+    let spoken = async {
+        let mut stream = TcpStream::connect((address, port)).await?;
+        let mut begin = vec![0; if is_http { 12 } else { 4 }];
+        if is_http {
+            let request = "GET /ping HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+            stream.write_all(request.as_bytes()).await?;
+        }
+        stream.read_exact(&mut begin).await?;
+        Ok::<_, std::io::Error>(String::from_utf8_lossy(&begin).into_owned())
+    };
+    let begin = spoken
+        .await
+        .map_err(|error| format!("{address}: {error}"))?;
+    let expected = if is_http { "HTTP/1.1 200" } else { "RFB " };
+    match begin == expected {
+        true => Ok("it answers".into()),
+        false => Err(format!("it answers `{}`", begin.escape_debug())),
+    }
+}
+
+/// The address by which others on the network reach this container; without one, its own loopback.
+fn own_address() -> IpAddr {
+    let name = fs::read_to_string("/etc/hostname").unwrap_or_default();
+    let hosts = fs::read_to_string("/etc/hosts").unwrap_or_default();
+    address_of(name.trim(), &hosts).unwrap_or(Ipv4Addr::LOCALHOST.into())
+}
+
+fn address_of(name: &str, hosts: &str) -> Option<IpAddr> {
+    let entries = hosts.lines().map(str::split_whitespace);
+    let mut named = entries.filter_map(|mut words| {
+        let address: IpAddr = words.next()?.parse().ok()?;
+        words.any(|word| word == name).then_some(address)
+    });
+    named.find(IpAddr::is_ipv4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{address_of, check};
+    use std::future::pending;
+    use std::time::Duration;
+
+    #[test]
+    fn a_container_finds_its_own_address() {
+        let hosts = "127.0.0.1\tlocalhost\n::1\tlocalhost\n172.17.0.2\tos-host\n";
+        assert_eq!(address_of("os-host", hosts), "172.17.0.2".parse().ok());
+        assert_eq!(address_of("other", hosts), None);
+    }
+
+    #[tokio::test]
+    async fn what_hangs_fails_by_its_name() {
+        let hangs = check("mcp:a", Duration::ZERO, pending()).await;
+        assert!(!hangs.passed && hangs.name == "mcp:a");
+        assert_eq!(hangs.detail, "nothing came of it within 0 s");
+        let fine = check("b", Duration::from_secs(3), async { Ok("x".into()) }).await;
+        assert!(fine.passed && fine.detail == "x");
+    }
+}

@@ -1,0 +1,88 @@
+//! A body that the keeper has kept, laid out in a folder of ours.
+
+use crate::error::Result;
+use anyhow::{Context, ensure};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Component, Path, PathBuf};
+
+/// The folder, which was empty.
+#[derive(Debug)]
+pub(super) struct Body {
+    folder: PathBuf,
+    begun: BTreeSet<String>,
+}
+
+impl Body {
+    pub(super) fn new(folder: PathBuf) -> Result<Self> {
+        match fs::remove_dir_all(&folder) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e.into()),
+            _ => {}
+        }
+        fs::create_dir_all(&folder)?;
+        Ok(Self {
+            folder,
+            begun: BTreeSet::new(),
+        })
+    }
+
+    /// The next piece of a file.
+    ///
+    /// # Errors
+    /// When its name leads elsewhere, or it can't be written.
+    pub(super) fn add(&mut self, path: &str, base64: &str) -> Result<()> {
+        let place = Path::new(path);
+        let plain = place
+            .components()
+            .all(|c| matches!(c, Component::Normal(_)));
+        ensure!(plain && !path.is_empty(), "`{path}` is no file of a body");
+        let content = BASE64_STANDARD.decode(base64).context("reading a body")?;
+        let place = self.folder.join(place);
+        if let Some(folder) = place.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let mut options = OpenOptions::new();
+        match self.begun.insert(path.to_owned()) {
+            true => options.write(true).create_new(true),
+            false => options.append(true),
+        };
+        // As in the image: what is a script may be executed.
+        let mode = if content.starts_with(b"#!") {
+            0o755
+        } else {
+            0o644
+        };
+        let mut file = options.mode(mode).open(place)?;
+        Ok(file.write_all(&content)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Body;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_file_comes_in_pieces_and_stays_in_its_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("body");
+        fs::create_dir(&place).unwrap();
+        fs::write(place.join("of-another"), "x").unwrap();
+        let mut body = Body::new(place.clone()).unwrap();
+        body.add("deep/entry.sh", "IyEvYmluL3NoCg==").unwrap();
+        body.add("deep/entry.sh", "dHJ1ZQo=").unwrap();
+        for bad in ["../x", "/etc/x", "a/../../x", ""] {
+            assert!(body.add(bad, "").is_err(), "{bad}");
+        }
+        let script = place.join("deep/entry.sh");
+        assert_eq!(fs::read(&script).unwrap(), b"#!/bin/sh\ntrue\n");
+        let mode = fs::metadata(script).unwrap().permissions().mode();
+        assert_eq!(mode & 0o111, 0o111);
+        assert!(!place.join("of-another").exists());
+    }
+}

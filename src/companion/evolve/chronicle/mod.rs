@@ -1,0 +1,196 @@
+//! Runs as commits: where the project is a git repository, each run that has ended is a commit on
+//! [`BRANCH`] with the body that it was made of, made by whom the repository belongs to.
+//!
+//! ```text
+//! a run has ended ─▶ keeper: its body ─▶ files of our own ([`bodies`]) ─▶ git ([`repository`])
+//! ```
+//!
+//! Neither the checkout nor the index is touched: the tree is made of the body that the keeper has kept,
+//! in an index of its own. A branch that is checked out stays as it is. It is written here and never on
+//! the host, which runs no git.
+
+mod bodies;
+mod repository;
+
+use super::Evolve;
+use crate::error::Result;
+use crate::protocol::evolve::{Ask, Record, Reply, Run, Stage};
+use repository::Repository;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// Where the commits are.
+const BRANCH: &str = "refs/heads/osctl/evolve";
+
+/// In each commit, the run that it is of.
+const TRAILER: &str = "Osctl-Run";
+
+/// Between two looks whether this container is at rest, or two questions to a keeper that is gone.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How long a run is followed.
+const PATIENCE: Duration = Duration::from_secs(3600);
+
+#[derive(Debug, Clone)]
+pub(super) struct Chronicle {
+    repository: PathBuf,
+    /// Held by who tells.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Chronicle {
+    pub(super) fn new(repository: PathBuf) -> Self {
+        Self {
+            repository,
+            turn: Arc::default(),
+        }
+    }
+}
+
+impl Evolve {
+    /// Tells the runs that are not told yet, once the one that is on has ended.
+    pub(crate) fn tell_runs(&self) {
+        if !self.chronicle.repository.join(".git").is_dir() {
+            return;
+        }
+        let evolve = self.clone();
+        tokio::spawn(async move {
+            // Somebody tells already, and waits for the same run.
+            let Ok(_turn) = evolve.chronicle.turn.clone().try_lock_owned() else {
+                return;
+            };
+            match tokio::time::timeout(PATIENCE, evolve.tell()).await {
+                Err(_) => tracing::warn!("a run has not ended for {PATIENCE:?}, and is not told"),
+                Ok(Ok(0)) => {}
+                Ok(Ok(count)) => tracing::info!("{count} runs are told in `{BRANCH}`"),
+                Ok(Err(error)) => tracing::warn!("runs are not told in `{BRANCH}`: {error:#}"),
+            }
+        });
+    }
+
+    /// How many runs are told now.
+    async fn tell(&self) -> Result<usize> {
+        let runs = loop {
+            // Without a keeper there are no runs.
+            let Ok(runs) = self.history().await else {
+                return Ok(0);
+            };
+            match runs.first().filter(|run| !run.status.has_ended()) {
+                Some(run) => self.until_ended(&run.run).await,
+                None if self.parts.gate.is_shut() => sleep(LOOK).await,
+                None => break runs,
+            }
+        };
+        let repository = Repository::open(&self.chronicle.repository)?;
+        if repository.is_checked_out().await? {
+            anyhow::bail!("it is checked out");
+        }
+        let told = repository.told().await?;
+        let untold = untold(&runs, &told);
+        for run in &untold {
+            match self.body(run, &runs, &repository).await? {
+                true => repository.commit_body(&message(run)).await?,
+                false => repository.commit_as_before(&message(run)).await?,
+            }
+        }
+        Ok(untold.len())
+    }
+
+    /// The keeper tells by itself when it has ended.
+    async fn until_ended(&self, run: &Run) {
+        let question = Ask::Log {
+            run: run.clone(),
+            offset: 0,
+            follow: true,
+        };
+        if let Ok((mut reply, mut answer)) = self.ask(&question).await {
+            loop {
+                match reply {
+                    Reply::Record(record) if record.status.has_ended() => return,
+                    _ => {}
+                }
+                match answer.next().await {
+                    Ok(Some(next)) => reply = next,
+                    _ => break,
+                }
+            }
+        }
+        sleep(LOOK).await;
+    }
+
+    /// Lays the body out that a run was made of; whether anybody knows it.
+    async fn body(&self, run: &Record, runs: &[Record], repository: &Repository) -> Result<bool> {
+        let Some(made) = made_of(run, runs) else {
+            return Ok(false);
+        };
+        let question = Ask::Body { run: made.clone() };
+        // It is not kept for ever.
+        let Ok((mut reply, mut answer)) = self.ask(&question).await else {
+            return Ok(false);
+        };
+        let mut body = repository.body()?;
+        loop {
+            let Reply::File { path, base64 } = reply else {
+                anyhow::bail!("the keeper answers what it was not asked: {reply:?}");
+            };
+            body.add(&path, &base64)?;
+            match answer.next().await? {
+                Some(next) => reply = next,
+                None => return Ok(true),
+            }
+        }
+    }
+}
+
+/// The run whose body a run was made of: its own, or the one that has built what it went back to.
+fn made_of<'a>(run: &'a Record, runs: &'a [Record]) -> Option<&'a Run> {
+    let has_built =
+        |other: &&Record| other.run < run.run && other.body.is_some() && other.image == run.image;
+    match (&run.body, &run.image) {
+        (Some(_), _) => Some(&run.run),
+        (None, Some(_)) => runs.iter().find(has_built).map(|other| &other.run),
+        (None, None) => None,
+    }
+}
+
+/// The runs without a commit that are newer than all that have one, the oldest first. Where none has
+/// one, only the last: of the others the body is not known.
+fn untold<'a>(runs: &'a [Record], told: &[Run]) -> Vec<&'a Record> {
+    let last = told.iter().max();
+    let ended = runs
+        .iter()
+        .filter(|run| run.status.has_ended() && !run.dry_run);
+    let mut untold: Vec<&Record> = ended
+        .filter(|run| last.is_none_or(|last| run.run > *last))
+        .collect();
+    untold.sort_by(|a, b| a.run.cmp(&b.run));
+    match last {
+        None => untold.pop().into_iter().collect(),
+        Some(_) => untold,
+    }
+}
+
+fn message(run: &Record) -> String {
+    let outcome = match run.status {
+        Stage::RolledBack => "rolled back",
+        other => other.word(),
+    };
+    let mut text = format!("Evolve: {outcome}\n");
+    for paragraph in [&run.reason, &run.why].into_iter().flatten() {
+        // A line of theirs must not be taken for one of ours.
+        let lines = paragraph.lines().map(|line| line.replace(TRAILER, "…"));
+        text += &format!("\n{}\n", lines.collect::<Vec<_>>().join("\n"));
+    }
+    text += &format!("\n{TRAILER}: {}\nOsctl-Outcome: {}\n", run.run, run.status);
+    let gate = run.gate.map(|gate| gate.word().to_owned());
+    for (name, value) in [("Gate", &gate), ("Image", &run.image), ("Body", &run.body)] {
+        let line = value.as_ref();
+        text.extend(line.map(|value| format!("Osctl-{name}: {value}\n")));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

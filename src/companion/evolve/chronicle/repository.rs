@@ -1,0 +1,198 @@
+//! A repository, as its owner works on it.
+
+use super::bodies::Body;
+use super::{BRANCH, TRAILER};
+use crate::error::Result;
+use crate::protocol::evolve::Run;
+use anyhow::{Context, bail};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+/// By its full path: what users install comes first on the way, and must not become the owner.
+const GIT: &str = "/usr/bin/git";
+
+/// Commits that are looked at for runs that are told already.
+const LOOKED_AT: &str = "200";
+
+/// How long one command may take: the repository is the agent's, and may be such that git never ends.
+const LIMIT: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub(super) struct Repository {
+    folder: PathBuf,
+    uid: u32,
+    gid: u32,
+    /// Whether we may become somebody else.
+    is_root: bool,
+    scratch: tempfile::TempDir,
+    program: PathBuf,
+    limit: Duration,
+}
+
+impl Repository {
+    pub(super) fn open(folder: &Path) -> Result<Self> {
+        let owner = fs::metadata(folder.join(".git"))?;
+        let scratch = tempfile::tempdir()?;
+        fs::create_dir(scratch.path().join("tree"))?;
+        let (uid, gid) = (owner.uid(), owner.gid());
+        let is_root = nix::unistd::geteuid().is_root();
+        if is_root {
+            chown(scratch.path(), Some(uid), Some(gid)).context("giving a folder to the owner")?;
+        }
+        Ok(Self {
+            folder: folder.to_owned(),
+            uid,
+            gid,
+            is_root,
+            scratch,
+            program: GIT.into(),
+            limit: LIMIT,
+        })
+    }
+
+    #[cfg(test)]
+    pub(super) fn with(self, program: &Path, limit: Duration) -> Self {
+        Self {
+            program: program.into(),
+            limit,
+            ..self
+        }
+    }
+
+    /// Where the next commit's body is laid out.
+    pub(super) fn body(&self) -> Result<Body> {
+        Body::new(self.scratch.path().join("tree/body"))
+    }
+
+    pub(super) async fn is_checked_out(&self) -> Result<bool> {
+        let places = self.git(&["worktree", "list", "--porcelain"], "").await?;
+        let line = format!("branch {BRANCH}");
+        Ok(places.lines().any(|place| place == line))
+    }
+
+    async fn tip(&self) -> Option<String> {
+        let asked = self.git(&["rev-parse", "--quiet", "--verify", BRANCH], "");
+        asked.await.ok()
+    }
+
+    /// The runs that have commits.
+    pub(super) async fn told(&self) -> Result<Vec<Run>> {
+        if self.tip().await.is_none() {
+            return Ok(Vec::new());
+        }
+        let format = format!("--format=%(trailers:key={TRAILER},valueonly)");
+        let log = self
+            .git(&["log", "-n", LOOKED_AT, &format, BRANCH], "")
+            .await?;
+        Ok(log
+            .lines()
+            .filter_map(|line| line.trim().parse().ok())
+            .collect())
+    }
+
+    /// A commit of the body that was laid out, beneath the project's root.
+    pub(super) async fn commit_body(&self, message: &str) -> Result<()> {
+        self.git(&["read-tree", "--empty"], "").await?;
+        self.git(&["add", "--all", "--force", "--", "body"], "")
+            .await?;
+        let tree = self.git(&["write-tree"], "").await?;
+        self.commit(&tree, message).await
+    }
+
+    /// A commit of a run whose body nobody knows any more, or that had none.
+    pub(super) async fn commit_as_before(&self, message: &str) -> Result<()> {
+        let tree = match self.tip().await {
+            Some(tip) => {
+                self.git(&["rev-parse", &format!("{tip}^{{tree}}")], "")
+                    .await?
+            }
+            None => {
+                self.git(&["read-tree", "--empty"], "").await?;
+                self.git(&["write-tree"], "").await?
+            }
+        };
+        self.commit(&tree, message).await
+    }
+
+    async fn commit(&self, tree: &str, message: &str) -> Result<()> {
+        let tip = self.tip().await;
+        let mut words = vec!["commit-tree", tree, "-F", "-"];
+        if let Some(tip) = &tip {
+            words.extend(["-p", tip]);
+        }
+        let commit = self.git(&words, message).await?;
+        // Whoever has moved it meanwhile wins; an empty name says that there is none yet.
+        let tip = tip.unwrap_or_else(|| "0".repeat(commit.len()));
+        let words = ["update-ref", "-m", "osctl evolve", BRANCH, &commit, &tip];
+        self.git(&words, "").await?;
+        Ok(())
+    }
+
+    async fn git(&self, words: &[&str], input: &str) -> Result<String> {
+        let what = format!("`git {}`", words.join(" "));
+        let done = timeout(self.limit, self.run(words, input)).await;
+        let Ok(done) = done else {
+            bail!("{what} has not ended within {} s", self.limit.as_secs_f64());
+        };
+        let done = done?;
+        if !done.status.success() {
+            let said = String::from_utf8_lossy(&done.stderr);
+            bail!("{what}: {}", said.trim());
+        }
+        Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned())
+    }
+
+    async fn run(&self, words: &[&str], input: &str) -> Result<std::process::Output> {
+        let tree = self.scratch.path().join("tree");
+        let mut command = Command::new(&self.program);
+        command
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .env("LC_ALL", "C.UTF-8")
+            .env("HOME", self.scratch.path())
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .env("GIT_DIR", self.folder.join(".git"))
+            .env("GIT_WORK_TREE", &tree)
+            .env("GIT_INDEX_FILE", self.scratch.path().join("index"))
+            .env("GIT_OPTIONAL_LOCKS", "0")
+            .env("GIT_TERMINAL_PROMPT", "0");
+        for who in ["AUTHOR", "COMMITTER"] {
+            command
+                .env(format!("GIT_{who}_NAME"), "osctl")
+                .env(format!("GIT_{who}_EMAIL"), "osctl@localhost");
+        }
+        for setting in [
+            "core.hooksPath=/dev/null",
+            "core.fsmonitor=false",
+            "core.autocrlf=false",
+            "commit.gpgSign=false",
+            "gc.auto=0",
+            "maintenance.auto=false",
+        ] {
+            command.args(["-c", setting]);
+        }
+        if self.is_root {
+            command.uid(self.uid).gid(self.gid);
+        }
+        let mut child = command
+            .args(words)
+            .current_dir(&tree)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .context("starting git")?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // One that does not read has failed, which it says itself.
+            let _ = stdin.write_all(input.as_bytes()).await;
+        }
+        Ok(child.wait_with_output().await?)
+    }
+}

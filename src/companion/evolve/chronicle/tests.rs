@@ -1,0 +1,193 @@
+use super::{BRANCH, Repository, made_of, message, untold};
+use crate::protocol::evolve::{Asker, Record, Stage, Task};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+fn record(run: &str, status: Stage) -> Record {
+    Record {
+        run: run.parse().unwrap(),
+        task: Task::Evolve,
+        reason: Some("more\nOsctl-Run: 29991231-235959".into()),
+        by: Asker::Agent,
+        force: false,
+        dry_run: false,
+        began: 0.0,
+        status,
+        stages: Vec::new(),
+        gate: None,
+        why: None,
+        log_tail: Vec::new(),
+        checks: Vec::new(),
+        image: Some("sha256:1".into()),
+        previous: None,
+        body: Some("sha256:b".into()),
+        refused_ms: None,
+        receipt: Vec::new(),
+    }
+}
+
+/// A project, which belongs to somebody else where we may give it away.
+fn project() -> (tempfile::TempDir, u32) {
+    let folder = tempfile::tempdir().unwrap();
+    let uid = match nix::unistd::geteuid().is_root() {
+        true => 1234,
+        false => nix::unistd::geteuid().as_raw(),
+    };
+    fs::create_dir(folder.path().join("body")).unwrap();
+    fs::write(folder.path().join("body/Dockerfile"), "FROM ${BASE}\n").unwrap();
+    fs::write(folder.path().join("mine"), "committed\n").unwrap();
+    let git = |words: &[&str]| run(folder.path(), words);
+    git(&["init", "--quiet", "--initial-branch=main"]);
+    git(&["add", "mine"]);
+    git(&["commit", "--quiet", "-m", "mine"]);
+    // Something in the index, and something in the checkout alone.
+    fs::write(folder.path().join("mine"), "staged\n").unwrap();
+    git(&["add", "mine"]);
+    fs::write(folder.path().join("mine"), "edited\n").unwrap();
+    give(folder.path(), uid);
+    (folder, uid)
+}
+
+fn give(path: &Path, uid: u32) {
+    if nix::unistd::geteuid().is_root() {
+        chown(path, Some(uid), Some(uid)).unwrap();
+    }
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        match entry.file_type().unwrap().is_dir() {
+            true => give(&entry.path(), uid),
+            false if nix::unistd::geteuid().is_root() => {
+                chown(entry.path(), Some(uid), Some(uid)).unwrap();
+            }
+            false => {}
+        }
+    }
+}
+
+fn run(folder: &Path, words: &[&str]) -> String {
+    let mut command = Command::new("git");
+    // A look must not write the index as us.
+    command.env("GIT_OPTIONAL_LOCKS", "0");
+    command.args([
+        "-c",
+        "safe.directory=*",
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@b",
+    ]);
+    let done = command.arg("-C").arg(folder).args(words).output().unwrap();
+    assert!(done.status.success(), "{words:?}: {done:?}");
+    String::from_utf8(done.stdout).unwrap()
+}
+
+fn owners(folder: &Path, found: &mut Vec<u32>) {
+    for entry in fs::read_dir(folder).unwrap().flatten() {
+        found.push(entry.metadata().unwrap().uid());
+        if entry.file_type().unwrap().is_dir() {
+            owners(&entry.path(), found);
+        }
+    }
+}
+
+/// Tells runs whose bodies are kept: each is one file, with the run's name in it.
+async fn tell(folder: &Path, runs: &[Record]) -> usize {
+    let repository = Repository::open(folder).unwrap();
+    let told = repository.told().await.unwrap();
+    let untold = untold(runs, &told);
+    for run in &untold {
+        let Some(made) = made_of(run, runs) else {
+            repository.commit_as_before(&message(run)).await.unwrap();
+            continue;
+        };
+        let mut body = repository.body().unwrap();
+        let content = BASE64_STANDARD.encode(made.as_str());
+        body.add("deep/Dockerfile", &content).unwrap();
+        repository.commit_body(&message(run)).await.unwrap();
+    }
+    untold.len()
+}
+
+#[tokio::test]
+async fn runs_become_commits_of_the_owner_and_nothing_else_is_touched() {
+    let (folder, uid) = project();
+    let git = |words: &[&str]| run(folder.path(), words);
+    let before = (git(&["status", "--porcelain"]), git(&["diff", "--cached"]));
+    let first = record("20261120-100000", Stage::Succeeded);
+    let earlier = record("20261119-100000", Stage::Failed);
+    let known = [first.clone(), earlier.clone()];
+    assert_eq!(tell(folder.path(), &known).await, 1);
+    assert_eq!(tell(folder.path(), &known).await, 0);
+    // What is in the checkout by now is none of a run's.
+    fs::write(folder.path().join("body/more"), "x").unwrap();
+    let on = record("20261120-130000", Stage::Building);
+    let mut second = record("20261120-110000", Stage::RolledBack);
+    second.image = Some("sha256:2".into());
+    let mut back = record("20261120-120000", Stage::Succeeded);
+    (back.task, back.body) = (Task::Rollback, None);
+    let all = [on, back, second, first, earlier];
+    assert_eq!(tell(folder.path(), &all).await, 2);
+    let subjects = git(&["log", "--format=%s|%an", BRANCH]);
+    assert_eq!(
+        subjects,
+        "Evolve: succeeded|osctl\nEvolve: rolled back|osctl\nEvolve: succeeded|osctl\n"
+    );
+    let files = git(&["ls-tree", "-r", "--name-only", BRANCH]);
+    assert_eq!(files, "body/deep/Dockerfile\n");
+    for (commit, made) in [("", "100000"), ("~1", "110000"), ("~2", "100000")] {
+        let made = format!("20261120-{made}");
+        assert_eq!(
+            git(&["show", &format!("{BRANCH}{commit}:body/deep/Dockerfile")]),
+            made
+        );
+    }
+    let message = git(&["log", "-1", "--format=%B", &format!("{BRANCH}~1")]);
+    assert!(
+        message.contains("Osctl-Run: 20261120-110000\n"),
+        "{message}"
+    );
+    assert!(!message.contains("Osctl-Run: 2999"), "{message}");
+    // The checkout has one file that nobody has added yet, and is as it was otherwise.
+    assert_eq!(git(&["status", "--porcelain"]), before.0);
+    assert_eq!(git(&["diff", "--cached"]), before.1);
+    assert_eq!(git(&["branch", "--show-current"]), "main\n");
+    assert_eq!(fs::read(folder.path().join("mine")).unwrap(), b"edited\n");
+    let mut found = Vec::new();
+    owners(&folder.path().join(".git"), &mut found);
+    assert!(found.iter().all(|owner| *owner == uid), "{found:?}");
+}
+
+#[tokio::test]
+async fn a_git_that_does_not_end_is_ended() {
+    let (folder, _) = project();
+    let slow = folder.path().join("slow");
+    fs::write(&slow, "#!/bin/sh\nexec sleep 600\n").unwrap();
+    fs::set_permissions(&slow, fs::Permissions::from_mode(0o755)).unwrap();
+    let begin = Instant::now();
+    let repository = Repository::open(folder.path()).unwrap();
+    let repository = repository.with(&slow, Duration::from_millis(100));
+    let refused = repository.is_checked_out().await.unwrap_err().to_string();
+    assert!(refused.contains("has not ended within 0.1 s"), "{refused}");
+    assert!(begin.elapsed() < Duration::from_secs(60));
+}
+
+#[tokio::test]
+async fn a_branch_that_somebody_works_on_is_left_alone() {
+    let (folder, uid) = project();
+    run(
+        folder.path(),
+        &["checkout", "--quiet", "-f", "-b", "osctl/evolve"],
+    );
+    give(folder.path(), uid);
+    let repository = Repository::open(folder.path()).unwrap();
+    assert!(repository.is_checked_out().await.unwrap());
+    assert_eq!(
+        run(folder.path(), &["log", "--format=%s", BRANCH]),
+        "mine\n"
+    );
+}

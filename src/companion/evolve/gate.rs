@@ -1,0 +1,117 @@
+//! Whether requests are let in: the gate that closes when the container comes to rest.
+//!
+//! ```text
+//!        close          shut
+//!  Open ───────▶ Inside ─────▶ Closed      Inside: what runs is let finish, and may need the
+//!   ▲               │            │         companion for that; everybody else is refused
+//!   └───────────────┴── open ────┘
+//! ```
+//!
+//! It knows nothing of HTTP: who is refused, and what may always be asked, is said by the faces.
+
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// Who may ask for something that changes anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stand {
+    Open,
+    Inside,
+    Closed,
+}
+
+/// Where a request comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Door {
+    /// By TCP, from everybody who has the token.
+    Outside,
+    /// By the private socket.
+    Inside,
+}
+
+/// The gate, for everyone who asks and who closes it.
+#[derive(Debug, Clone)]
+pub(crate) struct Gate {
+    stand: Arc<watch::Sender<Stand>>,
+    /// Requests that were let in and are not answered yet.
+    within: Arc<watch::Sender<usize>>,
+}
+
+/// A request that was let in, until it is answered.
+#[derive(Debug)]
+pub(crate) struct Pass(Gate);
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        self.0.within.send_modify(|count| *count -= 1);
+    }
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self {
+            stand: Arc::new(watch::Sender::new(Stand::Open)),
+            within: Arc::new(watch::Sender::new(0)),
+        }
+    }
+}
+
+impl Gate {
+    /// Lets a request in that may change something; nothing, when it is to come again later.
+    pub(crate) fn admit(&self, door: Door) -> Option<Pass> {
+        let is_fine = match (*self.stand.borrow(), door) {
+            (Stand::Open, _) | (Stand::Inside, Door::Inside) => true,
+            (Stand::Inside, Door::Outside) | (Stand::Closed, _) => false,
+        };
+        is_fine.then(|| {
+            self.within.send_modify(|count| *count += 1);
+            Pass(self.clone())
+        })
+    }
+
+    pub(super) fn open(&self) {
+        self.stand.send_replace(Stand::Open);
+    }
+
+    /// Only those inside are let in from now on.
+    pub(super) fn close(&self) {
+        self.stand.send_replace(Stand::Inside);
+    }
+
+    /// Nobody is let in from now on, and when this returns `true`, nobody is within.
+    pub(super) async fn shut(&self, patience: Duration) -> bool {
+        self.stand.send_replace(Stand::Closed);
+        let mut within = self.within.subscribe();
+        // It can't end while `self` holds the sender.
+        let empty = within.wait_for(|count| *count == 0);
+        timeout(patience, empty).await.is_ok()
+    }
+
+    /// Whether nothing may be changed any more, not even by the companion itself.
+    pub(crate) fn is_shut(&self) -> bool {
+        *self.stand.borrow() == Stand::Closed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Door, Gate};
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn those_inside_are_let_in_until_it_is_shut() {
+        let gate = Gate::default();
+        assert!(gate.admit(Door::Outside).is_some());
+        gate.close();
+        assert!(gate.admit(Door::Outside).is_none());
+        let within = gate.admit(Door::Inside).unwrap();
+        assert!(!gate.is_shut() && !gate.shut(Duration::ZERO).await);
+        assert!(gate.is_shut() && gate.admit(Door::Inside).is_none());
+        drop(within);
+        assert!(gate.shut(Duration::ZERO).await);
+        gate.open();
+        assert!(gate.admit(Door::Outside).is_some());
+    }
+}

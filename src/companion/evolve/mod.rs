@@ -1,0 +1,116 @@
+//! The body is replaced, the mind goes on: what of that happens inside.
+//!
+//! ```text
+//! agent ── POST /evolve, runtime.evolve ──▶ keeper's socket ([`keeper`])
+//! keeper ── engine exec ──▶ osctl selftest | quiesce | resume | verify ──▶ private socket ──▶ here
+//! ```
+//!
+//! [`Evolve`] is the handle. It passes a wish on, and neither builds nor replaces anything: the keeper
+//! does, outside of what is replaced. A container proves itself before ([`selftest`]) and after
+//! ([`verify`]) it takes the place of another, which comes to [`rest`] meanwhile behind a [`gate`].
+//! Runs are told in the project's own repository, if there is one ([`chronicle`]).
+
+mod check;
+mod chronicle;
+mod frozen;
+mod gate;
+mod keeper;
+mod rest;
+mod scripts;
+mod selftest;
+mod verify;
+
+pub(crate) use gate::{Door, Gate};
+pub(crate) use keeper::{Answer, Refusal, unexpected};
+
+use super::criu::Criu;
+use super::cryo::Cryo;
+use super::desktop::Desktop;
+use super::kernel::Sessions;
+use super::mcp::Hub;
+use super::mind::Mind;
+use super::pty::Terminals;
+use super::runs::Lives;
+use super::shell::Shells;
+use crate::protocol::evolve::SOCKET;
+use chronicle::Chronicle;
+use rest::Rest;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Where the parts are.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// Where the keeper listens.
+    keeper: PathBuf,
+    body: PathBuf,
+    data: PathBuf,
+    /// The project.
+    repository: PathBuf,
+    /// Ports that others must reach.
+    ports: Vec<u16>,
+    /// Whether this is a plain process, which no keeper replaces.
+    is_embedded: bool,
+}
+
+impl From<&super::Settings> for Settings {
+    fn from(settings: &super::Settings) -> Self {
+        Self {
+            keeper: SOCKET.into(),
+            body: settings.body.clone(),
+            data: settings.data.clone(),
+            repository: "/repo".into(),
+            ports: vec![settings.listen.port(), settings.mcp.port()],
+            is_embedded: settings.embedded,
+        }
+    }
+}
+
+/// Everything that comes to rest, and that is looked at.
+#[derive(Debug, Clone)]
+pub(crate) struct Parts {
+    pub(crate) gate: Gate,
+    pub(crate) sessions: Sessions,
+    pub(crate) shells: Shells,
+    pub(crate) terminals: Terminals,
+    pub(crate) cryo: Cryo,
+    pub(crate) criu: Criu,
+    pub(crate) hub: Hub,
+    pub(crate) desktop: Desktop,
+    pub(crate) lives: Lives,
+    pub(crate) mind: Mind,
+}
+
+/// Evolving, for everyone who asks.
+#[derive(Debug, Clone)]
+pub(crate) struct Evolve {
+    settings: Settings,
+    parts: Parts,
+    /// Held by who brings it to rest, or back; what that came to.
+    rest: Arc<tokio::sync::Mutex<Option<Rest>>>,
+    chronicle: Chronicle,
+    /// The sessions whose processes came back, and not their objects alone.
+    thawed: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl Evolve {
+    pub(crate) fn new(settings: Settings, parts: Parts) -> Self {
+        let chronicle = Chronicle::new(settings.repository.clone());
+        Self {
+            settings,
+            parts,
+            rest: Arc::default(),
+            chronicle,
+            thawed: Arc::default(),
+        }
+    }
+
+    fn thawed(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.thawed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.parts.gate
+    }
+}

@@ -1,0 +1,100 @@
+//! The person's own checks: what `body/selftest.d/` holds and begins with `#!`, in the order of names.
+
+use super::Parts;
+use super::check::check;
+use crate::protocol::evolve::inside::Check;
+use crate::protocol::shell::Command;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long one may take, in seconds.
+const TIME: f64 = 60.0;
+
+/// Lines of what a failed one has written, that are told.
+const LINES: usize = 5;
+
+/// The names of the scripts in a folder, in their order.
+pub(super) fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let scripts = entries.filter(|entry| is_script(&entry.path()));
+    let names = scripts.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+fn is_script(path: &Path) -> bool {
+    let mut begin = [0; 2];
+    path.is_file()
+        && File::open(path).is_ok_and(|mut file| file.read_exact(&mut begin).is_ok())
+        && &begin == b"#!"
+}
+
+impl Parts {
+    /// Runs them one after the other, in the shell of that session.
+    pub(super) async fn check_scripts(&self, folder: &Path, session: &str) -> Vec<Check> {
+        let mut checks = Vec::new();
+        for name in names(folder) {
+            let path = folder.join(&name);
+            let patience = Duration::from_secs_f64(TIME * 1.5);
+            let run = self.script(&path, session);
+            checks.push(check(format!("selftest.d/{name}"), patience, run).await);
+        }
+        checks
+    }
+
+    async fn script(&self, path: &Path, session: &str) -> Result<String, String> {
+        let command = Command {
+            session: session.into(),
+            timeout: Some(TIME),
+            ..Command::new(quoted(&path.to_string_lossy()))
+        };
+        let begun = self.shells.execute(command).await;
+        let run = begun.map_err(|refusal| format!("{refusal:?}"))?;
+        run.finished().await;
+        let reply = run.reply(self.shells.report(session));
+        match reply.returncode {
+            Some(0) => Ok("it ended with 0".into()),
+            Some(-1) | None => Err(format!("it ran for longer than {TIME} s{}", said(&reply))),
+            Some(code) => Err(format!("it ended with {code}{}", said(&reply))),
+        }
+    }
+}
+
+/// The end of what it wrote.
+fn said(reply: &crate::protocol::shell::ShellReply) -> String {
+    let both = [reply.stdout.as_str(), reply.stderr.as_str()];
+    let lines = both.iter().flat_map(|text| text.lines());
+    let lines: Vec<&str> = lines.filter(|line| !line.trim().is_empty()).collect();
+    let last = &lines[lines.len().saturating_sub(LINES)..];
+    match last {
+        [] => String::new(),
+        last => format!(": {}", last.join("\n")),
+    }
+}
+
+/// As one word of bash.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names;
+    use std::fs;
+
+    #[test]
+    fn scripts_come_in_the_order_of_their_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+        write("20-b", "#!/bin/sh\n");
+        write("10-a", "#!/bin/sh\n");
+        write("README", "What this is for.\n");
+        write("empty", "");
+        fs::create_dir(folder.path().join("folder")).unwrap();
+        assert_eq!(names(folder.path()), ["10-a", "20-b"]);
+        assert!(names(&folder.path().join("none")).is_empty());
+    }
+}

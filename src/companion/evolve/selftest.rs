@@ -1,0 +1,391 @@
+//! Whether this body works: asked of a container with throw-away data, before it takes the place of
+//! another. It needs no network, and writes nothing to what it shares with others.
+
+use super::check::{KERNEL, check};
+use super::{Evolve, Parts};
+use crate::companion::cryo;
+use crate::companion::kernel::{Answer, Question, stored_sessions};
+use crate::protocol::cryo::{Reload, Row, Store, Verdict};
+use crate::protocol::evolve::inside::{Check, SelfTest};
+use crate::protocol::kernel::{Execute, Reply, RunStatus};
+use crate::protocol::shell::Command;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The session in which it is tried.
+const SESSION: &str = "selftest";
+
+const QUICK: Duration = Duration::from_secs(30);
+
+/// How long the state of one session may take to come back.
+const STATE: Duration = Duration::from_secs(300);
+
+/// How many generations of one session are tried that are gone before they were tried to the end.
+const TRIES: usize = 3;
+
+/// Something of everything that is stored in a way of its own.
+const SAMPLE: &str = "
+import dataclasses
+@dataclasses.dataclass
+class Point:
+    x: int
+base = 40
+point = Point(1)
+def answer(more):
+    return base + more
+";
+
+impl Evolve {
+    /// Looks at everything. `state` has the form of the data folder, and is only read.
+    pub(crate) async fn selftest(&self, state: Option<PathBuf>) -> SelfTest {
+        let evolve = self.clone();
+        // In a task of its own: what it has begun is tidied up, whoever leaves.
+        let done = tokio::spawn(async move { evolve.prove(state.as_deref()).await });
+        let checks = done.await.unwrap_or_else(|error| {
+            vec![Check {
+                name: "selftest".into(),
+                passed: false,
+                detail: error.to_string(),
+                ms: 0.0,
+            }]
+        });
+        SelfTest {
+            passed: checks.iter().all(|check| check.passed),
+            checks,
+        }
+    }
+
+    async fn prove(&self, state: Option<&Path>) -> Vec<Check> {
+        let parts = &self.parts;
+        let browsed = parts.desktop.is_browsing();
+        let kernel = parts.check_kernel().await;
+        // Nothing that follows can pass without it.
+        if !kernel.passed {
+            return vec![kernel];
+        }
+        if let Some(state) = state {
+            self.take_servers(state);
+        }
+        let (services, refused) = match parts.desktop.declared() {
+            Ok(names) => (names, None),
+            Err((why, is_fine)) => {
+                let found = if is_fine { Ok(why) } else { Err(why) };
+                let absent = check("services", QUICK, async { found }).await;
+                (Vec::new(), Some(absent))
+            }
+        };
+        let servers = self.servers(state);
+        let (tried, services, servers, ports) = tokio::join!(
+            parts.try_kernel(state),
+            parts.check_services(&services),
+            parts.check_servers(&servers),
+            self.check_ports(),
+        );
+        let scripts = self.settings.body.join("selftest.d");
+        let scripts = parts.check_scripts(&scripts, SESSION).await;
+        // Not there any more is as good.
+        let _ = parts.sessions.delete(SESSION).await;
+        if !browsed && let Err(why) = parts.desktop.close_browser() {
+            tracing::debug!("no browser is closed: {why:?}");
+        }
+        std::iter::once(kernel)
+            .chain(refused)
+            .chain(services)
+            .chain(ports)
+            .chain(tried)
+            .chain(servers)
+            .chain(scripts)
+            .collect()
+    }
+
+    /// The servers that people have added lie in the state.
+    fn take_servers(&self, state: &Path) {
+        for file in ["mcp.json", "mcp/servers.json"] {
+            let (from, to) = (state.join(file), self.settings.data.join(file));
+            if !from.is_file() || to.exists() {
+                continue;
+            }
+            let folder = to.parent().map(fs::create_dir_all);
+            if let Err(error) = folder.transpose().and_then(|_| fs::copy(&from, &to)) {
+                tracing::warn!("`{}`: {error}", to.display());
+            }
+        }
+        self.parts.hub.read_again();
+    }
+
+    /// Those that have to answer: the body's own, and of the others those that have done so before
+    /// and need nothing that a trial has not.
+    fn servers(&self, state: Option<&Path>) -> Vec<String> {
+        let body = fs::read(self.settings.body.join("mcp.json")).unwrap_or_default();
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let hub = &self.parts.hub;
+        let mut servers = hub.local();
+        servers.retain(|name| {
+            let is_bodys = body["mcpServers"].get(name).is_some();
+            is_bodys || state.is_none_or(|state| must_answer(name, &hub.words(name), state))
+        });
+        servers
+    }
+}
+
+/// Whether a server that people have added has to answer in a trial.
+fn must_answer(name: &str, words: &[String], state: &Path) -> bool {
+    let has_answered = state.join(format!("mcp/cache/{name}.json")).exists();
+    let is_ours = |word: &String| word.contains("/data") || word.contains("/root");
+    let program = words.first().map_or("", String::as_str);
+    let overlays = fs::read_dir(state.join("packages")).into_iter().flatten();
+    let mut overlays = overlays.flatten().map(|overlay| overlay.path());
+    // By its name alone it may be one that was installed at run time.
+    let is_installed = overlays.any(|overlay| overlay.join("bin").join(program).exists());
+    has_answered && !is_installed && !words.iter().any(is_ours)
+}
+
+impl Parts {
+    /// Code, commands, and variables that are stored and come back.
+    async fn try_kernel(&self, state: Option<&Path>) -> Vec<Check> {
+        // One of an earlier time is not begun with.
+        let _ = self.sessions.delete(SESSION).await;
+        let mut checks = vec![
+            check("exec", QUICK, self.try_code()).await,
+            check("shell", QUICK, self.try_command()).await,
+            check("cryo", QUICK, self.try_cryo()).await,
+        ];
+        let Some(state) = state else { return checks };
+        for session in stored_sessions(&state.join("kernels")) {
+            if newest(state, &session).is_none() {
+                continue;
+            }
+            let reload = self.try_newest(state, &session);
+            checks.push(check(format!("cryo:{session}"), STATE, reload).await);
+            // As much memory again is not needed.
+            let _ = self.sessions.delete(SESSION).await;
+        }
+        checks
+    }
+
+    /// What is tried is one generation from its beginning to its end. One that is superseded meanwhile,
+    /// and gone, was not to blame: what has superseded it is tried instead.
+    async fn try_newest(&self, state: &Path, session: &str) -> Result<String, String> {
+        let mut tried = Err("nothing is stored any more".into());
+        for _ in 0..TRIES {
+            let Some(folder) = newest(state, session) else {
+                break;
+            };
+            tried = self.try_state(state, folder.clone()).await;
+            if tried.is_ok() || folder.is_dir() {
+                break;
+            }
+            let _ = self.sessions.delete(SESSION).await;
+        }
+        tried
+    }
+
+    async fn try_code(&self) -> Result<String, String> {
+        let reply = self.run("print('out'); 6 * 7").await?;
+        match (reply.stdout.as_str(), reply.result.as_deref()) {
+            ("out\n", Some("42")) => Ok("it executes code".into()),
+            (out, result) => Err(format!("`6 * 7` is {result:?}, and `{out}` was printed")),
+        }
+    }
+
+    async fn try_command(&self) -> Result<String, String> {
+        let command = Command {
+            session: SESSION.into(),
+            ..Command::new("cd / && echo $((6 * 7))")
+        };
+        let begun = self.shells.execute(command).await;
+        let run = begun.map_err(|refusal| format!("{refusal:?}"))?;
+        run.finished().await;
+        let reply = run.reply(self.shells.report(SESSION));
+        match (reply.returncode, reply.stdout.as_str(), reply.cwd.as_str()) {
+            (Some(0), "42\n", "/") => Ok("it runs commands".into()),
+            _ => Err(format!(
+                "`echo` ended with {:?}: {}",
+                reply.returncode, reply.stderr
+            )),
+        }
+    }
+
+    async fn try_cryo(&self) -> Result<String, String> {
+        let words = |refusal: cryo::Refusal| format!("{refusal:?}");
+        self.run(SAMPLE).await?;
+        let wish = Store {
+            name: None,
+            session: SESSION.into(),
+            strict: true,
+            dry_run: false,
+            files: false,
+        };
+        let reason = crate::protocol::cryo::Reason::Asked;
+        self.cryo.store(wish, reason).await.map_err(words)?;
+        let reset = self.sessions.ask(SESSION, Question::Reset).await;
+        reset.map_err(|refusal| format!("{refusal:?}"))?;
+        let wish = Reload {
+            name: None,
+            generation: None,
+            session: SESSION.into(),
+        };
+        self.cryo.reload(wish).await.map_err(words)?;
+        let reply = self.run("base = 41; answer(point.x)").await?;
+        // What only a trial has stored is in nobody's list.
+        let removed = self.cryo.remove(SESSION.into(), None).await;
+        removed.map_err(words)?;
+        match reply.result.as_deref() {
+            Some("42") => Ok("what is stored comes back".into()),
+            other => Err(format!("`answer(1)` gave {other:?} after a reload")),
+        }
+    }
+
+    /// Reloads what a session of the state holds, from where it lies.
+    async fn try_state(&self, state: &Path, folder: PathBuf) -> Result<String, String> {
+        // What was installed at run time is part of what the variables need.
+        let packages = format!(
+            "import glob, os, site, sys
+_folder = os.path.relpath(os.environ.get('OSCTL_PACKAGES', '/data/packages'), '/data')
+for _found in glob.glob(os.path.join({state:?}, _folder, 'lib', 'python*', 'site-packages')):
+    _before = list(sys.path)
+    site.addsitedir(_found)
+    sys.path[:] = [p for p in sys.path if p not in _before] + _before
+"
+        );
+        self.run(&packages).await?;
+        let manifest = fs::read(folder.join("manifest.json")).map_err(|error| error.to_string())?;
+        let stored: Manifest = serde_json::from_slice(&manifest).map_err(|e| e.to_string())?;
+        let kernel = self.sessions.kernel(SESSION);
+        let kernel = kernel.map_err(|refusal| format!("{refusal:?}"))?;
+        let answer = kernel.ask(Question::CryoReload { folder }).await;
+        let Answer { value, .. } = answer.map_err(|refusal| format!("{refusal:?}"))?;
+        let value = value.map_err(|raised| format!("{}: {}", raised.kind, raised.message))?;
+        let read: Read = serde_json::from_value(value).map_err(|error| error.to_string())?;
+        let lost = lost(&stored.variables, &read.receipt);
+        if !lost.is_empty() {
+            return Err(format!("not all comes back: {}", lost.join(", ")));
+        }
+        // And could be stored again.
+        let wish = Store {
+            name: None,
+            session: SESSION.into(),
+            strict: false,
+            dry_run: true,
+            files: false,
+        };
+        let again = self.cryo.store(wish, crate::protocol::cryo::Reason::Asked);
+        again.await.map_err(|refusal| format!("{refusal:?}"))?;
+        Ok(format!("{} variables come back", read.receipt.len()))
+    }
+
+    /// Runs code to its end, which must be a good one.
+    async fn run(&self, code: &str) -> Result<Reply, String> {
+        let words = |refusal| format!("{refusal:?}");
+        let (_, kernel) = self
+            .sessions
+            .create(Some(SESSION.into()))
+            .await
+            .map_err(words)?;
+        let ready = tokio::time::timeout(KERNEL, kernel.ready()).await;
+        ready.map_err(|_| kernel.view().detail)?;
+        let execute = Execute {
+            session: SESSION.into(),
+            queue: true,
+            ..Execute::new(code)
+        };
+        let run = self.sessions.execute(execute).await.map_err(words)?;
+        run.finished().await;
+        let reply = run.reply(self.sessions.report(&run));
+        match (reply.status, &reply.error) {
+            (RunStatus::Completed, _) => Ok(reply),
+            (_, Some(raised)) => Err(format!("{}: {}", raised.kind, raised.message)),
+            (status, None) => Err(format!("the run is {status:?}")),
+        }
+    }
+}
+
+/// Where the newest generation of a session lies.
+fn newest(state: &Path, session: &str) -> Option<PathBuf> {
+    let all = cryo::snapshots(&state.join("cryo"), session);
+    all.into_iter().next()
+}
+
+#[derive(Debug, serde::Deserialize)]
+struct Manifest {
+    variables: Vec<Row>,
+}
+
+#[derive(Debug, serde::Deserialize)]
+struct Read {
+    receipt: Vec<Row>,
+}
+
+/// What was saved as it is and did not come back, with the reasons. What is made again may need
+/// what a trial has not.
+pub(super) fn lost(stored: &[Row], found: &[Row]) -> Vec<String> {
+    let saved = stored.iter().filter(|row| row.verdict == Verdict::Saved);
+    let missing = saved.filter_map(|row| {
+        let there = found.iter().find(|there| there.name == row.name);
+        match there {
+            Some(there) if there.verdict != Verdict::Lost => None,
+            Some(there) => {
+                let why = there.why.as_deref().unwrap_or("it can't be read");
+                Some(format!("`{}`: {why}", row.name))
+            }
+            None => Some(format!("`{}`", row.name)),
+        }
+    });
+    missing.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{lost, must_answer};
+    use crate::protocol::cryo::{Row, Verdict};
+
+    fn row(name: &str, verdict: Verdict) -> Row {
+        Row {
+            name: name.into(),
+            verdict,
+            kind: "int".into(),
+            bytes: 1,
+            why: Some("so".into()),
+        }
+    }
+
+    #[test]
+    fn only_what_was_saved_must_come_back() {
+        let stored = [
+            row("a", Verdict::Saved),
+            row("b", Verdict::Saved),
+            row("c", Verdict::Recipe),
+            row("d", Verdict::Lost),
+            row("e", Verdict::Saved),
+        ];
+        let found = [
+            row("a", Verdict::Saved),
+            row("b", Verdict::Lost),
+            row("c", Verdict::Lost),
+        ];
+        assert_eq!(lost(&stored, &found), ["`b`: so", "`e`"]);
+    }
+
+    #[test]
+    fn a_server_that_needs_what_a_trial_has_not_need_not_answer() {
+        let state = tempfile::tempdir().unwrap();
+        let touch = |path: &str| {
+            let path = state.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        };
+        touch("mcp/cache/known.json");
+        touch("packages/3.13/bin/installed");
+        let must = |name: &str, words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).into()).collect();
+            must_answer(name, &words, state.path())
+        };
+        assert!(must("known", &["/usr/bin/server", "--fast"]));
+        assert!(must("known", &["server"]));
+        assert!(!must("unknown", &["/usr/bin/server"]));
+        assert!(!must("known", &["installed"]));
+        assert!(!must("known", &["python", "/root/host/server.py"]));
+    }
+}

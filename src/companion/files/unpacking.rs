@@ -1,0 +1,347 @@
+//! Archives that are unpacked while connections come and go.
+//!
+//! ```text
+//! none ─begin─▶ fed ──all fed──▶ done
+//!                │ ▲    │
+//!              cut │ the same id goes on where it was, and hears how it ended
+//!                ▼ │    ▼
+//!               kept for two minutes, then cut: what is not whole is removed
+//! ```
+//!
+//! A thread unpacks what it is fed, and ends when nobody feeds it any more. What it was fed with an id
+//! is kept with its thread, so that another request goes on in the middle of a file; without one it is
+//! cut with its connection. A companion that ends forgets them all.
+
+use super::{Place, Refusal};
+use crate::archive::{Feed, Inlet, Mark, Seen, Tally, Traced, inlet};
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+
+/// How long one is kept that nobody feeds.
+const KEPT: Duration = Duration::from_secs(120);
+
+/// By id, and where it goes.
+type Name = (String, PathBuf);
+
+/// Those that have an id.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Kept(Arc<Mutex<Table>>);
+
+#[derive(Debug, Default)]
+struct Table {
+    turn: u64,
+    slots: HashMap<Name, (u64, Slot)>,
+}
+
+#[derive(Debug)]
+enum Slot {
+    /// A request feeds it.
+    Fed,
+    /// Nobody does.
+    Waits(Stream),
+}
+
+/// Whose turn it is to feed it: one that was forgotten meanwhile is not kept.
+#[derive(Debug)]
+struct Turn {
+    kept: Kept,
+    name: Name,
+    number: u64,
+}
+
+/// One that a request feeds. When it is dropped before its end, it is kept.
+#[derive(Debug)]
+pub(crate) struct Unpacking {
+    stream: Option<Stream>,
+    turn: Option<Turn>,
+}
+
+#[derive(Debug)]
+struct Stream {
+    /// Nothing when all is there.
+    feed: Option<Feed>,
+    given: u64,
+    seen: watch::Receiver<Seen>,
+    outcome: oneshot::Receiver<Result<Tally, Refusal>>,
+}
+
+impl Stream {
+    fn start(
+        unpack: impl FnOnce(Traced<Inlet>) -> Result<Tally, Refusal> + Send + 'static,
+    ) -> Self {
+        let (feed, inlet) = inlet();
+        let (traced, seen) = Traced::new(inlet);
+        let (tell, outcome) = oneshot::channel();
+        tokio::task::spawn_blocking(move || {
+            // Nobody listens when it was cut.
+            let _ = tell.send(unpack(traced));
+        });
+        Self {
+            feed: Some(feed),
+            given: 0,
+            seen,
+            outcome,
+        }
+    }
+}
+
+impl Unpacking {
+    /// One that ends with its connection.
+    pub(super) fn once(
+        unpack: impl FnOnce(Traced<Inlet>) -> Result<Tally, Refusal> + Send + 'static,
+    ) -> Self {
+        Self {
+            stream: Some(Stream::start(unpack)),
+            turn: None,
+        }
+    }
+
+    /// `false` when it has ended.
+    pub(crate) async fn give(&mut self, piece: Bytes) -> bool {
+        let Some(stream) = &mut self.stream else {
+            return false;
+        };
+        let Some(feed) = &stream.feed else {
+            // What is sent behind the end is none of it.
+            return false;
+        };
+        let length = piece.len() as u64;
+        // A request that is dropped while it waits here has not given the piece.
+        let is_given = feed.give(piece).await;
+        stream.given += length;
+        is_given
+    }
+
+    /// All of it was given: how it ended.
+    pub(crate) async fn end(mut self) -> Result<Tally, Refusal> {
+        if let Some(stream) = &mut self.stream
+            && let Some(feed) = stream.feed.take()
+        {
+            feed.end().await;
+        }
+        self.outcome().await
+    }
+
+    /// The connection was cut.
+    pub(crate) async fn cut(mut self) -> Refusal {
+        if self.turn.is_none()
+            && let Some(stream) = &mut self.stream
+            && let Some(feed) = stream.feed.take()
+        {
+            feed.fail(io::ErrorKind::UnexpectedEof.into()).await;
+            // What is not whole is gone then.
+            let _ = self.outcome().await;
+        }
+        Refusal::Cut
+    }
+
+    async fn outcome(&mut self) -> Result<Tally, Refusal> {
+        let gone = || Refusal::Failed("the work ended".into());
+        let stream = self.stream.as_mut().ok_or_else(gone)?;
+        let outcome = (&mut stream.outcome).await;
+        self.stream.take();
+        outcome.unwrap_or_else(|_| Err(gone()))
+    }
+}
+
+impl Drop for Unpacking {
+    fn drop(&mut self) {
+        if let Some(turn) = self.turn.take() {
+            turn.give_back(self.stream.take());
+        }
+    }
+}
+
+impl Kept {
+    /// One that goes on at `offset`, or begins there.
+    pub(super) fn take(
+        &self,
+        id: &str,
+        place: &Place,
+        offset: u64,
+        unpack: impl FnOnce(Traced<Inlet>) -> Result<Tally, Refusal> + Send + 'static,
+    ) -> Result<Unpacking, Refusal> {
+        let name = (id.to_owned(), place.path.clone());
+        let mut table = self.table();
+        let stream = match (table.slots.remove(&name), offset) {
+            (Some(fed @ (_, Slot::Fed)), _) => {
+                table.slots.insert(name, fed);
+                return Err(Refusal::InProgress(id.into()));
+            }
+            // What was begun before is cut.
+            (_, 0) => Stream::start(unpack),
+            (Some((_, Slot::Waits(stream))), _) if stream.given == offset => stream,
+            (Some((turn, Slot::Waits(stream))), _) => {
+                let given = stream.given;
+                table.slots.insert(name, (turn, Slot::Waits(stream)));
+                return Err(Refusal::Elsewhere(given));
+            }
+            (None, _) => return Err(Refusal::Elsewhere(0)),
+        };
+        table.turn += 1;
+        let number = table.turn;
+        table.slots.insert(name.clone(), (number, Slot::Fed));
+        drop(table);
+        let turn = Turn {
+            kept: self.clone(),
+            name,
+            number,
+        };
+        Ok(Unpacking {
+            stream: Some(stream),
+            turn: Some(turn),
+        })
+    }
+
+    /// How far one has come; nothing when there is none.
+    pub(super) async fn mark(&self, id: &str, place: &Place) -> Result<Option<Mark>, Refusal> {
+        let name = (id.to_owned(), place.path.clone());
+        let (given, mut seen) = match self.table().slots.get(&name) {
+            None => return Ok(None),
+            Some((_, Slot::Fed)) => return Err(Refusal::InProgress(id.into())),
+            Some((_, Slot::Waits(stream))) => (stream.given, stream.seen.clone()),
+        };
+        // The thread has yet to come to the end of what it was given, unless it has ended before.
+        let seen = seen.wait_for(|seen| seen.mark(given).is_some()).await;
+        Ok(seen.ok().and_then(|seen| seen.mark(given)))
+    }
+
+    /// Cuts one; while a request feeds it, with that.
+    pub(super) fn forget(&self, id: &str, place: &Place) -> bool {
+        let name = (id.to_owned(), place.path.clone());
+        self.table().slots.remove(&name).is_some()
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Turn {
+    /// From a request that feeds it no more; nothing when it has ended.
+    fn give_back(self, stream: Option<Stream>) {
+        let mut table = self.kept.table();
+        match table.slots.get_mut(&self.name) {
+            Some((number, slot)) if *number == self.number => match stream {
+                Some(stream) => *slot = Slot::Waits(stream),
+                None => {
+                    table.slots.remove(&self.name);
+                    return;
+                }
+            },
+            _ => return,
+        }
+        drop(table);
+        // Without a runtime the companion is ending, and cuts them all.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                tokio::time::sleep(KEPT).await;
+                self.expire();
+            });
+        }
+    }
+
+    /// Cuts it when nobody has fed it since.
+    fn expire(&self) {
+        let mut table = self.kept.table();
+        if matches!(table.slots.get(&self.name), Some((number, _)) if *number == self.number) {
+            tracing::info!("cutting an archive that nobody brings any more");
+            table.slots.remove(&self.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kept, Place, Refusal, Tally, Unpacking};
+    use std::io::Read;
+
+    fn take(kept: &Kept, offset: u64) -> Result<Unpacking, Refusal> {
+        let place = Place::parse("/folder").unwrap();
+        // It takes what comes for an archive of nothing but form.
+        kept.take("id", &place, offset, |mut inlet| {
+            let mut all = Vec::new();
+            inlet.read_to_end(&mut all).map_err(|_| Refusal::Cut)?;
+            Ok(Tally {
+                bytes: all.len() as u64,
+                ..Tally::default()
+            })
+        })
+    }
+
+    #[tokio::test]
+    async fn one_that_was_dropped_goes_on_where_it_was() {
+        let kept = Kept::default();
+        let place = Place::parse("/folder").unwrap();
+        assert!(matches!(take(&kept, 5), Err(Refusal::Elsewhere(0))));
+        let mut first = take(&kept, 0).unwrap();
+        assert!(first.give("12345".into()).await);
+        assert!(matches!(take(&kept, 5), Err(Refusal::InProgress(_))));
+        assert!(kept.mark("id", &place).await.is_err());
+        assert!(matches!(first.cut().await, Refusal::Cut));
+        let mark = kept.mark("id", &place).await.unwrap().unwrap();
+        assert_eq!((mark.bytes, mark.form.len()), (5, 64));
+        assert!(matches!(take(&kept, 4), Err(Refusal::Elsewhere(5))));
+        let mut second = take(&kept, 5).unwrap();
+        assert!(second.give("678".into()).await);
+        assert_eq!(second.end().await.unwrap().bytes, 8);
+        assert_eq!(kept.mark("id", &place).await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn how_it_ended_is_heard_by_whoever_asks_again() {
+        let kept = Kept::default();
+        let place = Place::parse("/folder").unwrap();
+        let (go_on, goes_on) = std::sync::mpsc::channel();
+        let first = kept.take("id", &place, 0, move |mut inlet| {
+            let mut all = Vec::new();
+            inlet.read_to_end(&mut all).map_err(|_| Refusal::Cut)?;
+            goes_on.recv().map_err(|_| Refusal::Cut)?;
+            Ok(Tally {
+                files: 7,
+                ..Tally::default()
+            })
+        });
+        let mut first = first.unwrap();
+        assert!(first.give("12345".into()).await);
+        // The connection is lost while the answer is waited for.
+        let ended = tokio::time::timeout(std::time::Duration::ZERO, first.end()).await;
+        assert!(ended.is_err());
+        go_on.send(()).unwrap();
+        let again = take(&kept, 5).unwrap();
+        assert_eq!(again.end().await.unwrap().files, 7);
+    }
+
+    #[tokio::test]
+    async fn one_that_begins_anew_cuts_the_one_before() {
+        let kept = Kept::default();
+        let place = Place::parse("/folder").unwrap();
+        let mut first = take(&kept, 0).unwrap();
+        assert!(first.give("12345".into()).await);
+        drop(first);
+        let mut second = take(&kept, 0).unwrap();
+        assert!(second.give("1".into()).await);
+        drop(second);
+        assert_eq!(kept.mark("id", &place).await.unwrap().unwrap().bytes, 1);
+        assert!(kept.forget("id", &place) && !kept.forget("id", &place));
+    }
+
+    #[tokio::test]
+    async fn one_that_is_forgotten_while_it_is_fed_is_not_kept() {
+        let kept = Kept::default();
+        let place = Place::parse("/folder").unwrap();
+        let mut first = take(&kept, 0).unwrap();
+        assert!(first.give("12345".into()).await);
+        assert!(kept.forget("id", &place));
+        let second = take(&kept, 0).unwrap();
+        drop(first);
+        assert!(kept.mark("id", &place).await.is_err());
+        drop(second);
+        assert_eq!(kept.mark("id", &place).await.unwrap().unwrap().bytes, 0);
+    }
+}

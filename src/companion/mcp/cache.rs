@@ -1,0 +1,193 @@
+//! What a server said of itself when it last ran, kept on disk, so that its lists are told at once
+//! and without starting it.
+
+use super::message::find;
+use crate::error::Result;
+use anyhow::Context;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The lists that are kept, with the capability that a server has who has such a list, and the
+/// notification that tells of a change.
+pub(super) const LISTS: [(&str, &str, &str); 4] = [
+    ("tools/list", "tools", "notifications/tools/list_changed"),
+    (
+        "prompts/list",
+        "prompts",
+        "notifications/prompts/list_changed",
+    ),
+    (
+        "resources/list",
+        "resources",
+        "notifications/resources/list_changed",
+    ),
+    (
+        "resources/templates/list",
+        "resources",
+        "notifications/resources/list_changed",
+    ),
+];
+
+#[derive(Debug)]
+pub(super) struct Cache {
+    path: PathBuf,
+    digest: String,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Kept {
+    digest: String,
+    /// The result of `initialize`.
+    hello: Option<Box<RawValue>>,
+    /// The pages of each list by its method.
+    lists: BTreeMap<String, Vec<Page>>,
+}
+
+/// One result of a list, and the cursor it was asked for with.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Page {
+    pub(super) cursor: Option<String>,
+    pub(super) result: Box<RawValue>,
+}
+
+impl PartialEq for Page {
+    fn eq(&self, other: &Self) -> bool {
+        self.cursor == other.cursor && self.result.get() == other.result.get()
+    }
+}
+
+impl Cache {
+    /// Reads what is there, if it is of the same server.
+    pub(super) fn open(path: PathBuf, digest: String) -> Self {
+        let found = fs::read(&path).ok();
+        let kept = found.and_then(|text| serde_json::from_slice::<Kept>(&text).ok());
+        let kept = kept
+            .filter(|kept| kept.digest == digest)
+            .unwrap_or_default();
+        Self {
+            path,
+            digest,
+            kept: Mutex::new(kept),
+        }
+    }
+
+    pub(super) fn hello(&self) -> Option<Bytes> {
+        let kept = self.lock();
+        kept.hello
+            .as_ref()
+            .map(|hello| Bytes::copy_from_slice(hello.get().as_bytes()))
+    }
+
+    /// Whether the server has said that it can do that; nothing, when it was never asked.
+    pub(super) fn can(&self, capability: &str) -> Option<bool> {
+        let kept = self.lock();
+        let hello = kept.hello.as_ref()?.get();
+        Some(find(hello, &["capabilities", capability]).is_some())
+    }
+
+    /// The text at that place of the handshake.
+    pub(super) fn text(&self, path: &[&str]) -> Option<String> {
+        let kept = self.lock();
+        let hello = kept.hello.as_ref()?.get();
+        serde_json::from_str(&hello[find(hello, path)?]).ok()
+    }
+
+    /// One page of a list.
+    pub(super) fn page(&self, method: &str, cursor: Option<&str>) -> Option<String> {
+        let kept = self.lock();
+        let mut pages = kept.lists.get(method)?.iter();
+        let page = pages.find(|page| page.cursor.as_deref() == cursor)?;
+        Some(page.result.get().to_owned())
+    }
+
+    /// All pages of a list; nothing, when it was never asked for.
+    pub(super) fn pages(&self, method: &str) -> Option<Vec<String>> {
+        let kept = self.lock();
+        let pages = kept.lists.get(method)?.iter();
+        Some(pages.map(|page| page.result.get().to_owned()).collect())
+    }
+
+    pub(super) fn keep_hello(&self, hello: &str) {
+        let mut kept = self.lock();
+        kept.hello = RawValue::from_string(hello.into()).ok();
+        drop(kept);
+        self.save();
+    }
+
+    /// Whether there was another list before.
+    pub(super) fn keep_list(&self, method: &str, pages: Vec<Page>) -> bool {
+        let mut kept = self.lock();
+        if kept.lists.get(method) == Some(&pages) {
+            return false;
+        }
+        let before = kept.lists.insert(method.into(), pages);
+        drop(kept);
+        self.save();
+        before.is_some()
+    }
+
+    fn save(&self) {
+        let mut kept = self.lock();
+        kept.digest.clone_from(&self.digest);
+        if let Err(error) = write(&self.path, &*kept) {
+            // The next start of the server writes it again.
+            tracing::warn!("`{}`: {error:#}", self.path.display());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Beside, then in place.
+pub(super) fn write(path: &Path, value: &impl Serialize) -> Result<()> {
+    let folder = path.parent().context("a file has a folder")?;
+    fs::create_dir_all(folder)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(&serde_json::to_vec(value)?)?;
+    file.persist(path)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Cache, Page};
+    use serde_json::value::RawValue;
+
+    fn page(text: &str) -> Page {
+        Page {
+            cursor: None,
+            result: RawValue::from_string(text.into()).unwrap(),
+        }
+    }
+
+    #[test]
+    fn what_was_kept_is_found_in_the_same_bytes_unless_the_server_is_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cache/a.json");
+        let cache = Cache::open(path.clone(), "1".into());
+        cache.keep_hello(r#"{"capabilities":{"tools":{}},"serverInfo":{"name":"x"}}"#);
+        let list = r#"{"tools":[], "n":1.0}"#;
+        assert!(!cache.keep_list("tools/list", vec![page(list)]));
+        assert!(!cache.keep_list("tools/list", vec![page(list)]));
+        let again = Cache::open(path.clone(), "1".into());
+        assert_eq!(again.page("tools/list", None).as_deref(), Some(list));
+        assert_eq!(again.page("tools/list", Some("x")), None);
+        assert_eq!(
+            (again.can("tools"), again.can("prompts")),
+            (Some(true), Some(false))
+        );
+        assert_eq!(again.text(&["serverInfo", "name"]).as_deref(), Some("x"));
+        assert!(again.keep_list("tools/list", vec![page("{}")]));
+        let other = Cache::open(path, "2".into());
+        assert!(other.hello().is_none() && other.can("tools").is_none());
+    }
+}

@@ -1,0 +1,315 @@
+//! Which call an answer belongs to, and under which id the server knows it.
+//!
+//! A child of one client sees the client's own ids. Where clients share a child, their ids may be the
+//! same, so calls are numbered; so are odd ids (`1.0`, `null`, what no double holds), which a server
+//! may give back in other bytes. The token that progress is reported by goes the same way.
+
+use crate::companion::mcp::message::{Message, same};
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Of a text that is taken as an id, and not numbered.
+const LONGEST_ID: usize = 256;
+
+/// A call that is not answered yet; `T` is who waits.
+#[derive(Debug)]
+pub(super) struct Call<T> {
+    pub(super) member: u64,
+    /// The id by which the client knows it.
+    pub(super) id: Box<str>,
+    token: Option<Token>,
+    pub(super) deadline: Instant,
+    pub(super) timeout: Duration,
+    pub(super) to: T,
+}
+
+#[derive(Debug)]
+struct Token {
+    /// As the server was told.
+    wire: Box<str>,
+    /// As the client has said it.
+    own: Box<str>,
+}
+
+#[derive(Debug)]
+pub(super) struct Calls<T> {
+    /// Whether clients share the child.
+    numbered: bool,
+    last: u64,
+    open: HashMap<Box<str>, Call<T>>,
+}
+
+impl<T> Calls<T> {
+    pub(super) fn new(numbered: bool) -> Self {
+        Self {
+            numbered,
+            last: 0,
+            open: HashMap::new(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// An id for a request of our own.
+    pub(super) fn own_id(&mut self) -> Box<str> {
+        self.last += 1;
+        format!("\"osctl-{}\"", self.last).into()
+    }
+
+    /// Notes a request, and returns what the server is to be sent.
+    pub(super) fn begin(
+        &mut self,
+        message: &Message,
+        member: u64,
+        timeout: Duration,
+        to: T,
+    ) -> Bytes {
+        let id = message.id().unwrap_or("null");
+        let wire = self.wire(id);
+        let mut edits = Vec::new();
+        if *wire != *id {
+            edits.extend(message.new_id(&wire));
+        }
+        let span = message.param(&["_meta", "progressToken"]);
+        let own = span.clone().and_then(|span| {
+            std::str::from_utf8(&message.text()[span])
+                .ok()
+                .map(Box::from)
+        });
+        let token = own.map(|own: Box<str>| {
+            let wire = if self.numbered || !is_plain(&own) {
+                wire.clone()
+            } else {
+                own.clone()
+            };
+            Token { wire, own }
+        });
+        if let (Some(span), Some(token)) = (span, &token)
+            && token.wire != token.own
+        {
+            edits.push((span, &token.wire));
+        }
+        let text = match edits.is_empty() {
+            true => message.text().clone(),
+            false => message.with(edits),
+        };
+        let call = Call {
+            member,
+            id: id.into(),
+            token,
+            deadline: Instant::now() + timeout,
+            timeout,
+            to,
+        };
+        self.open.insert(wire, call);
+        text
+    }
+
+    /// Notes a request of our own.
+    pub(super) fn begin_own(&mut self, id: Box<str>, timeout: Duration, to: T) {
+        let call = Call {
+            member: 0,
+            id: id.clone(),
+            token: None,
+            deadline: Instant::now() + timeout,
+            timeout,
+            to,
+        };
+        self.open.insert(id, call);
+    }
+
+    fn wire(&mut self, id: &str) -> Box<str> {
+        let is_fit = !self.numbered && is_plain(id) && !id.starts_with("\"osctl-");
+        if is_fit && !self.open.contains_key(id) {
+            return id.into();
+        }
+        self.last += 1;
+        match self.numbered {
+            true => self.last.to_string().into(),
+            false => format!("\"osctl-{}\"", self.last).into(),
+        }
+    }
+
+    /// The call that was answered, and the answer as the client is to read it.
+    pub(super) fn answered(&mut self, message: &Message) -> Option<(Call<T>, Bytes)> {
+        let id = message.id()?;
+        let call = match self.open.remove(id) {
+            Some(call) => call,
+            None => {
+                let found = self.open.keys().find(|wire| same(wire, id))?.clone();
+                self.open.remove(&found)?
+            }
+        };
+        let text = match *call.id == *id {
+            true => message.text().clone(),
+            false => message.with(message.new_id(&call.id).into_iter().collect()),
+        };
+        Some((call, text))
+    }
+
+    /// The call that goes on, which then has its time anew, and the report as the client is to read it.
+    pub(super) fn progressed(&mut self, message: &Message) -> Option<(&Call<T>, Bytes)> {
+        let span = message.param(&["progressToken"])?;
+        let wire = message.raw_param(&["progressToken"])?;
+        let is_meant =
+            |call: &&mut Call<T>| call.token.as_ref().is_some_and(|t| same(&t.wire, wire));
+        let call = self.open.values_mut().find(is_meant)?;
+        call.deadline = Instant::now() + call.timeout;
+        let own = &call.token.as_ref()?.own;
+        let text = match **own == *wire {
+            true => message.text().clone(),
+            false => message.with(vec![(span, own)]),
+        };
+        Some((call, text))
+    }
+
+    /// The call that its client gives up, and what tells the server.
+    pub(super) fn cancelled(&mut self, member: u64, message: &Message) -> Option<(Call<T>, Bytes)> {
+        let span = message.param(&["requestId"])?;
+        let id = message.raw_param(&["requestId"])?;
+        let is_meant = |call: &Call<T>| call.member == member && same(&call.id, id);
+        let found = self.open.iter().find(|(_, call)| is_meant(call));
+        let wire = found?.0.clone();
+        let text = match *wire == *id {
+            true => message.text().clone(),
+            false => message.with(vec![(span, &wire)]),
+        };
+        Some((self.open.remove(&wire)?, text))
+    }
+
+    /// Takes one out, with the id that the server knows.
+    pub(super) fn take(
+        &mut self,
+        is_meant: impl Fn(&Call<T>) -> bool,
+    ) -> Option<(Box<str>, Call<T>)> {
+        let wire = self.open.iter().find(|(_, call)| is_meant(call))?.0.clone();
+        let call = self.open.remove(&wire)?;
+        Some((wire, call))
+    }
+
+    pub(super) fn take_all(&mut self) -> Vec<Call<T>> {
+        self.open.drain().map(|(_, call)| call).collect()
+    }
+
+    /// The client's call that is open; none, when there are several or none.
+    pub(super) fn only(&self) -> Option<&Call<T>> {
+        let mut calls = self.open.values().filter(|call| call.member != 0);
+        let first = calls.next()?;
+        calls.next().is_none().then_some(first)
+    }
+
+    pub(super) fn earliest(&self) -> Option<Instant> {
+        self.open.values().map(|call| call.deadline).min()
+    }
+
+    /// The one client whose calls are open; none, when there are several or none.
+    pub(super) fn only_member(&self) -> Option<u64> {
+        let mut members = self.open.values().map(|c| c.member).filter(|m| *m != 0);
+        let first = members.next()?;
+        members.all(|member| member == first).then_some(first)
+    }
+}
+
+/// Whether every server gives it back in the same bytes.
+fn is_plain(id: &str) -> bool {
+    let digits = id.strip_prefix('-').unwrap_or(id);
+    let is_small = digits.len() < 16
+        && digits.bytes().all(|b| b.is_ascii_digit())
+        && (digits == "0" || !digits.starts_with('0'))
+        && id != "-0";
+    let is_plain_text = id.starts_with('"')
+        && id.len() <= LONGEST_ID
+        && id.bytes().all(|b| (b' '..0x7f).contains(&b) && b != b'\\');
+    (is_small && !digits.is_empty()) || is_plain_text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Calls, is_plain};
+    use crate::companion::mcp::message::Message;
+    use bytes::Bytes;
+    use std::time::Duration;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn message(text: &str) -> Message {
+        Message::parse(Bytes::copy_from_slice(text.as_bytes())).unwrap()
+    }
+
+    #[test]
+    fn clients_that_share_a_child_get_their_own_ids_and_tokens_back() {
+        let mut calls = Calls::new(true);
+        let ask =
+            message(r#"{"id":1.0,"method":"m","params":{"_meta":{"progressToken":"t"}, "n":1.0}}"#);
+        let first = calls.begin(&ask, 1, MINUTE, "first");
+        let second = calls.begin(&ask, 2, MINUTE, "second");
+        let expected = r#"{"id":2,"method":"m","params":{"_meta":{"progressToken":2}, "n":1.0}}"#;
+        assert_eq!(second, expected.as_bytes());
+        assert_ne!(first, second);
+        assert_eq!(calls.only_member(), None);
+        let report = message(r#"{"method":"notifications/progress","params":{"progressToken":2}}"#);
+        let (call, text) = calls.progressed(&report).unwrap();
+        assert_eq!(call.to, "second");
+        assert!(text.ends_with(br#"{"progressToken":"t"}}"#));
+        let answer = message(r#"{"id":1,"result":{"x":1e400}}"#);
+        let (call, text) = calls.answered(&answer).unwrap();
+        assert_eq!(call.to, "first");
+        assert_eq!(text, r#"{"id":1.0,"result":{"x":1e400}}"#.as_bytes());
+        assert!(calls.answered(&answer).is_none());
+        assert_eq!(calls.only_member(), Some(2));
+    }
+
+    #[test]
+    fn the_only_client_of_a_child_keeps_its_ids_unless_they_are_odd() {
+        let mut calls = Calls::new(false);
+        let plain = message(r#"{"id":"a-1","method":"m"}"#);
+        assert_eq!(calls.begin(&plain, 1, MINUTE, 0), plain.text());
+        // The same id again, while the first one is open, is no reason to mix them up.
+        assert_ne!(calls.begin(&plain, 1, MINUTE, 1), plain.text());
+        let odd = message(r#"{"id":12345678901234567890,"method":"m"}"#);
+        let sent = calls.begin(&odd, 1, MINUTE, 2);
+        let sent = message(std::str::from_utf8(&sent).unwrap());
+        let answer = message(&format!(r#"{{"id":{},"result":1}}"#, sent.id().unwrap()));
+        let (call, text) = calls.answered(&answer).unwrap();
+        assert_eq!(call.to, 2);
+        assert_eq!(text, r#"{"id":12345678901234567890,"result":1}"#.as_bytes());
+    }
+
+    #[test]
+    fn a_cancelled_call_is_the_clients_own() {
+        let mut calls = Calls::new(true);
+        calls.begin(&message(r#"{"id":5,"method":"m"}"#), 1, MINUTE, 0);
+        let cancel = message(
+            r#"{"method":"notifications/cancelled","params":{"requestId":5,"reason":"x"}}"#,
+        );
+        assert!(calls.cancelled(2, &cancel).is_none());
+        let (_, text) = calls.cancelled(1, &cancel).unwrap();
+        assert!(text.ends_with(br#"{"requestId":1,"reason":"x"}}"#));
+        assert_eq!(calls.len(), 0);
+    }
+
+    #[test]
+    fn plain_ids_are_told_from_odd_ones() {
+        for id in ["0", "-7", "999999999999999", r#""x y""#] {
+            assert!(is_plain(id), "{id}");
+        }
+        for id in [
+            "1.0",
+            "1e3",
+            "null",
+            "-0",
+            "01",
+            "-",
+            r#""\u0041""#,
+            "\"é\"",
+            "{}",
+            "true",
+        ] {
+            assert!(!is_plain(id), "{id}");
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! A server as a process of ours: lines in, lines out, and a guard that ends all its descendants with it.
+
+use super::pipe::Happened;
+use crate::companion::mcp::log::Log;
+use crate::companion::settings;
+use crate::companion::shell::guard::{Guard, Said};
+use crate::companion::shell::warden;
+use crate::error::Result;
+use anyhow::Context;
+use bytes::{Buf, Bytes, BytesMut};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::unistd::pipe2;
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::time::timeout;
+
+/// Bytes read at once.
+const PIECE: usize = 64 << 10;
+/// Bytes of one message; a server that says more is broken.
+const LONGEST: usize = 256 << 20;
+/// Bytes that a pipe holds, so that a large message is not handed over in many turns.
+const PIPE: i32 = 1 << 20;
+/// From the end of its stdin to the end of a server that does not go by itself.
+const GRACE: Duration = Duration::from_secs(2);
+/// From the word to the guard to the guard's own end.
+const ENDING: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub(super) struct Process {
+    guard: Guard,
+    pub(super) pid: i32,
+    stdin: Option<Sender>,
+    stdout: Option<Receiver>,
+    read: BytesMut,
+    /// So many of the bytes have no line's end.
+    looked: usize,
+    unsent: VecDeque<Bytes>,
+    /// How it ended; what it said before comes first.
+    ended: Option<String>,
+}
+
+impl Process {
+    /// Starts it, and lets its stderr flow into the log.
+    ///
+    /// # Errors
+    /// When it can't be started.
+    pub(super) async fn start(
+        command: &str,
+        args: &[String],
+        env: &BTreeMap<String, String>,
+        cwd: Option<&Path>,
+        log: Arc<Log>,
+    ) -> Result<Self> {
+        let home = std::env::var_os("HOME").unwrap_or_else(|| "/".into());
+        let cwd = cwd.unwrap_or(Path::new(&home));
+        let folder = File::open(cwd).with_context(|| format!("going to `{}`", cwd.display()))?;
+        let (stdin_end, stdin) = pipe2(OFlag::O_CLOEXEC)?;
+        let (stdout, stdout_end) = pipe2(OFlag::O_CLOEXEC)?;
+        let (stderr, stderr_end) = pipe2(OFlag::O_CLOEXEC)?;
+        for pipe in [&stdin, &stdout] {
+            // A smaller one works, too.
+            let _ = fcntl(pipe, FcntlArg::F_SETPIPE_SZ(PIPE));
+        }
+        let mut words = vec![command.as_bytes(), command.as_bytes()];
+        words.extend(args.iter().map(String::as_bytes));
+        let mut guard = Guard::spawn()?;
+        let order = warden::order(&words, &environment(env));
+        let ends = [&stdin_end, &stdout_end, &stderr_end].map(|end: &OwnedFd| end.as_raw_fd());
+        let ends = [ends[0], ends[1], ends[2], folder.as_fd().as_raw_fd()];
+        guard.order(&order, ends).await?;
+        let pid = match guard.next().await {
+            Said::Started(pid) => pid,
+            Said::Failed(number) => {
+                let why = io::Error::from_raw_os_error(number);
+                anyhow::bail!("`{command}` can't be started: {why}");
+            }
+            Said::Ended { .. } | Said::Gone => anyhow::bail!("its guard has ended"),
+        };
+        drop((stdin_end, stdout_end, stderr_end));
+        tokio::spawn(follow(Receiver::from_owned_fd(stderr)?, log));
+        Ok(Self {
+            guard,
+            pid,
+            stdin: Some(Sender::from_owned_fd(stdin)?),
+            stdout: Some(Receiver::from_owned_fd(stdout)?),
+            read: BytesMut::new(),
+            looked: 0,
+            unsent: VecDeque::new(),
+            ended: None,
+        })
+    }
+
+    /// Sends a line, now as far as the pipe takes it.
+    pub(super) fn send(&mut self, line: Bytes) {
+        self.unsent.push_back(line);
+        self.unsent.push_back(Bytes::from_static(b"\n"));
+        self.write();
+    }
+
+    /// Bytes that the server has not taken yet.
+    pub(super) fn backlog(&self) -> usize {
+        self.unsent.iter().map(Bytes::len).sum()
+    }
+
+    fn write(&mut self) {
+        let Some(stdin) = &self.stdin else {
+            return self.unsent.clear();
+        };
+        while !self.unsent.is_empty() {
+            let parts: Vec<_> = self
+                .unsent
+                .iter()
+                .take(64)
+                .map(|b| io::IoSlice::new(b))
+                .collect();
+            match stdin.try_write_vectored(&parts) {
+                Ok(mut count) => {
+                    while let Some(first) = self.unsent.front_mut() {
+                        let taken = first.len().min(count);
+                        first.advance(taken);
+                        count -= taken;
+                        if !first.is_empty() {
+                            break;
+                        }
+                        self.unsent.pop_front();
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    // It reads no more: what it still says, and its end, tell the rest.
+                    self.stdin = None;
+                    return self.unsent.clear();
+                }
+            }
+        }
+    }
+
+    /// What happens next. Loses nothing when dropped.
+    pub(super) async fn next(&mut self) -> Happened {
+        loop {
+            if let Some(line) = self.line() {
+                return Happened::Line(line);
+            }
+            if let Some(why) = self.ended.take() {
+                return Happened::Ended(why);
+            }
+            if self.read.len() > LONGEST {
+                return Happened::Ended("it said a line of more than 256 MiB".into());
+            }
+            tokio::select! {
+                () = readable(self.stdout.as_ref()) => drop(self.take()),
+                () = writable(self.stdin.as_ref(), !self.unsent.is_empty()) => self.write(),
+                said = self.guard.next() => match said {
+                    Said::Ended { code, .. } => {
+                        while self.take() {}
+                        self.ended = Some(ended(code));
+                    }
+                    Said::Gone => return Happened::Ended("it ended".into()),
+                    Said::Started(_) | Said::Failed(_) => {}
+                },
+            }
+        }
+    }
+
+    /// Reads a piece; `false` when there is none at the moment.
+    fn take(&mut self) -> bool {
+        let Some(stdout) = &self.stdout else {
+            return false;
+        };
+        self.read.reserve(PIECE);
+        match stdout.try_read_buf(&mut self.read) {
+            Ok(1..) => self.read.len() <= LONGEST,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => false,
+            Ok(0) | Err(_) => {
+                self.stdout = None;
+                false
+            }
+        }
+    }
+
+    fn line(&mut self) -> Option<Bytes> {
+        loop {
+            let fresh = &self.read[self.looked..];
+            // This search is the fast one.
+            if !fresh.contains(&b'\n') {
+                self.looked = self.read.len();
+                return None;
+            }
+            let end = self.looked + fresh.iter().position(|byte| *byte == b'\n')?;
+            let line = self.read.split_to(end).freeze();
+            self.read.advance(1);
+            self.looked = 0;
+            if !line.trim_ascii().is_empty() {
+                return Some(line);
+            }
+        }
+    }
+
+    /// Ends it and all its descendants: by the end of its stdin, then by force.
+    pub(super) async fn end(mut self) {
+        self.stdin = None;
+        let gone = async {
+            loop {
+                tokio::select! {
+                    () = readable(self.stdout.as_ref()) => { self.take(); self.read.clear(); }
+                    said = self.guard.next() => match said {
+                        Said::Ended { .. } | Said::Gone => return,
+                        Said::Started(_) | Said::Failed(_) => {}
+                    },
+                }
+            }
+        };
+        // Either way, what it left is ended now.
+        let _ = timeout(GRACE, gone).await;
+        self.guard.end();
+        let gone = async { while self.guard.next().await != Said::Gone {} };
+        if timeout(ENDING, gone).await.is_err() {
+            self.guard.kill();
+        }
+    }
+}
+
+async fn readable(pipe: Option<&Receiver>) {
+    match pipe {
+        // An error is found by the next read.
+        Some(pipe) => drop(pipe.readable().await),
+        None => std::future::pending().await,
+    }
+}
+
+async fn writable(pipe: Option<&Sender>, is_wanted: bool) {
+    match pipe.filter(|_| is_wanted) {
+        Some(pipe) => drop(pipe.writable().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Ours, without what concerns the companion alone, and the server's own.
+fn environment(own: &BTreeMap<String, String>) -> Vec<Vec<u8>> {
+    let ours = std::env::vars_os().filter(|(name, _)| {
+        let name = name.to_string_lossy();
+        !settings::SECRETS.contains(&name.as_ref()) && !own.contains_key(name.as_ref())
+    });
+    let ours = ours.map(|(name, value)| [name.into_vec(), value.into_vec()].join(&b'='));
+    let own = own
+        .iter()
+        .map(|(name, value)| format!("{name}={value}").into_bytes());
+    ours.chain(own).collect()
+}
+
+fn ended(code: i32) -> String {
+    match code {
+        ..=128 => format!("it ended with code {code}"),
+        signal => format!("it was ended by signal {}", signal - 128),
+    }
+}
+
+/// Lines of stderr into the log, to the end.
+async fn follow(mut pipe: Receiver, log: Arc<Log>) {
+    let mut unread = Vec::new();
+    while let Ok(1..) = pipe.read_buf(&mut unread).await {
+        while let Some(end) = unread.iter().position(|byte| *byte == b'\n') {
+            log.line(&String::from_utf8_lossy(&unread[..end]));
+            unread.drain(..=end);
+        }
+        if unread.len() > PIECE {
+            log.line(&String::from_utf8_lossy(&unread));
+            unread.clear();
+        }
+    }
+    if !unread.is_empty() {
+        log.line(&String::from_utf8_lossy(&unread));
+    }
+}

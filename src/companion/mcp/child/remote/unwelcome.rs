@@ -1,0 +1,65 @@
+//! Why a server elsewhere does not let us in, and what its person can do: a pure function of what it says.
+//!
+//! Signing in by OAuth is left to its person: the hub has no browser of theirs, and keeps no secrets.
+
+use reqwest::StatusCode;
+
+/// In words, where it is a matter of being let in. `challenge` is its `WWW-Authenticate`, `is_known`
+/// whether a token was shown.
+pub(super) fn why(status: StatusCode, challenge: &str, is_known: bool) -> Option<String> {
+    let cure =
+        "put one from its provider into `headers` of the server: `Authorization: Bearer ${NAME}`";
+    let is_oauth = ["resource_metadata", "authorization_uri", "scope="]
+        .iter()
+        .any(|mark| challenge.contains(mark));
+    let why = match (status, is_known) {
+        (StatusCode::UNAUTHORIZED, false) if is_oauth => format!(
+            "it wants a sign-in by OAuth, which osctl does not do; if it takes a token instead, {cure}"
+        ),
+        (StatusCode::UNAUTHORIZED, false) => format!("it wants a token; {cure}"),
+        (StatusCode::UNAUTHORIZED, true) => {
+            format!("it does not accept the token in `headers`, which may have expired; {cure}")
+        }
+        (StatusCode::FORBIDDEN, true) => {
+            "the token in `headers` is not allowed to do this".to_owned()
+        }
+        _ => return None,
+    };
+    Some(format!("{why} ({status})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::why;
+    use reqwest::StatusCode;
+
+    #[test]
+    fn who_is_not_let_in_is_told_what_to_do() {
+        let challenge =
+            r#"Bearer resource_metadata="https://a.example/.well-known/oauth-protected-resource""#;
+        let told =
+            |status, challenge, is_known| why(status, challenge, is_known).unwrap_or_default();
+        let oauth = told(StatusCode::UNAUTHORIZED, challenge, false);
+        assert!(
+            oauth.contains("by OAuth") && oauth.contains("`headers`"),
+            "{oauth}"
+        );
+        let token = told(StatusCode::UNAUTHORIZED, "Bearer", false);
+        assert!(token.starts_with("it wants a token"), "{token}");
+        let expired = told(StatusCode::UNAUTHORIZED, challenge, true);
+        assert!(
+            expired.contains("expired") && expired.contains("401"),
+            "{expired}"
+        );
+        assert!(told(StatusCode::FORBIDDEN, "", true).contains("not allowed"));
+        for other in [
+            StatusCode::OK,
+            StatusCode::NOT_FOUND,
+            StatusCode::BAD_GATEWAY,
+        ] {
+            assert_eq!(why(other, challenge, true), None);
+        }
+        // A host that is not one of the server's, for example, is nobody's token's fault.
+        assert_eq!(why(StatusCode::FORBIDDEN, "", false), None);
+    }
+}

@@ -1,0 +1,115 @@
+//! What must be said again to a server that was started anew: who listens to which resource, and
+//! from which level on it logs.
+
+use crate::companion::mcp::message::find;
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Debug, Default)]
+pub(super) struct Standing {
+    listeners: BTreeMap<String, BTreeSet<u64>>,
+    level: Option<String>,
+    /// The levels that single clients want.
+    levels: BTreeMap<u64, String>,
+}
+
+impl Standing {
+    /// Whether the server must be told: nobody else listens.
+    pub(super) fn subscribe(&mut self, uri: &str, member: u64) -> bool {
+        let listeners = self.listeners.entry(uri.into()).or_default();
+        let is_first = listeners.is_empty();
+        listeners.insert(member);
+        is_first
+    }
+
+    /// Whether the server must be told: nobody listens any more.
+    pub(super) fn unsubscribe(&mut self, uri: &str, member: u64) -> bool {
+        let Some(listeners) = self.listeners.get_mut(uri) else {
+            return true;
+        };
+        listeners.remove(&member);
+        if listeners.is_empty() {
+            self.listeners.remove(uri);
+            return true;
+        }
+        false
+    }
+
+    pub(super) fn listeners(&self, uri: &str) -> impl Iterator<Item = u64> {
+        self.listeners.get(uri).into_iter().flatten().copied()
+    }
+
+    /// Forgets those who are gone, and returns what nobody listens to any more.
+    pub(super) fn keep(&mut self, is_here: impl Fn(u64) -> bool) -> Vec<String> {
+        let mut silent = Vec::new();
+        self.levels.retain(|member, _| is_here(*member));
+        self.listeners.retain(|uri, listeners| {
+            listeners.retain(|member| is_here(*member));
+            if listeners.is_empty() {
+                silent.push(uri.clone());
+            }
+            !listeners.is_empty()
+        });
+        silent
+    }
+
+    /// Nobody listens to what the server does not let anybody listen to.
+    pub(super) fn refused(&mut self, uri: &str) {
+        self.listeners.remove(uri);
+    }
+
+    pub(super) fn uris(&self) -> impl Iterator<Item = &str> {
+        self.listeners.keys().map(String::as_str)
+    }
+
+    /// The parameters of `logging/setLevel`.
+    pub(super) fn set_level(&mut self, params: &str, member: u64) {
+        self.level = Some(params.into());
+        if let Some(span) = find(params, &["level"]) {
+            self.levels.insert(member, params[span].into());
+        }
+    }
+
+    /// The level that a client wants, as it was written.
+    pub(super) fn level(&self, member: u64) -> Option<&str> {
+        self.levels.get(&member).map(String::as_str)
+    }
+
+    /// Requests that bring a new server to where the old one was.
+    pub(super) fn again(&self) -> Vec<(&'static str, String)> {
+        let uris = self.listeners.keys();
+        let subscribe = uris.map(|uri| {
+            let params = serde_json::json!({"uri": uri}).to_string();
+            ("resources/subscribe", params)
+        });
+        let level = self.level.clone().map(|level| ("logging/setLevel", level));
+        subscribe.chain(level).collect()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.listeners.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Standing;
+
+    #[test]
+    fn the_first_and_the_last_listener_are_told_to_the_server() {
+        let mut standing = Standing::default();
+        assert!(standing.subscribe("a", 1));
+        assert!(!standing.subscribe("a", 2));
+        assert!(!standing.unsubscribe("a", 1));
+        assert_eq!(standing.listeners("a").collect::<Vec<_>>(), [2]);
+        standing.set_level(r#"{"level":"info"}"#, 2);
+        assert_eq!(standing.level(2), Some("\"info\""));
+        assert_eq!(standing.level(1), None);
+        assert!(standing.subscribe("refused", 1));
+        standing.refused("refused");
+        let again = standing.again();
+        assert_eq!(again[0].1, r#"{"uri":"a"}"#);
+        assert_eq!(again[1].0, "logging/setLevel");
+        assert_eq!(standing.keep(|_| false), ["a"]);
+        assert!(standing.is_empty() && standing.unsubscribe("a", 2));
+    }
+}

@@ -1,0 +1,340 @@
+//! Which servers there are: `mcpServers` in the body's `mcp.json`, and the files that override it.
+//!
+//! Later files win, server by server. A file that can't be read counts as it was before, a server that makes
+//! no sense as none; both are told in the status and leave the others alone.
+
+use crate::protocol::hex::hex;
+use crate::protocol::mcp::{Entry, Servers, Start};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use std::{env, fs};
+
+/// Of one call, unless the server says otherwise; progress begins it anew.
+const TIMEOUT: f64 = 300.0;
+/// After so long without a call a server is ended, unless it says otherwise.
+const IDLE: f64 = 1800.0;
+/// The server that is built in, whose tools have limits of their own.
+const BUILT_IN: &str = "os";
+const DAY: f64 = 24.0 * 3600.0;
+
+/// One server, ready to be used.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Server {
+    pub(super) name: String,
+    pub(super) way: Way,
+    pub(super) start: Start,
+    /// Whether all clients use one child.
+    pub(super) shared: bool,
+    pub(super) timeout: Duration,
+    pub(super) idle: Option<Duration>,
+    /// Patterns of the tools that are offered; empty for all.
+    pub(super) tools: Vec<String>,
+}
+
+/// How it is reached.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) enum Way {
+    Child {
+        command: String,
+        args: Vec<String>,
+        env: BTreeMap<String, String>,
+        cwd: Option<PathBuf>,
+    },
+    Remote {
+        url: String,
+        headers: BTreeMap<String, String>,
+    },
+    /// Built in.
+    Inside,
+}
+
+impl Server {
+    /// Names what a cache holds: another command, or the same one in another version, is another one.
+    pub(super) fn digest(&self) -> String {
+        let mut all = Sha256::new();
+        all.update(env!("CARGO_PKG_VERSION"));
+        // What was once a map of texts can be written.
+        all.update(serde_json::to_vec(&self.way).unwrap_or_default());
+        let program = match &self.way {
+            Way::Child { command, .. } => Some(PathBuf::from(command)),
+            Way::Inside => env::current_exe().ok(),
+            Way::Remote { .. } => None,
+        };
+        if let Some(found) = program.and_then(|program| fs::metadata(program).ok()) {
+            let changed = found.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            all.update(format!("{changed:?} {}", found.len()));
+        }
+        hex(&all.finalize()[..8])
+    }
+}
+
+/// All servers by name, and what was wrong.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Found {
+    pub(super) servers: BTreeMap<String, Server>,
+    pub(super) problems: Vec<String>,
+}
+
+/// The files, of which later ones win.
+#[derive(Debug)]
+pub(super) struct Files {
+    paths: Vec<PathBuf>,
+    /// What each of them held when it last made sense: editors write in more than one step.
+    good: Vec<Option<Servers>>,
+}
+
+impl Files {
+    pub(super) fn new(paths: Vec<PathBuf>) -> Self {
+        let good = vec![None; paths.len()];
+        Self { paths, good }
+    }
+
+    /// What they say now. One that can't be read counts as it was before, and is told as a problem.
+    pub(super) fn read(&mut self) -> Found {
+        let mut found = Found::built_in();
+        for (path, good) in self.paths.iter().zip(&mut self.good) {
+            let read = match fs::read(path) {
+                Ok(text) => serde_json::from_slice(&text).map_err(|e| e.to_string()),
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Servers::default()),
+                Err(e) => Err(e.to_string()),
+            };
+            match read {
+                Ok(servers) => *good = Some(servers),
+                Err(why) => {
+                    let problem = format!("`{}` can't be read: {why}", path.display());
+                    found.problems.push(problem);
+                }
+            }
+            if let Some(servers) = good.clone() {
+                found.add(path, servers, |name| env::var(name).ok());
+            }
+        }
+        found
+    }
+}
+
+/// What tells whether a file has changed.
+pub(super) fn stamp(files: &[PathBuf]) -> Vec<Option<(SystemTime, u64)>> {
+    let one = |file: &PathBuf| {
+        let found = fs::metadata(file).ok()?;
+        Some((found.modified().ok()?, found.len()))
+    };
+    files.iter().map(one).collect()
+}
+
+impl Found {
+    /// The server that is there without any file.
+    fn built_in() -> Self {
+        let mut found = Self::default();
+        if let Ok(os) = server(BUILT_IN, Entry::default(), &|_| None) {
+            found.servers.insert(BUILT_IN.into(), os);
+        }
+        found
+    }
+
+    fn add(&mut self, file: &Path, servers: Servers, variable: impl Fn(&str) -> Option<String>) {
+        for (name, entry) in servers.mcp_servers {
+            if entry.disabled {
+                self.servers.remove(&name);
+                continue;
+            }
+            match server(&name, entry, &variable) {
+                Ok(server) => drop(self.servers.insert(name, server)),
+                Err(why) => {
+                    let file = file.display();
+                    self.problems
+                        .push(format!("the server `{name}` in `{file}`: {why}"));
+                }
+            }
+        }
+    }
+}
+
+fn server(
+    name: &str,
+    entry: Entry,
+    variable: &impl Fn(&str) -> Option<String>,
+) -> Result<Server, String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.len() > 64 || !name.chars().all(is_plain) || name.contains("__") {
+        let why = "a name is letters, digits, `-`, `.` and single `_`, 64 at most";
+        return Err(why.into());
+    }
+    let is_built_in = name == BUILT_IN;
+    if is_built_in && (entry.command.is_some() || entry.url.is_some()) {
+        return Err(
+            "that name is the built-in server's, which has no `command` and no `url`".into(),
+        );
+    }
+    let filled = |text: &str| fill(text, variable);
+    let all_filled = |map: BTreeMap<String, String>| {
+        map.into_iter()
+            .map(|(key, value)| (key, filled(&value)))
+            .collect()
+    };
+    let way = match (entry.command, entry.url) {
+        (Some(command), None) => Way::Child {
+            command: filled(&command),
+            args: entry.args.iter().map(|arg| filled(arg)).collect(),
+            env: all_filled(entry.env),
+            cwd: entry.cwd.map(|cwd| filled(&cwd).into()),
+        },
+        (None, Some(url)) => Way::Remote {
+            url: filled(&url),
+            headers: all_filled(entry.headers),
+        },
+        (None, None) if is_built_in => Way::Inside,
+        _ => return Err("it needs a `command` or a `url`".into()),
+    };
+    let seconds = |given: Option<f64>, otherwise: f64| {
+        let seconds = given.unwrap_or(otherwise);
+        Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{seconds}` is no time"))
+    };
+    let (timeout, idle) = match is_built_in {
+        true => (DAY, 0.0),
+        false => (TIMEOUT, IDLE),
+    };
+    let idle = seconds(entry.idle, idle)?;
+    Ok(Server {
+        name: name.into(),
+        // A remote server tells its clients apart by itself, by their sessions.
+        shared: entry.shared && matches!(way, Way::Child { .. }),
+        way,
+        start: entry.start,
+        timeout: seconds(entry.timeout, timeout)?,
+        idle: (!idle.is_zero()).then_some(idle),
+        tools: entry.tools,
+    })
+}
+
+/// Puts the environment's values in for `${NAME}` and `${NAME:-otherwise}`.
+fn fill(text: &str, variable: &impl Fn(&str) -> Option<String>) -> String {
+    let mut filled = String::new();
+    let mut rest = text;
+    while let Some(start) = rest.find("${") {
+        let Some(length) = rest[start..].find('}') else {
+            break;
+        };
+        let inner = &rest[start + 2..start + length];
+        let (name, otherwise) = inner.split_once(":-").unwrap_or((inner, ""));
+        filled.push_str(&rest[..start]);
+        let value = variable(name).filter(|value| !value.is_empty());
+        filled.push_str(value.as_deref().unwrap_or(otherwise));
+        rest = &rest[start + length + 1..];
+    }
+    filled + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Files, Found, Way, fill};
+    use std::fs;
+    use std::path::Path;
+    use std::time::Duration;
+
+    fn read(texts: &[&str]) -> Found {
+        let mut found = Found::default();
+        for text in texts {
+            let servers = serde_json::from_str(text).unwrap();
+            found.add(Path::new("mcp.json"), servers, |name| {
+                (name == "ROOT").then(|| "/r".into())
+            });
+        }
+        found
+    }
+
+    #[test]
+    fn the_body_of_this_repository_is_read() {
+        let found = read(&[include_str!("../../../body/mcp.json")]);
+        assert!(found.problems.is_empty(), "{:?}", found.problems);
+        let names: Vec<_> = found.servers.keys().map(String::as_str).collect();
+        assert_eq!(names, ["browser-use", "filesystem", "linux"]);
+        assert_eq!(
+            found.servers["browser-use"].timeout,
+            Duration::from_secs(600)
+        );
+    }
+
+    #[test]
+    fn later_files_win_server_by_server() {
+        let first =
+            r#"{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y", "type": "stdio"}}}"#;
+        let second =
+            r#"{"mcpServers": {"a": {"url": "http://h/${ROOT}"}, "b": {"disabled": true}}}"#;
+        let found = read(&[first, second]);
+        assert_eq!(found.servers.len(), 1);
+        let Way::Remote { url, .. } = &found.servers["a"].way else {
+            panic!("{found:?}");
+        };
+        assert_eq!(url, "http://h//r");
+    }
+
+    #[test]
+    fn one_bad_server_leaves_the_others_alone() {
+        let text = r#"{"mcpServers": {"a": {}, "b__c": {"command": "x"}, "os": {"command": "x"}, "d": {"command": "x"}}}"#;
+        let found = read(&[text]);
+        assert_eq!(found.servers.len(), 1);
+        assert_eq!(found.problems.len(), 3, "{:?}", found.problems);
+    }
+
+    #[test]
+    fn a_file_that_is_half_written_counts_as_it_was_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let (first, second) = (folder.path().join("1"), folder.path().join("2"));
+        let mut files = Files::new(vec![first.clone(), second.clone()]);
+        fs::write(&first, r#"{"mcpServers": {"a": {"command": "x"}}}"#).unwrap();
+        fs::write(&second, "{").unwrap();
+        let found = files.read();
+        assert!(found.servers.contains_key("a") && found.problems.len() == 1);
+        let before = r#"{"mcpServers": {"b": {"command": "y"}}}"#;
+        fs::write(&second, before).unwrap();
+        let whole = files.read();
+        assert!(whole.servers.contains_key("b") && whole.problems.is_empty());
+        for half in ["", &before[..20]] {
+            fs::write(&second, half).unwrap();
+            let found = files.read();
+            assert_eq!(
+                (found.servers, found.problems.len()),
+                (whole.servers.clone(), 1)
+            );
+        }
+        fs::remove_file(&second).unwrap();
+        assert!(!files.read().servers.contains_key("b"));
+    }
+
+    #[test]
+    fn the_built_in_server_is_there_unless_a_file_says_otherwise() {
+        let with = |text: &str| {
+            let mut found = Found::built_in();
+            let servers = serde_json::from_str(text).unwrap();
+            found.add(Path::new("mcp.json"), servers, |_| None);
+            found
+        };
+        assert_eq!(with(r#"{"mcpServers": {}}"#).servers["os"].way, Way::Inside);
+        let fewer = with(r#"{"mcpServers": {"os": {"tools": ["read_*"]}}}"#);
+        assert_eq!(fewer.servers["os"].tools, ["read_*"]);
+        assert!(
+            with(r#"{"mcpServers": {"os": {"disabled": true}}}"#)
+                .servers
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn variables_are_filled_in() {
+        let variable = |name: &str| (name == "A").then(|| "1".to_owned());
+        assert_eq!(fill("x${A}y${B:-z}${B}${", &variable), "x1yz${");
+    }
+
+    #[test]
+    fn another_command_is_another_cache() {
+        let of = |text: &str| read(&[text]).servers["a"].digest();
+        let one = of(r#"{"mcpServers": {"a": {"command": "x"}}}"#);
+        let timed = of(r#"{"mcpServers": {"a": {"command": "x", "timeout": 1}}}"#);
+        let other = of(r#"{"mcpServers": {"a": {"command": "x", "args": ["1"]}}}"#);
+        assert!(one == timed && one != other);
+    }
+}

@@ -1,0 +1,233 @@
+//! A stream as server-sent events, or its only answer as JSON.
+
+use super::{Accepted, refusal};
+use crate::companion::mcp::stream::{Stream, Told};
+use crate::protocol::mcp::STREAM_HEADER;
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderName, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::unfold;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// After so long in silence a connection is told that it lives.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// After so long an answer that may be events becomes them, so that nobody waits in silence.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// The ids of events, from which a client can go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ids {
+    None,
+    OfCall,
+    /// Of the stream that belongs to no call.
+    General,
+}
+
+impl Ids {
+    fn mark(self) -> &'static str {
+        match self {
+            Self::General => GENERAL,
+            Self::None | Self::OfCall => "",
+        }
+    }
+}
+
+/// What ids of the general stream begin with: unlike a call's, that one is always there to go on with.
+const GENERAL: &str = "g";
+
+/// How events are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Form {
+    pub(super) ids: Ids,
+    /// Begun by an empty event, whose id a client can go on from before anything was said.
+    pub(super) primed: bool,
+}
+
+/// Runs at the end of a connection, however it ends.
+pub(super) struct AtEnd(pub(super) Option<Box<dyn FnOnce() + Send + Sync>>);
+
+impl AtEnd {
+    pub(super) fn new(end: impl FnOnce() + Send + Sync + 'static) -> Self {
+        Self(Some(Box::new(end)))
+    }
+
+    pub(super) fn nothing() -> Self {
+        Self(None)
+    }
+}
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        if let Some(end) = self.0.take() {
+            end();
+        }
+    }
+}
+
+/// The answer to requests: JSON when nothing but one answer comes soon, else events.
+pub(super) async fn answer(
+    stream: Arc<Stream>,
+    form: Form,
+    accepted: Accepted,
+    is_batch: bool,
+    at_end: AtEnd,
+) -> Response {
+    let reader = stream.take_over();
+    let Accepted {
+        json,
+        events,
+        events_first,
+    } = accepted;
+    if !json || events_first || (is_batch && events) {
+        return respond(stream, reader, 0, form, at_end);
+    }
+    if !events {
+        return whole(&stream, reader, is_batch).await;
+    }
+    match timeout(SILENCE, stream.next(0, reader)).await {
+        Ok(Some(told)) if told.is_last => refusal::json(StatusCode::OK, told.text),
+        _ => respond(stream, reader, 0, form, at_end),
+    }
+}
+
+/// All answers for who takes no events; what else was said is lost on them.
+async fn whole(stream: &Stream, reader: u64, is_batch: bool) -> Response {
+    let mut answers = Vec::new();
+    let mut seen = 0;
+    while let Some(told) = stream.next(seen, reader).await {
+        seen = told.seq;
+        answers.push(told.text);
+    }
+    if !is_batch {
+        return match answers.pop() {
+            Some(answer) => refusal::json(StatusCode::OK, answer),
+            None => refusal::accepted(),
+        };
+    }
+    let mut text = vec![b'['];
+    text.extend_from_slice(&answers.join(&b','));
+    text.push(b']');
+    refusal::json(StatusCode::OK, text.into())
+}
+
+/// Events from number `seen` on.
+pub(super) fn respond(
+    stream: Arc<Stream>,
+    reader: u64,
+    seen: u64,
+    form: Form,
+    at_end: AtEnd,
+) -> Response {
+    let first = match form.primed && seen == 0 {
+        true => Bytes::from(format!(
+            "id: {}{}.0\ndata:\n\n",
+            form.ids.mark(),
+            stream.number
+        )),
+        false => Bytes::new(),
+    };
+    send(first, stream, reader, seen, form, at_end)
+}
+
+/// All events, after something else.
+pub(super) fn respond_after(
+    first: Bytes,
+    stream: Arc<Stream>,
+    reader: u64,
+    form: Form,
+    at_end: AtEnd,
+) -> Response {
+    send(first, stream, reader, 0, form, at_end)
+}
+
+fn send(
+    first: Bytes,
+    stream: Arc<Stream>,
+    reader: u64,
+    seen: u64,
+    form: Form,
+    at_end: AtEnd,
+) -> Response {
+    let number = stream.number;
+    let rest = unfold(
+        (stream, seen, at_end),
+        move |(stream, seen, at_end)| async move {
+            match timeout(KEEP_ALIVE, stream.next(seen, reader)).await {
+                Ok(Some(told)) => {
+                    let piece = event(number, &told, form);
+                    Some((Ok(piece), (stream, told.seq, at_end)))
+                }
+                Ok(None) => None,
+                Err(_) => Some((Ok(Bytes::from_static(b":\n\n")), (stream, seen, at_end))),
+            }
+        },
+    );
+    let first = (!first.is_empty()).then_some(Ok::<_, Infallible>(first));
+    let pieces = futures_util::StreamExt::chain(futures_util::stream::iter(first), rest);
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream".to_owned()),
+        // Proxies that gather answers would hold the events back.
+        (
+            HeaderName::from_static("x-accel-buffering"),
+            "no".to_owned(),
+        ),
+        (HeaderName::from_static(STREAM_HEADER), number.to_string()),
+    ];
+    (headers, Body::from_stream(pieces)).into_response()
+}
+
+fn event(number: u64, told: &Told, form: Form) -> Bytes {
+    let id = match form.ids {
+        Ids::None => String::new(),
+        ids => format!("id: {}{number}.{}\n", ids.mark(), told.seq),
+    };
+    // In one piece, so that it is one write.
+    let mut piece = Vec::with_capacity(told.text.len() + id.len() + 24);
+    piece.extend_from_slice(b"event: message\n");
+    piece.extend_from_slice(id.as_bytes());
+    piece.extend_from_slice(b"data: ");
+    piece.extend_from_slice(&told.text);
+    piece.extend_from_slice(b"\n\n");
+    piece.into()
+}
+
+/// What an event's id names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) is_general: bool,
+    pub(super) stream: u64,
+    pub(super) seq: u64,
+}
+
+pub(super) fn place(id: &str) -> Option<Place> {
+    let id = id.trim();
+    let rest = id.strip_prefix(GENERAL);
+    let (stream, seq) = rest.unwrap_or(id).split_once('.')?;
+    Some(Place {
+        is_general: rest.is_some(),
+        stream: stream.parse().ok()?,
+        seq: seq.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Place, place};
+
+    #[test]
+    fn an_events_id_names_its_stream_and_place() {
+        let of = |is_general| Place {
+            is_general,
+            stream: 12,
+            seq: 3,
+        };
+        assert_eq!(place("12.3"), Some(of(false)));
+        assert_eq!(place("g12.3"), Some(of(true)));
+        for other in ["", "12", "g", "a.b", "12.3.4", "-1.0"] {
+            assert_eq!(place(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! How the servers stand, and what they say beside their messages.
+
+use super::refusal::failed;
+use crate::companion::mcp::Hub;
+use crate::protocol;
+use crate::protocol::service::{Description, Ping};
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::unfold;
+use serde::Deserialize;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Between two looks at a log that is followed.
+const LOOK: Duration = Duration::from_millis(200);
+
+const ENDPOINTS: [(&str, &str); 9] = [
+    ("GET /ping", "Whether somebody is there; needs no token."),
+    ("GET /status", "Each server's state."),
+    (
+        "GET /servers/{name}/log",
+        "A server's stderr: `?tail=N`, `?follow=true`.",
+    ),
+    (
+        "POST /servers/{name}/mcp",
+        "Streamable HTTP with one server; `?tools=PATTERN,…` narrows it.",
+    ),
+    (
+        "GET /servers/{name}/mcp",
+        "What belongs to no call; goes on behind `Last-Event-ID`.",
+    ),
+    ("DELETE /servers/{name}/mcp", "Ends the session."),
+    (
+        "GET /servers/{name}/sse",
+        "The older transport; `POST /servers/{name}/messages` sends.",
+    ),
+    (
+        "POST /mcp",
+        "All servers as one; `?servers=NAME,…&tools=PATTERN,…` narrows it.",
+    ),
+    ("GET /sse", "All servers as one, by the older transport."),
+];
+
+pub(super) async fn describe() -> Response {
+    let endpoints = ENDPOINTS.map(|(what, does)| (what.to_owned(), does.to_owned()));
+    Json(Description {
+        name: "osctl MCP hub".into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        protocol: protocol::VERSION,
+        endpoints: endpoints.into(),
+    })
+    .into_response()
+}
+
+pub(super) async fn ping() -> Response {
+    let status = "ok".into();
+    Json(Ping { status }).into_response()
+}
+
+pub(super) async fn status(State(hub): State<Hub>) -> Response {
+    Json(hub.status()).into_response()
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Wanted {
+    #[serde(default)]
+    follow: bool,
+    tail: Option<usize>,
+}
+
+pub(super) async fn log(
+    State(hub): State<Hub>,
+    Path(name): Path<String>,
+    Query(wanted): Query<Wanted>,
+) -> Response {
+    let Some(served) = hub.server(&name) else {
+        let why = format!("there is no server `{name}`");
+        let hint = Some("`GET /status` lists the servers");
+        return failed(StatusCode::NOT_FOUND, "unknown_server", why, hint);
+    };
+    let log = served.known.log.clone();
+    let piece = match log.read(None) {
+        Ok(piece) => piece,
+        Err(error) => {
+            tracing::error!("a server's log: {error:#}");
+            let why = "the log can't be read";
+            return failed(StatusCode::INTERNAL_SERVER_ERROR, "log", why, None);
+        }
+    };
+    let text = tail(piece.text, wanted.tail);
+    let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
+    if !wanted.follow {
+        return (kind, text).into_response();
+    }
+    let rest = unfold((log, piece.end), |(log, end)| async move {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let piece = Arc::clone(&log).read(Some(end)).ok()?;
+            if !piece.text.is_empty() {
+                return Some((Bytes::from(piece.text), (log, piece.end)));
+            }
+        }
+    });
+    let first = futures_util::stream::iter([Bytes::from(text)]);
+    let all = futures_util::StreamExt::chain(first, rest);
+    let all = futures_util::StreamExt::map(all, Ok::<_, Infallible>);
+    (kind, Body::from_stream(all)).into_response()
+}
+
+/// The last lines.
+fn tail(text: Vec<u8>, count: Option<usize>) -> Vec<u8> {
+    let Some(count) = count else {
+        return text;
+    };
+    let lines: Vec<&[u8]> = text.split_inclusive(|byte| *byte == b'\n').collect();
+    lines[lines.len().saturating_sub(count)..].concat()
+}

@@ -1,0 +1,131 @@
+//! What of a session lasts longer than the companion: who the client is, and what it has asked for once
+//! and for all.
+
+use super::member::Ears;
+use super::message::{self, Message};
+use super::session::{Outlet, Session};
+use super::stream::Stream;
+use super::{Hub, Refusal, Wish, cache};
+use crate::protocol::hex::hex;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What of a session is on disk.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Kept {
+    pub(super) wish: Wish,
+    pub(super) version: String,
+    pub(super) hello: Box<RawValue>,
+    /// The resources that it wants to hear of.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) subscribed: BTreeSet<String>,
+    /// The parameters of its last `logging/setLevel`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) level: Option<Box<RawValue>>,
+}
+
+/// What is asked once and holds until it is taken back.
+const LASTING: [&str; 3] = [
+    "resources/subscribe",
+    "resources/unsubscribe",
+    "logging/setLevel",
+];
+
+impl Kept {
+    /// Whether there is something new in what the client asks for that must last.
+    fn note(&mut self, message: &Message) -> bool {
+        let uri = || message.text_param(&["uri"]);
+        match message.method.as_str() {
+            "resources/subscribe" => uri().is_some_and(|uri| self.subscribed.insert(uri)),
+            "resources/unsubscribe" => uri().is_some_and(|uri| self.subscribed.remove(&uri)),
+            "logging/setLevel" => {
+                let level = message.params().map(str::to_owned);
+                self.level = level.and_then(|level| RawValue::from_string(level).ok());
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Hub {
+    /// Remembers what a client has asked for that must last as long as its session.
+    pub(super) fn note_if_lasting(&self, session: &Session, message: &Message) {
+        if !LASTING.contains(&message.method.as_str()) {
+            return;
+        }
+        let path = self.file(&session.id);
+        let kept = fs::read(&path).ok();
+        let kept = kept.and_then(|text| serde_json::from_slice::<Kept>(&text).ok());
+        let Some(mut kept) = kept else {
+            return;
+        };
+        if kept.note(message)
+            && let Err(error) = cache::write(&path, &kept)
+        {
+            tracing::warn!("a session can't be kept: {error:#}");
+        }
+    }
+
+    /// A session that was kept, with all that it had asked for.
+    pub(super) fn revive(&self, id: &str) -> Result<Arc<Session>, Refusal> {
+        let text = fs::read(self.file(id)).map_err(|_| Refusal::NoSession)?;
+        let kept: Kept = serde_json::from_slice(&text).map_err(|_| Refusal::NoSession)?;
+        let outlet = Outlet::new(Arc::new(Stream::general(self.next())));
+        let hello = Bytes::copy_from_slice(kept.hello.get().as_bytes());
+        let backend = self.backend(&kept.wish, Some(hello), outlet.clone());
+        let backend = backend.map_err(|_| Refusal::NoSession)?;
+        // The servers may be others by now.
+        for kind in ["tools", "prompts", "resources"] {
+            let method = format!("notifications/{kind}/list_changed");
+            outlet.hear(message::notification(&method, ""), false);
+        }
+        if let Some(level) = &kept.level {
+            backend.set_level(level.get());
+        }
+        for uri in &kept.subscribed {
+            let params = serde_json::json!({"uri": uri}).to_string();
+            backend.ask_quietly("resources/subscribe", &params);
+        }
+        let session = Session::new(id.into(), kept.version, kept.wish.server, backend, outlet);
+        Ok(self.keep(session))
+    }
+
+    /// The id itself, which lets its holder in, is not on disk.
+    pub(super) fn file(&self, id: &str) -> PathBuf {
+        let name = hex(&Sha256::digest(id)[..16]);
+        self.0.settings.data.join(Path::new("sessions")).join(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kept, Message};
+
+    #[test]
+    fn what_a_client_has_asked_for_lasts_as_long_as_its_session() {
+        let before = r#"{"wish":{"server":"a","servers":null,"tools":null},"version":"2025-11-25","hello":{"x":1.0}}"#;
+        let mut kept: Kept = serde_json::from_str(before).unwrap();
+        let mut note = |method: &str, params: &str| {
+            let text = format!(r#"{{"id":1,"method":"{method}","params":{params}}}"#);
+            kept.note(&Message::parse(text.into()).unwrap())
+        };
+        assert!(!note("tools/call", r#"{"uri":"a:b"}"#));
+        assert!(note("resources/subscribe", r#"{"uri":"a:b"}"#));
+        assert!(!note("resources/subscribe", r#"{"uri":"a:b"}"#));
+        assert!(note("resources/subscribe", r#"{"uri":"a:c"}"#));
+        assert!(note("resources/unsubscribe", r#"{"uri":"a:c"}"#));
+        assert!(note("logging/setLevel", r#"{"level":"info"}"#));
+        let text = serde_json::to_string(&kept).unwrap();
+        let again: Kept = serde_json::from_str(&text).unwrap();
+        assert_eq!(again.subscribed.into_iter().collect::<Vec<_>>(), ["a:b"]);
+        assert_eq!(again.level.unwrap().get(), r#"{"level":"info"}"#);
+        assert_eq!(again.hello.get(), r#"{"x":1.0}"#);
+    }
+}

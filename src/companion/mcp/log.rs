@@ -1,0 +1,171 @@
+//! What a server says beside its messages: its stderr, and what happened to it, in a file that stays
+//! small.
+
+use crate::error::Result;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Bytes of the file; then it becomes the old one, and that one goes.
+const MOST: u64 = 512 << 10;
+/// Bytes of one line.
+const LONGEST: usize = 8 << 10;
+
+#[derive(Debug)]
+pub(super) struct Log {
+    path: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    file: Option<(File, u64)>,
+    last: Option<String>,
+}
+
+/// A piece of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) text: Vec<u8>,
+    /// Where what comes next will be.
+    pub(super) end: u64,
+}
+
+impl Log {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            state: Mutex::default(),
+        }
+    }
+
+    /// A line of the server's.
+    pub(super) fn line(&self, line: &str) {
+        let mut end = line.len().min(LONGEST);
+        while !line.is_char_boundary(end) {
+            end -= 1;
+        }
+        let line = line[..end].trim_end();
+        let mut state = self.lock();
+        if !line.is_empty() {
+            state.last = Some(line.to_owned());
+        }
+        self.write_or_say(&mut state, line);
+    }
+
+    /// A line about the server.
+    pub(super) fn note(&self, line: &str) {
+        self.write_or_say(&mut self.lock(), &format!("osctl: {line}"));
+    }
+
+    fn write_or_say(&self, state: &mut State, line: &str) {
+        if let Err(error) = self.write(state, &format!("{} {line}\n", now())) {
+            tracing::debug!("`{}`: {error}", self.path.display());
+        }
+    }
+
+    /// The server's last line that says something: often the reason why it has ended.
+    pub(super) fn last(&self) -> Option<String> {
+        self.lock().last.clone()
+    }
+
+    fn write(&self, state: &mut State, line: &str) -> std::io::Result<()> {
+        if state.file.as_ref().is_some_and(|(_, size)| *size > MOST) {
+            state.file = None;
+            fs::rename(&self.path, self.old())?;
+        }
+        if state.file.is_none() {
+            if let Some(folder) = self.path.parent() {
+                fs::create_dir_all(folder)?;
+            }
+            let file = OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(&self.path)?;
+            let size = file.metadata()?.len();
+            state.file = Some((file, size));
+        }
+        if let Some((file, size)) = &mut state.file {
+            file.write_all(line.as_bytes())?;
+            *size += line.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn old(&self) -> PathBuf {
+        self.path.with_extension("old")
+    }
+
+    /// All that is kept, or what came after `from`.
+    ///
+    /// # Errors
+    /// When the file can't be read.
+    pub(super) fn read(&self, from: Option<u64>) -> Result<Piece> {
+        let mut text = Vec::new();
+        let mut end = 0;
+        if from.is_none()
+            && let Ok(mut old) = File::open(self.old())
+        {
+            old.read_to_end(&mut text)?;
+        }
+        if let Ok(mut file) = File::open(&self.path) {
+            let size = file.metadata()?.len();
+            // A new file begins at its beginning.
+            let start = from.filter(|from| *from <= size).unwrap_or(0);
+            file.seek(SeekFrom::Start(start))?;
+            let count = file.read_to_end(&mut text)?;
+            end = start + count as u64;
+        }
+        Ok(Piece { text, end })
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The time in UTC, to the second: days to a date as Howard Hinnant's `civil_from_days` does it.
+fn now() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seconds = since.map_or(0, |since| since.as_secs());
+    let (days, rest) = (seconds / 86_400 + 719_468, seconds % 86_400);
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let shifted = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 {
+        shifted + 3
+    } else {
+        shifted - 9
+    };
+    let year = year + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Log, MOST};
+
+    #[test]
+    fn a_log_stays_small_and_is_read_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = Log::new(folder.path().join("logs/a.log"));
+        log.line("first");
+        let first = log.read(None).unwrap();
+        assert!(first.text.ends_with(b"Z first\n"));
+        log.line("second\n");
+        let more = log.read(Some(first.end)).unwrap();
+        assert!(more.text.ends_with(b"Z second\n"));
+        assert!(more.text.len() < 40);
+        for _ in 0..2000 {
+            log.line(&"x".repeat(1000));
+        }
+        let all = log.read(None).unwrap();
+        assert!(all.text.len() as u64 <= 2 * MOST + 4096);
+        assert_eq!(log.last().unwrap().len(), 1000);
+    }
+}

@@ -1,0 +1,362 @@
+//! One JSON-RPC message as it came, and where in it the parts are that a hub must know.
+//!
+//! Nothing is ever written anew: an id, a token or a name is replaced in place, and every other byte
+//! stays, unknown fields, big numbers and `1.0` included. A line break between tokens becomes a
+//! space, because the servers' messages are lines.
+
+use bytes::Bytes;
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+
+/// Where a part lies in its message.
+pub(super) type Span = Range<usize>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Request,
+    Notification,
+    /// A result or an error.
+    Answer,
+}
+
+#[derive(Clone)]
+pub(super) struct Message {
+    text: Bytes,
+    pub(super) kind: Kind,
+    pub(super) method: String,
+    id: Option<Span>,
+    params: Option<Span>,
+    result: Option<Span>,
+}
+
+#[derive(Deserialize)]
+struct Parts<'a> {
+    #[serde(borrow, default, deserialize_with = "raw")]
+    id: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    method: Option<Cow<'a, str>>,
+    #[serde(borrow, default, deserialize_with = "raw")]
+    params: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "raw")]
+    result: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "raw")]
+    error: Option<&'a RawValue>,
+}
+
+/// A `null` is a value, too.
+fn raw<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(from).map(Some)
+}
+
+/// Why bytes are no message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Malformed {
+    NotJson(String),
+    /// It is JSON and no JSON-RPC.
+    NotRpc(String),
+}
+
+impl Message {
+    /// # Errors
+    /// When the bytes are not one JSON-RPC message.
+    pub(super) fn parse(text: Bytes) -> Result<Self, Malformed> {
+        let text = on_one_line(text);
+        let whole = std::str::from_utf8(&text).map_err(|e| Malformed::NotJson(e.to_string()))?;
+        let parts: Parts = serde_json::from_str(whole).map_err(|e| match e.classify() {
+            serde_json::error::Category::Data => Malformed::NotRpc(e.to_string()),
+            _ => Malformed::NotJson(e.to_string()),
+        })?;
+        let kind = match (&parts.method, parts.id) {
+            (Some(_), Some(_)) => Kind::Request,
+            (Some(_), None) => Kind::Notification,
+            (None, _) if parts.result.is_some() || parts.error.is_some() => Kind::Answer,
+            (None, _) => {
+                let why = "neither a method, nor a result, nor an error is in it";
+                return Err(Malformed::NotRpc(why.into()));
+            }
+        };
+        let at = |part: Option<&RawValue>| part.map(|part| span(whole, part.get()));
+        let (id, params, result) = (at(parts.id), at(parts.params), at(parts.result));
+        let method = parts.method.unwrap_or_default().into_owned();
+        Ok(Self {
+            kind,
+            method,
+            id,
+            params,
+            result,
+            text,
+        })
+    }
+
+    /// All messages of a body, which may be a batch.
+    ///
+    /// # Errors
+    /// When one of them is none.
+    pub(super) fn parse_all(text: Bytes) -> Result<(Vec<Self>, bool), Malformed> {
+        let first = text.iter().find(|byte| !byte.is_ascii_whitespace());
+        if first != Some(&b'[') {
+            return Ok((vec![Self::parse(text)?], false));
+        }
+        let parts: Vec<&RawValue> =
+            serde_json::from_slice(&text).map_err(|e| Malformed::NotJson(e.to_string()))?;
+        let each = parts
+            .iter()
+            .map(|part| Self::parse(text.slice_ref(part.get().as_bytes())));
+        Ok((each.collect::<Result<_, _>>()?, true))
+    }
+
+    pub(super) fn text(&self) -> &Bytes {
+        &self.text
+    }
+
+    fn part(&self, span: &Option<Span>) -> Option<&str> {
+        let bytes = self.text.get(span.clone()?)?;
+        // It was checked when the message was parsed.
+        std::str::from_utf8(bytes).ok()
+    }
+
+    /// The id as it was written.
+    pub(super) fn id(&self) -> Option<&str> {
+        self.part(&self.id)
+    }
+
+    pub(super) fn params(&self) -> Option<&str> {
+        self.part(&self.params)
+    }
+
+    pub(super) fn result(&self) -> Option<&str> {
+        self.part(&self.result)
+    }
+
+    /// Where something lies that is below the parameters, such as `["_meta", "progressToken"]`.
+    pub(super) fn param(&self, path: &[&str]) -> Option<Span> {
+        let params = self.params.clone()?;
+        let within = find(self.part(&Some(params.clone()))?, path)?;
+        Some(params.start + within.start..params.start + within.end)
+    }
+
+    /// The raw value below the parameters.
+    pub(super) fn raw_param(&self, path: &[&str]) -> Option<&str> {
+        self.part(&Some(self.param(path)?))
+    }
+
+    /// The text below the parameters.
+    pub(super) fn text_param(&self, path: &[&str]) -> Option<String> {
+        serde_json::from_str(self.raw_param(path)?).ok()
+    }
+
+    /// This message with other bytes in some places.
+    pub(super) fn with(&self, mut edits: Vec<(Span, &str)>) -> Bytes {
+        edits.sort_by_key(|(span, _)| span.start);
+        splice(&self.text, &edits)
+    }
+
+    /// The edit that gives it another id.
+    pub(super) fn new_id<'a>(&self, id: &'a str) -> Option<(Span, &'a str)> {
+        self.id.clone().map(|span| (span, id))
+    }
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // What it says may be secret.
+        write!(f, "{:?} {} {:?}", self.kind, self.method, self.id())
+    }
+}
+
+/// Puts other bytes into places that are in order.
+pub(super) fn splice(text: &[u8], edits: &[(Span, &str)]) -> Bytes {
+    let grown: usize = edits.iter().map(|(_, new)| new.len()).sum();
+    let mut all = Vec::with_capacity(text.len() + grown);
+    let mut from = 0;
+    for (span, new) in edits {
+        all.extend_from_slice(&text[from..span.start]);
+        all.extend_from_slice(new.as_bytes());
+        from = span.end;
+    }
+    all.extend_from_slice(&text[from..]);
+    all.into()
+}
+
+/// Where the value lies that these keys lead to, one object in the other.
+pub(super) fn find(text: &str, path: &[&str]) -> Option<Span> {
+    let mut at = 0..text.len();
+    for key in path {
+        let object = &text[at.clone()];
+        let value = value_of(object, key)?;
+        let within = span(object, value);
+        at = at.start + within.start..at.start + within.end;
+    }
+    Some(at)
+}
+
+/// The raw value of one key; the last one, where there are several, as most readers have it.
+fn value_of<'a>(object: &'a str, key: &str) -> Option<&'a str> {
+    let (_, value) = fields(object)?.into_iter().rfind(|(name, _)| name == key)?;
+    Some(value)
+}
+
+/// An object without some of its fields.
+pub(super) fn without(object: &str, is_unwanted: impl Fn(&str) -> bool) -> Option<String> {
+    let rest = fields(object)?
+        .into_iter()
+        .filter(|(name, _)| !is_unwanted(name));
+    let rest = rest.map(|(name, value)| format!("{}:{value}", serde_json::Value::from(name)));
+    Some(format!("{{{}}}", rest.collect::<Vec<_>>().join(",")))
+}
+
+/// The names and raw values of an object's fields.
+pub(super) fn fields(object: &str) -> Option<Vec<(String, &str)>> {
+    struct Fields;
+    impl<'de> serde::de::Visitor<'de> for Fields {
+        type Value = Vec<(String, &'de RawValue)>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: serde::de::MapAccess<'de>>(
+            self,
+            mut map: A,
+        ) -> Result<Self::Value, A::Error> {
+            let mut found = Vec::new();
+            while let Some(name) = map.next_key::<String>()? {
+                found.push((name, map.next_value::<&'de RawValue>()?));
+            }
+            Ok(found)
+        }
+    }
+    let mut from = serde_json::Deserializer::from_str(object);
+    let found = serde::de::Deserializer::deserialize_map(&mut from, Fields).ok()?;
+    Some(
+        found
+            .into_iter()
+            .map(|(name, value)| (name, value.get()))
+            .collect(),
+    )
+}
+
+/// The elements of an array, as they were written.
+pub(super) fn elements(array: &str) -> Vec<&str> {
+    let all: Result<Vec<&RawValue>, _> = serde_json::from_str(array);
+    all.map(|all| all.into_iter().map(RawValue::get).collect())
+        .unwrap_or_default()
+}
+
+fn span(whole: &str, part: &str) -> Span {
+    let start = part.as_ptr() as usize - whole.as_ptr() as usize;
+    start..start + part.len()
+}
+
+/// Between tokens a line break means nothing, and within a text none can be.
+fn on_one_line(text: Bytes) -> Bytes {
+    let is_break = |byte: &u8| matches!(byte, b'\n' | b'\r');
+    if !text.iter().any(is_break) {
+        return text;
+    }
+    let spaced = text.iter().map(|b| if is_break(b) { b' ' } else { *b });
+    spaced.collect::<Vec<u8>>().into()
+}
+
+/// Whether two ids or tokens mean the same: a server may have read `1.0` and written `1`.
+pub(super) fn same(a: &str, b: &str) -> bool {
+    let number = |text: &str| text.parse::<f64>().ok();
+    a == b || number(a).is_some_and(|a| Some(a) == number(b))
+}
+
+/// An error in answer to a request.
+pub(super) fn error(id: &str, code: i64, message: &str) -> Bytes {
+    let error = serde_json::json!({"code": code, "message": message});
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into()
+}
+
+/// A result in answer to a request.
+pub(super) fn result(id: &str, result: &str) -> Bytes {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#).into()
+}
+
+/// A request of our own.
+pub(super) fn request(id: &str, method: &str, params: &str) -> Bytes {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#).into()
+}
+
+/// A notification of our own; `params` may be empty.
+pub(super) fn notification(method: &str, params: &str) -> Bytes {
+    let params = match params {
+        "" => String::new(),
+        params => format!(r#","params":{params}"#),
+    };
+    format!(r#"{{"jsonrpc":"2.0","method":"{method}"{params}}}"#).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kind, Malformed, Message, elements, find, same, without};
+    use bytes::Bytes;
+
+    fn parse(text: &'static str) -> Message {
+        Message::parse(Bytes::from_static(text.as_bytes())).unwrap()
+    }
+
+    #[test]
+    fn the_parts_are_found_and_the_rest_is_left_as_it_was() {
+        let text = r#"{ "x":1e400, "id" : "\u0041", "method":"a\/b","params":{"_meta":{"progressToken":1.0,"y":[ ]},"n":123456789012345678901234567890} }"#;
+        let message = parse(text);
+        assert_eq!(
+            (message.kind, message.method.as_str()),
+            (Kind::Request, "a/b")
+        );
+        assert_eq!(message.id(), Some(r#""\u0041""#));
+        let token = message.param(&["_meta", "progressToken"]).unwrap();
+        let edits = vec![(token, "7"), message.new_id("99").unwrap()];
+        let expected = text.replace(r#""\u0041""#, "99").replace("1.0", "7");
+        assert_eq!(message.with(edits), expected.as_bytes());
+    }
+
+    #[test]
+    fn requests_notifications_and_answers_are_told_apart() {
+        assert_eq!(parse(r#"{"method":"a","id":null}"#).kind, Kind::Request);
+        assert_eq!(parse(r#"{"method":"a"}"#).kind, Kind::Notification);
+        assert_eq!(parse(r#"{"id":1,"result":null}"#).kind, Kind::Answer);
+        let error = parse(r#"{"id":null,"error":{}}"#);
+        assert_eq!((error.kind, error.id()), (Kind::Answer, Some("null")));
+        let none = Message::parse(Bytes::from_static(br#"{"id":1}"#));
+        assert!(matches!(none, Err(Malformed::NotRpc(_))));
+        let none = Message::parse(Bytes::from_static(b"{"));
+        assert!(matches!(none, Err(Malformed::NotJson(_))));
+    }
+
+    #[test]
+    fn a_message_becomes_a_line() {
+        let message = parse("{\n  \"method\": \"a\",\r\n  \"params\": {\"b\": \"\\n\"}\n}");
+        assert!(!message.text().contains(&b'\n'));
+        assert_eq!(message.params(), Some(r#"{"b": "\n"}"#));
+    }
+
+    #[test]
+    fn a_batch_is_its_messages() {
+        let text = Bytes::from_static(br#" [{"method":"a"},{"id":1,"method":"b"}]"#);
+        let (all, is_batch) = Message::parse_all(text).unwrap();
+        assert!(is_batch);
+        assert_eq!(all[1].method, "b");
+    }
+
+    #[test]
+    fn ids_are_compared_by_what_they_mean() {
+        assert!(same("1.0", "1") && same("\"a\"", "\"a\"") && same("1e2", "100"));
+        assert!(!same("1", "\"1\"") && !same("null", "0"));
+    }
+
+    #[test]
+    fn values_are_found_below_objects_and_in_arrays() {
+        let text = r#"{"a":{"b":[1, {"c":2}]},"a":{"b":[3]}}"#;
+        assert_eq!(&text[find(text, &["a", "b"]).unwrap()], "[3]");
+        assert_eq!(find(text, &["a", "c"]), None);
+        assert_eq!(elements("[1, {\"c\":2} ]"), ["1", "{\"c\":2}"]);
+        let rest = without(r#"{"a":1,"b" : 1.0}"#, |name| name == "a");
+        assert_eq!(rest.as_deref(), Some(r#"{"b":1.0}"#));
+    }
+}

@@ -1,0 +1,54 @@
+//! Tools of cryo: storing a session's variables and bringing them back.
+
+use super::answer::{Answer, said};
+use super::server::Server;
+use crate::protocol::cryo::{Reason, Reload, Reloaded, Store, Stored, Verdict};
+use rmcp::handler::server::tool::schema_for_output;
+use rmcp::handler::server::wrapper::Parameters;
+use rmcp::{tool, tool_router};
+
+#[tool_router(router = cryo_tools, vis = "pub(super)")]
+impl Server {
+    /// Stores a session's variables on disk, and says of each whether it is stored, made again from a recipe,
+    /// or lost. What was stored before stays as a generation of its own.
+    #[tool(
+        title = "Store variables",
+        annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = false, open_world_hint = false),
+        output_schema = schema_for_output::<Stored>()
+    )]
+    async fn cryo_store(&self, Parameters(wish): Parameters<Store>) -> Answer {
+        let stored = self.os.0.handles.cryo.store(wish, Reason::Asked).await?;
+        let mut text = format!("`{}`: {}", stored.name, stored.message);
+        if let Some(generation) = stored.generation {
+            text = format!("generation {generation} of {text}");
+        }
+        for row in stored.receipt.iter().filter(|r| r.verdict == Verdict::Lost) {
+            let why = row.why.as_deref().unwrap_or("no reason");
+            text.push_str(&format!("\nlost: `{}` ({}): {why}", row.name, row.kind));
+        }
+        said(stored, text)
+    }
+
+    /// Brings variables back that were stored, into a session whose other variables stay.
+    #[tool(
+        title = "Bring variables back",
+        annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false),
+        output_schema = schema_for_output::<Reloaded>()
+    )]
+    async fn cryo_reload(&self, Parameters(wish): Parameters<Reload>) -> Answer {
+        self.session(Some(wish.session.clone())).await?;
+        let reloaded = self.os.0.handles.cryo.reload(wish).await?;
+        let Reloaded {
+            generation,
+            name,
+            message,
+            warnings,
+            ..
+        } = &reloaded;
+        let mut text = format!("generation {generation} of `{name}`: {message}");
+        for warning in warnings {
+            text.push_str(&format!("\n{warning}"));
+        }
+        said(reloaded, text)
+    }
+}

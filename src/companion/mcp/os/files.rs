@@ -1,0 +1,408 @@
+//! Tools of files: reading, writing, listing. Whatever the container's user may do, they may.
+
+use super::answer::{Answer, said, told};
+use super::refused::Refused;
+use super::server::Server;
+use crate::archive;
+use crate::companion::files::{Page, Place, Stored, Target};
+use crate::protocol::files::{EntryKind, encode};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use rmcp::handler::server::tool::schema_for_output;
+use rmcp::handler::server::wrapper::Parameters;
+use rmcp::model::ContentBlock;
+use rmcp::{tool, tool_router};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Bytes of one page of a file, and the most that can be asked for.
+const PAGE: u64 = 64 << 10;
+const MOST: u64 = 1 << 20;
+/// Bytes of a picture that is shown, and of a resource.
+pub(super) const LARGEST: u64 = 16 << 20;
+/// Entries of one listing.
+const ENTRIES: usize = 200;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ReadArgs {
+    /// Absolute, or beneath the folder that resources show.
+    path: String,
+    /// The first byte.
+    #[serde(default)]
+    offset: u64,
+    /// Bytes, a MiB at most.
+    limit: Option<u64>,
+}
+
+/// A piece of a file.
+#[derive(Debug, Serialize, JsonSchema)]
+struct FilePage {
+    path: String,
+    /// Bytes of the file, where it knows them.
+    size: Option<u64>,
+    offset: u64,
+    /// Where the next page begins; none at the end.
+    next: Option<u64>,
+    mime_type: String,
+    /// The piece, when it is text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    /// The piece, when it is neither text nor shown as a picture.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base64: Option<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct WriteArgs {
+    /// Absolute, or beneath the folder that resources show. Missing folders on the way are made.
+    path: String,
+    /// All that the file is to hold.
+    content: String,
+    /// What `content` is: text unless this is given.
+    #[serde(default)]
+    encoding: Encoding,
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Encoding {
+    #[default]
+    Text,
+    Base64,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct Written {
+    path: String,
+    bytes: u64,
+    /// Whether there was a file before.
+    replaced: bool,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ListArgs {
+    /// A folder: absolute, or beneath the one that resources show, which is listed when this is missing.
+    path: Option<String>,
+    /// Only what comes behind this name.
+    after: Option<String>,
+    /// So many entries at most; 200 unless this is given.
+    limit: Option<usize>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct Listed {
+    path: String,
+    entries: Vec<Listing>,
+    /// Whether there are further ones: `after` with the last one's name brings them.
+    more: bool,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Listing {
+    name: String,
+    kind: EntryKind,
+    /// Bytes.
+    size: u64,
+    /// When it was changed, in seconds since 1970.
+    modified: String,
+    /// Where a symbolic link leads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+}
+
+/// What was read of a file.
+pub(super) struct Piece {
+    pub(super) bytes: Bytes,
+    pub(super) size: Option<u64>,
+}
+
+#[tool_router(router = file_tools, vis = "pub(super)")]
+impl Server {
+    /// Reads a file, page by page. Pictures are shown; what is no text comes as base64.
+    #[tool(
+        title = "Read a file",
+        annotations(read_only_hint = true, open_world_hint = false),
+        output_schema = schema_for_output::<FilePage>()
+    )]
+    async fn read_file(&self, Parameters(args): Parameters<ReadArgs>) -> Answer {
+        let path = self.path(&args.path);
+        let mime = mime(&path);
+        let is_picture = mime.starts_with("image/") && mime != "image/svg+xml";
+        let limit = match is_picture && args.limit.is_none() {
+            true => LARGEST,
+            false => args.limit.unwrap_or(PAGE).min(MOST),
+        };
+        let piece = self.piece(&path, args.offset, limit).await?;
+        let mut end = args.offset + piece.bytes.len() as u64;
+        let is_whole = args.offset == 0 && piece.size == Some(end);
+        let mut page = FilePage {
+            path: path.display().to_string(),
+            size: piece.size,
+            offset: args.offset,
+            next: None,
+            mime_type: mime.into(),
+            text: None,
+            base64: None,
+        };
+        if is_picture && is_whole {
+            let picture = ContentBlock::image(STANDARD.encode(&piece.bytes), mime);
+            return told(page, vec![picture]);
+        }
+        let has_more = |end: u64| piece.size.is_none_or(|size| end < size);
+        let words = match text(&piece.bytes, has_more(end)) {
+            Some(text) => {
+                end = args.offset + text.len() as u64;
+                page.text = Some(text.into());
+                text.to_owned()
+            }
+            None => {
+                page.base64 = Some(STANDARD.encode(&piece.bytes));
+                format!("({} bytes that are no text)", piece.bytes.len())
+            }
+        };
+        page.next = (has_more(end) && end > args.offset).then_some(end);
+        let more = match (page.next, piece.size) {
+            (Some(next), Some(size)) => {
+                format!("\n… {} bytes follow: give `offset` {next} …", size - next)
+            }
+            (Some(next), None) => format!("\n… more may follow: give `offset` {next} …"),
+            (None, _) => String::new(),
+        };
+        said(page, words + &more)
+    }
+
+    /// Writes a file: beside its place first, so that it is never half written.
+    #[tool(
+        title = "Write a file",
+        annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false),
+        output_schema = schema_for_output::<Written>()
+    )]
+    async fn write_file(&self, Parameters(args): Parameters<WriteArgs>) -> Answer {
+        let path = self.path(&args.path);
+        let content: Bytes = match args.encoding {
+            Encoding::Text => args.content.into(),
+            Encoding::Base64 => {
+                let data: String = args.content.split_ascii_whitespace().collect();
+                let decoded = STANDARD.decode(data);
+                let refused = |e| Refused(format!("`content` is no base64: {e}"));
+                decoded.map_err(refused)?.into()
+            }
+        };
+        let target = Target {
+            place: place(&path)?,
+            mode: None,
+            mtime: None,
+            parents: true,
+            id: None,
+            offset: 0,
+            total: Some(content.len() as u64),
+        };
+        let (feed, inlet) = archive::inlet();
+        let given = async {
+            if feed.give(content).await {
+                feed.end().await;
+            }
+        };
+        let ((), stored) = tokio::join!(given, self.os.0.handles.files.store(target, inlet));
+        let (bytes, replaced) = match stored? {
+            Stored::Replaced(bytes) => (bytes, true),
+            Stored::Created(bytes) | Stored::Partial(bytes) => (bytes, false),
+        };
+        let path = path.display().to_string();
+        let text = format!("{bytes} bytes are in `{path}`");
+        said(
+            Written {
+                path,
+                bytes,
+                replaced,
+            },
+            text,
+        )
+    }
+
+    /// Lists a folder, sorted by name.
+    #[tool(
+        title = "List files",
+        annotations(read_only_hint = true, open_world_hint = false),
+        output_schema = schema_for_output::<Listed>()
+    )]
+    async fn list_files(&self, Parameters(args): Parameters<ListArgs>) -> Answer {
+        let path = self.path(args.path.as_deref().unwrap_or_default());
+        let limit = args.limit.unwrap_or(ENTRIES);
+        let (entries, more) = self.entries(&path, args.after, limit).await?;
+        let lines = entries.iter().map(|entry| match entry.kind {
+            EntryKind::Folder => format!("{}/", entry.name),
+            EntryKind::Symlink => {
+                let target = entry.target.as_deref().unwrap_or("?");
+                format!("{} → {target}", entry.name)
+            }
+            _ => format!("{} ({} bytes)", entry.name, entry.size),
+        });
+        let mut text = lines.collect::<Vec<_>>().join("\n");
+        if entries.is_empty() {
+            text.push_str("(nothing)");
+        }
+        if let Some(last) = entries.last().filter(|_| more) {
+            text.push_str(&format!(
+                "\n… there are more: give `after` \"{}\" …",
+                last.name
+            ));
+        }
+        let path = path.display().to_string();
+        said(
+            Listed {
+                path,
+                entries,
+                more,
+            },
+            text,
+        )
+    }
+}
+
+impl Listing {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn file_size(&self) -> Option<u64> {
+        (self.kind == EntryKind::File).then_some(self.size)
+    }
+}
+
+impl Server {
+    /// A path as it was meant.
+    fn path(&self, given: &str) -> PathBuf {
+        match given.strip_prefix("~/") {
+            Some(rest) => self.os.0.root.join(rest),
+            None => self.os.0.root.join(given),
+        }
+    }
+
+    /// At most `limit` bytes of a file from `offset` on.
+    pub(super) async fn piece(
+        &self,
+        path: &Path,
+        offset: u64,
+        limit: u64,
+    ) -> Result<Piece, Refused> {
+        let files = &self.os.0.handles.files;
+        let found = files.find(place(path)?).await?;
+        let open = files.open(found).await?;
+        let size = (!open.is_endless).then_some(open.look.size);
+        if size.is_some_and(|size| offset > size) {
+            let why = format!("`{}` has {} bytes", path.display(), open.look.size);
+            return Err(Refused(why));
+        }
+        let length = size.map(|size| (size - offset).min(limit));
+        let mut pieces = files.read(open, offset, length)?;
+        let mut bytes = Vec::new();
+        while let Some(piece) = pieces.recv().await {
+            let piece = piece.map_err(|e| Refused(format!("`{}`: {e}", path.display())))?;
+            bytes.extend_from_slice(&piece);
+            if bytes.len() as u64 >= limit {
+                bytes.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+                break;
+            }
+        }
+        Ok(Piece {
+            bytes: bytes.into(),
+            size,
+        })
+    }
+
+    /// A folder's entries behind a name, and whether there are further ones.
+    pub(super) async fn entries(
+        &self,
+        path: &Path,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<(Vec<Listing>, bool), Refused> {
+        let files = &self.os.0.handles.files;
+        let mut place = place(path)?;
+        place.is_folder = true;
+        let found = files.find(place).await?;
+        let page = Page {
+            after: after.map(String::into_bytes),
+            limit,
+        };
+        let listing = files.list(found, page).await?;
+        let entries = listing.entries.into_iter().map(|entry| Listing {
+            name: entry.name,
+            kind: entry.kind,
+            size: entry.size,
+            modified: entry.mtime,
+            target: entry.target,
+        });
+        Ok((entries.collect(), listing.more))
+    }
+}
+
+pub(super) fn place(path: &Path) -> Result<Place, Refused> {
+    Ok(Place::parse(&encode(path.as_os_str().as_bytes()))?)
+}
+
+/// All of it as text; a character that goes on in the next page is left for that one.
+pub(super) fn text(bytes: &[u8], has_more: bool) -> Option<&str> {
+    if bytes.contains(&0) {
+        return None;
+    }
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Some(text),
+        Err(error) if has_more && error.error_len().is_none() => {
+            std::str::from_utf8(&bytes[..error.valid_up_to()]).ok()
+        }
+        Err(_) => None,
+    }
+}
+
+/// By its name, as much as clients make a difference.
+pub(super) fn mime(path: &Path) -> &'static str {
+    let extension = path
+        .extension()
+        .and_then(|e| e.to_str())
+        .unwrap_or_default();
+    match extension.to_ascii_lowercase().as_str() {
+        "png" => "image/png",
+        "jpg" | "jpeg" => "image/jpeg",
+        "gif" => "image/gif",
+        "webp" => "image/webp",
+        "svg" => "image/svg+xml",
+        "pdf" => "application/pdf",
+        "json" => "application/json",
+        "html" | "htm" => "text/html",
+        "md" => "text/markdown",
+        "csv" => "text/csv",
+        "py" => "text/x-python",
+        "txt" | "log" | "toml" | "yaml" | "yml" | "sh" | "rs" | "js" | "ts" | "css" => "text/plain",
+        _ => "application/octet-stream",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{mime, text};
+    use std::path::Path;
+
+    #[test]
+    fn a_page_ends_with_a_whole_character() {
+        let bytes = "aé".as_bytes();
+        assert_eq!(text(bytes, false), Some("aé"));
+        assert_eq!(text(&bytes[..2], true), Some("a"));
+        assert_eq!(text(&bytes[..2], false), None);
+        assert_eq!(text(b"a\0", false), None);
+        assert_eq!(text(b"\xff", true), None);
+    }
+
+    #[test]
+    fn pictures_are_known_by_their_names() {
+        assert_eq!(mime(Path::new("/a/B.PNG")), "image/png");
+        assert_eq!(mime(Path::new("/a/b")), "application/octet-stream");
+    }
+}

@@ -1,0 +1,89 @@
+//! The built-in server `os`: the computer itself as tools and resources, for clients of MCP.
+//!
+//! ```text
+//! child's owner ── bytes ── wire ── rmcp ── server ─┬─ tools: code, shell, files, cryo, desktop, evolve
+//!                                                   └─ resources: files, runs, the screen
+//! ```
+//!
+//! [`Os`] is the handle. Every pipe to it has a [`server`] of its own, so that a client's log level is
+//! its own; tools and their schemas are made when they are first asked for, once for all.
+//! It is a face: each tool checks what comes in, calls one handle and words what goes out. A refusal is
+//! a result that says so, because a model reads results and never errors of the protocol.
+
+mod answer;
+mod code;
+mod cryo;
+mod desktop;
+mod evolve;
+mod files;
+mod following;
+mod logging;
+mod ran;
+mod refused;
+mod resources;
+mod server;
+mod shell;
+mod wire;
+
+use crate::companion::cryo::Cryo;
+use crate::companion::desktop::Desktop;
+use crate::companion::evolve::Evolve;
+use crate::companion::files::Files;
+use crate::companion::kernel::Sessions;
+use crate::companion::shell::Shells;
+use bytes::Bytes;
+use rmcp::handler::server::router::tool::ToolRouter;
+use server::Server;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+
+/// What its tools call.
+#[derive(Debug, Clone)]
+pub(in crate::companion) struct Handles {
+    pub(in crate::companion) sessions: Sessions,
+    pub(in crate::companion) shells: Shells,
+    pub(in crate::companion) files: Files,
+    pub(in crate::companion) cryo: Cryo,
+    pub(in crate::companion) desktop: Desktop,
+}
+
+/// The server, for everyone who opens a pipe to it.
+#[derive(Debug, Clone)]
+pub(in crate::companion) struct Os(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    handles: Handles,
+    /// Beneath it files are resources, and relative paths begin there.
+    root: PathBuf,
+    tools: OnceLock<ToolRouter<Server>>,
+    /// It needs the hub, and so comes later.
+    evolve: OnceLock<Evolve>,
+}
+
+impl Os {
+    pub(in crate::companion) fn new(handles: Handles, root: PathBuf) -> Self {
+        Self(Arc::new(Inner {
+            handles,
+            root,
+            tools: OnceLock::new(),
+            evolve: OnceLock::new(),
+        }))
+    }
+
+    /// Lets clients ask for a new body.
+    pub(in crate::companion) fn offer(&self, evolve: Evolve) {
+        // A second one is the same.
+        let _ = self.0.evolve.set(evolve);
+    }
+
+    /// Opens a pipe: messages in, messages out. Dropping the way in is its end.
+    pub(super) fn open(&self) -> (UnboundedSender<Bytes>, UnboundedReceiver<Bytes>) {
+        server::start(self)
+    }
+
+    fn tools(&self) -> &ToolRouter<Server> {
+        self.0.tools.get_or_init(server::tools)
+    }
+}

@@ -1,0 +1,140 @@
+//! Every refusal as a sentence for whoever has called a tool. What helps names tools, not endpoints.
+
+use crate::companion::{cryo, desktop, display, evolve, files, kernel, shell};
+use rmcp::model::{ContentBlock, IntoContents};
+
+/// Why nothing was done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Refused(pub(super) String);
+
+impl Refused {
+    pub(super) fn new(why: impl Into<String>) -> Self {
+        Self(why.into())
+    }
+}
+
+impl IntoContents for Refused {
+    fn into_contents(self) -> Vec<ContentBlock> {
+        vec![ContentBlock::text(self.0)]
+    }
+}
+
+impl From<kernel::Refusal> for Refused {
+    fn from(refusal: kernel::Refusal) -> Self {
+        use kernel::Refusal as R;
+        Self(match refusal {
+            R::Busy => "the session runs other code; `interrupt` ends it".into(),
+            R::QueueFull => "too many calls wait for that session already".into(),
+            R::OtherRun(id) => format!("the run `{id}` exists and is another one"),
+            R::NoRun(id) => format!("there is no run `{id}`: old ones are forgotten"),
+            R::NoSession(name) => format!("there is no session `{name}`"),
+            R::TooManySessions(count) => {
+                format!("there are {count} sessions already, as many as there may be")
+            }
+            R::Invalid(why) => why,
+            R::NoKernel(why) => format!("the kernel can't be started: {why}"),
+            R::Checkpointed { checkpoint, .. } => format!(
+                "the kernel is frozen in the checkpoint `{checkpoint}`; a person brings it back with `osctl criu restore`, and `reset` begins with an empty one"
+            ),
+            R::Held(why) => format!("the kernel did not let go of its live objects: {why}"),
+            R::Stopping => "the computer is stopping".into(),
+        })
+    }
+}
+
+impl From<shell::Refusal> for Refused {
+    fn from(refusal: shell::Refusal) -> Self {
+        use shell::Refusal as R;
+        Self(match refusal {
+            R::OtherRun(id) => format!("the run `{id}` exists and is another one"),
+            R::NoRun(id) => format!("there is no run `{id}`: old ones are forgotten"),
+            R::NoJob(pid) => format!("there is no job {pid}"),
+            R::NoStdin(id) => format!("the stdin of the command `{id}` is not open"),
+            R::NoFolder { path, why } => format!("`{path}` can't be gone to: {why}"),
+            R::TooMany => "as many commands run as may run at once".into(),
+            R::NoGuard(why) => format!("the command can't be started: {why}"),
+            R::Stopping => "the computer is stopping".into(),
+        })
+    }
+}
+
+impl From<cryo::Refusal> for Refused {
+    fn from(refusal: cryo::Refusal) -> Self {
+        use cryo::Refusal as R;
+        Self(match refusal {
+            R::Kernel(refusal) => return refusal.into(),
+            R::Invalid(why) | R::Losses(why) | R::Failed(why) => why,
+            R::NoName(name) => format!("nothing is stored as `{name}`"),
+            R::NoGeneration {
+                name,
+                generation,
+                newest,
+            } => format!("`{name}` has no generation {generation}; its newest is {newest}"),
+            R::Damaged {
+                name,
+                generation,
+                why,
+                previous,
+            } => {
+                let before = previous.map_or_else(String::new, |previous| {
+                    format!("; generation {previous} is the one before it")
+                });
+                format!("generation {generation} of `{name}` can't be used: {why}{before}")
+            }
+            R::Full => "the disk is full; what was stored before is untouched".into(),
+            R::Raised(raised) => format!("{}: {}", raised.kind, raised.message),
+        })
+    }
+}
+
+impl From<evolve::Refusal> for Refused {
+    fn from(refusal: evolve::Refusal) -> Self {
+        use evolve::Refusal as R;
+        Self(match refusal {
+            R::NoKeeper(why) => format!("nobody here can replace this computer: {why}"),
+            R::Silent(why) => format!("the keeper does not answer: {why}"),
+            R::Busy(run) => format!(
+                "the run {} is on; `evolve_status` tells how it goes",
+                run.as_str()
+            ),
+            R::Invalid(why) => why,
+            R::Keeper(fault) => fault.message,
+        })
+    }
+}
+
+impl From<files::Refusal> for Refused {
+    fn from(refusal: files::Refusal) -> Self {
+        use files::Refusal as R;
+        Self(match refusal {
+            R::Invalid(why) | R::Failed(why) => why,
+            R::Missing(path) => format!("there is no `{}`", path.display()),
+            R::Denied { path, why } => format!("`{}` is not for us: {why}", path.display()),
+            R::NoFile { path, kind } => {
+                format!("`{}` is {}, not a file", path.display(), kind.words())
+            }
+            R::NoFolder(path) => format!("`{}` is no folder", path.display()),
+            R::NotEmpty(path) => format!("`{}` is not empty", path.display()),
+            R::Busy(path) => format!("`{}` is in use", path.display()),
+            R::Full => "the disk is full; what was there before is untouched".into(),
+            R::TooMany(count) => format!("{count} files are on their way already"),
+            R::Cut => "the file ended early".into(),
+            R::Archive(fault) => fault.to_string(),
+            // Of uploads that go on, which no tool does.
+            R::Elsewhere(_) | R::InProgress(_) | R::NoUpload(_) | R::Changed => {
+                "the upload is another one".into()
+            }
+        })
+    }
+}
+
+impl From<desktop::Refusal> for Refused {
+    fn from(refusal: desktop::Refusal) -> Self {
+        use desktop::Refusal as R;
+        use display::Refusal as D;
+        Self(match refusal {
+            R::Display(D::NoWindow(_)) => format!("{refusal}; `desktop_windows` lists them"),
+            other => other.to_string(),
+        })
+    }
+}

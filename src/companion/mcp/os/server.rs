@@ -1,0 +1,267 @@
+//! What one client speaks with: rmcp's handler over the tools and the resources.
+
+use super::Os;
+use super::logging::{Level, Weight};
+use super::wire::Wire;
+use bytes::Bytes;
+use rmcp::handler::server::router::tool::ToolRouter;
+use rmcp::handler::server::tool::ToolCallContext;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CompleteRequestMethod, CompleteRequestParams,
+    CompleteResult, CustomRequest, CustomResult, Implementation, ListPromptsRequestMethod,
+    ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+    PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities,
+    ServerConfig, Tool,
+};
+use rmcp::service::{NotificationContext, RequestContext};
+use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
+use serde_json::{Map, Value};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+
+/// What a model is told before it sees the tools.
+const INSTRUCTIONS: &str = "A computer of its own: a Python kernel whose variables stay from call to call, \
+a shell whose folder and environment stay, files, and a desktop with a browser that people see, too. \
+`execute_python_code` shows figures as images. Output that is long is shortened; `read_output` brings the rest. \
+Whatever takes longer than you want to wait goes on after `wait` seconds, and `wait_for_run` finds it again. \
+All clients share the session `default`; name a `session` to have variables and a working directory of your own. \
+`cryo_store` keeps variables beyond the life of the computer, `cryo_reload` brings them back. \
+`evolve` rebuilds the computer itself from the project's `body/`, with everything in memory carried over.";
+
+/// One client's server.
+#[derive(Debug, Clone)]
+pub(super) struct Server {
+    pub(super) os: Os,
+    level: Arc<Level>,
+    is_over: Arc<AtomicBool>,
+}
+
+/// Serves a new pipe until its way in is dropped.
+pub(super) fn start(os: &Os) -> (UnboundedSender<Bytes>, UnboundedReceiver<Bytes>) {
+    let (to_server, from) = mpsc::unbounded_channel();
+    let (to, from_server) = mpsc::unbounded_channel();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let wire = Wire {
+        from,
+        to,
+        is_over: is_over.clone(),
+    };
+    let server = Server {
+        os: os.clone(),
+        level: Arc::default(),
+        is_over,
+    };
+    tokio::spawn(async move {
+        match server.serve(wire).await {
+            // Its end is seen at the other end of the pipe.
+            Ok(running) => drop(running.waiting().await),
+            Err(error) => tracing::debug!("os: {error}"),
+        }
+    });
+    (to_server, from_server)
+}
+
+/// All tools, with schemas that name no formats but those that everybody knows.
+pub(super) fn tools() -> ToolRouter<Server> {
+    let mut all = Server::code_tools()
+        + Server::shell_tools()
+        + Server::file_tools()
+        + Server::cryo_tools()
+        + Server::evolve_tools()
+        + Server::desktop_tools();
+    for route in all.map.values_mut() {
+        let tool = &mut route.attr;
+        tool.input_schema = Arc::new(plain(&tool.input_schema));
+        tool.output_schema = tool.output_schema.as_deref().map(|s| Arc::new(plain(s)));
+    }
+    all
+}
+
+/// A schema without formats of numbers, such as `uint64`, at which validators take offence.
+fn plain(schema: &Map<String, Value>) -> Map<String, Value> {
+    let entries = schema.iter().filter(|(key, value)| {
+        let is_number = |format: &str| {
+            ["int", "uint", "float", "double"]
+                .iter()
+                .any(|kind| format.starts_with(kind))
+        };
+        !(key.as_str() == "format" && value.as_str().is_some_and(is_number))
+    });
+    let entries = entries.map(|(key, value)| (key.clone(), plain_value(value)));
+    entries.collect()
+}
+
+fn plain_value(value: &Value) -> Value {
+    match value {
+        Value::Object(object) => plain(object).into(),
+        Value::Array(all) => all.iter().map(plain_value).collect::<Vec<_>>().into(),
+        other => other.clone(),
+    }
+}
+
+impl Server {
+    /// Whether the client has gone without taking its calls back.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Whether the client wants to hear that.
+    pub(super) fn hears(&self, weight: Weight) -> bool {
+        self.level.admits(weight)
+    }
+}
+
+impl ServerHandler for Server {
+    fn get_info(&self) -> ServerConfig {
+        let mut capabilities = ServerCapabilities::default();
+        capabilities.tools = Some(Default::default());
+        capabilities.resources = Some(Default::default());
+        capabilities.logging = Some(Default::default());
+        let own = Implementation::new("os", env!("CARGO_PKG_VERSION")).with_title("The computer");
+        ServerConfig::new(capabilities)
+            .with_server_info(own)
+            .with_instructions(INSTRUCTIONS)
+    }
+
+    async fn on_initialized(&self, _cx: NotificationContext<RoleServer>) {}
+
+    #[expect(
+        deprecated,
+        reason = "clients of the revisions before 2026-07-28 ask for messages by it"
+    )]
+    async fn set_level(
+        &self,
+        request: rmcp::model::SetLevelRequestParams,
+        _cx: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.level.set(&request);
+        Ok(())
+    }
+
+    async fn list_tools(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _cx: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        Ok(ListToolsResult::with_all_items(self.os.tools().list_all()))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        cx: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let tools = self.os.tools();
+        if !tools.has_route(&request.name) {
+            let why = format!("there is no tool `{}`", request.name);
+            return Err(ErrorData::invalid_params(why, None));
+        }
+        tools.call(ToolCallContext::new(self, request, cx)).await
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        self.os.tools().get(name).cloned()
+    }
+
+    async fn list_resources(
+        &self,
+        request: Option<PaginatedRequestParams>,
+        _cx: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        let cursor = request.and_then(|request| request.cursor);
+        self.resources(cursor.as_deref()).await
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _cx: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Ok(self.templates())
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        _cx: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        self.resource(&request.uri).await.map(Into::into)
+    }
+
+    // What was not declared is not there, and not an empty list.
+    async fn list_prompts(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _cx: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        Err(ErrorData::method_not_found::<ListPromptsRequestMethod>())
+    }
+
+    async fn complete(
+        &self,
+        _request: CompleteRequestParams,
+        _cx: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        Err(ErrorData::method_not_found::<CompleteRequestMethod>())
+    }
+
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _cx: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        // A known method comes here, too, when its parameters are not those that it takes.
+        let known = [
+            "tools/",
+            "resources/",
+            "logging/",
+            "completion/",
+            "prompts/",
+        ];
+        if known.iter().any(|known| request.method.starts_with(known)) {
+            let why = format!("the parameters of `{}` do not fit", request.method);
+            return Err(ErrorData::invalid_params(why, None));
+        }
+        let why = format!("there is no method `{}`", request.method);
+        let code = rmcp::model::ErrorCode::METHOD_NOT_FOUND;
+        Err(ErrorData::new(code, why, None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{plain, tools};
+    use serde_json::{Value, json};
+
+    #[test]
+    fn every_tool_says_what_it_takes_gives_and_does() {
+        let all = tools().list_all();
+        assert!(all.len() > 15);
+        for tool in &all {
+            let name = &tool.name;
+            let described = tool.description.as_deref().unwrap_or_default();
+            assert!(described.len() > 20, "{name}");
+            assert!(tool.output_schema.is_some(), "{name} has no output schema");
+            let hints = tool.annotations.as_ref().unwrap();
+            assert!(
+                hints.read_only_hint.is_some() && hints.open_world_hint.is_some(),
+                "{name}"
+            );
+            let input = Value::Object((*tool.input_schema).clone());
+            assert_eq!(input["additionalProperties"], false, "{name}: {input}");
+            for (argument, schema) in input["properties"].as_object().into_iter().flatten() {
+                let text = schema.to_string();
+                let says = text.contains("description") || text.contains("$ref");
+                assert!(says, "{name} does not say what `{argument}` is");
+            }
+        }
+    }
+
+    #[test]
+    fn formats_of_numbers_are_left_out_and_others_stay() {
+        let schema = json!({"a": [{"type": "integer", "format": "uint64"}], "format": "date"});
+        let expected = json!({"a": [{"type": "integer"}], "format": "date"});
+        assert_eq!(Value::from(plain(schema.as_object().unwrap())), expected);
+    }
+}

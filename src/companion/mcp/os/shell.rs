@@ -1,0 +1,164 @@
+//! Tools of the shell: commands, and installing packages, which is one.
+
+use super::answer::Answer;
+use super::following::{Waited, follow, seconds};
+use super::ran::{OUTPUT, Ran, Shown};
+use super::refused::Refused;
+use super::server::Server;
+use crate::protocol::shell::Command;
+use rmcp::handler::server::tool::schema_for_output;
+use rmcp::handler::server::wrapper::Parameters;
+use rmcp::service::RequestContext;
+use rmcp::{RoleServer, tool, tool_router};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use std::time::Duration;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ShellArgs {
+    /// Text for bash.
+    command: String,
+    /// Whose working directory, environment, functions and aliases are used and changed. It is made when there
+    /// is none of that name; `default` is everybody's.
+    session: Option<String>,
+    /// What the command reads; nothing unless this is given.
+    stdin: Option<String>,
+    /// End the command, and all that it started, after so many seconds.
+    timeout: Option<f64>,
+    /// Answer after so many seconds, whether it has ended or not; it goes on.
+    wait: Option<f64>,
+    /// Bytes of each stream in the answer.
+    max_output: Option<usize>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct InstallArgs {
+    /// Requirements as pip takes them, such as `pandas` or `numpy>=2`.
+    packages: Vec<String>,
+    /// Take newer versions of what is there already.
+    #[serde(default)]
+    upgrade: bool,
+    /// End it after so many seconds.
+    timeout: Option<f64>,
+}
+
+#[tool_router(router = shell_tools, vis = "pub(super)")]
+impl Server {
+    /// Runs a command in bash. `cd`, `export`, functions and aliases stay from call to call. Output comes as
+    /// progress while it runs; a cancelled call ends the command with all that it started.
+    #[tool(
+        title = "Run a command",
+        annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = true),
+        output_schema = schema_for_output::<Ran>()
+    )]
+    async fn run_shell(
+        &self,
+        Parameters(args): Parameters<ShellArgs>,
+        cx: RequestContext<RoleServer>,
+    ) -> Answer {
+        let session = self.session(args.session).await?;
+        let command = Command {
+            session,
+            timeout: args.timeout,
+            stdin: args.stdin,
+            ..Command::new(args.command)
+        };
+        let limit = args.max_output.unwrap_or(OUTPUT);
+        self.run(&cx, command, seconds("wait", args.wait)?, limit)
+            .await?
+            .answer()
+    }
+
+    /// Installs Python packages for the kernel. They are kept when the computer is replaced, and can be
+    /// imported at once.
+    #[tool(
+        title = "Install packages",
+        annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = true),
+        output_schema = schema_for_output::<Ran>()
+    )]
+    async fn install_package(
+        &self,
+        Parameters(args): Parameters<InstallArgs>,
+        cx: RequestContext<RoleServer>,
+    ) -> Answer {
+        let mut command = Command::new(install(&args.packages, args.upgrade)?);
+        command.timeout = args.timeout;
+        let shown = self.run(&cx, command, None, OUTPUT).await?;
+        let is_error = shown.ran.returncode != Some(0);
+        super::answer::marked(shown.answer(), is_error)
+    }
+}
+
+impl Server {
+    async fn run(
+        &self,
+        cx: &RequestContext<RoleServer>,
+        command: Command,
+        wait: Option<Duration>,
+        limit: usize,
+    ) -> Result<Shown, Refused> {
+        if seconds("timeout", command.timeout)? == Some(Duration::ZERO) {
+            let why = "`timeout` is 0: give the seconds that the command may take";
+            return Err(Refused::new(why));
+        }
+        if command.command.contains('\0') {
+            return Err(Refused::new("a command can't contain NUL"));
+        }
+        let shells = &self.os.0.handles.shells;
+        let session = command.session.clone();
+        let run = shells.execute(command).await?;
+        let waited = follow(self, cx, &run, || shells.report(&session), wait).await;
+        if waited == Waited::TakenBack {
+            // A client that has just gone wants it to go on.
+            if !self.is_over() {
+                shells.interrupt(&run.id).await?;
+            }
+            return Err(Refused::new("the call was taken back"));
+        }
+        let reply = run.reply(shells.report(&session));
+        Ok(Shown::of_command(reply, &session, limit))
+    }
+}
+
+/// The command that installs them, of which none can be an option or a second command.
+fn install(packages: &[String], upgrade: bool) -> Result<String, Refused> {
+    if packages.is_empty() {
+        return Err(Refused::new("`packages` is empty: name one at least"));
+    }
+    let mut command = "uv pip install".to_owned();
+    if upgrade {
+        command.push_str(" --upgrade");
+    }
+    command.push_str(" --");
+    for package in packages {
+        if package.trim().is_empty() || package.starts_with('-') || package.contains(['\0', '\n']) {
+            return Err(Refused(format!(
+                "`{package}` is no package: give a name, with a version if need be"
+            )));
+        }
+        command.push_str(&format!(" '{}'", package.replace('\'', r"'\''")));
+    }
+    Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::install;
+
+    #[test]
+    fn packages_are_words_and_never_options() {
+        let words = |all: &[&str]| {
+            install(
+                &all.iter().map(|p| (*p).to_owned()).collect::<Vec<_>>(),
+                false,
+            )
+        };
+        let two = words(&["numpy>=2", "it's; rm"]).unwrap();
+        assert_eq!(two, r"uv pip install -- 'numpy>=2' 'it'\''s; rm'");
+        for wrong in [&[][..], &["--index-url=http://x"], &[" "], &["a\nb"]] {
+            assert!(words(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! A client's pipe as rmcp knows transports: a message is a piece of bytes, so nothing is framed.
+
+use crate::companion::mcp::message::{self, Message};
+use bytes::Bytes;
+use rmcp::RoleServer;
+use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
+use rmcp::transport::Transport;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+
+#[derive(Debug)]
+pub(super) struct Wire {
+    pub(super) from: UnboundedReceiver<Bytes>,
+    pub(super) to: UnboundedSender<Bytes>,
+    /// Whether the client is gone. What it began goes on then; only a call that is taken back ends.
+    pub(super) is_over: Arc<AtomicBool>,
+}
+
+impl Transport<RoleServer> for Wire {
+    type Error = io::Error;
+
+    fn send(
+        &mut self,
+        item: TxJsonRpcMessage<RoleServer>,
+    ) -> impl Future<Output = io::Result<()>> + Send + 'static {
+        let sent = serde_json::to_vec(&item)
+            .map_err(io::Error::from)
+            .and_then(|text| {
+                let sent = self.to.send(text.into());
+                sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
+            });
+        std::future::ready(sent)
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
+        loop {
+            let Some(text) = self.from.recv().await else {
+                self.is_over.store(true, Ordering::Relaxed);
+                return None;
+            };
+            match serde_json::from_slice(&text) {
+                Ok(message) => return Some(message),
+                Err(error) => self.refuse(text, &error),
+            }
+        }
+    }
+
+    async fn close(&mut self) -> io::Result<()> {
+        self.from.close();
+        Ok(())
+    }
+}
+
+impl Wire {
+    /// Whoever waits for an answer is told that there is none.
+    fn refuse(&self, text: Bytes, why: &serde_json::Error) {
+        tracing::debug!("os: no message: {why}");
+        if let Ok(message) = Message::parse(text)
+            && let Some(id) = message.id()
+        {
+            let why = format!("the message does not fit: {why}");
+            // A client that is gone need not hear it.
+            let _ = self.to.send(message::error(id, -32600, &why));
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! A client that has shaken hands: whom it talks to, and the streams on which it is talked to.
+
+use super::child::NoHello;
+use super::member::{Ears, Reply};
+use super::merge::Merge;
+use super::message::{self, Message};
+use super::server::Access;
+use super::stream::Stream;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Streams that ended, kept for clients whose connection was lost before they heard the end; the last one
+/// whatever its size.
+const KEPT: usize = 4;
+const KEPT_BYTES: usize = 16 << 20;
+
+/// Whom a client talks to.
+#[derive(Debug)]
+pub(super) enum Backend {
+    One(Access),
+    All(Arc<Merge>),
+}
+
+impl Backend {
+    /// The result of `initialize`.
+    pub(super) async fn hello(&self) -> Result<Bytes, NoHello> {
+        match self {
+            Self::One(access) => access.hello().await,
+            Self::All(merge) => Ok(merge.hello()),
+        }
+    }
+
+    pub(super) fn request(&self, message: Message, reply: Reply) {
+        match self {
+            Self::One(access) => access.request(message, reply),
+            Self::All(merge) => merge.request(message, reply),
+        }
+    }
+
+    pub(super) fn tell(&self, message: Message) {
+        match self {
+            Self::One(access) => access.tell(message),
+            Self::All(merge) => merge.tell(&message),
+        }
+    }
+
+    /// A request whose answer nobody waits for.
+    pub(super) fn ask_quietly(&self, method: &str, params: &str) {
+        if let Ok(request) = Message::parse(message::request("0", method, params)) {
+            let unread = Arc::new(Stream::of_answers(0, 1));
+            self.request(request, Reply::plain(unread));
+        }
+    }
+
+    /// The parameters of a `logging/setLevel` of former days; starts nothing.
+    pub(super) fn set_level(&self, level: &str) {
+        match self {
+            Self::One(access) => access.set_level(level),
+            Self::All(merge) => merge.set_level(level),
+        }
+    }
+
+    /// Hears from now on what belongs to no call, also without a session.
+    pub(super) fn listen(&self) {
+        match self {
+            Self::One(access) => access.listen(),
+            Self::All(merge) => merge.listen(),
+        }
+    }
+
+    /// The call behind that stream is not waited for any more.
+    pub(super) fn give_up(&self, stream: u64) {
+        match self {
+            Self::One(access) => access.give_up(stream),
+            Self::All(merge) => merge.give_up(stream),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) id: String,
+    /// What was agreed on.
+    pub(super) version: String,
+    /// The server's name; none for all.
+    pub(super) server: Option<String>,
+    pub(super) backend: Backend,
+    pub(super) outlet: Arc<Outlet>,
+    touched: Mutex<Instant>,
+}
+
+impl Session {
+    pub(super) fn new(
+        id: String,
+        version: String,
+        server: Option<String>,
+        backend: Backend,
+        outlet: Arc<Outlet>,
+    ) -> Self {
+        Self {
+            id,
+            version,
+            server,
+            backend,
+            outlet,
+            touched: Mutex::new(Instant::now()),
+        }
+    }
+
+    pub(super) fn touch(&self) {
+        *self.touched.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// For how long nobody has asked or listened.
+    pub(super) fn idle(&self) -> Duration {
+        if self.outlet.listens() {
+            return Duration::ZERO;
+        }
+        let touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
+        touched.elapsed()
+    }
+}
+
+/// Where a client hears.
+#[derive(Debug)]
+pub(super) struct Outlet {
+    /// What belongs to no call.
+    pub(super) general: Arc<Stream>,
+    listens: AtomicBool,
+    calls: Mutex<BTreeMap<u64, Arc<Stream>>>,
+}
+
+impl Outlet {
+    pub(super) fn new(general: Arc<Stream>) -> Arc<Self> {
+        Arc::new(Self {
+            general,
+            listens: AtomicBool::new(false),
+            calls: Mutex::default(),
+        })
+    }
+
+    /// Whether somebody reads the general stream.
+    pub(super) fn set_listens(&self, listens: bool) {
+        self.listens.store(listens, Ordering::Relaxed);
+    }
+
+    fn listens(&self) -> bool {
+        self.listens.load(Ordering::Relaxed)
+    }
+
+    /// A stream of answers that can tell more than them.
+    pub(super) fn open(&self, stream: &Arc<Stream>) {
+        let mut calls = self.calls();
+        let ended = calls.values().filter(|stream| stream.is_closed());
+        let ended: Vec<(u64, usize)> = ended.map(|s| (s.number, s.bytes())).collect();
+        let mut bytes = 0;
+        for (place, (number, size)) in ended.into_iter().rev().enumerate() {
+            bytes += size;
+            if place >= KEPT || (place > 0 && bytes > KEPT_BYTES) {
+                calls.remove(&number);
+            }
+        }
+        calls.insert(stream.number, stream.clone());
+    }
+
+    /// Nobody will ask for it again.
+    pub(super) fn forget(&self, stream: u64) {
+        self.calls().remove(&stream);
+    }
+
+    /// A stream of answers that is still known.
+    pub(super) fn find(&self, stream: u64) -> Option<Arc<Stream>> {
+        self.calls().get(&stream).cloned()
+    }
+
+    /// Ends the stream that belongs to no call.
+    pub(super) fn retire(&self) {
+        self.general.close();
+    }
+
+    /// Ends all streams.
+    pub(super) fn close(&self) {
+        self.general.close();
+        self.calls().values().for_each(|stream| stream.close());
+    }
+
+    fn calls(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Stream>>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ears for Outlet {
+    fn hear(&self, text: Bytes, is_related: bool) {
+        if is_related {
+            let calls = self.calls();
+            let mut open = calls.values().filter(|stream| !stream.is_closed());
+            if let Some(first) = open.next() {
+                match open.next_back() {
+                    None => return first.tell(text),
+                    // It may be any of them; who listens to all hears it.
+                    Some(last) if !self.listens() => return last.tell(text),
+                    Some(_) => {}
+                }
+            }
+        }
+        self.general.tell(text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Outlet;
+    use crate::companion::mcp::member::Ears;
+    use crate::companion::mcp::stream::Stream;
+    use std::sync::Arc;
+
+    #[tokio::test]
+    async fn what_may_belong_to_the_open_call_is_told_there() {
+        let general = Arc::new(Stream::endless(1));
+        let outlet = Outlet::new(general.clone());
+        let call = Arc::new(Stream::of_answers(2, 1));
+        outlet.open(&call);
+        outlet.hear("related".into(), true);
+        outlet.hear("other".into(), false);
+        let (of_call, of_all) = (call.take_over(), general.take_over());
+        assert_eq!(call.next(0, of_call).await.unwrap().text, "related");
+        assert_eq!(general.next(0, of_all).await.unwrap().text, "other");
+        call.answer("done".into());
+        outlet.hear("late".into(), true);
+        assert_eq!(general.next(1, of_all).await.unwrap().text, "late");
+    }
+
+    #[test]
+    fn only_the_last_ended_streams_are_kept() {
+        let outlet = Outlet::new(Arc::new(Stream::endless(0)));
+        for number in 1..=100 {
+            let stream = Arc::new(Stream::of_answers(number, 1));
+            outlet.open(&stream);
+            stream.answer("x".into());
+        }
+        assert!(outlet.find(1).is_none() && outlet.find(100).is_some());
+        assert!(outlet.calls().len() <= super::KEPT + 1);
+        let large = vec![b'x'; super::KEPT_BYTES];
+        for number in 101..=103 {
+            let stream = Arc::new(Stream::of_answers(number, 1));
+            outlet.open(&stream);
+            stream.answer(large.clone().into());
+        }
+        outlet.open(&Arc::new(Stream::of_answers(104, 1)));
+        assert!(outlet.find(102).is_none() && outlet.find(103).is_some());
+    }
+}

@@ -1,0 +1,284 @@
+//! What one side is told, one message after the other, kept for a while so that a connection that
+//! was lost can go on where it was.
+
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+
+/// Kept of what was read, to be told again.
+const MOST: usize = 1024;
+const MOST_BYTES: usize = 8 << 20;
+/// Kept of what nobody has read yet, in all; beyond it the oldest is lost.
+const MOST_UNREAD: usize = 16 << 10;
+const MOST_UNREAD_BYTES: usize = 256 << 20;
+/// Kept of what belongs to no call, which a client may never listen to.
+const MOST_GENERAL: usize = 1024;
+const MOST_GENERAL_BYTES: usize = 4 << 20;
+
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) number: u64,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    events: VecDeque<Bytes>,
+    /// The number of the first of them; they count from 1.
+    first: u64,
+    bytes: usize,
+    /// Up to this number a reader has come.
+    read: u64,
+    /// Answers still to come; none for a stream without an end.
+    missing: Option<usize>,
+    closed: bool,
+    /// Whoever reads last, reads; earlier readers end.
+    reader: u64,
+    /// Messages and bytes that are kept unread.
+    most: (usize, usize),
+}
+
+impl State {
+    fn trim(&mut self) {
+        loop {
+            let (count, bytes) = (self.events.len(), self.bytes);
+            let is_much = count > MOST || bytes > MOST_BYTES;
+            let is_too_much = count > self.most.0 || bytes > self.most.1;
+            let is_read = self.first <= self.read;
+            if count < 2 || !(is_too_much || (is_much && is_read)) {
+                return;
+            }
+            self.first += 1;
+            self.bytes -= self.events.pop_front().map_or(0, |gone| gone.len());
+        }
+    }
+}
+
+/// What a reader finds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Told {
+    pub(super) seq: u64,
+    pub(super) text: Bytes,
+    /// Nothing comes after it.
+    pub(super) is_last: bool,
+}
+
+impl Stream {
+    /// One that ends with so many answers.
+    pub(super) fn of_answers(number: u64, count: usize) -> Self {
+        Self::new(number, Some(count), (MOST_UNREAD, MOST_UNREAD_BYTES))
+    }
+
+    /// One without an end that brings everything, answers too.
+    pub(super) fn endless(number: u64) -> Self {
+        Self::new(number, None, (MOST_UNREAD, MOST_UNREAD_BYTES))
+    }
+
+    /// One without an end that brings what belongs to no call.
+    pub(super) fn general(number: u64) -> Self {
+        Self::new(number, None, (MOST_GENERAL, MOST_GENERAL_BYTES))
+    }
+
+    fn new(number: u64, missing: Option<usize>, most: (usize, usize)) -> Self {
+        Self {
+            number,
+            state: Mutex::new(State {
+                events: VecDeque::new(),
+                first: 1,
+                bytes: 0,
+                read: 0,
+                missing,
+                closed: missing == Some(0),
+                reader: 0,
+                most,
+            }),
+            changed: Notify::new(),
+        }
+    }
+
+    /// Something on the way.
+    pub(super) fn tell(&self, text: Bytes) {
+        self.add(text, false);
+    }
+
+    /// An answer; with the last one the stream ends.
+    pub(super) fn answer(&self, text: Bytes) {
+        self.add(text, true);
+    }
+
+    fn add(&self, text: Bytes, is_answer: bool) {
+        let mut state = self.lock();
+        if state.closed {
+            return;
+        }
+        state.bytes += text.len();
+        state.events.push_back(text);
+        if let (true, Some(missing)) = (is_answer, &mut state.missing) {
+            *missing -= 1;
+            state.closed = *missing == 0;
+        }
+        state.trim();
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// One answer less will come, as when a call is given up.
+    pub(super) fn give_up(&self) {
+        let mut state = self.lock();
+        if let Some(missing) = &mut state.missing {
+            *missing = missing.saturating_sub(1);
+            state.closed |= *missing == 0;
+        }
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_waiters();
+    }
+
+    /// Whether nothing will ever come after event number `seen`.
+    pub(super) fn is_over(&self, seen: u64) -> bool {
+        let state = self.lock();
+        state.closed && state.first + state.events.len() as u64 <= seen + 1
+    }
+
+    /// So much is kept.
+    pub(super) fn bytes(&self) -> usize {
+        self.lock().bytes
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    /// Whether somebody has become the reader after that one.
+    pub(super) fn is_read_by_other(&self, reader: u64) -> bool {
+        self.lock().reader != reader
+    }
+
+    /// Becomes the reader; whoever was it ends.
+    pub(super) fn take_over(&self) -> u64 {
+        let mut state = self.lock();
+        state.reader += 1;
+        let reader = state.reader;
+        drop(state);
+        self.changed.notify_waiters();
+        reader
+    }
+
+    /// What comes after event number `seen`; nothing at the end. Loses nothing when dropped.
+    pub(super) async fn next(&self, seen: u64, reader: u64) -> Option<Told> {
+        let mut changed = std::pin::pin!(self.changed.notified());
+        loop {
+            // From here on no change is missed.
+            changed.as_mut().enable();
+            {
+                let mut state = self.lock();
+                if state.reader != reader {
+                    return None;
+                }
+                state.read = state.read.max(seen);
+                state.trim();
+                let seq = state.first.max(seen + 1);
+                let at = usize::try_from(seq - state.first).unwrap_or(usize::MAX);
+                if let Some(text) = state.events.get(at) {
+                    let is_last = state.closed && at + 1 == state.events.len();
+                    let text = text.clone();
+                    return Some(Told { seq, text, is_last });
+                }
+                if state.closed {
+                    return None;
+                }
+            }
+            changed.as_mut().await;
+            changed.set(self.changed.notified());
+        }
+    }
+
+    /// The first thing told, by whoever needs just one answer.
+    pub(super) async fn only(&self) -> Option<Bytes> {
+        let reader = self.take_over();
+        let mut seen = 0;
+        while let Some(told) = self.next(seen, reader).await {
+            if told.is_last {
+                return Some(told.text);
+            }
+            seen = told.seq;
+        }
+        None
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MOST_GENERAL_BYTES, MOST_UNREAD, Stream};
+    use bytes::Bytes;
+
+    #[tokio::test]
+    async fn what_was_told_is_told_again_from_anywhere_to_the_end() {
+        let stream = Stream::of_answers(1, 1);
+        let reader = stream.take_over();
+        stream.tell("a".into());
+        stream.answer("b".into());
+        stream.tell("late".into());
+        let first = stream.next(0, reader).await.unwrap();
+        assert_eq!((first.seq, first.is_last), (1, false));
+        let again = stream.take_over();
+        assert!(stream.next(1, reader).await.is_none());
+        let last = stream.next(1, again).await.unwrap();
+        assert_eq!((&last.text[..], last.is_last), (&b"b"[..], true));
+        assert!(stream.next(2, again).await.is_none());
+        assert_eq!(stream.only().await.unwrap(), "b");
+    }
+
+    #[tokio::test]
+    async fn a_flood_drops_the_oldest_and_never_the_answer() {
+        let stream = Stream::of_answers(1, 1);
+        let reader = stream.take_over();
+        for _ in 0..MOST_UNREAD * 2 {
+            stream.tell(Bytes::from_static(b"x"));
+        }
+        stream.answer("end".into());
+        let first = stream.next(0, reader).await.unwrap();
+        assert_eq!(first.seq as usize, MOST_UNREAD + 2);
+        assert_eq!(stream.only().await.unwrap(), "end");
+        // Nobody may ever listen to what belongs to no call.
+        let general = Stream::general(2);
+        for _ in 0..10 {
+            general.tell(vec![b'x'; MOST_GENERAL_BYTES / 2].into());
+        }
+        assert!(general.bytes() <= MOST_GENERAL_BYTES);
+    }
+
+    #[tokio::test]
+    async fn a_stream_is_over_when_its_end_was_read() {
+        let stream = Stream::of_answers(1, 1);
+        stream.tell("a".into());
+        assert!(!stream.is_over(1));
+        stream.answer("b".into());
+        assert!(!stream.is_over(1) && stream.is_over(2));
+        let cancelled = Stream::of_answers(1, 1);
+        cancelled.give_up();
+        assert!(cancelled.is_over(0));
+    }
+
+    #[tokio::test]
+    async fn a_reader_waits_and_is_woken() {
+        let stream = std::sync::Arc::new(Stream::endless(1));
+        let reader = stream.take_over();
+        let other = stream.clone();
+        let waiting = tokio::spawn(async move { other.next(0, reader).await });
+        tokio::task::yield_now().await;
+        stream.answer("x".into());
+        assert!(!waiting.await.unwrap().unwrap().is_last);
+        assert!(!stream.is_closed());
+    }
+}

@@ -1,0 +1,162 @@
+//! A file that fills while it is read: what was promised and is on its way is waited for.
+//!
+//! It goes when nobody holds it any more: the run, its writer, and who still reads.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+#[derive(Debug)]
+pub(super) struct Filling {
+    path: PathBuf,
+    progress: Mutex<Progress>,
+    news: Condvar,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Progress {
+    /// Bytes.
+    written: u64,
+    /// Nothing more comes.
+    is_over: bool,
+}
+
+impl Filling {
+    /// A file that is not there yet.
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            progress: Mutex::default(),
+            news: Condvar::new(),
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes all that comes.
+    ///
+    /// # Errors
+    /// When the disk is full, or can't be written; what was written before stays.
+    pub(super) fn fill(&self, pieces: impl Iterator<Item = impl AsRef<[u8]>>) -> io::Result<()> {
+        let filled = self.write(pieces);
+        self.progress().is_over = true;
+        self.news.notify_all();
+        filled
+    }
+
+    fn write(&self, pieces: impl Iterator<Item = impl AsRef<[u8]>>) -> io::Result<()> {
+        if let Some(folder) = self.path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let mut file = File::create(&self.path)?;
+        for piece in pieces {
+            let bytes = piece.as_ref();
+            file.write_all(bytes)?;
+            self.progress().written += bytes.len() as u64;
+            self.news.notify_all();
+        }
+        Ok(())
+    }
+
+    /// Of so many bytes that are on their way, those that are there or can still come.
+    pub(super) fn reachable(&self, promised: u64) -> u64 {
+        match *self.progress() {
+            Progress {
+                written,
+                is_over: true,
+            } => promised.min(written),
+            _ => promised,
+        }
+    }
+
+    /// Reads behind what is in `bytes`, and waits for what is not written yet; fewer than `length`
+    /// when that never was.
+    ///
+    /// # Errors
+    /// When the file can't be read.
+    pub(super) fn read(&self, offset: u64, length: u64, bytes: &mut Vec<u8>) -> io::Result<u64> {
+        let end = offset + length;
+        let waits = |progress: &mut Progress| progress.written < end && !progress.is_over;
+        let reached = self.news.wait_while(self.progress(), waits);
+        let written = reached.unwrap_or_else(PoisonError::into_inner).written;
+        let length = end.min(written).saturating_sub(offset);
+        if length == 0 {
+            return Ok(0);
+        }
+        let mut file = File::open(&self.path)?;
+        file.seek(SeekFrom::Start(offset))?;
+        let read = file.take(length).read_to_end(bytes)?;
+        Ok(read as u64)
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Filling {
+    fn drop(&mut self) {
+        let path = std::mem::take(&mut self.path);
+        let remove = move || match fs::remove_file(&path) {
+            // What could not be made is not there.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!("`{}` can't be removed: {error}", path.display());
+            }
+            _ => {}
+        };
+        // To let go of many megabytes takes milliseconds.
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(remove)),
+            Err(_) => remove(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, mpsc};
+    use std::thread;
+
+    #[test]
+    fn what_is_on_its_way_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = Arc::new(Filling::new(folder.path().join("made/stdout")));
+        let (pieces, coming) = mpsc::channel();
+        let reader = Arc::clone(&file);
+        let read = thread::spawn(move || {
+            let mut bytes = b"0".to_vec();
+            let read = reader.read(1, 4, &mut bytes).unwrap();
+            (read, bytes)
+        });
+        let writer = Arc::clone(&file);
+        let filled = thread::spawn(move || writer.fill(coming.into_iter()));
+        for piece in ["ab", "cd", "ef"] {
+            pieces.send(piece.as_bytes().to_vec()).unwrap();
+        }
+        assert_eq!(read.join().unwrap(), (4, b"0bcde".to_vec()));
+        assert_eq!(file.reachable(100), 100);
+        drop(pieces);
+        filled.join().unwrap().unwrap();
+        assert_eq!(file.reachable(100), 6);
+        let path = file.path().to_owned();
+        assert!(path.exists());
+        drop(file);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_never_comes_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let in_the_way = folder.path().join("file");
+        fs::write(&in_the_way, "").unwrap();
+        let file = Filling::new(in_the_way.join("stdout"));
+        assert!(file.fill([b"lost".to_vec()].into_iter()).is_err());
+        let mut bytes = Vec::new();
+        assert_eq!(file.read(0, 4, &mut bytes).unwrap(), 0);
+        assert_eq!(file.reachable(4), 0);
+    }
+}

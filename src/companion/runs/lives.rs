@@ -1,0 +1,103 @@
+//! Where the runs of one life of the companion write what memory does not hold. A life begins with
+//! what earlier ones have left removed, but for one that only waits: a container at rest, which may
+//! go on when the one that replaces it does not prove itself.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// In the folder of all lives: the name of the one that waits.
+const WAITING: &str = "waiting";
+
+/// After so long nobody goes on any more.
+const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
+
+/// The folders of all lives, and which one is ours.
+#[derive(Debug, Clone)]
+pub(crate) struct Lives {
+    folder: PathBuf,
+    own: String,
+}
+
+impl Lives {
+    pub(crate) fn new(folder: PathBuf, own: String) -> Self {
+        Self { folder, own }
+    }
+
+    /// Where this one writes.
+    pub(crate) fn own(&self) -> PathBuf {
+        self.folder.join(&self.own)
+    }
+
+    /// Removes what earlier ones have left, but for one that waits.
+    pub(crate) fn begin(&self) {
+        let waiting = self.waiting();
+        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let is_kept = [Some(self.own.as_str()), waiting.as_deref()].contains(&name.to_str());
+            if !is_kept && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                remove(&entry.path());
+            }
+        }
+    }
+
+    /// This one waits from now on.
+    ///
+    /// # Errors
+    /// When the disk does not take it.
+    pub(crate) fn wait(&self) -> io::Result<()> {
+        fs::create_dir_all(&self.folder)?;
+        fs::write(self.folder.join(WAITING), &self.own)
+    }
+
+    /// Nobody waits any more: this one goes on, or has proved itself.
+    pub(crate) fn go_on(&self) {
+        if let Err(error) = fs::remove_file(self.folder.join(WAITING))
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!("a life waits for ever: {error}");
+        }
+        self.begin();
+    }
+
+    fn waiting(&self) -> Option<String> {
+        let path = self.folder.join(WAITING);
+        let age = fs::metadata(&path).ok()?.modified().ok()?.elapsed();
+        let is_forgotten = age.is_ok_and(|age| age > FORGOTTEN);
+        let name = fs::read_to_string(path).ok()?;
+        (!is_forgotten).then_some(name)
+    }
+}
+
+fn remove(folder: &Path) {
+    if let Err(error) = fs::remove_dir_all(folder) {
+        tracing::warn!("output of an earlier life stays: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Lives;
+    use std::fs;
+
+    #[test]
+    fn a_life_that_waits_finds_what_it_has_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let life = |name: &str| {
+            let life = Lives::new(folder.path().join("runs"), name.into());
+            life.begin();
+            fs::create_dir_all(life.own()).unwrap();
+            life
+        };
+        let first = life("1");
+        let waits = life("2");
+        assert!(!first.own().exists());
+        waits.wait().unwrap();
+        let crashes = life("3");
+        let proves_itself = life("4");
+        assert!(waits.own().exists() && !crashes.own().exists());
+        proves_itself.go_on();
+        assert!(!waits.own().exists() && proves_itself.own().exists());
+    }
+}

@@ -1,0 +1,260 @@
+//! What a service is, as the body declares it.
+
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Seconds to end by itself, unless it says otherwise.
+const GRACE: u64 = 2;
+
+/// Who needs a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Need {
+    /// Whoever looks at the screen or draws on it.
+    Display,
+    /// People with a VNC client.
+    Viewer,
+    /// Whoever browses.
+    Browser,
+}
+
+impl Need {
+    /// Whether who needs `self` needs what is there for `other`: all need the screen.
+    pub(super) fn includes(self, other: Self) -> bool {
+        other == self || other == Self::Display
+    }
+}
+
+/// How a service shows that it is ready.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Probe {
+    /// The X server answers.
+    Display,
+    /// A window manager has taken over.
+    WindowManager,
+    /// The desktop's window is there and its picture on the screen.
+    Desktop,
+    /// A Unix socket takes connections.
+    Socket(PathBuf),
+    /// A Unix socket speaks VNC's protocol.
+    Rfb(PathBuf),
+    /// A browser answers to its debugger's protocol.
+    Cdp(u16),
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Restart {
+    #[default]
+    Always,
+    /// A clean end is somebody's wish.
+    OnFailure,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Declaration {
+    pub(crate) name: String,
+    pub(crate) need: Need,
+    pub(crate) command: Vec<String>,
+    pub(crate) after: Vec<String>,
+    pub(crate) ready: Probe,
+    pub(crate) clean: Vec<PathBuf>,
+    pub(crate) files: Option<u64>,
+    pub(crate) grace: Duration,
+    pub(crate) restart: Restart,
+    pub(crate) environment: Arc<BTreeMap<String, String>>,
+}
+
+/// The file, before its variables are filled in.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    /// Of every service.
+    #[serde(default)]
+    environment: BTreeMap<String, String>,
+    services: Vec<Written>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    name: String,
+    need: Need,
+    command: Vec<String>,
+    #[serde(default)]
+    after: Vec<String>,
+    ready: Probe,
+    #[serde(default)]
+    clean: Vec<String>,
+    files: Option<u64>,
+    grace: Option<u64>,
+    #[serde(default)]
+    restart: Restart,
+}
+
+/// The services in an order in which they can be started.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Declarations(Vec<Arc<Declaration>>);
+
+impl Declarations {
+    pub(super) fn parse(text: &str, variables: &[(&str, String)]) -> Result<Self, String> {
+        // As JSON, where a map with one key is a variant; YAML would want a tag.
+        let value: Value = serde_yaml::from_str(text).map_err(|error| error.to_string())?;
+        let file: File = serde_json::from_value(value).map_err(|error| error.to_string())?;
+        let environment = file.environment.into_iter();
+        let environment = environment.map(|(name, value)| Ok((name, fill(&value, variables)?)));
+        let environment = Arc::new(environment.collect::<Result<_, String>>()?);
+        let mut names = BTreeSet::new();
+        let mut all = Vec::new();
+        for written in file.services {
+            let declaration = filled(written, &environment, variables)?;
+            let name = declaration.name.clone();
+            if let Some(unknown) = declaration.after.iter().find(|a| !names.contains(*a)) {
+                return Err(format!(
+                    "`{name}` is after `{unknown}`, which does not stand before it"
+                ));
+            }
+            if !names.insert(name.clone()) {
+                return Err(format!("there are two services `{name}`"));
+            }
+            all.push(Arc::new(declaration));
+        }
+        Ok(Self(all))
+    }
+
+    pub(super) fn all(&self) -> &[Arc<Declaration>] {
+        &self.0
+    }
+}
+
+fn filled(
+    written: Written,
+    environment: &Arc<BTreeMap<String, String>>,
+    variables: &[(&str, String)],
+) -> Result<Declaration, String> {
+    let Written {
+        name,
+        need,
+        command,
+        after,
+        ready,
+        clean,
+        files,
+        grace,
+        restart,
+    } = written;
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if name.is_empty() || !name.chars().all(fits) {
+        return Err(format!(
+            "`{name}` is no name of a service: use letters, digits, `-` and `_`"
+        ));
+    }
+    if command.is_empty() {
+        return Err(format!("`{name}` has no command"));
+    }
+    let fill = |text: &str| fill(text, variables).map_err(|why| format!("`{name}`: {why}"));
+    let clean = clean.iter().map(|path| fill(path).map(PathBuf::from));
+    let path = |path: PathBuf| fill(&path.to_string_lossy()).map(PathBuf::from);
+    let ready = match ready {
+        Probe::Socket(at) => Probe::Socket(path(at)?),
+        Probe::Rfb(at) => Probe::Rfb(path(at)?),
+        other => other,
+    };
+    let command = command.iter().map(|word| fill(word));
+    Ok(Declaration {
+        command: command.collect::<Result<_, _>>()?,
+        clean: clean.collect::<Result<_, _>>()?,
+        grace: Duration::from_secs(grace.unwrap_or(GRACE)),
+        name: name.clone(),
+        need,
+        after,
+        ready,
+        files,
+        restart,
+        environment: environment.clone(),
+    })
+}
+
+/// Each `${NAME}` by its value.
+fn fill(text: &str, variables: &[(&str, String)]) -> Result<String, String> {
+    let mut filled = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("${") {
+        let (name, after) = after
+            .split_once('}')
+            .ok_or_else(|| format!("`{text}` has a `${{` without a `}}`"))?;
+        let value = variables.iter().find(|(known, _)| *known == name);
+        let (_, value) = value.ok_or_else(|| format!("there is no variable `{name}`"))?;
+        filled.push_str(before);
+        filled.push_str(value);
+        rest = after;
+    }
+    filled.push_str(rest);
+    Ok(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Declarations, Need, Probe};
+
+    fn parsed(text: &str) -> Result<Declarations, String> {
+        Declarations::parse(text, &[("RUN", "/run/x".into())])
+    }
+
+    #[test]
+    fn the_bodys_own_declarations_are_understood() {
+        let text = include_str!("../../../body/desktop/services.yaml");
+        let names = [
+            "WIDTH", "HEIGHT", "DEPTH", "DISPLAY", "RUN", "BODY", "PROFILE",
+        ];
+        let variables = names.map(|name| (name, format!("<{name}>")));
+        let all = Declarations::parse(text, &variables).unwrap();
+        let names: Vec<&str> = all.all().iter().map(|d| d.name.as_str()).collect();
+        assert_eq!(
+            names,
+            ["xvfb", "dbus", "openbox", "pcmanfm", "x11vnc", "chromium"]
+        );
+        assert_eq!(all.all()[4].ready, Probe::Rfb("<RUN>/vnc.sock".into()));
+        assert_eq!(all.all()[5].need, Need::Browser);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let service =
+            |rest: &str| format!("services:\n  - {{need: display, ready: display, {rest}}}");
+        for (text, why) in [
+            (service("name: a, command: [x], after: [b]"), "after `b`"),
+            (service("name: a, command: []"), "no command"),
+            (service("name: a b, command: [x]"), "no name"),
+            (service("name: a, command: ['${NO}']"), "no variable `NO`"),
+            (service("name: a, command: ['${RUN']"), "without a `}`"),
+            (service("name: a, command: [x], wish: 1"), "wish"),
+        ] {
+            let told = parsed(&text).unwrap_err();
+            assert!(told.contains(why), "{told}");
+        }
+        let twice =
+            "services:\n  - &a {name: a, need: display, ready: display, command: [x]}\n  - *a";
+        assert!(parsed(twice).unwrap_err().contains("two services"));
+    }
+
+    #[test]
+    fn variables_are_filled_in_wherever_they_stand() {
+        let text = "services:\n  - {name: a, need: viewer, ready: {socket: '${RUN}/s'}, command: ['-u${RUN}-${RUN}'], clean: ['${RUN}/s']}";
+        let all = parsed(text).unwrap();
+        let service = &all.all()[0];
+        assert_eq!(service.command, ["-u/run/x-/run/x"]);
+        assert_eq!(service.ready, Probe::Socket("/run/x/s".into()));
+    }
+
+    #[test]
+    fn all_need_the_screen() {
+        assert!(Need::Browser.includes(Need::Display) && Need::Viewer.includes(Need::Display));
+        assert!(!Need::Display.includes(Need::Browser) && !Need::Viewer.includes(Need::Browser));
+    }
+}

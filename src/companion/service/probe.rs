@@ -1,0 +1,40 @@
+//! Whether a service answers, asked of itself.
+
+use super::declaration::Probe;
+use crate::companion::display;
+use std::path::Path;
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
+
+/// A service that is asked and does not answer is not ready.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+pub(super) async fn is_ready(probe: &Probe) -> bool {
+    let answer = async {
+        match probe {
+            Probe::Display => looked(display::answers).await,
+            Probe::WindowManager => looked(display::is_managed).await,
+            Probe::Desktop => looked(display::is_painted).await,
+            Probe::Socket(path) => UnixStream::connect(path).await.is_ok(),
+            Probe::Rfb(path) => speaks_rfb(path).await,
+            Probe::Cdp(port) => crate::companion::desktop::cdp::answers(*port).await,
+        }
+    };
+    tokio::time::timeout(PATIENCE, answer).await == Ok(true)
+}
+
+/// The display is asked by a connection of its own, which blocks.
+async fn looked(question: impl FnOnce() -> bool + Send + 'static) -> bool {
+    tokio::task::spawn_blocking(question).await.unwrap_or(false)
+}
+
+async fn speaks_rfb(path: &Path) -> bool {
+    let greeting = async {
+        let mut stream = UnixStream::connect(path).await?;
+        let mut greeting = [0; 4];
+        stream.read_exact(&mut greeting).await?;
+        std::io::Result::Ok(greeting)
+    };
+    greeting.await.is_ok_and(|greeting| &greeting == b"RFB ")
+}

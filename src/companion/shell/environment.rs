@@ -1,0 +1,151 @@
+//! The environment of a session, for a program that is none of its commands: a terminal's shell.
+//!
+//! It is kept as bash has written it, and only bash knows for certain what that means: one of its own
+//! reads the exported variables, and becomes the program that tells them. Nothing else of the context
+//! is made, so nothing of it can strike here: no trap, no function, no option.
+
+use super::context::Context;
+use super::keep::split;
+use crate::companion::settings::SECRETS;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+/// A person waits for a terminal.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What the shell of a terminal counts itself, and what is the teller's own.
+const NOT_TOLD: [&[u8]; 2] = [b"SHLVL", b"_"];
+
+/// By name.
+pub(crate) type Variables = Vec<(OsString, OsString)>;
+
+/// What makes the variables, and whether they are all that there are.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Exports {
+    script: Vec<u8>,
+    is_all: bool,
+}
+
+impl Exports {
+    /// Nothing, when the session has the companion's environment.
+    pub(super) fn of(context: &Context) -> Option<Self> {
+        let (rest, changes) = context.variables();
+        if rest.is_none() && changes.is_empty() {
+            return None;
+        }
+        let declared = rest.map(|rest| split(rest).1).unwrap_or_default();
+        let exported = declared.into_iter().filter(|line| is_exported(line));
+        let mut script: Vec<u8> = exported.flatten().copied().collect();
+        script.extend_from_slice(changes);
+        script.extend_from_slice(b"exec /usr/bin/env -0\n");
+        Some(Self {
+            script,
+            is_all: rest.is_some(),
+        })
+    }
+
+    /// # Errors
+    /// When bash can't be asked, or does not answer.
+    pub(super) async fn told(self, bash: &Path) -> io::Result<Variables> {
+        let mut command = Command::new(bash);
+        command
+            .args(["--noprofile", "--norc"])
+            .env_remove("BASH_ENV")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true);
+        if self.is_all {
+            command.env_clear();
+        }
+        for secret in SECRETS {
+            command.env_remove(secret);
+        }
+        let mut child = command.spawn()?;
+        let mut script = child.stdin.take();
+        let asked = async {
+            if let Some(script) = &mut script {
+                script.write_all(&self.script).await?;
+            }
+            drop(script);
+            child.wait_with_output().await
+        };
+        let told = tokio::time::timeout(PATIENCE, asked).await??;
+        match told.status.success() {
+            true => Ok(variables(&told.stdout)),
+            false => Err(io::Error::other("bash could not read it")),
+        }
+    }
+}
+
+fn is_exported(line: &[u8]) -> bool {
+    let flags = line.strip_prefix(b"declare -").unwrap_or_default();
+    flags.iter().take_while(|b| **b != b' ').any(|b| *b == b'x')
+}
+
+fn variables(told: &[u8]) -> Variables {
+    let each = told.split(|byte| *byte == 0);
+    let named = each.filter_map(|variable| {
+        let at = variable.iter().position(|byte| *byte == b'=')?;
+        Some((&variable[..at], &variable[at + 1..]))
+    });
+    let native = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+    named
+        .filter(|(name, _)| !NOT_TOLD.contains(name))
+        .map(|(name, value)| (native(name), native(value)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Context, Exports};
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
+    use std::path::Path;
+
+    const LEFT: &[u8] = b"/tmp\0here\0set +o xtrace\n\0trap -- 'echo struck' DEBUG\nf () \n{ \n    cat <<E\ndeclare -x NO=\"1\"\nE\n}\ndeclare -f f\ndeclare -x A=\"it's \\\"\\$B\\\"\"\ndeclare -- plain=\"1\"\ndeclare -rx LINES_OF=$'one\\ntwo\\377'\ndeclare -x NAMED\ndeclare -x GONE=\"1\"\ndeclare -x PATH=\"/nowhere\"\n\0";
+
+    #[test]
+    fn a_fresh_session_has_the_companions() {
+        assert_eq!(Exports::of(&Context::new("/".into()).unwrap()), None);
+    }
+
+    #[tokio::test]
+    async fn bash_tells_what_is_exported_to_the_byte() {
+        let mut context = Context::new("/".into()).unwrap().after(LEFT).unwrap();
+        context.set("GONE", None);
+        context.set("SET", Some("from outside"));
+        let exports = Exports::of(&context).unwrap();
+        let told = exports.told(Path::new("/bin/bash")).await.unwrap();
+        let value = |name: &str| {
+            let found = told.iter().find(|(n, _)| n == name);
+            found.map(|(_, value)| value.clone().into_vec())
+        };
+        assert_eq!(value("A").unwrap(), b"it's \"$B\"");
+        assert_eq!(value("LINES_OF").unwrap(), b"one\ntwo\xff");
+        assert_eq!(value("SET").unwrap(), b"from outside");
+        assert_eq!(value("PATH").unwrap(), b"/nowhere");
+        for none in ["plain", "NAMED", "GONE", "NO", "SHLVL", "_", "HOME"] {
+            assert_eq!(value(none), None, "{none}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_changed_from_outside_alone_is_added_to_the_companions() {
+        let mut context = Context::new("/".into()).unwrap();
+        context.set("SET", Some("1"));
+        let exports = Exports::of(&context).unwrap();
+        let told = exports.told(Path::new("/bin/bash")).await.unwrap();
+        let path = std::env::var_os("PATH").unwrap();
+        for one in [("SET", OsString::from("1")), ("PATH", path)] {
+            let one = (OsString::from(one.0), one.1);
+            assert!(told.contains(&one), "{one:?}");
+        }
+    }
+}

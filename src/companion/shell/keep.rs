@@ -1,0 +1,177 @@
+//! A context as it is kept beyond this container: what a session has changed, and not what the
+//! container's environment gave it. So a later container's `PATH` and keys are seen, and what is
+//! handed to this one is not written down.
+
+use super::context::{Context, Packed, is_declaration, quoted};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+/// By name, what the first command of a session gets.
+pub(super) type Environment = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// A context without what it has inherited.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Kept {
+    context: Packed,
+    /// What it had inherited, and was unset. A name that is no text is no bash variable.
+    gone: Vec<String>,
+}
+
+impl Kept {
+    pub(super) fn of(context: &Context, environment: &Environment) -> Self {
+        let mut context = context.clone();
+        let mut gone = Vec::new();
+        if let Some(rest) = context.rest_mut() {
+            let (head, tail) = split(rest);
+            let names: Vec<&[u8]> = tail.iter().filter_map(|line| name(line)).collect();
+            let missing = environment
+                .keys()
+                .filter(|n| !names.contains(&n.as_slice()));
+            gone = missing
+                .filter_map(|n| String::from_utf8(n.clone()).ok())
+                .collect();
+            let own = tail
+                .into_iter()
+                .filter(|line| !is_inherited(line, environment));
+            let own: Vec<u8> = own.flatten().copied().collect();
+            *rest = [head, &own].concat();
+        }
+        Self {
+            context: context.pack(),
+            gone,
+        }
+    }
+
+    /// # Errors
+    /// When it is damaged.
+    pub(super) fn restored(self, environment: &Environment, home: &Path) -> io::Result<Context> {
+        let Self { context, gone } = self;
+        let mut context = Context::unpack_near(context, home)?;
+        if let Some(rest) = context.rest_mut() {
+            let (_, tail) = split(rest);
+            let names: Vec<&[u8]> = tail.iter().filter_map(|line| name(line)).collect();
+            let mut inherited = Vec::new();
+            for (key, value) in environment {
+                let is_ours = names.contains(&key.as_slice());
+                let is_gone = gone.iter().any(|name| name.as_bytes() == key);
+                if is_ours || is_gone || !is_name(key) {
+                    continue;
+                }
+                inherited.extend_from_slice(b"declare -x ");
+                inherited.extend_from_slice(key);
+                inherited.push(b'=');
+                inherited.extend_from_slice(&quoted(value));
+                inherited.push(b'\n');
+            }
+            *rest = [inherited, std::mem::take(rest)].concat();
+        }
+        Ok(context)
+    }
+}
+
+/// What bash wrote before its variables, and a line for each of them.
+pub(super) fn split(rest: &[u8]) -> (&[u8], Vec<&[u8]>) {
+    let lines: Vec<&[u8]> = rest.split_inclusive(|byte| *byte == b'\n').collect();
+    // They come last, so a line of a function that looks like one is none.
+    let tail = lines.iter().rev().take_while(|line| is_declaration(line));
+    let count = tail.count();
+    let (head, tail) = lines.split_at(lines.len() - count);
+    let length = head.iter().map(|line| line.len()).sum();
+    (&rest[..length], tail.to_vec())
+}
+
+/// The name of the variable that a line declares.
+fn name(line: &[u8]) -> Option<&[u8]> {
+    let mut words = line.splitn(3, |byte| *byte == b' ');
+    let declared = words.nth(2)?;
+    declared.split(|byte| b"=\n".contains(byte)).next()
+}
+
+fn is_name(name: &[u8]) -> bool {
+    name.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_')
+        && name.first().is_some_and(|b| !b.is_ascii_digit())
+}
+
+/// Whether a variable is as the environment gave it. Bash writes a value with control characters in
+/// another form; such a one is kept.
+fn is_inherited(line: &[u8], environment: &Environment) -> bool {
+    let Some(name) = name(line) else { return false };
+    let Some(value) = environment.get(name) else {
+        return false;
+    };
+    let mut expected = [b"declare -x ", name, b"=\""].concat();
+    for byte in value {
+        if b"\"$\\`".contains(byte) {
+            expected.push(b'\\');
+        }
+        expected.push(*byte);
+    }
+    expected.extend_from_slice(b"\"\n");
+    line == expected
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::context::{Context, Found};
+    use super::{Environment, Kept};
+    use std::path::Path;
+
+    fn environment(all: &[(&str, &str)]) -> Environment {
+        let each = all.iter();
+        each.map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()))
+            .collect()
+    }
+
+    #[test]
+    fn a_kept_context_has_its_own_variables_and_the_new_containers() {
+        let old = environment(&[
+            ("PATH", "/old"),
+            ("KEY", "s\"ecret"),
+            ("UNSET", "1"),
+            ("MINE", "theirs"),
+        ]);
+        let left: &[u8] = b"/tmp\0here\0set +o xtrace\n\0f () \n{ \n    cat <<E\ndeclare -x PATH=\"/old\"\nE\n}\ndeclare -f f\ndeclare -x KEY=\"s\\\"ecret\"\ndeclare -x MINE=\"mine\"\ndeclare -x PATH=\"/old\"\ndeclare -- plain=\"1\"\n\0";
+        let context = Context::new("/".into()).unwrap().after(left).unwrap();
+        let kept = Kept::of(&context, &old);
+        let text = serde_json::to_string(&kept).unwrap();
+        let kept: Kept = serde_json::from_str(&text).unwrap();
+        let new = environment(&[
+            ("PATH", "/new"),
+            ("UNSET", "2"),
+            ("MINE", "theirs"),
+            ("ADDED", "it's"),
+        ]);
+        let restored = kept.restored(&new, Path::new("/")).unwrap();
+        let script = String::from_utf8(restored.script("L", "O")).unwrap();
+        for there in [
+            "declare -x PATH='/new'\n",
+            "declare -x ADDED='it'\\''s'\n",
+            "declare -x MINE=\"mine\"\n",
+            "plain=\"1\"",
+            "cat <<E\ndeclare -x PATH=\"/old\"\nE\n",
+        ] {
+            assert!(script.contains(there), "{there} is missing in {script}");
+        }
+        for gone in ["ecret", "UNSET", "theirs"] {
+            assert!(!script.contains(gone), "{gone} is in {script}");
+        }
+        assert_eq!(restored.cwd, Path::new("/tmp"));
+    }
+
+    #[test]
+    fn a_folder_that_is_gone_gives_way_to_the_home() {
+        let mut context = Context::new("/".into()).unwrap();
+        context.set("A", Some("1"));
+        let folder = tempfile::tempdir().unwrap();
+        let root = Path::new("/");
+        context.enter(Found::at(folder.path(), root, root).unwrap());
+        let kept = Kept::of(&context, &Environment::new());
+        drop(folder);
+        let restored = kept.restored(&Environment::new(), Path::new("/")).unwrap();
+        assert_eq!(restored.cwd, Path::new("/"));
+        let script = String::from_utf8(restored.script("L", "O")).unwrap();
+        assert!(restored.is_fresh() && script.contains("A='1'"), "{script}");
+    }
+}

@@ -1,0 +1,159 @@
+//! How one container gives its place to another and takes it back, and the volumes they share.
+//!
+//! Every step can be done again: what is already so is no error.
+
+use super::container::holds;
+use super::{Docker, answer, is_status, lost};
+use crate::error::{Error, Result};
+use crate::protocol::spec::{Spec, Volume};
+use bollard::models::{
+    ContainerUpdateBody, NetworkConnectRequest, NetworkDisconnectRequest, RestartPolicy,
+    RestartPolicyNameEnum, VolumeCreateRequest,
+};
+use bollard::query_parameters::{RemoveVolumeOptionsBuilder, UploadToContainerOptionsBuilder};
+use bytes::Bytes;
+
+impl Docker {
+    /// Stops all its processes where they are, which they do not notice.
+    ///
+    /// # Errors
+    /// When there is no such container, or it does not run.
+    pub(crate) async fn pause(&self, name: &str) -> Result<()> {
+        match self.api.pause_container(name).await {
+            Err(e) if says(&e, "already paused") => Ok(()),
+            done => done.map_err(|e| lost("to pause the container", e)),
+        }
+    }
+
+    /// Lets them go on.
+    ///
+    /// # Errors
+    /// When there is no such container, or the engine refuses.
+    pub(crate) async fn unpause(&self, name: &str) -> Result<()> {
+        match self.api.unpause_container(name).await {
+            Err(e) if says(&e, "not paused") => Ok(()),
+            done => done.map_err(|e| lost("to unpause the container", e)),
+        }
+    }
+
+    /// Takes a container off a network, which frees the ports that it publishes.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub(crate) async fn leave_network(&self, name: &str, network: &str) -> Result<()> {
+        let request = NetworkDisconnectRequest {
+            container: name.into(),
+            force: Some(false),
+        };
+        match self.api.disconnect_network(network, request).await {
+            Err(e) if is_status(&e, 404) || says(&e, "not connected") => Ok(()),
+            done => done.map_err(|e| lost("to take the container off its network", e)),
+        }
+    }
+
+    /// Puts it back, with its ports.
+    ///
+    /// # Errors
+    /// When the engine refuses, as it does when somebody has a port meanwhile.
+    pub(crate) async fn join_network(&self, name: &str, network: &str) -> Result<()> {
+        let request = NetworkConnectRequest {
+            container: name.into(),
+            endpoint_config: None,
+        };
+        match self.api.connect_network(network, request).await {
+            Err(e) if says(&e, "already exists") => Ok(()),
+            done => done.map_err(|e| lost("to put the container on its network", e)),
+        }
+    }
+
+    /// Whether the engine starts it again when it ends, or when the engine itself was started anew.
+    ///
+    /// # Errors
+    /// When there is no such container, or the engine refuses.
+    pub(crate) async fn let_restart(&self, name: &str, restarts: bool) -> Result<()> {
+        let policy = match restarts {
+            true => RestartPolicyNameEnum::UNLESS_STOPPED,
+            false => RestartPolicyNameEnum::NO,
+        };
+        let update = ContainerUpdateBody {
+            restart_policy: Some(RestartPolicy {
+                name: Some(policy),
+                maximum_retry_count: None,
+            }),
+            ..Default::default()
+        };
+        match self.api.update_container(name, update).await {
+            // Podman before 5: no daemon of it starts anything again, so nothing is to be kept from it.
+            Err(e) if is_status(&e, 404) && !says(&e, "container") => Ok(()),
+            done => done.map_err(|e| lost("to change how the container restarts", e)),
+        }
+    }
+
+    /// Puts the files of a tar archive into a folder of a container, running or not.
+    ///
+    /// # Errors
+    /// When there is no such container or folder.
+    pub(crate) async fn put(&self, name: &str, folder: &str, archive: Bytes) -> Result<()> {
+        let options = UploadToContainerOptionsBuilder::new().path(folder).build();
+        let body = bollard::body_full(archive);
+        let done = self.api.upload_to_container(name, Some(options), body);
+        done.await
+            .map_err(|e| lost("to put files into the container", e))
+    }
+
+    pub(super) async fn ensure_volume(&self, volume: &Volume, spec: &Spec) -> Result<()> {
+        let Some(name) = &volume.name else {
+            return Ok(());
+        };
+        let doing = "looking at the volume";
+        match answer(doing, self.api.inspect_volume(name)).await? {
+            Ok(found) if holds(Some(&found.labels), &spec.labels) => return Ok(()),
+            Ok(_) => {
+                return Err(Error::Foreign {
+                    what: "volume",
+                    name: name.clone(),
+                }
+                .into());
+            }
+            Err(e) if is_status(&e, 404) => {}
+            Err(e) => return Err(lost(doing, e)),
+        }
+        let labels = spec.labels.iter();
+        let owner = labels.filter(|(key, _)| *key == crate::engine::OWNER_LABEL);
+        let request = VolumeCreateRequest {
+            name: Some(name.clone()),
+            labels: Some(owner.map(|(k, v)| (k.clone(), v.clone())).collect()),
+            ..Default::default()
+        };
+        let made = self.api.create_volume(request).await;
+        made.map_err(|e| lost("to make the volume", e))?;
+        Ok(())
+    }
+
+    /// Removes a volume with that label; not an error when there is none, when it has another owner, or
+    /// somebody still uses it.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn remove_volume(&self, name: &str, label: (&str, &str)) -> Result<()> {
+        let doing = "looking at the volume";
+        let ours = match answer(doing, self.api.inspect_volume(name)).await? {
+            Ok(found) => found.labels.get(label.0).map(String::as_str) == Some(label.1),
+            Err(_) => false,
+        };
+        if !ours {
+            return Ok(());
+        }
+        let options = RemoveVolumeOptionsBuilder::new().build();
+        match self.api.remove_volume(name, Some(options)).await {
+            Ok(()) => Ok(()),
+            Err(e) if is_status(&e, 404) || is_status(&e, 409) => Ok(()),
+            Err(e) => Err(lost("to remove the volume", e)),
+        }
+    }
+}
+
+/// Older and newer engines answer with different numbers, and with the same words.
+fn says(error: &bollard::errors::Error, words: &str) -> bool {
+    super::cause(error).contains(words)
+}

@@ -1,0 +1,68 @@
+//! One at a time, also among several osctl: a file that is locked.
+
+use super::Progress;
+use crate::error::Result;
+use anyhow::Context;
+use std::fs::{self, File, TryLockError};
+use std::path::Path;
+use std::time::Duration;
+
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// Held while something is made that all instances share. The system gives it back however the
+/// process ends.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    _file: File,
+}
+
+impl Turn {
+    /// Waits for it.
+    ///
+    /// # Errors
+    /// When the folder can't be written.
+    pub(crate) async fn take(folder: &Path, name: &str, progress: &dyn Progress) -> Result<Self> {
+        fs::create_dir_all(folder)?;
+        let path = folder.join(name);
+        let file = File::create(&path).with_context(|| format!("making `{}`", path.display()))?;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Self { _file: file }),
+                Err(TryLockError::WouldBlock) => {
+                    progress.step("waiting for another osctl");
+                    tokio::time::sleep(AGAIN).await;
+                }
+                Err(TryLockError::Error(error)) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Turn;
+    use crate::engine::Progress;
+    use std::sync::Mutex;
+
+    /// Gives the first turn back as soon as the second is said to wait for it.
+    struct Handing(Mutex<Option<Turn>>);
+
+    impl Progress for Handing {
+        fn step(&self, what: &str) {
+            assert_eq!(what, "waiting for another osctl");
+            self.0.lock().unwrap().take();
+        }
+        fn amount(&self, _what: &str, _done: u64, _total: Option<u64>) {}
+        fn log(&self, _line: &str) {}
+    }
+
+    #[tokio::test]
+    async fn the_second_waits_until_the_first_is_done() {
+        let folder = tempfile::tempdir().unwrap();
+        let handing = Handing(Mutex::default());
+        let first = Turn::take(folder.path(), "lock", &handing).await.unwrap();
+        *handing.0.lock().unwrap() = Some(first);
+        let _second = Turn::take(folder.path(), "lock", &handing).await.unwrap();
+        assert!(handing.0.lock().unwrap().is_none(), "it did not wait");
+    }
+}

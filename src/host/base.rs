@@ -1,0 +1,247 @@
+//! The image that bodies start from: pulled, or made of Debian's packages where no registry answers.
+
+use super::folders::Folders;
+use super::provision::{Ending, Leave, can_install, install, run};
+use crate::engine::{Docker, Progress, Turn};
+use crate::error::{Error, Result};
+use anyhow::Context;
+use futures_util::StreamExt;
+use std::fs;
+use std::future::ready;
+use std::path::Path;
+use std::process::Stdio;
+use tokio::process::Command;
+use tokio_util::io::ReaderStream;
+
+/// The base under a name of our own, so as not to shadow the official one.
+const BOOTSTRAPPED: &str = "osctl-base:trixie";
+
+const SUITE: &str = "trixie";
+const BOOTSTRAP_PACKAGES: &[&str] = &["debootstrap", "debian-archive-keyring"];
+/// With it every package of the base image is checked.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// The image to start from, where the engine has it already.
+///
+/// # Errors
+/// When the engine does not answer.
+pub(crate) async fn known_base(docker: &Docker, wanted: &str) -> Result<Option<String>> {
+    if docker.image(wanted).await?.is_some() {
+        return Ok(Some(wanted.into()));
+    }
+    let is_default = wanted == crate::config::Config::default().base;
+    let made = is_default && docker.image(BOOTSTRAPPED).await?.is_some();
+    Ok(made.then(|| BOOTSTRAPPED.into()))
+}
+
+/// The image to start from: the configured one, pulled if need be, else one made here.
+///
+/// # Errors
+/// When it can be neither pulled nor made.
+pub(crate) async fn base_image(
+    docker: &Docker,
+    wanted: &str,
+    folders: &Folders,
+    may_install: Leave<'_>,
+    progress: &dyn Progress,
+) -> Result<String> {
+    if let Some(known) = known_base(docker, wanted).await? {
+        return Ok(known);
+    }
+    let is_default = wanted == crate::config::Config::default().base;
+    progress.step(&format!("pulling {wanted}"));
+    let Err(why) = docker.pull(wanted, progress).await else {
+        return Ok(wanted.into());
+    };
+    if !is_default || !can_install() {
+        let hint = format!(
+            "give another base with `base:` in osctl.yaml, or load it: `docker load` (needed: {wanted})"
+        );
+        return Err(Error::precondition(
+            format!("the base image `{wanted}` can't be pulled: {why}"),
+            hint,
+        )
+        .into());
+    }
+    progress.log(&format!(
+        "{wanted} can't be pulled ({why}), making it from Debian's packages"
+    ));
+    bootstrap(docker, folders, may_install, progress).await?;
+    Ok(BOOTSTRAPPED.into())
+}
+
+async fn bootstrap(
+    docker: &Docker,
+    folders: &Folders,
+    may_install: Leave<'_>,
+    progress: &dyn Progress,
+) -> Result<()> {
+    if which::which("debootstrap").is_err() || !Path::new(KEYRING).exists() {
+        if !may_install(
+            "No registry can be reached. Install debootstrap, which makes the base image?",
+        )? {
+            let message = "no registry can be reached, and `debootstrap` or Debian's keyring, which make the base image, is not installed";
+            return Err(Error::precondition(message, "`osctl up --yes` installs it").into());
+        }
+        progress.step("installing debootstrap");
+        install(BOOTSTRAP_PACKAGES, progress).await?;
+    }
+    let temporary = folders.temporary();
+    let _turn = Turn::take(&temporary, "base.lock", progress).await?;
+    // Another instance may just have made it.
+    if docker.image(BOOTSTRAPPED).await?.is_some() {
+        return Ok(());
+    }
+    let root = Root::new(&temporary)?;
+    progress.step("making the base image with debootstrap");
+    let mut command = Command::new("debootstrap");
+    command.args(["--variant=minbase", "--force-check-gpg"]);
+    command
+        .arg(format!("--keyring={KEYRING}"))
+        .arg(SUITE)
+        .arg(root.path());
+    run(command, Ending::Killed, progress).await?;
+    root.slim()?;
+    progress.step("importing the base image");
+    let mut tar = Command::new("tar");
+    tar.arg("-C")
+        .arg(root.path())
+        .args(["--numeric-owner", "-c", "."]);
+    tar.stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true);
+    let mut tar = tar.spawn().context("starting `tar`")?;
+    let archive = ReaderStream::with_capacity(tar.stdout.take().context("a pipe")?, 1 << 20);
+    // A read error ends the archive early, which the engine and tar's exit code both tell.
+    let archive = archive
+        .take_while(|chunk| ready(chunk.is_ok()))
+        .filter_map(|chunk| ready(chunk.ok()));
+    docker.import(BOOTSTRAPPED, archive).await?;
+    anyhow::ensure!(tar.wait().await?.success(), "`tar` failed");
+    Ok(())
+}
+
+/// A root folder in the making; what an interrupted debootstrap leaves mounted goes with it.
+#[derive(Debug)]
+struct Root {
+    folder: Option<tempfile::TempDir>,
+}
+
+impl Root {
+    /// For whoever has the turn: others' are removed.
+    fn new(temporary: &Path) -> Result<Self> {
+        // What an `up` that was killed left behind.
+        if let Ok(entries) = fs::read_dir(temporary) {
+            for entry in entries
+                .flatten()
+                .filter(|e| e.file_name().to_string_lossy().starts_with("base-"))
+            {
+                remove(&entry.path());
+            }
+        }
+        fs::create_dir_all(temporary)?;
+        Ok(Self {
+            folder: Some(
+                tempfile::Builder::new()
+                    .prefix("base-")
+                    .tempdir_in(temporary)?,
+            ),
+        })
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.as_ref().map_or(Path::new(""), |f| f.path())
+    }
+
+    /// Without what an image has no use for, and with the sources of security updates.
+    fn slim(&self) -> Result<()> {
+        for beneath in [
+            "var/cache/apt/archives",
+            "var/lib/apt/lists",
+            "usr/share/doc",
+            "usr/share/man",
+            "usr/share/locale",
+            "usr/share/info",
+        ] {
+            empty(&self.path().join(beneath))?;
+        }
+        for file in [
+            "var/cache/apt/pkgcache.bin",
+            "var/cache/apt/srcpkgcache.bin",
+        ] {
+            let _ = fs::remove_file(self.path().join(file));
+        }
+        let list = self.path().join("etc/apt/sources.list");
+        let main = fs::read_to_string(&list)?;
+        let Some(mirror) = main.split_whitespace().find(|word| word.contains("://")) else {
+            return Ok(());
+        };
+        let security = format!("{}-security", mirror.trim_end_matches('/'));
+        let more = format!(
+            "{main}deb {mirror} {SUITE}-updates main\ndeb {security} {SUITE}-security main\n"
+        );
+        fs::write(list, more)?;
+        Ok(())
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        if let Some(folder) = self.folder.take() {
+            remove(&folder.keep());
+        }
+    }
+}
+
+/// Removes a root folder, never what is mounted beneath it.
+fn remove(root: &Path) {
+    for mounted in ["proc", "sys", "dev/pts", "dev"] {
+        let at = root.join(mounted);
+        if fs::read_to_string("/proc/self/mounts")
+            .is_ok_and(|m| m.contains(&format!(" {} ", at.display())))
+        {
+            let done = std::process::Command::new("umount")
+                .arg("-l")
+                .arg(&at)
+                .status();
+            if !done.is_ok_and(|s| s.success()) {
+                tracing::warn!("`{}` is still mounted and stays", at.display());
+                return;
+            }
+        }
+    }
+    if let Err(error) = fs::remove_dir_all(root) {
+        tracing::warn!("`{}` can't be removed: {error}", root.display());
+    }
+}
+
+fn empty(folder: &Path) -> Result<()> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(e.into()),
+    };
+    for entry in entries {
+        let path = entry?.path();
+        // The licences of what is inside stay with it.
+        let licence = path.join("copyright");
+        if path.is_symlink() || !path.is_dir() {
+            fs::remove_file(&path)?;
+        } else if licence.exists() {
+            for other in fs::read_dir(&path)?
+                .flatten()
+                .map(|e| e.path())
+                .filter(|p| *p != licence)
+            {
+                if other.is_dir() && !other.is_symlink() {
+                    fs::remove_dir_all(&other)?
+                } else {
+                    fs::remove_file(&other)?
+                }
+            }
+        } else {
+            fs::remove_dir_all(&path)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! A request on its way: sent, answered, and found again when the connection was lost meanwhile.
+
+use super::Bridge;
+use super::fault::Fault;
+use super::line::Line;
+use super::link::{Failure, Session, agreed, is_events, stream, version};
+use super::policy::{Lost, Next, next, without_stream};
+use crate::protocol::fault::Failed;
+use crate::protocol::sse::Events;
+use reqwest::{Response, StatusCode};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// How often a request is asked that is lost each time, and the time between, which grows.
+const TRIES: u32 = 8;
+const PAUSE: Duration = Duration::from_millis(100);
+/// Of a session that there is not.
+const NO_SESSION: i64 = -32600;
+
+/// What came of a connection.
+enum Came {
+    Answer,
+    Lost(Lost),
+    /// The hub does not know the session any more.
+    Forgotten,
+    Refused(Fault),
+}
+
+impl Bridge {
+    /// Brings a request to its answer, or says why there is none.
+    pub(super) async fn ask(self: Arc<Self>, line: Line) {
+        let failed = self.exchange(&line).await.err();
+        let asked = self.asked().remove(&line.id);
+        let is_cancelled = asked.is_some_and(|asked| asked.is_cancelled);
+        if let Some(fault) = failed.filter(|_| !is_cancelled) {
+            tracing::error!("{fault}");
+            self.fail(&line.id, &fault).await;
+        }
+    }
+
+    async fn exchange(&self, line: &Line) -> Result<(), Fault> {
+        for attempt in 0..TRIES {
+            if attempt > 1 {
+                sleep(PAUSE * attempt).await;
+            }
+            let (round, session) = (self.link.round(), self.link.session());
+            let came = match self.link.post(line).await {
+                Ok(response) => self.take(response, line).await,
+                Err(failure) => Came::Lost(failure.into()),
+            };
+            let lost = match came {
+                Came::Answer => return Ok(()),
+                Came::Refused(fault) => return Err(fault),
+                Came::Forgotten => {
+                    self.shake_again(session.as_ref()).await;
+                    continue;
+                }
+                Came::Lost(lost) => lost,
+            };
+            if self.is_cancelled(&line.id) {
+                return Ok(());
+            }
+            let mut then = next(&line.method, lost);
+            while let Next::GoOn(event) = then {
+                match self.go_on(line, &event).await? {
+                    Came::Answer => return Ok(()),
+                    Came::Lost(Lost::Telling(event)) => then = Next::GoOn(event),
+                    _ => then = without_stream(&line.method),
+                }
+            }
+            match then {
+                Next::GiveUp => return Err(Fault::lost(&line.method)),
+                _ => self.link.mend(round).await?,
+            }
+        }
+        Err(Fault::lost(&line.method))
+    }
+
+    /// Goes on behind an event, if the stream is still there.
+    async fn go_on(&self, line: &Line, event: &str) -> Result<Came, Fault> {
+        let stream_of = |event: &str| event.split_once('.').map(|(stream, _)| stream.to_owned());
+        let wanted = stream_of(event);
+        for _ in 0..TRIES {
+            let round = self.link.round();
+            match self.link.listen(Some(event)).await {
+                Ok(response) if is_events(&response) && stream(&response) == wanted => {
+                    return Ok(match self.follow(response, line).await {
+                        // Nothing new was told, and what was is still known.
+                        Came::Lost(Lost::Silent) => Came::Lost(Lost::Telling(event.into())),
+                        came => came,
+                    });
+                }
+                Ok(_) => return Ok(Came::Lost(Lost::Silent)),
+                Err(_) => self.link.mend(round).await?,
+            }
+        }
+        Ok(Came::Lost(Lost::Silent))
+    }
+
+    async fn take(&self, response: Response, line: &Line) -> Came {
+        if is_events(&response) {
+            return self.follow(response, line).await;
+        }
+        let status = response.status();
+        let session = agreed(&response);
+        let Ok(text) = response.bytes().await else {
+            return Came::Lost(Lost::Silent);
+        };
+        let answer: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+        let is_rpc = answer.get("result").is_some() || answer["error"]["code"].is_i64();
+        if status == StatusCode::NOT_FOUND
+            && answer["error"]["code"] == NO_SESSION
+            && self.link.has_session()
+            && line.version.is_none()
+        {
+            return Came::Forgotten;
+        }
+        if is_rpc && !answer["id"].is_null() || line.is_answered_by(&text) {
+            if line.method == "initialize" && answer.get("result").is_some() {
+                let version = version(&text);
+                let session = session.map(|session| session.of(version));
+                self.link.agree(line, session);
+            }
+            self.say(&text).await;
+            return Came::Answer;
+        }
+        // The hub's own refusals have no id, because they came before it was read.
+        if let Some(why) = answer["error"]["message"].as_str() {
+            let hint = serde_json::from_slice::<Failed>(&text).ok();
+            let hint = hint.and_then(|failed| failed.error.hint);
+            return Came::Refused(Fault::refused(why.into(), hint));
+        }
+        match status {
+            // It was given up.
+            StatusCode::ACCEPTED => Came::Lost(Lost::Silent),
+            status => Came::Refused(Fault::refused(format!("the hub answered {status}"), None)),
+        }
+    }
+
+    /// Hands on what a stream tells, to the answer.
+    async fn follow(&self, mut response: Response, line: &Line) -> Came {
+        let mut events = Events::default();
+        let mut last = None;
+        while let Ok(Some(piece)) = response.chunk().await {
+            for event in events.take(&piece) {
+                last = event.id.or(last);
+                if event.data.is_empty() {
+                    continue;
+                }
+                self.say(&event.data).await;
+                if line.is_answered_by(&event.data) {
+                    return Came::Answer;
+                }
+            }
+        }
+        Came::Lost(last.map_or(Lost::Silent, Lost::Telling))
+    }
+
+    /// A notification, or an answer; what can't be told is let go.
+    pub(super) async fn tell(&self, line: &Line) {
+        if line.method == "notifications/initialized" {
+            self.link.is_ready(line);
+        }
+        for _ in 0..TRIES {
+            let (round, session) = (self.link.round(), self.link.session());
+            match self.link.post(line).await {
+                Ok(response) if response.status() == StatusCode::NOT_FOUND => {
+                    self.shake_again(session.as_ref()).await;
+                }
+                Ok(_) => return,
+                // A server that went away in the middle knows nothing of what this is about.
+                Err(Failure::Cut) => return,
+                Err(Failure::Unsent) => {
+                    if self.link.mend(round).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Opens another session, whose lists may be others.
+    pub(super) async fn shake_again(&self, lost: Option<&Session>) {
+        if !matches!(self.link.renew(lost).await, Ok(true)) {
+            return;
+        }
+        for kind in ["tools", "prompts", "resources"] {
+            let told =
+                format!(r#"{{"jsonrpc":"2.0","method":"notifications/{kind}/list_changed"}}"#);
+            self.say(told.as_bytes()).await;
+        }
+    }
+
+    fn is_cancelled(&self, id: &str) -> bool {
+        self.asked().get(id).is_some_and(|asked| asked.is_cancelled)
+    }
+}
+
+impl From<Failure> for Lost {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Unsent => Self::Unsent,
+            Failure::Cut => Self::Silent,
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Hearing what belongs to no request, for as long as the client is there.
+
+use super::Bridge;
+use super::link::is_events;
+use crate::protocol::sse::Events;
+use reqwest::StatusCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// Before a stream that ended is opened again.
+const PAUSE: Duration = Duration::from_millis(200);
+
+impl Bridge {
+    pub(super) async fn hear(self: Arc<Self>) {
+        let mut last: Option<String> = None;
+        loop {
+            let (round, session) = (self.link.round(), self.link.session());
+            match self.link.listen(last.as_deref()).await {
+                Ok(mut response) if is_events(&response) => {
+                    let mut events = Events::default();
+                    while let Ok(Some(piece)) = response.chunk().await {
+                        for event in events.take(&piece) {
+                            last = event.id.or(last);
+                            if !event.data.is_empty() {
+                                self.say(&event.data).await;
+                            }
+                        }
+                    }
+                }
+                Ok(response) if response.status() == StatusCode::NOT_FOUND => {
+                    last = None;
+                    self.shake_again(session.as_ref()).await;
+                }
+                // A server that has nothing to tell is not asked again.
+                Ok(response) if response.status().is_client_error() => return,
+                Ok(_) => {}
+                // Requests say why; here it is looked for until it is there.
+                Err(_) => drop(self.link.mend(round).await),
+            }
+            sleep(PAUSE).await;
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! A client's line: as it is, and what has to be known of it on the way.
+
+use bytes::Bytes;
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Request,
+    /// A notification, or an answer to the server's own request.
+    Other,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Line {
+    pub(super) text: Bytes,
+    pub(super) kind: Kind,
+    /// Its raw JSON.
+    pub(super) id: Box<str>,
+    pub(super) method: String,
+    /// The revision, of a message that says so itself: such clients have no session.
+    pub(super) version: Option<String>,
+    /// What a header tells beside the method.
+    pub(super) name: Option<String>,
+    /// The raw id of the request that it takes back.
+    pub(super) cancelled: Option<Box<str>>,
+}
+
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    /// Also `null`.
+    #[serde(borrow, default, deserialize_with = "present")]
+    id: Option<&'a RawValue>,
+    method: Option<String>,
+    #[serde(borrow, default)]
+    params: Option<&'a RawValue>,
+}
+
+/// Raw, because numbers that no double holds are fine on the way.
+#[derive(Default, Deserialize)]
+struct Params<'a> {
+    #[serde(borrow, default)]
+    name: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    uri: Option<&'a RawValue>,
+    #[serde(borrow, default, rename = "_meta")]
+    meta: Option<&'a RawValue>,
+    #[serde(borrow, default, rename = "requestId")]
+    cancelled: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Meta<'a> {
+    #[serde(borrow, rename = "io.modelcontextprotocol/protocolVersion")]
+    version: &'a RawValue,
+}
+
+/// The text of a value that is one.
+fn said(raw: &RawValue) -> Option<String> {
+    serde_json::from_str(raw.get()).ok()
+}
+
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+impl Line {
+    /// The messages of a line, which is one unless it is a batch.
+    ///
+    /// # Errors
+    /// When it is no JSON.
+    pub(super) fn parse_all(text: &Bytes) -> Result<Vec<Self>, String> {
+        let trimmed = text.trim_ascii();
+        if !trimmed.starts_with(b"[") {
+            return Ok(vec![Self::parse(text.slice_ref(trimmed))?]);
+        }
+        let all: Vec<&RawValue> = serde_json::from_slice(trimmed).map_err(|e| e.to_string())?;
+        let part = |raw: &RawValue| Self::parse(Bytes::copy_from_slice(raw.get().as_bytes()));
+        all.into_iter().map(part).collect()
+    }
+
+    fn parse(text: Bytes) -> Result<Self, String> {
+        let envelope: Envelope<'_> = serde_json::from_slice(&text).map_err(|e| e.to_string())?;
+        let method = envelope.method.clone();
+        let id: Box<str> = envelope.id.map_or("null", RawValue::get).into();
+        let kind = match (&method, envelope.id) {
+            (Some(_), Some(_)) => Kind::Request,
+            _ => Kind::Other,
+        };
+        let method = method.unwrap_or_default();
+        // Parameters may be a list, or none.
+        let raw = envelope.params.map_or("{}", RawValue::get);
+        let params: Params<'_> = serde_json::from_str(raw).unwrap_or_default();
+        let name = match method.as_str() {
+            "tools/call" | "prompts/get" => params.name.and_then(said),
+            "resources/read" => params.uri.and_then(said),
+            _ => None,
+        };
+        let meta = params.meta.map_or("{}", RawValue::get);
+        let meta: Option<Meta<'_>> = serde_json::from_str(meta).ok();
+        let version = meta.and_then(|meta| said(meta.version));
+        let cancelled = params
+            .cancelled
+            .filter(|_| method == "notifications/cancelled");
+        let cancelled = cancelled.map(|id| id.get().into());
+        Ok(Self {
+            kind,
+            id,
+            method,
+            version,
+            name,
+            cancelled,
+            text,
+        })
+    }
+
+    /// Whether a message of the hub's answers this request.
+    pub(super) fn is_answered_by(&self, text: &[u8]) -> bool {
+        let Ok(envelope) = serde_json::from_slice::<Envelope<'_>>(text) else {
+            return false;
+        };
+        envelope.method.is_none() && envelope.id.is_some_and(|id| *id.get() == *self.id)
+    }
+}
+
+/// A message without line breaks, which JSON has between its values alone.
+pub(super) fn on_one_line(text: &[u8]) -> Bytes {
+    let text = text.trim_ascii();
+    let is_break = |byte: &u8| *byte == b'\n' || *byte == b'\r';
+    match text.iter().any(is_break) {
+        false => Bytes::copy_from_slice(text),
+        true => {
+            let plain = |byte: &u8| if is_break(byte) { b' ' } else { *byte };
+            text.iter().map(plain).collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kind, Line, on_one_line};
+    use bytes::Bytes;
+
+    fn line(text: &'static str) -> Line {
+        Line::parse_all(&Bytes::from_static(text.as_bytes()))
+            .unwrap()
+            .remove(0)
+    }
+
+    #[test]
+    fn a_line_stays_as_it_is_and_tells_what_it_is() {
+        let text = r#" {"id":1.0,"method":"tools/call","params":{"name":"a", "n":1e400, "_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}} "#;
+        let call = line(text);
+        assert_eq!(call.text, text.trim().as_bytes());
+        assert_eq!(
+            (call.kind, &*call.id, call.name.as_deref()),
+            (Kind::Request, "1.0", Some("a"))
+        );
+        assert_eq!(call.version.as_deref(), Some("2026-07-28"));
+        assert!(call.is_answered_by(br#"{"result":{},"id":1.0}"#));
+        assert!(!call.is_answered_by(br#"{"result":{},"id":1}"#));
+        assert!(!call.is_answered_by(br#"{"method":"ping","id":1.0}"#));
+        assert_eq!(line(r#"{"id":null,"method":"x"}"#).kind, Kind::Request);
+        assert_eq!(line(r#"{"id":1,"result":1}"#).kind, Kind::Other);
+        let odd = line(r#"{"method":"x","params":[1]}"#);
+        assert_eq!((odd.kind, odd.version), (Kind::Other, None));
+    }
+
+    #[test]
+    fn a_batch_is_its_messages_and_what_is_no_json_is_none() {
+        let batch = Bytes::from_static(br#"[{"id":1,"method":"a"},{"method":"b"}]"#);
+        assert_eq!(Line::parse_all(&batch).unwrap().len(), 2);
+        for bad in ["", "{", "1", "[1]"] {
+            assert!(
+                Line::parse_all(&Bytes::from_static(bad.as_bytes())).is_err(),
+                "{bad}"
+            );
+        }
+        let cancel = line(r#"{"method":"notifications/cancelled","params":{"requestId":"a"}}"#);
+        assert_eq!(cancel.cancelled.as_deref(), Some("\"a\""));
+    }
+
+    #[test]
+    fn what_goes_out_is_one_line() {
+        assert_eq!(on_one_line(b"{\n \"a\": 1\r\n}\n"), &b"{  \"a\": 1  }"[..]);
+    }
+}

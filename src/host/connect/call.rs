@@ -1,0 +1,88 @@
+//! What a client starts: a program, its words, its environment.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// The words that make an entry ours.
+const BRIDGE: [&str; 2] = ["mcp", "stdio"];
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Call {
+    /// By its full path: a desktop's programs know no shell's `PATH`.
+    pub(crate) program: String,
+    pub(crate) words: Vec<String>,
+    pub(crate) environment: BTreeMap<String, String>,
+}
+
+impl Call {
+    /// The bridge of the instance that `words` name.
+    pub(crate) fn bridge(
+        program: String,
+        mut words: Vec<String>,
+        environment: BTreeMap<String, String>,
+    ) -> Self {
+        words.extend(BRIDGE.map(str::to_owned));
+        Self {
+            program,
+            words,
+            environment,
+        }
+    }
+}
+
+/// What an entry starts, in whatever form its client has it.
+pub(super) fn of(entry: &Value) -> Option<Call> {
+    let texts = |value: &Value| -> Option<Vec<String>> {
+        let texts = value.as_array()?.iter();
+        texts.map(|text| Some(text.as_str()?.to_owned())).collect()
+    };
+    let variables = ["env", "envs", "environment"];
+    let environment = variables.iter().find_map(|key| entry[key].as_object());
+    let environment = environment.into_iter().flatten();
+    let environment =
+        environment.map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
+    let (program, words) = match texts(&entry["command"]) {
+        Some(all) => {
+            let (program, words) = all.split_first()?;
+            (program.clone(), words.to_vec())
+        }
+        None => {
+            let program = [&entry["command"], &entry["cmd"]];
+            let program = program.iter().find_map(|program| program.as_str())?;
+            (program.to_owned(), texts(&entry["args"])?)
+        }
+    };
+    Some(Call {
+        program,
+        words,
+        environment: environment.collect::<Option<_>>()?,
+    })
+}
+
+/// Whether an entry starts the bridge.
+pub(super) fn is_ours(entry: &Value) -> bool {
+    let call = of(entry);
+    call.is_some_and(|call| call.words.windows(BRIDGE.len()).any(|two| two == BRIDGE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_ours;
+    use serde_json::json;
+
+    #[test]
+    fn an_entry_is_ours_by_what_it_starts() {
+        assert!(is_ours(
+            &json!({"command": "/x/osctl", "args": ["mcp", "stdio"]})
+        ));
+        let words = ["/x/osctl", "--instance", "a", "mcp", "stdio"];
+        assert!(is_ours(&json!({"type": "local", "command": words})));
+        for other in [
+            json!({"command": "npx", "args": ["mcp", "x", "stdio"]}),
+            json!({"url": "https://example.com"}),
+            json!("mcp stdio"),
+        ] {
+            assert!(!is_ours(&other), "{other}");
+        }
+    }
+}

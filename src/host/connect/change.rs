@@ -1,0 +1,234 @@
+//! A change of one file: shown first, then made beside it and renamed, with what was there kept.
+
+use crate::error::{Error, Result};
+use anyhow::Context;
+use similar::{ChangeTag, DiffTag, TextDiff};
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Change {
+    pub(crate) file: PathBuf,
+    /// What it says; nothing where there is no file.
+    pub(super) before: Option<String>,
+    /// What it is to say; nothing where it is to go.
+    pub(super) after: Option<String>,
+    pub(super) backup: Backup,
+}
+
+/// What becomes of the copy beside the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Backup {
+    None,
+    /// It is made of what is there now.
+    Make(PathBuf),
+    /// The file is whole without the entry, so it goes.
+    Drop(PathBuf),
+}
+
+/// One line of a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Line {
+    pub(crate) is_new: bool,
+    pub(crate) text: String,
+}
+
+impl Change {
+    pub(crate) fn is_none(&self) -> bool {
+        self.before == self.after && self.dropped().is_none()
+    }
+
+    /// The copy that goes.
+    pub(crate) fn dropped(&self) -> Option<&Path> {
+        match &self.backup {
+            Backup::Drop(path) => Some(path),
+            Backup::None | Backup::Make(_) => None,
+        }
+    }
+
+    /// Where what was there is kept.
+    pub(crate) fn backup(&self) -> Option<&Path> {
+        match &self.backup {
+            Backup::Make(path) => Some(path),
+            Backup::None | Backup::Drop(_) => None,
+        }
+    }
+
+    /// What goes and what comes, and nothing around it, which may be secret.
+    pub(crate) fn lines(&self) -> Vec<Line> {
+        let before = self.before.as_deref().unwrap_or_default();
+        let after = self.after.as_deref().unwrap_or_default();
+        let diff = TextDiff::from_lines(before, after);
+        let mut lines = Vec::new();
+        for change in diff.ops().iter().filter(|op| op.tag() != DiffTag::Equal) {
+            let text = |of: ChangeTag| -> String {
+                let parts = diff.iter_changes(change).filter(|part| part.tag() == of);
+                parts.map(|part| part.value().to_owned()).collect()
+            };
+            let (old, new) = (text(ChangeTag::Delete), text(ChangeTag::Insert));
+            let ((old, new), is_cut) = differing(&old, &new);
+            lines.extend(shown(old, false, is_cut));
+            lines.extend(shown(new, true, is_cut));
+        }
+        lines
+    }
+
+    /// Makes it.
+    ///
+    /// # Errors
+    /// When the file says something else by now, or can't be written. Then it is as it was.
+    pub(crate) fn apply(&self) -> Result<()> {
+        let file = target(&self.file)?;
+        if read(&file)? != self.before {
+            let message = format!("`{}` has changed meanwhile", file.display());
+            return Err(Error::precondition(message, "run it again").into());
+        }
+        self.write(&file).map_err(|error| {
+            let message = format!("`{}` can't be changed: {error:#}", file.display());
+            Error::precondition(
+                message,
+                "see to its rights and the disk's room; it is as it was",
+            )
+            .into()
+        })
+    }
+
+    fn write(&self, file: &Path) -> Result<()> {
+        let rights = fs::metadata(file).ok().map(|found| found.permissions());
+        // Each beside itself: where a link leads may be another file system.
+        let put = |path: &Path, text: &str| -> Result<()> {
+            let folder = path.parent().context("it is in no folder")?;
+            fs::create_dir_all(folder)?;
+            let mut beside = NamedTempFile::new_in(folder)?;
+            beside.write_all(text.as_bytes())?;
+            if let Some(rights) = &rights {
+                beside.as_file().set_permissions(rights.clone())?;
+            }
+            beside.as_file().sync_all()?;
+            beside.persist(path)?;
+            Ok(())
+        };
+        if let (Backup::Make(backup), Some(before)) = (&self.backup, &self.before) {
+            put(backup, before)?;
+        }
+        match &self.after {
+            Some(_) if self.after == self.before => {}
+            Some(after) => put(file, after)?,
+            None => fs::remove_file(file)?,
+        }
+        if let Backup::Drop(backup) = &self.backup {
+            fs::remove_file(backup)?;
+        }
+        Ok(())
+    }
+}
+
+/// Where the person keeps the file that a link leads to: the link stays one. A link to what is not there is
+/// followed, too, as far as there is a folder for it.
+///
+/// # Errors
+/// When nothing can be put there.
+fn target(file: &Path) -> Result<PathBuf> {
+    if let Ok(found) = fs::canonicalize(file) {
+        return Ok(found);
+    }
+    let Ok(next) = fs::read_link(file) else {
+        return Ok(file.into());
+    };
+    let next = file.parent().unwrap_or(Path::new("")).join(next);
+    let place = next
+        .parent()
+        .and_then(|folder| fs::canonicalize(folder).ok());
+    match place.zip(next.file_name()) {
+        // Links that lead to each other were refused when the file was read.
+        Some((folder, name)) => target(&folder.join(name)),
+        None => {
+            let (link, next) = (file.display(), next.display());
+            let message = format!("`{link}` is a link to `{next}`, whose folder is not there");
+            let hint = "bring back what it leads to, or remove the link, and run it again";
+            Err(Error::precondition(message, hint).into())
+        }
+    }
+}
+
+/// Both without what they begin and end with alike, and whether that cuts a line.
+fn differing<'a>(old: &'a str, new: &'a str) -> ((&'a str, &'a str), bool) {
+    let same = |(a, b): &(char, char)| a == b;
+    let head: usize = { old.chars().zip(new.chars()) }
+        .take_while(same)
+        .map(|(c, _)| c.len_utf8())
+        .sum();
+    let (line, old, new) = (&old[..head], &old[head..], &new[head..]);
+    let tail: usize = { old.chars().rev().zip(new.chars().rev()) }
+        .take_while(same)
+        .map(|(c, _)| c.len_utf8())
+        .sum();
+    let is_cut = line
+        .rsplit('\n')
+        .next()
+        .is_some_and(|rest| !rest.trim().is_empty());
+    let (old, new) = (&old[..old.len() - tail], &new[..new.len() - tail]);
+    ((old, new), is_cut)
+}
+
+/// Line by line, but for those that only part others.
+fn shown(text: &str, is_new: bool, is_cut: bool) -> impl Iterator<Item = Line> {
+    let lines = text.lines().enumerate();
+    let lines = lines.filter(|(_, line)| !["", ","].contains(&line.trim()));
+    lines.map(move |(number, line)| {
+        let mark = if is_cut && number == 0 { "…" } else { "" };
+        let text = format!("{mark}{}", line.trim_end());
+        Line { is_new, text }
+    })
+}
+
+/// What a file says; nothing where there is none.
+///
+/// # Errors
+/// When it can't be read as text.
+pub(super) fn read(file: &Path) -> Result<Option<String>> {
+    match fs::read_to_string(file) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => {
+            let message = format!("`{}` can't be read: {error}", file.display());
+            Err(Error::precondition(message, "see to its rights and its encoding").into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Backup, Change};
+
+    fn lines(before: &str, after: &str) -> Vec<String> {
+        let change = Change {
+            file: "x".into(),
+            before: Some(before.into()),
+            after: Some(after.into()),
+            backup: Backup::None,
+        };
+        let lines = change.lines().into_iter();
+        lines
+            .map(|line| format!("{}{}", if line.is_new { "+" } else { "-" }, line.text))
+            .collect()
+    }
+
+    #[test]
+    fn only_what_changes_is_shown() {
+        let before = "{\n  \"key\": \"secret\"\n}\n";
+        let after = "{\n  \"key\": \"secret\",\n  \"a\": {\n    \"b\": 1\n  }\n}\n";
+        assert_eq!(
+            lines(before, after),
+            ["+  \"a\": {", "+    \"b\": 1", "+  }"]
+        );
+        assert_eq!(
+            lines(after, before),
+            ["-  \"a\": {", "-    \"b\": 1", "-  }"]
+        );
+        let small = lines("{\"key\":\"secret\"}", "{\"key\":\"secret\",\"a\":1}");
+        assert_eq!(small, ["+…,\"a\":1"]);
+    }
+}

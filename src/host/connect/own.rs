@@ -1,0 +1,37 @@
+//! An entry in a file of its own, which holds nothing else.
+
+use super::client::Form;
+use super::edit::{self, Entry, Unfit};
+use serde_json::Value;
+
+const HEAD: &str = "# Written by osctl; `osctl mcp disconnect continue` removes it.\n";
+
+pub(super) fn insert(text: &str, name: &str, entry: &Entry) -> Result<String, Unfit> {
+    if !text.trim().is_empty() {
+        let said = edit::read(Form::Own, text)?;
+        if edit::find(Form::Own, &said, name).is_none() || !is_alone(&said) {
+            return Err("it holds something else".into());
+        }
+    }
+    let mut lines = format!("{HEAD}name: {name}\nversion: 0.0.1\nschema: v1\nmcpServers:\n");
+    for (number, (key, value)) in entry.0.iter().enumerate() {
+        let dash = if number == 0 { "-" } else { " " };
+        lines.push_str(&format!("  {dash} {key}: {value}\n"));
+    }
+    Ok(lines)
+}
+
+/// Nothing is left of it.
+pub(super) fn remove(said: &Value, name: &str) -> Result<String, Unfit> {
+    let is_ours = edit::find(Form::Own, said, name).is_some() && is_alone(said);
+    match is_ours {
+        true => Ok(String::new()),
+        false => Err("it holds something else".into()),
+    }
+}
+
+fn is_alone(said: &Value) -> bool {
+    said["mcpServers"]
+        .as_array()
+        .is_some_and(|servers| servers.len() == 1)
+}

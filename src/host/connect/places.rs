@@ -1,0 +1,73 @@
+//! Where programs keep a person's configuration, by platform.
+
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Clone)]
+pub(crate) struct Places {
+    home: PathBuf,
+    platform: &'static str,
+    variable: fn(&str) -> Option<PathBuf>,
+}
+
+impl Places {
+    /// Of this platform and environment.
+    pub(crate) fn of(home: &Path) -> Self {
+        Self {
+            home: home.into(),
+            platform: std::env::consts::OS,
+            variable: |name| {
+                let value = std::env::var_os(name).map(PathBuf::from);
+                // A relative one is nobody's, and each program would take it for another one.
+                value.filter(|path| path.is_absolute())
+            },
+        }
+    }
+
+    pub(super) fn home(&self, path: &str) -> PathBuf {
+        self.home.join(path)
+    }
+
+    /// `path` beneath what the variable names, else in the home folder.
+    pub(super) fn named(&self, variable: &str, path: &str, otherwise: &str) -> PathBuf {
+        match (self.variable)(variable) {
+            Some(folder) => folder.join(path),
+            None => self.home(otherwise),
+        }
+    }
+
+    /// `~/.config`, also on macOS, as programs of the terminal have it.
+    pub(super) fn config(&self, path: &str) -> PathBuf {
+        self.named("XDG_CONFIG_HOME", path, &format!(".config/{path}"))
+    }
+
+    /// Where programs of the desktop have theirs.
+    pub(super) fn application(&self, path: &str) -> PathBuf {
+        match self.platform {
+            "macos" => self.home.join("Library/Application Support").join(path),
+            "windows" => self.roaming(path),
+            _ => self.config(path),
+        }
+    }
+
+    /// The one or, on Windows, the other.
+    pub(super) fn unless_windows(&self, unix: PathBuf, windows: &str) -> PathBuf {
+        match self.platform {
+            "windows" => self.roaming(windows),
+            _ => unix,
+        }
+    }
+
+    fn roaming(&self, path: &str) -> PathBuf {
+        self.named("APPDATA", path, &format!("AppData/Roaming/{path}"))
+    }
+
+    /// On which platform a test looks.
+    #[cfg(test)]
+    pub(super) fn on(platform: &'static str) -> Self {
+        Self {
+            home: "/h".into(),
+            platform,
+            variable: |_| None,
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What a client will start, started and asked for its tools.
+
+use super::call::Call;
+use crate::error::{Error, Result};
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{ChildStdin, ChildStdout, Command};
+
+/// From the start to the last tool.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// In which it may end by itself.
+const LEAVING: Duration = Duration::from_secs(5);
+
+/// A revision that all clients' servers know.
+const VERSION: &str = "2025-06-18";
+
+/// The names of its tools.
+///
+/// # Errors
+/// When it does not start, or does not answer as a server.
+pub(crate) async fn probe(call: &Call) -> Result<Vec<String>> {
+    let mut child = Command::new(&call.program)
+        .args(&call.words)
+        .envs(&call.environment)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| silent(call, &error.to_string()))?;
+    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+    let mut stderr = child.stderr.take().context("no stderr")?;
+    let mut server = Server {
+        stdin: stdin.context("no stdin")?,
+        lines: BufReader::new(stdout.context("no stdout")?).lines(),
+        id: 0,
+    };
+    let complaint = tokio::spawn(async move {
+        let mut said = String::new();
+        // What it has said is told also when the rest can't be read.
+        let _ = stderr.read_to_string(&mut said).await;
+        said
+    });
+    let told = match tokio::time::timeout(PATIENCE, server.tools()).await {
+        Ok(told) => told,
+        Err(_) => Err(anyhow::anyhow!(
+            "it has not answered for {} s",
+            PATIENCE.as_secs()
+        )),
+    };
+    // The end of its input tells it to go.
+    drop(server);
+    let left = tokio::time::timeout(LEAVING, child.wait()).await;
+    if left.is_err() {
+        child.start_kill()?;
+    }
+    match told {
+        Ok(tools) => Ok(tools),
+        Err(why) => {
+            let said = complaint.await.unwrap_or_default();
+            Err(silent(call, reason(&said).unwrap_or(&why.to_string())))
+        }
+    }
+}
+
+/// Its own words, where it has any.
+fn reason(said: &str) -> Option<&str> {
+    let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
+    let error = lines().find_map(|line| line.strip_prefix("error: "));
+    error.or_else(|| lines().next_back())
+}
+
+fn silent(call: &Call, why: &str) -> anyhow::Error {
+    let words = [&call.program].into_iter().chain(&call.words);
+    let command: Vec<&str> = words.map(String::as_str).collect();
+    let message = format!("`{}` does not serve: {why}", command.join(" "));
+    let hint =
+        "`osctl up` starts the instance; with `--no-verify` the client is connected all the same";
+    Error::precondition(message, hint).into()
+}
+
+#[derive(Debug)]
+struct Server {
+    stdin: ChildStdin,
+    lines: Lines<BufReader<ChildStdout>>,
+    id: u64,
+}
+
+impl Server {
+    async fn tools(&mut self) -> Result<Vec<String>> {
+        let client = json!({"name": "osctl", "version": env!("CARGO_PKG_VERSION")});
+        let hello = json!({"protocolVersion": VERSION, "capabilities": {}, "clientInfo": client});
+        self.ask("initialize", hello).await?;
+        self.say(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))
+            .await?;
+        let mut names = Vec::new();
+        let mut params = json!({});
+        loop {
+            let page = self.ask("tools/list", params).await?;
+            let tools = page["tools"].as_array().context("it lists no tools")?;
+            let name = |tool: &Value| tool["name"].as_str().map(str::to_owned);
+            names.extend(tools.iter().filter_map(name));
+            match page["nextCursor"].as_str() {
+                Some(cursor) => params = json!({"cursor": cursor}),
+                None => return Ok(names),
+            }
+        }
+    }
+
+    async fn ask(&mut self, method: &str, params: Value) -> Result<Value> {
+        self.id += 1;
+        let asked = json!({"jsonrpc": "2.0", "id": self.id, "method": method, "params": params});
+        self.say(&asked).await?;
+        while let Some(line) = self.lines.next_line().await? {
+            let mut message: Value = serde_json::from_str(&line)
+                .with_context(|| format!("it says what is no message: `{line}`"))?;
+            if message["id"] != self.id || message.get("method").is_some() {
+                continue;
+            }
+            if let Some(why) = message["error"]["message"].as_str() {
+                bail!("it refuses `{method}`: {why}");
+            }
+            return Ok(message["result"].take());
+        }
+        bail!("it has ended")
+    }
+
+    async fn say(&mut self, message: &Value) -> Result<()> {
+        let line = format!("{message}\n");
+        self.stdin.write_all(line.as_bytes()).await?;
+        Ok(self.stdin.flush().await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Call, probe};
+
+    fn call(words: &[&str]) -> Call {
+        Call {
+            program: "python3".into(),
+            words: words.iter().map(|&word| word.to_owned()).collect(),
+            environment: Default::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_is_asked_for_its_tools() {
+        let tools = probe(&call(&["tests/mcp/echo.py"])).await.unwrap();
+        assert_eq!(tools, ["echo", "other"]);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_server_is_told_in_its_own_words() {
+        for (words, why) in [
+            (
+                &["-c", "import sys; sys.exit('error: it is off')"][..],
+                "it is off",
+            ),
+            (&["-c", "print('hello')"], "no message"),
+            (&["-c", "input()"], "has ended"),
+        ] {
+            let told = probe(&call(words)).await.unwrap_err().to_string();
+            assert!(told.contains(why), "{told}");
+        }
+        let none = Call {
+            program: "/nonexistent".into(),
+            ..call(&[])
+        };
+        assert!(probe(&none).await.is_err());
+    }
+}

@@ -1,0 +1,110 @@
+//! An entry in TOML: a table of its own.
+
+use super::edit::{Entry, Unfit};
+use serde_json::Value;
+use toml_edit::{Array, DocumentMut, InlineTable, Item, Table};
+
+fn parse(text: &str) -> Result<DocumentMut, Unfit> {
+    text.parse()
+        .map_err(|error| format!("it is no TOML: {}", first_line(&error)))
+}
+
+fn first_line(error: &toml_edit::TomlError) -> String {
+    error
+        .message()
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+pub(super) fn read(text: &str) -> Result<Value, Unfit> {
+    toml_edit::de::from_str(text).map_err(|error| {
+        let why = error.message().lines().next().unwrap_or_default();
+        format!("it is no TOML: {why}")
+    })
+}
+
+pub(super) fn insert(
+    text: &str,
+    servers: &str,
+    name: &str,
+    entry: &Entry,
+) -> Result<String, Unfit> {
+    let mut document = parse(text)?;
+    let holder = document.entry(servers).or_insert_with(|| {
+        let mut table = Table::new();
+        // Only the tables in it have a line.
+        table.set_implicit(true);
+        Item::Table(table)
+    });
+    let is_inline = holder.is_inline_table();
+    let holder = holder.as_table_like_mut();
+    let holder = holder.ok_or_else(|| format!("`{servers}` in it is no table"))?;
+    let mut table = Table::new();
+    for (key, value) in &entry.0 {
+        table.insert(key, Item::Value(item(value)?));
+    }
+    let made = match is_inline {
+        true => Item::Value(table.into_inline_table().into()),
+        false => {
+            // As many lines apart as tables are.
+            if !text.trim().is_empty() {
+                table.decor_mut().set_prefix("\n");
+            }
+            Item::Table(table)
+        }
+    };
+    match holder.get_mut(name) {
+        Some(found) => {
+            let kept = found
+                .as_table()
+                .map(|table| (table.decor().clone(), table.position()));
+            *found = made;
+            if let (Some(table), Some((decor, position))) = (found.as_table_mut(), kept) {
+                *table.decor_mut() = decor;
+                table.set_position(position);
+            }
+        }
+        None => {
+            holder.insert(name, made);
+        }
+    }
+    Ok(document.to_string())
+}
+
+pub(super) fn remove(
+    text: &str,
+    servers: &str,
+    name: &str,
+    holder_stays: bool,
+) -> Result<String, Unfit> {
+    let mut document = parse(text)?;
+    if let Some(holder) = document.get_mut(servers).and_then(Item::as_table_like_mut) {
+        holder.remove(name);
+        if holder.is_empty() && !holder_stays {
+            document.remove(servers);
+        }
+    }
+    Ok(document.to_string())
+}
+
+fn item(value: &Value) -> Result<toml_edit::Value, Unfit> {
+    Ok(match value {
+        Value::Bool(value) => (*value).into(),
+        Value::Number(number) => number.as_i64().ok_or("it has no such number")?.into(),
+        Value::String(text) => text.as_str().into(),
+        Value::Array(values) => {
+            let items: Result<Array, Unfit> = values.iter().map(item).collect();
+            items?.into()
+        }
+        Value::Object(map) => {
+            let mut table = InlineTable::new();
+            for (key, value) in map {
+                table.insert(key, item(value)?);
+            }
+            table.into()
+        }
+        Value::Null => return Err("TOML knows no null".into()),
+    })
+}

@@ -1,0 +1,137 @@
+//! An entry in YAML: lines of its own in a block. No library edits YAML and keeps comments, so lines are
+//! put in and taken out, and `edit` reads the result again before it is believed.
+
+use super::edit::{Entry, Unfit};
+use serde_json::Value;
+
+/// Beneath its key, where nothing shows how the file does it.
+const INDENT: &str = "  ";
+
+pub(super) fn read(text: &str) -> Result<Value, Unfit> {
+    serde_yaml::from_str(text).map_err(|error| format!("it is no YAML: {error}"))
+}
+
+pub(super) fn insert(
+    text: &str,
+    servers: &str,
+    name: &str,
+    entry: &Entry,
+) -> Result<String, Unfit> {
+    let mut lines: Vec<String> = text.split_inclusive('\n').map(str::to_owned).collect();
+    let Some(at) = lines.iter().position(|line| is_key(line, servers)) else {
+        if let Some(last) = lines.last_mut()
+            && !last.ends_with('\n')
+        {
+            last.push('\n');
+        }
+        lines.push(format!("{servers}:\n"));
+        lines.extend(block(INDENT, name, entry));
+        return Ok(lines.concat());
+    };
+    let rest = rest(&lines[at]);
+    match rest {
+        "" => {}
+        "{}" => lines[at] = lines[at].replacen(" {}", "", 1),
+        _ => return Err(format!("`{servers}` in it is no block: `{rest}`")),
+    }
+    if !lines[at].ends_with('\n') {
+        lines[at].push('\n');
+    }
+    let indent =
+        children(&lines[at + 1..]).map_or(INDENT.to_owned(), |(_, indent)| indent.to_owned());
+    let (begin, end) = match place(&lines, at, name) {
+        Some(place) => place,
+        None => (at + 1, at + 1),
+    };
+    lines.splice(begin..end, block(&indent, name, entry));
+    Ok(lines.concat())
+}
+
+pub(super) fn remove(
+    text: &str,
+    servers: &str,
+    name: &str,
+    holder_stays: bool,
+) -> Result<String, Unfit> {
+    let mut lines: Vec<String> = text.split_inclusive('\n').map(str::to_owned).collect();
+    let at = lines.iter().position(|line| is_key(line, servers));
+    let found = at.and_then(|at| Some((at, place(&lines, at, name)?)));
+    let (at, (begin, end)) = found.ok_or("the entry is not written as a block")?;
+    lines.drain(begin..end);
+    if children(&lines[at + 1..]).is_none() {
+        match holder_stays {
+            true => lines[at] = format!("{servers}: {{}}\n"),
+            false => {
+                lines.remove(at);
+            }
+        }
+    }
+    Ok(lines.concat())
+}
+
+/// The lines of the entry of that name, beneath the key in line `at`.
+fn place(lines: &[String], at: usize, name: &str) -> Option<(usize, usize)> {
+    let (_, indent) = children(&lines[at + 1..])?;
+    let is_child = |line: &String| depth(line) == indent.len();
+    let begin = lines[at + 1..]
+        .iter()
+        .take_while(|line| is_blank(line) || depth(line) > 0)
+        .position(|line| is_child(line) && is_key(line.trim_start(), name))?;
+    let begin = at + 1 + begin;
+    let mut end = begin + 1;
+    let mut last = end;
+    while let Some(line) = lines.get(end) {
+        if !is_blank(line) {
+            if depth(line) <= indent.len() {
+                break;
+            }
+            last = end + 1;
+        }
+        end += 1;
+    }
+    Some((begin, last))
+}
+
+/// Where the first child of a block is, and its indentation.
+fn children(lines: &[String]) -> Option<(usize, &str)> {
+    let (at, line) = lines.iter().enumerate().find(|(_, line)| !is_blank(line))?;
+    let depth = depth(line);
+    (depth > 0).then(|| (at, &line[..depth]))
+}
+
+fn depth(line: &str) -> usize {
+    line.len() - line.trim_start_matches(' ').len()
+}
+
+/// Whether it says nothing; comments belong to what comes after them.
+fn is_blank(line: &str) -> bool {
+    let line = line.trim_start();
+    line.trim().is_empty() || line.starts_with('#')
+}
+
+/// Whether the line begins with that key.
+fn is_key(line: &str, key: &str) -> bool {
+    let line = line.strip_prefix(key).or_else(|| {
+        let quoted = ['"', '\''].map(|quote| format!("{quote}{key}{quote}"));
+        quoted
+            .iter()
+            .find_map(|key| line.strip_prefix(key.as_str()))
+    });
+    line.is_some_and(|rest| rest.starts_with(':'))
+}
+
+/// What stands behind a key, without a comment.
+fn rest(line: &str) -> &str {
+    let rest = line.split_once(':').map_or("", |(_, rest)| rest).trim();
+    match rest.starts_with('#') {
+        true => "",
+        false => rest,
+    }
+}
+
+/// Texts are in quotes, as JSON has them, which is YAML, too.
+fn block(indent: &str, name: &str, entry: &Entry) -> Vec<String> {
+    let field = |(key, value): &(&str, Value)| format!("{indent}{indent}{key}: {value}\n");
+    let head = [format!("{indent}{name}:\n")];
+    head.into_iter().chain(entry.0.iter().map(field)).collect()
+}

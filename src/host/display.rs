@@ -1,0 +1,66 @@
+//! The screen inside, over the companion's API.
+
+use super::client::Client;
+use crate::error::{Error, Result};
+use crate::protocol::desktop::Link;
+use crate::protocol::display::{
+    PICTURE_HEADER, Resolution, SCREEN_HEADER, Screen, Screenshot, TAKEN_HEADER,
+};
+use reqwest::Method;
+use reqwest::header::HeaderMap;
+
+/// A picture, and what was told of it.
+#[derive(Debug)]
+pub(crate) struct Shot {
+    pub(crate) file: Vec<u8>,
+    /// `WIDTHxHEIGHT`, of the picture and of the whole screen.
+    pub(crate) picture: String,
+    pub(crate) screen: String,
+    /// Milliseconds since 1970.
+    pub(crate) taken: u64,
+}
+
+impl Client {
+    /// What is on the screen now, as PNG.
+    pub(crate) async fn screenshot(&self, query: &Screenshot) -> Result<Shot> {
+        let request = self.request(Method::GET, "/display/screenshot", None::<&()>);
+        let response = self.open(request.query(query)).await?;
+        let headers = response.headers().clone();
+        let file = response.bytes().await.map_err(|e| self.unreachable(&e))?;
+        if !file.starts_with(b"\x89PNG") {
+            let message = "the companion sent something that is no picture".into();
+            return Err(Error::Refused {
+                status: 502,
+                kind: "no_picture".into(),
+                message,
+                hint: Some("`osctl logs` shows more".into()),
+            }
+            .into());
+        }
+        Ok(Shot {
+            file: file.into(),
+            picture: told(&headers, PICTURE_HEADER),
+            screen: told(&headers, SCREEN_HEADER),
+            taken: told(&headers, TAKEN_HEADER).parse().unwrap_or_default(),
+        })
+    }
+
+    pub(crate) async fn resize(&self, width: u16, height: u16) -> Result<Screen> {
+        let resolution = Resolution { width, height };
+        self.call(Method::PUT, "/display/resolution", Some(&resolution))
+            .await
+    }
+
+    /// An address that opens the desktop in a browser, once, and for how many seconds.
+    pub(crate) async fn desktop_link(&self) -> Result<(String, u64)> {
+        let Link { path, expires } = self
+            .call(Method::POST, "/desktop/link", None::<&()>)
+            .await?;
+        Ok((format!("{}{path}", self.address()), expires))
+    }
+}
+
+fn told(headers: &HeaderMap, name: &str) -> String {
+    let value = headers.get(name).and_then(|value| value.to_str().ok());
+    value.unwrap_or_default().to_owned()
+}

@@ -1,0 +1,144 @@
+//! A container that runs gives way by the keeper's gates, as it does when it evolves: one replaces, and
+//! never two.
+//!
+//! ```text
+//! the person's wish, laid down ──▶ keeper: evolve ──▶ succeeded: the wish is what is recorded
+//!                                        │
+//!                                        └─▶ else: the old container goes on, at the place that was
+//!                                            recorded before, with the rights of the wish
+//! ```
+//!
+//! The wish is laid down before anybody is asked. So a right that the person has taken back is no run's
+//! any more, whoever begins it and however this one ends; the ports and the project, by which the old
+//! container is found, are those of before again when it goes on.
+
+use super::instance::Record;
+use super::keeper::Keeper;
+use super::run::{End, follow};
+use crate::engine::Progress;
+use crate::error::{Error, Result};
+use crate::image::Companion;
+use crate::protocol::evolve::{self, Ask, Charge, Evolve, Reply, Run, Stage};
+use crate::protocol::plain::{line, printable};
+use std::path::Path;
+
+/// For the history.
+const REASON: &str = "`osctl up`";
+
+/// What the keeper may do, and what the host records of it.
+#[derive(Debug)]
+pub(crate) struct Wish {
+    pub(crate) charge: Charge,
+    pub(crate) record: Record,
+}
+
+/// Who hands over, and how.
+#[derive(Clone, Copy)]
+pub(crate) struct Handover<'a> {
+    pub(crate) keeper: Keeper<'a>,
+    pub(crate) companion: &'a Companion,
+    pub(crate) socket: &'a Path,
+    /// Whether code that does not end is interrupted.
+    pub(crate) force: bool,
+    pub(crate) progress: &'a dyn Progress,
+}
+
+impl Handover<'_> {
+    /// Replaces the container as wished.
+    ///
+    /// # Errors
+    /// When a gate is not passed: the old container goes on then, as `otherwise` says. When another run
+    /// is on.
+    pub(crate) async fn to(&self, wish: &Wish, otherwise: &Wish) -> Result<()> {
+        let instance = self.keeper.instance;
+        instance.keep_record()?;
+        instance.save(&wish.record)?;
+        let run = match self.begin(wish).await {
+            Ok(run) => run,
+            Err(error) => {
+                self.take_back(wish, otherwise).await?;
+                return Err(error);
+            }
+        };
+        // Where nobody knows how it ends, the next `up` looks.
+        let record = match follow(&self.keeper, &run, self.progress).await? {
+            End::Reached(record) => record,
+            End::LetGo => {
+                let logs = instance.command(&format!("evolve logs -f {run}"));
+                let run = run.to_string();
+                return Err(Error::GoesOn { run, logs }.into());
+            }
+        };
+        if record.status == Stage::Succeeded {
+            return Ok(());
+        }
+        self.take_back(wish, otherwise).await?;
+        Err(self.not_replaced(&record).into())
+    }
+
+    async fn begin(&self, wish: &Wish) -> Result<Run> {
+        self.appoint(wish).await?;
+        self.keeper.until_ready().await?;
+        let ask = Ask::Evolve(Evolve {
+            reason: Some(REASON.into()),
+            force: self.force,
+            dry_run: false,
+        });
+        match self.keeper.answer(&ask).await? {
+            Reply::Started { run } => Ok(run),
+            Reply::Busy { run } => Err(busy(&self.keeper, &run, "")),
+            other => anyhow::bail!("the keeper answers what it was not asked: {other:?}"),
+        }
+    }
+
+    async fn appoint(&self, wish: &Wish) -> Result<()> {
+        let (charge, project) = (&wish.charge, &wish.record.project);
+        let socket = Some(self.socket);
+        self.keeper
+            .appoint(charge, self.companion, project, socket, self.progress)
+            .await
+    }
+
+    /// The old container goes on where it was.
+    async fn take_back(&self, wish: &Wish, otherwise: &Wish) -> Result<()> {
+        self.keeper.instance.restore_record()?;
+        if wish.record == otherwise.record {
+            return Ok(());
+        }
+        // Why it is taken back is worth more. The next `up` lays it down again.
+        if let Err(error) = self.appoint(otherwise).await {
+            self.progress.log(&format!("{error:#}"));
+        }
+        Ok(())
+    }
+
+    fn not_replaced(&self, record: &evolve::Record) -> Error {
+        let instance = self.keeper.instance;
+        let gate = record.gate.map_or("?", Stage::word);
+        let hint = match record.gate {
+            Some(Stage::Freezing) => {
+                let force = instance.command("up --force");
+                format!("wait until it has ended, or `{force}` interrupts it")
+            }
+            _ => {
+                let logs = instance.command(&format!("evolve logs {}", record.run));
+                format!("`{logs}` shows the whole log; the old container goes on")
+            }
+        };
+        Error::NotReplaced {
+            container: instance.container(),
+            gate,
+            why: line(record.why.as_deref().unwrap_or("no reason is known")),
+            log: record.log_tail.iter().map(|text| printable(text)).collect(),
+            hint,
+        }
+    }
+}
+
+/// Who wants to replace the container while a run is on is told which.
+pub(crate) fn busy(keeper: &Keeper<'_>, run: &Run, stage: &str) -> anyhow::Error {
+    let logs = keeper.instance.command(&format!("evolve logs -f {run}"));
+    let stop = keeper.instance.command("evolve stop");
+    let hint = format!("`{logs}` follows it to its end, `{stop}` ends it");
+    Error::precondition(format!("evolve run `{run}` is on{stage}"), hint).into()
+}

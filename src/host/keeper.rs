@@ -1,0 +1,371 @@
+//! The keeper from the host's side: its container, what it may do, and its words through the engine.
+//!
+//! It is asked by a command in its container, so that it answers also when `os-host` does not run.
+
+use super::instance::{Instance, LABEL};
+use super::{base, build, specification, trust};
+use crate::config::Config;
+use crate::engine::{Build, Container, Docker, IMAGE_LABEL, Phase, Progress, identify};
+use crate::error::{Error, Result};
+use crate::image::{Companion, bare};
+use crate::protocol::evolve::{
+    Ask, Authority, Bounds, CHARGE, Charge, Proxies, Reply, Status, refusal,
+};
+use crate::protocol::fault::Fault;
+use crate::protocol::spec::{Environment, Limits, Mount, Restart, Spec, Volume, Workload};
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// What part of an instance a container is, where it is not the instance itself.
+const PART: &str = "osctl.part";
+/// The image's name; its tag is what it is made of.
+const IMAGE: &str = "os-keeper";
+/// Bytes: a body and its archive are in memory while an image is built.
+const MEMORY: u64 = 2 << 30;
+/// How long one that was just started may give no answer.
+const READY: Duration = Duration::from_secs(20);
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// One instance's keeper.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Keeper<'a> {
+    pub(crate) docker: &'a Docker,
+    pub(crate) instance: &'a Instance,
+}
+
+/// All that the keeper may do for this instance, whose container is `spec`.
+///
+/// # Errors
+/// When the engine does not answer.
+pub(crate) async fn charge(
+    docker: &Docker,
+    config: &Config,
+    instance: &Instance,
+    spec: Spec,
+) -> Result<Charge> {
+    // An image that is up to date needs no base; the engine pulls what it has not, when it is built on.
+    let base = base::known_base(docker, &config.base).await?;
+    let certificates = trust::certificates().into_iter();
+    Ok(Charge {
+        instance: instance.name.clone(),
+        spec,
+        passing: specification::passing(config),
+        aside: instance.aside(),
+        image: instance.image(),
+        body: config.body.clone(),
+        base: base.unwrap_or_else(|| config.base.clone()),
+        args: build::arguments(config),
+        proxies: Proxies(trust::proxies()),
+        certificates: certificates
+            .map(|c| Authority {
+                name: c.name,
+                pem: c.pem,
+            })
+            .collect(),
+        classic: build::is_classic(),
+        bounds: Bounds {
+            start: config.evolve.start,
+            grace: config.evolve.grace,
+            probation: config.evolve.probation,
+            ..Bounds::default()
+        },
+    })
+}
+
+impl Keeper<'_> {
+    /// A keeper of this version that runs, and has the charge.
+    ///
+    /// # Errors
+    /// When its image can't be built, or the engine refuses.
+    pub(crate) async fn appoint(
+        &self,
+        charge: &Charge,
+        companion: &Companion,
+        project: &Path,
+        socket: Option<&Path>,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let Some(socket) = socket else {
+            let message = "the engine listens at no socket that the keeper could be given";
+            let hint = "`DOCKER_HOST=unix:///PATH osctl up` names one";
+            return Err(Error::precondition(message, hint).into());
+        };
+        let image = self.image(companion, progress).await?;
+        let mut spec = self.specification(&image, project, &socket_within(socket));
+        identify(&mut spec, &BTreeSet::new())?;
+        let name = &spec.name;
+        let found = self.find().await?;
+        let digest = crate::engine::DIGEST_LABEL;
+        match &found {
+            Some(keeper) if keeper.labels.get(digest) == spec.labels.get(digest) => {
+                if keeper.phase != Phase::Running {
+                    self.docker.start(name).await?;
+                }
+            }
+            _ => {
+                progress.step(&format!("starting `{name}`"));
+                self.docker.remove(name).await?;
+                self.docker.create(&spec).await?;
+                if let Some(former) = found.filter(|former| former.image != image) {
+                    self.docker.remove_image(&former.image).await?;
+                }
+            }
+        }
+        self.docker.put(name, "/state", laid_down(charge)?).await
+    }
+
+    async fn image(&self, companion: &Companion, progress: &dyn Progress) -> Result<String> {
+        let (digest, context) = bare(companion)?;
+        let tag = format!("{IMAGE}:{}", &digest[..16]);
+        if let Some(found) = self.docker.image(&tag).await? {
+            return Ok(found.id);
+        }
+        progress.step("building the keeper's image");
+        let build = Build {
+            tag: tag.clone(),
+            classic_context: context.clone(),
+            context,
+            args: BTreeMap::new(),
+            labels: BTreeMap::from([("osctl.version".into(), env!("CARGO_PKG_VERSION").into())]),
+            classic: build::is_classic(),
+        };
+        self.docker.build(&build, progress).await?;
+        let built = self.docker.image(&tag).await?;
+        Ok(built.context("the keeper's image is gone")?.id)
+    }
+
+    fn specification(&self, image: &str, project: &Path, socket: &Path) -> Spec {
+        let mount = |host: &Path, container: &str, read_only| Mount {
+            host: host.into(),
+            container: container.into(),
+            read_only,
+        };
+        let volume = |name: String, container: &str| Volume {
+            name: Some(name),
+            container: container.into(),
+            read_only: false,
+        };
+        let instance = self.instance;
+        Spec {
+            name: instance.keeper(),
+            hostname: instance.keeper(),
+            image: image.into(),
+            network: None,
+            mounts: vec![
+                mount(project, "/repo", true),
+                mount(socket, "/var/run/docker.sock", false),
+            ],
+            volumes: vec![
+                volume(instance.keeper_state(), "/state"),
+                volume(instance.keeper_door(), "/door"),
+            ],
+            ports: Vec::new(),
+            env: Environment::default(),
+            limits: Limits {
+                // Every machine has one, and it is idle for most of the time.
+                cpus: Some(1.0),
+                memory: Some(MEMORY),
+                pids: 64,
+                shm: 1 << 20,
+            },
+            workload: Workload::ROOT,
+            // A project that its person alone may read. Who has the engine's socket gains nothing by it.
+            capabilities: vec!["DAC_READ_SEARCH".into()],
+            security: vec!["no-new-privileges".into()],
+            labels: BTreeMap::from([
+                (LABEL.into(), instance.name.clone()),
+                (PART.into(), "keeper".into()),
+            ]),
+            health_check: Vec::new(),
+            stop_timeout: 5,
+            read_only: true,
+            // An engine that was killed finds it again.
+            restart: Restart::Always,
+        }
+    }
+
+    async fn find(&self) -> Result<Option<Container>> {
+        let name = self.instance.keeper();
+        match self.docker.inspect(&name).await? {
+            Some(found) if found.labels.get(LABEL) != Some(&self.instance.name) => {
+                Err(Error::Foreign {
+                    what: "container",
+                    name,
+                }
+                .into())
+            }
+            found => Ok(found),
+        }
+    }
+
+    /// Starts one that was stopped, so that it ends what it has begun before others replace the
+    /// container.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn wake(&self) -> Result<()> {
+        match self.find().await? {
+            Some(keeper) if keeper.phase == Phase::Stopped => {
+                self.docker.start(&self.instance.keeper()).await?;
+                self.until_ready().await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until one that was just started answers.
+    ///
+    /// # Errors
+    /// When it does not for long.
+    pub(crate) async fn until_ready(&self) -> Result<()> {
+        let deadline = Instant::now() + READY;
+        loop {
+            match self.answer(&Ask::Status {}).await {
+                Ok(_) => return Ok(()),
+                Err(error) if Instant::now() > deadline => return Err(error),
+                Err(_) => tokio::time::sleep(AGAIN).await,
+            }
+        }
+    }
+
+    /// Removes its container; what it knows stays.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn dismiss(&self) -> Result<()> {
+        match self.find().await? {
+            Some(_) => self.docker.remove(&self.instance.keeper()).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Removes what it knows, once it is dismissed, and its images that no instance needs.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn forget(&self) -> Result<()> {
+        let label = (LABEL, self.instance.name.as_str());
+        for volume in [self.instance.keeper_state(), self.instance.keeper_door()] {
+            self.docker.remove_volume(&volume, label).await?;
+        }
+        for tag in self.docker.tags(IMAGE).await? {
+            self.docker.remove_image(&tag).await?;
+        }
+        for image in self.docker.nameless().await? {
+            if image.labels.get(IMAGE_LABEL) == Some(&self.instance.name) {
+                self.docker.remove_image(&image.id).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks it, and hands each reply to `each`.
+    ///
+    /// # Errors
+    /// When it does not run, does not answer, or refuses; and what `each` says.
+    pub(crate) async fn ask(
+        &self,
+        question: &Ask,
+        each: &mut (dyn FnMut(Reply) -> Result<()> + Send),
+    ) -> Result<()> {
+        let name = self.instance.keeper();
+        let running = self
+            .find()
+            .await?
+            .is_some_and(|k| k.phase == Phase::Running);
+        if !running {
+            return Err(Error::NotRunning {
+                container: name,
+                up: self.instance.command("up"),
+            }
+            .into());
+        }
+        let question = serde_json::to_string(question)?;
+        let mut rest = Vec::new();
+        let mut lines = |bytes: &[u8]| {
+            rest.extend_from_slice(bytes);
+            while let Some(end) = rest.iter().position(|b| *b == b'\n') {
+                let line: Vec<u8> = rest.drain(..=end).collect();
+                let reply = serde_json::from_slice(&line);
+                match reply.context("reading what the keeper says")? {
+                    Reply::Refused { error } => return Err(refused(error)),
+                    reply => each(reply)?,
+                }
+            }
+            Ok(())
+        };
+        let words = ["/osctl", "keeper", "ask", &question];
+        let output = self.docker.exec(&name, &words, &mut lines).await?;
+        match output.code {
+            0 => Ok(()),
+            _ => Err(Error::Unreachable {
+                container: name,
+                address: "its socket".into(),
+                why: output.stderr.trim().into(),
+            }
+            .into()),
+        }
+    }
+
+    /// The one reply to a question that has one.
+    ///
+    /// # Errors
+    /// As [`Keeper::ask`].
+    pub(crate) async fn answer(&self, question: &Ask) -> Result<Reply> {
+        let mut answer = None;
+        let mut each = |reply| {
+            answer = Some(reply);
+            Ok(())
+        };
+        self.ask(question, &mut each).await?;
+        answer.context("the keeper gives no answer")
+    }
+
+    /// How it stands; nothing when there is no keeper that runs.
+    ///
+    /// # Errors
+    /// When it runs and does not answer.
+    pub(crate) async fn status(&self) -> Result<Option<Status>> {
+        match self.answer(&Ask::Status {}).await {
+            Ok(Reply::Status(status)) => Ok(Some(status)),
+            Ok(other) => bail!("the keeper answers what it was not asked: {other:?}"),
+            Err(error) => match error.downcast_ref() {
+                Some(Error::NotRunning { .. }) => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
+}
+
+/// A refusal of the keeper's, with its number in HTTP.
+fn refused(fault: Fault) -> anyhow::Error {
+    let status = match fault.kind.as_str() {
+        refusal::BAD_REQUEST => 400,
+        refusal::NO_SUCH_RUN => 404,
+        refusal::TOO_OFTEN => 429,
+        _ => 503,
+    };
+    Error::Refused {
+        status,
+        kind: fault.kind,
+        message: fault.message,
+        hint: fault.hint,
+    }
+    .into()
+}
+
+/// The charge as an archive of one file, for root alone.
+fn laid_down(charge: &Charge) -> Result<Bytes> {
+    crate::image::single(CHARGE, 0o600, &serde_json::to_vec(charge)?)
+}
+
+/// The socket as the engine finds it: in a virtual machine, its own.
+fn socket_within(socket: &Path) -> PathBuf {
+    match cfg!(target_os = "linux") {
+        true => socket.into(),
+        false => "/var/run/docker.sock".into(),
+    }
+}

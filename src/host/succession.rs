@@ -1,0 +1,143 @@
+//! One container gives way to another, and comes back unless that one proves healthy.
+//!
+//! ```text
+//!        rename            stop, create            healthy
+//! old ───────────▶ aside ───────────────▶ both ──────────────▶ new alone
+//!  ▲                 │                      │ anything else
+//!  └─────────────────┴──────────────────────┘
+//! ```
+//!
+//! The first step is the rename, and the last one undoes it. So whatever ends osctl on the way, the
+//! next `up` finds by the name that a container waits, and goes on from there. The record of the
+//! old container waits beside it, because the new one may have other ports.
+
+use super::build;
+use super::client::Client;
+use super::health::Watch;
+use super::instance::{Instance, LABEL, Record};
+use crate::engine::{Container, Docker, Engine, Phase, Progress};
+use crate::error::Result;
+use crate::protocol::spec::Spec;
+use std::net::IpAddr;
+
+/// Who replaces the container of an instance.
+#[derive(Clone, Copy)]
+pub(crate) struct Succession<'a> {
+    pub(crate) instance: &'a Instance,
+    pub(crate) engine: &'a Engine,
+    pub(crate) docker: &'a Docker,
+    pub(crate) bind: IpAddr,
+    pub(crate) progress: &'a dyn Progress,
+}
+
+impl Succession<'_> {
+    /// Replaces the container, which goes only when the new one is healthy. It runs until it has
+    /// its other name, so a name that can't be had costs nothing.
+    ///
+    /// # Errors
+    /// When the new one does not become healthy; the old one runs again then.
+    pub(crate) async fn replace(
+        &self,
+        spec: &Spec,
+        record: &Record,
+        old: &Container,
+    ) -> Result<()> {
+        let (docker, aside) = (self.docker, self.instance.aside());
+        self.instance.keep_record()?;
+        docker.rename(&spec.name, &aside).await?;
+        let raised = async {
+            docker.stop(&aside).await?;
+            self.instance.save(record)?;
+            docker.create(spec).await?;
+            self.until_healthy(record).await
+        };
+        if let Err(error) = raised.await {
+            self.bring_back(&aside).await?;
+            return Err(error);
+        }
+        self.conclude(&aside, old).await
+    }
+
+    /// Ends a replacement that was interrupted: with the new container when it proves healthy, else
+    /// with the old one.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn settle(&self) -> Result<()> {
+        for aside in [self.instance.aside(), self.instance.former_aside()] {
+            self.settle_from(&aside).await?;
+        }
+        Ok(())
+    }
+
+    async fn settle_from(&self, aside: &str) -> Result<()> {
+        let (docker, name) = (self.docker, self.instance.container());
+        let Some(old) = docker.inspect(aside).await?.filter(|c| self.owns(c)) else {
+            return Ok(());
+        };
+        match docker.inspect(&name).await? {
+            // Whoever looks for the instance's container is told.
+            Some(new) if !self.owns(&new) => return Ok(()),
+            Some(new) => match self.prove(&name, &new).await {
+                Ok(()) => return self.conclude(aside, &old).await,
+                Err(error) => self.progress.log(&format!("{error:#}")),
+            },
+            None => {}
+        }
+        match self.bring_back(aside).await {
+            // Only its start has failed. Its ports may be taken by now, which the rest of `up` tells
+            // or avoids.
+            Err(error) if docker.inspect(aside).await?.is_none() => {
+                self.progress.log(&format!("{error:#}"));
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// A container that was stopped meanwhile may have been healthy before.
+    async fn prove(&self, name: &str, new: &Container) -> Result<()> {
+        let Some(record) = self.instance.record()? else {
+            anyhow::bail!("nothing is recorded about `{name}`");
+        };
+        self.instance.ensure_token()?;
+        if new.phase == Phase::Stopped {
+            self.docker.start(name).await?;
+        }
+        self.until_healthy(&record).await
+    }
+
+    async fn until_healthy(&self, record: &Record) -> Result<()> {
+        let watch = Watch {
+            instance: self.instance,
+            engine: self.engine,
+            client: &Client::new(self.instance, record, self.bind)?,
+            name: &self.instance.container(),
+            progress: self.progress,
+        };
+        watch.until_healthy().await
+    }
+
+    /// The old container, with what is recorded about it, in the place of the new one.
+    async fn bring_back(&self, aside: &str) -> Result<()> {
+        let (docker, name) = (self.docker, self.instance.container());
+        self.progress
+            .step(&format!("bringing the old `{name}` back"));
+        if docker.inspect(&name).await?.is_some_and(|c| self.owns(&c)) {
+            docker.remove(&name).await?;
+        }
+        self.instance.restore_record()?;
+        let started = docker.start(aside).await;
+        docker.rename(aside, &name).await?;
+        started
+    }
+
+    async fn conclude(&self, aside: &str, old: &Container) -> Result<()> {
+        self.docker.remove(aside).await?;
+        build::remove_nameless(self.docker, &old.image).await
+    }
+
+    fn owns(&self, container: &Container) -> bool {
+        container.labels.get(LABEL) == Some(&self.instance.name)
+    }
+}

@@ -1,0 +1,240 @@
+//! The files of a folder that somebody else may change at any time.
+//!
+//! Every name is opened beneath the folder that is held open, through no link, and what was opened is
+//! looked at, so that a folder or file that is exchanged meanwhile leads nowhere else.
+
+use super::body::{is_ignored, unfit};
+use crate::archive::{Folder, Look};
+use crate::error::Result;
+use crate::protocol::files::EntryKind;
+use anyhow::Context;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io::{ErrorKind, Read};
+use std::path::{Component, Path};
+
+/// Folders within folders.
+const DEEPEST: usize = 32;
+/// More files than this were certainly not meant.
+const MOST: usize = 20_000;
+/// The same of all names that are met, also of folders that are empty and of what is ignored.
+const MOST_NAMES: usize = 50_000;
+
+/// The files of `folder` beneath `root` by their path, `/`-separated; nothing when it has no
+/// `Dockerfile`.
+pub(super) fn gather(
+    root: &Path,
+    folder: &Path,
+    limit: u64,
+) -> Result<Option<BTreeMap<String, Vec<u8>>>> {
+    let name = root.join(folder);
+    let opened = |e| anyhow::Error::new(e).context(format!("opening `{}`", root.display()));
+    let mut at = Folder::open(root).map_err(opened)?;
+    for component in folder.components() {
+        let Component::Normal(part) = component else {
+            return Err(unfit(&name, "it is not beneath the project".into()));
+        };
+        at = match at.folder(part) {
+            Ok(next) => next,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(e) if Folder::is_link(&e) => {
+                let why = format!("`{}` is no folder", part.to_string_lossy());
+                return Err(unfit(&name, why));
+            }
+            Err(e) => return Err(e).with_context(|| format!("opening `{}`", name.display())),
+        };
+    }
+    let is_file = |look: Look| look.kind == EntryKind::File;
+    if !at.look(OsStr::new("Dockerfile")).is_ok_and(is_file) {
+        return Ok(None);
+    }
+    let mut gathering = Gathering {
+        name: &name,
+        limit,
+        room: limit,
+        names: 0,
+        files: BTreeMap::new(),
+    };
+    gathering.take(&at, "", 0)?;
+    Ok(Some(gathering.files))
+}
+
+struct Gathering<'a> {
+    name: &'a Path,
+    limit: u64,
+    room: u64,
+    names: usize,
+    files: BTreeMap<String, Vec<u8>>,
+}
+
+impl Gathering<'_> {
+    fn take(&mut self, folder: &Folder, beneath: &str, depth: usize) -> Result<()> {
+        if depth > DEEPEST {
+            return Err(self.unfit(format!("`{beneath}` is too deep")));
+        }
+        let names = folder.names()?;
+        self.names += names.len();
+        if self.names > MOST_NAMES {
+            return Err(self.unfit(format!("it has more than {MOST_NAMES} names")));
+        }
+        for name in names {
+            let Some(text) = name.to_str() else {
+                let shown = name.to_string_lossy();
+                return Err(self.unfit(format!("the name `{beneath}{shown}` is not UTF-8")));
+            };
+            if is_ignored(text) {
+                continue;
+            }
+            let path = format!("{beneath}{text}");
+            let odd = || self.unfit(format!("`{path}` is neither a file nor a folder"));
+            match folder.look(&name)?.kind {
+                EntryKind::Folder => {
+                    let inner = folder
+                        .folder(&name)
+                        .map_err(|e| match Folder::is_link(&e) {
+                            true => odd(),
+                            false => e.into(),
+                        })?;
+                    self.take(&inner, &format!("{path}/"), depth + 1)?;
+                }
+                EntryKind::File => {
+                    let file = folder.read(&name).map_err(|e| match Folder::is_link(&e) {
+                        true => odd(),
+                        false => e.into(),
+                    })?;
+                    // Between the look and this it may have become something else.
+                    if Look::of(&file)?.kind != EntryKind::File {
+                        return Err(odd());
+                    }
+                    self.keep(path, file)?;
+                }
+                _ => return Err(odd()),
+            }
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, path: String, file: impl Read) -> Result<()> {
+        let mut content = Vec::new();
+        // One byte more than there is room for tells that there is not.
+        file.take(self.room + 1).read_to_end(&mut content)?;
+        let Some(room) = self.room.checked_sub(content.len() as u64) else {
+            return Err(self.unfit(format!("it is larger than {} MiB", self.limit >> 20)));
+        };
+        if self.files.len() >= MOST {
+            return Err(self.unfit(format!("it has more than {MOST} files")));
+        }
+        self.room = room;
+        self.files.insert(path, content);
+        Ok(())
+    }
+
+    fn unfit(&self, why: String) -> anyhow::Error {
+        unfit(self.name, why)
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::gather;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    fn project() -> tempfile::TempDir {
+        let project = tempfile::tempdir().unwrap();
+        fs::create_dir_all(project.path().join("body/deep")).unwrap();
+        for (name, content) in [("Dockerfile", "FROM x"), ("deep/file", "mine")] {
+            fs::write(project.path().join("body").join(name), content).unwrap();
+        }
+        project
+    }
+
+    fn refused(project: &Path, folder: &str) -> String {
+        let gathered = gather(project, Path::new(folder), 1 << 20);
+        gathered.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_body_is_read_as_it_is_and_a_missing_one_is_none() {
+        let project = project();
+        let files = gather(project.path(), Path::new("body"), 1 << 20).unwrap();
+        assert_eq!(files.unwrap()["deep/file"], b"mine");
+        for none in ["other", "body/deep"] {
+            assert!(
+                gather(project.path(), Path::new(none), 9)
+                    .unwrap()
+                    .is_none()
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_beyond_the_project_is_read() {
+        let (project, outside) = (project(), tempfile::tempdir().unwrap());
+        fs::write(outside.path().join("Dockerfile"), "secret").unwrap();
+        symlink(outside.path(), project.path().join("linked")).unwrap();
+        assert!(refused(project.path(), "linked").contains("`linked` is no folder"));
+        assert!(refused(project.path(), "../x").contains("not beneath"));
+        assert!(refused(project.path(), "/etc").contains("not beneath"));
+        let link = project.path().join("body/deep/link");
+        for target in [outside.path().join("Dockerfile"), outside.path().into()] {
+            symlink(target, &link).unwrap();
+            assert!(refused(project.path(), "body").contains("`deep/link` is neither"));
+            fs::remove_file(&link).unwrap();
+        }
+        nix::unistd::mkfifo(&link, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(refused(project.path(), "body").contains("`deep/link` is neither"));
+    }
+
+    #[test]
+    fn a_folder_that_is_exchanged_while_it_is_read_leads_nowhere_else() {
+        let (project, outside) = (project(), tempfile::tempdir().unwrap());
+        fs::write(outside.path().join("file"), "secret").unwrap();
+        let body = project.path().join("body");
+        let (deep, aside) = (body.join("deep"), body.join(".git"));
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let _ = fs::rename(&deep, &aside);
+                    let _ = symlink(outside.path(), &deep);
+                    let _ = fs::remove_file(&deep);
+                    let _ = fs::rename(&aside, &deep);
+                }
+            });
+            for _ in 0..2000 {
+                if let Ok(Some(files)) = gather(project.path(), Path::new("body"), 1 << 20) {
+                    assert!(files.values().all(|content| content != b"secret"));
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn names_are_counted_also_where_there_are_no_files() {
+        let project = project();
+        let few = super::MOST_NAMES / 30;
+        for outer in 0..31 {
+            let folder = project.path().join(format!("body/deep/{outer}"));
+            fs::create_dir(&folder).unwrap();
+            // One file with many names is quicker made than many folders.
+            let first = folder.join(".git");
+            fs::write(&first, "").unwrap();
+            for inner in 0..few {
+                fs::hard_link(&first, folder.join(format!("{inner}.pyc"))).unwrap();
+            }
+        }
+        assert!(refused(project.path(), "body").contains("more than 50000 names"));
+    }
+
+    #[test]
+    fn what_is_larger_than_allowed_is_refused() {
+        let project = project();
+        let big = fs::File::create(project.path().join("body/big")).unwrap();
+        big.set_len(2 << 20).unwrap();
+        assert!(refused(project.path(), "body").contains("larger than 1 MiB"));
+    }
+}

@@ -1,0 +1,273 @@
+//! What each instruction may say.
+
+use super::Refusal;
+use super::syntax::Instruction;
+
+/// Instructions that say nothing about where anything comes from.
+const PLAIN: &[&str] = &[
+    "ARG",
+    "CMD",
+    "ENTRYPOINT",
+    "ENV",
+    "EXPOSE",
+    "HEALTHCHECK",
+    "MAINTAINER",
+    "SHELL",
+    "STOPSIGNAL",
+    "USER",
+    "VOLUME",
+    "WORKDIR",
+];
+
+/// What may be said of a cache mount; where it comes `from` is not among it.
+const CACHE: &[&str] = &[
+    "type",
+    "id",
+    "target",
+    "dst",
+    "destination",
+    "sharing",
+    "readonly",
+    "ro",
+    "uid",
+    "gid",
+    "mode",
+];
+
+/// What was read so far.
+#[derive(Debug, Default)]
+pub(super) struct Checked {
+    /// The names of the stages, where they have one, in small letters.
+    stages: Vec<Option<String>>,
+}
+
+impl Checked {
+    pub(super) fn stages(&self) -> usize {
+        self.stages.len()
+    }
+
+    /// The instruction as a line. Without a scope its caches stay everybody's.
+    pub(super) fn permit(
+        &mut self,
+        instruction: &Instruction,
+        scope: Option<&str>,
+    ) -> Result<String, Refusal> {
+        let Instruction {
+            line,
+            keyword,
+            rest,
+        } = instruction;
+        let checked = match keyword.as_str() {
+            "FROM" => self.from(rest),
+            "RUN" => run(rest, scope),
+            "COPY" => self.copy(rest),
+            "ADD" => add(rest),
+            "LABEL" => label(rest),
+            "ONBUILD" => Err("`ONBUILD` is not allowed: it acts in builds that nobody sees".into()),
+            plain if PLAIN.contains(&plain) => Ok(rest.clone()),
+            unknown => Err(format!("`{}` is no instruction", printable(unknown))),
+        };
+        match checked {
+            Ok(rest) => Ok(format!("{keyword} {rest}")),
+            Err(why) => Err(Refusal::new(*line, why)),
+        }
+    }
+
+    fn from(&mut self, rest: &str) -> Result<String, String> {
+        let (flags, rest) = flags(rest)?;
+        if let Some(Flag { name, .. }) = flags.first() {
+            return Err(format!("`FROM --{name}` is not allowed"));
+        }
+        let words: Vec<&str> = rest.split_ascii_whitespace().collect();
+        let (image, name) = match words.as_slice() {
+            [image] => (*image, None),
+            [image, by, name] if by.eq_ignore_ascii_case("as") => (*image, Some(*name)),
+            _ => return Err("`FROM` takes `${BASE}` or a stage, and `AS` a name".into()),
+        };
+        let base = image == "${BASE}" || image == "$BASE";
+        if !base && !self.is_stage(image) {
+            return Err(format!(
+                "`FROM {}` is not allowed, only `FROM ${{BASE}}` and earlier stages",
+                printable(image)
+            ));
+        }
+        let name = name.map(str::to_ascii_lowercase);
+        if let Some(name) = &name {
+            let fits = name.starts_with(|c: char| c.is_ascii_lowercase())
+                && name
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+            if !fits {
+                return Err(format!(
+                    "`{}` can't be the name of a stage",
+                    printable(name)
+                ));
+            }
+        }
+        self.stages.push(name);
+        Ok(rest.to_owned())
+    }
+
+    /// An earlier stage, by its name.
+    fn is_stage(&self, word: &str) -> bool {
+        let word = word.to_ascii_lowercase();
+        self.stages.iter().flatten().any(|name| *name == word)
+    }
+
+    fn copy(&self, rest: &str) -> Result<String, String> {
+        no_heredoc(rest)?;
+        let (flags, _) = flags(rest)?;
+        // The present stage is the last one, and no source.
+        let earlier = self.stages.len().saturating_sub(1);
+        for Flag { name, value } in flags {
+            match name.as_str() {
+                "chown" | "chmod" | "link" | "parents" | "exclude" => {}
+                "from" => {
+                    let by_number = value.parse::<usize>().is_ok_and(|n| n < earlier);
+                    let names = self.stages[..earlier].iter().flatten();
+                    let by_name = names.into_iter().any(|n| n.eq_ignore_ascii_case(&value));
+                    if !by_number && !by_name {
+                        return Err(format!(
+                            "`COPY --from={}` is not allowed, only earlier stages",
+                            printable(&value)
+                        ));
+                    }
+                }
+                _ => return Err(format!("`COPY --{}` is not allowed", printable(&name))),
+            }
+        }
+        Ok(rest.to_owned())
+    }
+}
+
+fn run(rest: &str, scope: Option<&str>) -> Result<String, String> {
+    no_heredoc(rest)?;
+    let (flags, command) = flags(rest)?;
+    let mut words = Vec::new();
+    for Flag { name, value } in flags {
+        if name != "mount" {
+            return Err(format!("`RUN --{}` is not allowed", printable(&name)));
+        }
+        words.push(cache(&value, scope)?);
+    }
+    words.push(command.to_owned());
+    Ok(words.join(" "))
+}
+
+/// A mount of a cache, with an id that is the scope's own.
+fn cache(value: &str, scope: Option<&str>) -> Result<String, String> {
+    let mut fields: Vec<(String, &str)> = Vec::new();
+    for field in value.split(',') {
+        let (key, value) = field.split_once('=').unwrap_or((field, ""));
+        let key = key.to_ascii_lowercase();
+        if key == "type" && !value.eq_ignore_ascii_case("cache") {
+            return Err(format!(
+                "`--mount=type={}` is not allowed, only `cache`",
+                printable(value)
+            ));
+        }
+        if !CACHE.contains(&key.as_str()) {
+            return Err(format!("`{}` of a mount is not allowed", printable(&key)));
+        }
+        if value.contains('$') {
+            return Err("a variable in a mount is not allowed".into());
+        }
+        if fields.iter().any(|(known, _)| *known == key) {
+            return Err(format!("`{key}` of a mount is said twice"));
+        }
+        fields.push((key, value));
+    }
+    let field = |key: &str| fields.iter().find(|(k, _)| k == key).map(|(_, v)| *v);
+    if field("type").is_none() {
+        return Err("a mount without `type=cache` is not allowed".into());
+    }
+    let targets = ["target", "dst", "destination"];
+    let Some(target) = targets.into_iter().find_map(field) else {
+        return Err("a mount without a target is not allowed".into());
+    };
+    let Some(scope) = scope else {
+        return Ok(format!("--mount={value}"));
+    };
+    let id = field("id").unwrap_or(target);
+    let others = fields.iter().filter(|(key, _)| key != "id");
+    let others: Vec<String> = others
+        .map(|(key, value)| match value.is_empty() {
+            true => key.clone(),
+            false => format!("{key}={value}"),
+        })
+        .collect();
+    Ok(format!("--mount={},id={scope}/{id}", others.join(",")))
+}
+
+fn add(rest: &str) -> Result<String, String> {
+    no_heredoc(rest)?;
+    let (flags, places) = flags(rest)?;
+    for Flag { name, .. } in flags {
+        if !["chown", "chmod", "link"].contains(&name.as_str()) {
+            return Err(format!("`ADD --{}` is not allowed", printable(&name)));
+        }
+    }
+    // A backslash may stand for either: `["http\\u003a//…"]`.
+    if places.contains([':', '$', '\\']) {
+        return Err(
+            "`ADD` of an address or a variable is not allowed: download it in a `RUN`".into(),
+        );
+    }
+    Ok(rest.to_owned())
+}
+
+fn label(rest: &str) -> Result<String, String> {
+    if rest.contains('$') {
+        return Err("a variable in a `LABEL` is not allowed".into());
+    }
+    let bare: String = rest
+        .chars()
+        .filter(|c| !['"', '\'', '\\'].contains(c))
+        .collect();
+    if bare.to_ascii_lowercase().contains("osctl.") {
+        return Err("a `LABEL` of `osctl.` is not allowed".into());
+    }
+    Ok(rest.to_owned())
+}
+
+/// `--name=value` before everything else.
+struct Flag {
+    name: String,
+    value: String,
+}
+
+/// The flags that an instruction begins with, and the rest.
+fn flags(rest: &str) -> Result<(Vec<Flag>, &str), String> {
+    let mut flags = Vec::new();
+    let mut rest = rest;
+    while rest.starts_with("--") {
+        let (word, after) = rest.split_once([' ', '\t']).unwrap_or((rest, ""));
+        if word.contains(['"', '\'', '\\', '`']) {
+            return Err("quotes and backslashes in a flag are not allowed".into());
+        }
+        let (name, value) = word[2..].split_once('=').unwrap_or((&word[2..], ""));
+        flags.push(Flag {
+            name: name.to_ascii_lowercase(),
+            value: value.to_owned(),
+        });
+        rest = after.trim_start_matches([' ', '\t']);
+    }
+    Ok((flags, rest))
+}
+
+/// Engines up to 20.10 take the lines of a heredoc for instructions. `<<<` is none.
+fn no_heredoc(rest: &str) -> Result<(), String> {
+    for word in rest.split_ascii_whitespace() {
+        let without = word.replace("<<<", "");
+        let hidden = word.contains("${") && word.matches('<').count() > 1;
+        if without.contains("<<") || hidden {
+            return Err("a heredoc is not allowed: put its lines into a file of the body".into());
+        }
+    }
+    Ok(())
+}
+
+/// What an agent wrote, in a message that people read.
+fn printable(text: &str) -> String {
+    text.escape_debug().take(80).collect()
+}

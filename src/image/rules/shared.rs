@@ -1,0 +1,56 @@
+//! How far a Dockerfile is the one inside of osctl.
+
+use super::syntax::{self, Instruction};
+use super::{Body, dockerfile};
+
+/// How many instructions, from the first on, are those of the trusted body and copy the same files.
+///
+/// Whatever comes after a difference may run what the difference brought, so it is not looked at.
+pub(super) fn length(instructions: &[Instruction], body: &Body, trusted: &Body) -> usize {
+    let ignores = [".dockerignore", "Dockerfile.dockerignore"];
+    if ignores.iter().any(|name| body.files.contains_key(*name)) {
+        return 0;
+    }
+    let Ok(ours) = syntax::read(dockerfile(trusted)) else {
+        return 0;
+    };
+    let pairs = instructions.iter().zip(&ours);
+    pairs
+        .take_while(|(theirs, ours)| {
+            let same = (&theirs.keyword, &theirs.rest) == (&ours.keyword, &ours.rest);
+            same && copies_the_same(theirs, body, trusted)
+        })
+        .count()
+}
+
+fn copies_the_same(instruction: &Instruction, body: &Body, trusted: &Body) -> bool {
+    if !["COPY", "ADD"].contains(&instruction.keyword.as_str()) {
+        return true;
+    }
+    let words: Vec<&str> = instruction.rest.split_ascii_whitespace().collect();
+    if words.iter().any(|word| word.starts_with("--from=")) {
+        return true;
+    }
+    let Some((_, sources)) = words.split_last() else {
+        return false;
+    };
+    let sources = sources.iter().filter(|word| !word.starts_with("--"));
+    sources.into_iter().all(|source| {
+        let plain = !source.contains(['*', '?', '[', '"', '$', '\\']);
+        plain && beneath(body, source).eq(beneath(trusted, source))
+    })
+}
+
+/// The files that a source names.
+fn beneath<'a>(
+    body: &'a Body,
+    source: &str,
+) -> impl Iterator<Item = (&'a String, &'a Vec<u8>)> + use<'a> {
+    let source = source.trim_start_matches("./").trim_matches('/').to_owned();
+    body.files.iter().filter(move |(path, _)| {
+        let rest = path.strip_prefix(source.as_str());
+        source == "."
+            || source.is_empty()
+            || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    })
+}

@@ -1,0 +1,122 @@
+//! A Dockerfile's text as instructions. Only what every builder reads the same way is read at all.
+
+use super::Refusal;
+
+/// Builders give up at lines that are longer than 64 KiB.
+const LONGEST: usize = 60_000;
+/// Bytes of a Dockerfile, and instructions: an image has 127 layers at most, and each is named in logs.
+const MOST_BYTES: usize = 1 << 20;
+const MOST: usize = 500;
+
+/// A keyword and what follows it, on however many lines it stood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Instruction {
+    pub(super) line: usize,
+    /// In capitals.
+    pub(super) keyword: String,
+    /// As builders join it: without the ends of lines and the backslashes before them.
+    pub(super) rest: String,
+}
+
+pub(super) fn read(text: &[u8]) -> Result<Vec<Instruction>, Refusal> {
+    let text = std::str::from_utf8(text).map_err(|e| {
+        let line = text[..e.valid_up_to()].iter().filter(|b| **b == b'\n');
+        Refusal::new(line.count() + 1, "it is not UTF-8")
+    })?;
+    if text.len() > MOST_BYTES {
+        return Err(Refusal::new(
+            1,
+            format!("it is longer than {MOST_BYTES} bytes"),
+        ));
+    }
+    let mut instructions = Vec::new();
+    let mut open: Option<Instruction> = None;
+    for (index, line) in text.split('\n').enumerate() {
+        let number = index + 1;
+        let line = line.strip_suffix('\r').unwrap_or(line);
+        check_characters(line, number)?;
+        let trimmed = line.trim_matches([' ', '\t']);
+        if trimmed.starts_with('#') {
+            if instructions.is_empty() && open.is_none() {
+                check_directive(trimmed, number)?;
+            }
+            continue;
+        }
+        if trimmed.is_empty() {
+            continue;
+        }
+        if instructions.len() == MOST {
+            let why = format!("there are more than {MOST} instructions");
+            return Err(Refusal::new(number, why));
+        }
+        let (content, continues) = split_end(line, number)?;
+        let mut instruction = open.take().unwrap_or(Instruction {
+            line: number,
+            keyword: String::new(),
+            rest: String::new(),
+        });
+        instruction.rest.push_str(content);
+        if instruction.rest.len() > LONGEST {
+            let why = format!("it is longer than {LONGEST} characters: put it into a script");
+            return Err(Refusal::new(instruction.line, why));
+        }
+        match continues {
+            true => open = Some(instruction),
+            false => instructions.extend(finish(instruction)),
+        }
+    }
+    instructions.extend(open.and_then(finish));
+    Ok(instructions)
+}
+
+/// What some parser takes for a space, an end of line or nothing.
+fn check_characters(line: &str, number: usize) -> Result<(), Refusal> {
+    let odd = |c: char| {
+        let space = c.is_whitespace() && c != ' ' && c != '\t';
+        space || (c.is_control() && c != '\t') || c == '\u{feff}'
+    };
+    match line.chars().find(|c| odd(*c)) {
+        Some(c) => {
+            let why = format!("the character U+{:04X} is not allowed", u32::from(c));
+            Err(Refusal::new(number, why))
+        }
+        None => Ok(()),
+    }
+}
+
+/// `# syntax=` has another program read the file, `# escape=` has it read otherwise.
+fn check_directive(comment: &str, number: usize) -> Result<(), Refusal> {
+    let Some((name, _)) = comment.trim_start_matches('#').split_once('=') else {
+        return Ok(());
+    };
+    let name = name.trim().to_ascii_lowercase();
+    match ["syntax", "escape", "check"].contains(&name.as_str()) {
+        true => Err(Refusal::new(number, format!("`# {name}=` is not allowed"))),
+        false => Ok(()),
+    }
+}
+
+/// The line without the backslash that joins it to the next one.
+fn split_end(line: &str, number: usize) -> Result<(&str, bool), Refusal> {
+    let Some(content) = line.trim_end_matches([' ', '\t']).strip_suffix('\\') else {
+        return Ok((line, false));
+    };
+    if content.ends_with('\\') {
+        let why = "builders differ over two backslashes at the end of a line: put a space or a quote between them";
+        return Err(Refusal::new(number, why));
+    }
+    Ok((content, true))
+}
+
+fn finish(joined: Instruction) -> Option<Instruction> {
+    let text = joined.rest.trim_matches([' ', '\t']);
+    if text.is_empty() {
+        return None;
+    }
+    let (keyword, rest) = text.split_once([' ', '\t']).unwrap_or((text, ""));
+    Some(Instruction {
+        line: joined.line,
+        keyword: keyword.to_ascii_uppercase(),
+        rest: rest.trim_start_matches([' ', '\t']).to_owned(),
+    })
+}

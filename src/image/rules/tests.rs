@@ -1,0 +1,275 @@
+//! Each rule by what it refuses.
+
+use super::{Refusal, permit, permit_beside};
+use crate::image::Body;
+
+fn body(dockerfile: &str) -> Body {
+    let files = [("Dockerfile".to_owned(), dockerfile.as_bytes().to_vec())];
+    Body {
+        folder: None,
+        files: files.into(),
+    }
+}
+
+fn permitted(dockerfile: &str) -> Result<String, Refusal> {
+    permit_beside(
+        &body(dockerfile),
+        &body("FROM ${BASE}\nRUN ours"),
+        "osctl-x",
+    )
+}
+
+#[track_caller]
+fn refused(dockerfile: &str, line: usize, words: &str) {
+    match permitted(dockerfile) {
+        Ok(text) => panic!("allowed: {text}"),
+        Err(refusal) => {
+            assert!(refusal.why.contains(words), "{refusal}");
+            assert_eq!(refusal.line, line, "{refusal}");
+        }
+    }
+}
+
+#[test]
+fn the_embedded_body_is_permitted_and_keeps_its_layers() {
+    let text = permit(&Body::embedded(), "osctl-x").unwrap();
+    assert!(!text.contains("osctl-x"), "{text}");
+    assert!(text.contains("--mount=type=cache,id=apt-archives,target=/var/cache/apt"));
+}
+
+#[test]
+fn what_comes_after_a_change_has_caches_of_its_own() {
+    let mut changed = Body::embedded();
+    let text = |body: &Body| String::from_utf8(body.files["Dockerfile"].clone()).unwrap();
+    let more = text(&changed) + "RUN --mount=type=cache,target=/c make\n";
+    changed.files.insert("Dockerfile".into(), more.into_bytes());
+    let permitted = permit(&changed, "osctl-x").unwrap();
+    assert_eq!(permitted.matches("osctl-x/").count(), 1, "{permitted}");
+    assert!(permitted.contains("RUN --mount=type=cache,target=/c,id=osctl-x//c make"));
+    // A file that an early instruction copies.
+    let mut changed = Body::embedded();
+    changed
+        .files
+        .get_mut("requirements/uv.txt")
+        .unwrap()
+        .push(b'\n');
+    let permitted = permit(&changed, "osctl-x").unwrap();
+    assert!(permitted.contains("id=apt-archives"), "the stage before");
+    assert!(permitted.contains("id=osctl-x/pip"), "{permitted}");
+    assert!(!permitted.contains("id=uv,"), "{permitted}");
+    // A file that none of them copies, and one that changes what they copy.
+    let mut changed = Body::embedded();
+    changed.files.insert("notes".into(), b"x".to_vec());
+    assert!(!permit(&changed, "osctl-x").unwrap().contains("osctl-x"));
+    changed.files.insert(".dockerignore".into(), b"x".to_vec());
+    assert!(
+        permit(&changed, "osctl-x")
+            .unwrap()
+            .contains("id=osctl-x/apt-archives")
+    );
+}
+
+#[test]
+fn only_the_base_and_earlier_stages_are_ground_to_stand_on() {
+    permitted("ARG BASE\nFROM ${BASE} AS a\nFROM $BASE\nFROM A as b\nCOPY --from=a /x /x\nCOPY --from=0 /x /x\n")
+        .unwrap();
+    refused("FROM debian", 1, "`FROM debian` is not allowed");
+    refused("\n# x\nfrom debian:12 as x", 3, "only `FROM ${BASE}`");
+    refused("FROM scratch", 1, "`FROM scratch`");
+    refused("FROM ${BASE:-debian}", 1, "FROM ${BASE:-debian}");
+    refused("ARG X=debian\nFROM ${X}", 2, "FROM ${X}");
+    refused("FROM ${BASE}/x", 1, "FROM ${BASE}/x");
+    refused("FROM --platform=x ${BASE}", 1, "`FROM --platform`");
+    refused("FR\\\nOM debian", 1, "`FROM debian`");
+    refused("FROM ${BASE} AS a:b", 1, "name of a stage");
+    refused("FROM later\nFROM ${BASE} AS later", 1, "`FROM later`");
+    refused("RUN x", 1, "no `FROM ${BASE}`");
+    refused("", 1, "no `FROM ${BASE}`");
+}
+
+#[test]
+fn nothing_is_copied_from_elsewhere() {
+    refused(
+        "FROM ${BASE}\nCOPY --from=debian / /",
+        2,
+        "`COPY --from=debian`",
+    );
+    refused(
+        "FROM ${BASE} AS a\nCOPY --from=a / /",
+        2,
+        "only earlier stages",
+    );
+    refused(
+        "FROM ${BASE}\nCOPY --from=b / /\nFROM ${BASE} AS b",
+        2,
+        "only earlier stages",
+    );
+    refused("FROM ${BASE}\nCOPY --from=0 / /", 2, "only earlier stages");
+    refused(
+        "FROM ${BASE} AS a\nFROM ${BASE}\nCOPY --from=${X} / /",
+        3,
+        "--from=${X}",
+    );
+    refused(
+        "FROM ${BASE}\nCOPY --fr\\om=debian / /",
+        2,
+        "backslashes in a flag",
+    );
+    refused(
+        "FROM ${BASE}\nCOPY --link --\"from\"=debian / /",
+        2,
+        "quotes",
+    );
+    refused("FROM ${BASE}\nCOPY --FROM=debian / /", 2, "not allowed");
+    refused("FROM ${BASE}\nADD --link http://x /", 2, "of an address");
+    refused(
+        "FROM ${BASE}\nADD git@github.com:a/b.git /",
+        2,
+        "of an address",
+    );
+    refused(
+        "FROM ${BASE}\nARG X=http://x\nADD $X /",
+        3,
+        "of an address or a variable",
+    );
+    for escaped in ["http\\u003a//127.0.0.1/x", "\\u0024X"] {
+        let text = format!("FROM ${{BASE}}\nADD [\"{escaped}\", \"/x\"]");
+        refused(&text, 2, "of an address");
+    }
+    refused("FROM ${BASE}\nADD --checksum=x y /", 2, "`ADD --checksum`");
+    permitted("FROM ${BASE}\nADD x.tar /\nCOPY --chown=1:1 a b /c/\n").unwrap();
+}
+
+#[test]
+fn a_step_runs_as_every_other_one_does() {
+    refused("FROM ${BASE}\nRUN --network=host x", 2, "`RUN --network`");
+    refused(
+        "FROM ${BASE}\nRUN --security=insecure x",
+        2,
+        "`RUN --security`",
+    );
+    refused("FROM ${BASE}\nRUN \\\n  --device=x y", 2, "`RUN --device`");
+    refused("FROM ${BASE}\nONBUILD RUN x", 2, "`ONBUILD`");
+    refused(
+        "FROM ${BASE}\nrUn --mount=type=bind,from=x y",
+        2,
+        "`--mount=type=bind`",
+    );
+    refused(
+        "FROM ${BASE}\nRUN --mount=type=secret,id=x y",
+        2,
+        "`--mount=type=secret`",
+    );
+    refused(
+        "FROM ${BASE}\nRUN --mount=type=ssh y",
+        2,
+        "`--mount=type=ssh`",
+    );
+    refused(
+        "FROM ${BASE}\nRUN --mount=target=/x y",
+        2,
+        "without `type=cache`",
+    );
+    refused(
+        "FROM ${BASE}\nRUN --mount=type=cache,target=/x,from=y z",
+        2,
+        "`from` of a mount",
+    );
+    refused(
+        "FROM ${BASE}\nRUN --mount=type=cache,type=bind,target=/x z",
+        2,
+        "type=bind",
+    );
+    refused(
+        "FROM ${BASE}\nRUN --mount=type=cache,id=a,id=b,target=/x z",
+        2,
+        "twice",
+    );
+    refused(
+        "FROM ${BASE}\nRUN --mount=type=cache,id=$X,target=/x z",
+        2,
+        "variable in a mount",
+    );
+    refused(
+        "FROM ${BASE}\nRUN --mount=type=cache,target=/x --network=host z",
+        2,
+        "--network",
+    );
+    let text = permitted(
+        "FROM ${BASE}\nRUN --mount=type=cache,ID=a,target=/x,sharing=locked y --network=host",
+    );
+    let expected =
+        "RUN --mount=type=cache,target=/x,sharing=locked,id=osctl-x/a y --network=host\n";
+    assert!(text.unwrap().ends_with(expected));
+}
+
+#[test]
+fn nothing_is_read_otherwise_by_another_parser() {
+    refused(
+        "# syntax=docker/dockerfile:1\nFROM ${BASE}",
+        1,
+        "`# syntax=`",
+    );
+    refused("# a comment\n#SYNTAX = x\nFROM ${BASE}", 2, "`# syntax=`");
+    refused("# escape=`\nFROM ${BASE}", 1, "`# escape=`");
+    refused("//syntax=x\nFROM ${BASE}", 1, "is no instruction");
+    refused("{\"syntax\":\"x\"}", 1, "is no instruction");
+    refused("\u{feff}FROM ${BASE}", 1, "U+FEFF");
+    refused("FROM ${BASE}\nRUN\u{a0}--network=host x", 2, "U+00A0");
+    refused("FROM ${BASE}\nRUN x\rFROM debian", 2, "U+000D");
+    refused("FROM ${BASE}\nRUN x\u{b}y", 2, "U+000B");
+    refused(
+        "FROM ${BASE}\nRUN x \\\\\nFROM debian",
+        2,
+        "two backslashes",
+    );
+    refused("FROM ${BASE}\nRUN <<EOF\nFROM debian\nEOF", 2, "a heredoc");
+    refused("FROM ${BASE}\nRUN cat <<-'E' >x\nE", 2, "a heredoc");
+    refused("FROM ${BASE}\nRUN 3<<E x\nE", 2, "a heredoc");
+    refused("FROM ${BASE}\nCOPY <<E /x\nE", 2, "a heredoc");
+    refused("FROM ${BASE}\nRUN <${X:-<}E\nE", 2, "a heredoc");
+    refused("FROM ${BASE}\nRUN ${X:-<<E}\nE", 2, "a heredoc");
+    let why = permit_beside(
+        &Body {
+            folder: None,
+            files: [("Dockerfile".to_owned(), b"FROM ${BASE}\nRUN \xff".to_vec())].into(),
+        },
+        &body(""),
+        "x",
+    );
+    assert_eq!(why.unwrap_err(), Refusal::new(2, "it is not UTF-8"));
+    let long = format!("FROM ${{BASE}}\nRUN {}", "x".repeat(70_000));
+    refused(&long, 2, "longer than");
+    let many = format!("FROM ${{BASE}}\n{}", "USER root\n".repeat(500));
+    refused(&many, 501, "more than 500 instructions");
+    permitted(many.trim_end_matches("USER root\n")).unwrap();
+    let huge = format!("FROM ${{BASE}}\n#{}", "x\n#".repeat(400_000));
+    refused(&huge, 1, "longer than 1048576 bytes");
+    permitted("FROM ${BASE}\nRUN cat <<< x && a < b\n").unwrap();
+}
+
+#[test]
+fn labels_of_osctl_are_the_keepers_alone() {
+    refused("FROM ${BASE}\nLABEL osctl.instance=x", 2, "`LABEL`");
+    refused(
+        "FROM ${BASE}\nLABEL a=b \\\n \"osctl\".\\digest=x",
+        2,
+        "`LABEL`",
+    );
+    refused("FROM ${BASE}\nLABEL OSCTL.digest x", 2, "`LABEL`");
+    refused(
+        "FROM ${BASE}\nARG X=osctl\nLABEL ${X}.digest=x",
+        3,
+        "variable",
+    );
+    permitted("FROM ${BASE}\nLABEL a.b=c\n").unwrap();
+}
+
+#[test]
+fn lines_are_joined_as_builders_join_them() {
+    let text = permitted(
+        "ARG BASE\r\nFROM ${BASE}\r\nrun a \\\r\n  # not a step\n\n   b \\  \n && c\n# end",
+    )
+    .unwrap();
+    assert_eq!(text, "ARG BASE\nFROM ${BASE}\nRUN a    b  && c\n");
+}

@@ -1,0 +1,151 @@
+//! The ends that are none of success: what ran before goes on.
+//!
+//! Every step asks the engine how things stand, so that it can be gone through again from any point.
+
+use super::Work;
+use crate::engine::{Container, Phase, Progress};
+use crate::error::Result;
+use crate::keeper::journal::Step;
+use crate::keeper::patience::is_away;
+use anyhow::bail;
+use std::time::{Duration, Instant};
+
+/// What a container that was started again may take.
+const HEALTHY: Duration = Duration::from_secs(120);
+/// How long the old companion is asked to go on, and the first pause between two times.
+const PATIENCE: Duration = Duration::from_secs(15);
+const AGAIN: Duration = Duration::from_millis(200);
+
+impl Work {
+    /// The old container in its place, alone, and answering.
+    pub(super) async fn back(&mut self) -> Result<()> {
+        self.log.begin("going back");
+        self.site.remove_trial().await?;
+        let name = self.site.name().to_owned();
+        let old = match &self.entry.old {
+            Some(id) => self.site.find(id).await?,
+            None => None,
+        };
+        if let Some(found) = self.site.find(&name).await?
+            && Some(&found.id) != old.as_ref().map(|old| &old.id)
+        {
+            if !self.site.is_of(&found, &self.entry.run) {
+                // The host has made another one meanwhile, which is as good an end.
+                self.log.step("another container is in its place");
+                return Ok(());
+            }
+            self.log.step("removing the new container");
+            self.site.docker.remove(&found.id).await?;
+        }
+        match old {
+            Some(old) => self.restore(&name, &old).await,
+            None => self.make_anew(&name).await,
+        }
+    }
+
+    async fn restore(&mut self, name: &str, old: &Container) -> Result<()> {
+        self.log.step("the old container goes on");
+        let docker = self.site.docker.clone();
+        let joined = match &self.site.charge.spec.network {
+            Some(network) if !old.networks.contains(network) => {
+                docker.join_network(&old.id, network).await
+            }
+            _ => Ok(()),
+        };
+        if old.phase == Phase::Paused {
+            docker.unpause(&old.id).await?;
+        }
+        let ended = matches!(old.phase, Phase::Created | Phase::Stopped);
+        if !ended {
+            self.go_on(&old.id).await;
+        }
+        let named = self.site.find(name).await?;
+        if named.map(|found| found.id).as_ref() != Some(&old.id) {
+            docker.rename(&old.id, name).await?;
+        }
+        docker.let_restart(&old.id, true).await?;
+        // Without its network it works, too, and is not to be reached.
+        joined?;
+        let name = name.to_owned();
+        self.revive(&name).await
+    }
+
+    /// What ran runs again. One that the engine has started gives all that is left of the old one: that
+    /// it does not become healthy is told, and no reason to try it again.
+    async fn revive(&mut self, name: &str) -> Result<()> {
+        if !self.entry.running {
+            return Ok(());
+        }
+        match self.site.revive(name, HEALTHY, &self.log).await {
+            Ok(false) => {}
+            Ok(true) => self.add("the old container had ended, and was started again"),
+            Err(error) if is_away(&error) => return Err(error),
+            Err(error) => self.add(&format!(
+                "the old container had ended, and was started again: {error:#}"
+            )),
+        }
+        Ok(())
+    }
+
+    /// Requests are answered again. A companion that does not say so is asked again, and in the end told
+    /// of: it goes on by itself after a while, if it still can.
+    async fn go_on(&mut self, old: &str) {
+        let begin = Instant::now();
+        let mut pause = AGAIN;
+        loop {
+            let Err(error) = self.site.resume(old).await else {
+                if let Some(since) = self.refusing.take() {
+                    self.record.refused_ms = Some(since.elapsed().as_secs_f64() * 1e3);
+                }
+                return;
+            };
+            let runs = self.site.find(old).await;
+            let runs = runs.is_ok_and(|found| found.is_some_and(|c| c.phase == Phase::Running));
+            if !runs || begin.elapsed() > PATIENCE {
+                self.log.log(&format!("{error:#}"));
+                // One that has ended is looked after next.
+                if runs {
+                    self.add("the old container does not say that it answers again");
+                }
+                return;
+            }
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+        }
+    }
+
+    /// There is no old container: one of its image, which finds its state in what was stored.
+    async fn make_anew(&mut self, name: &str) -> Result<()> {
+        let Some(previous) = self.entry.previous.clone() else {
+            return Ok(());
+        };
+        if self.site.docker.image(&previous).await?.is_none() {
+            bail!("the old container is gone, and so is its image");
+        }
+        self.log
+            .step("the old container is gone: making it anew from its image");
+        let spec = self.site.successor(&previous, &self.record.run)?;
+        self.site.docker.create(&spec).await?;
+        self.add("the old container was gone, and was made anew from its image");
+        match self.site.until_healthy(name, HEALTHY, &self.log).await {
+            Err(error) if !is_away(&error) => self.add(&format!("{error:#}")),
+            done => done?,
+        }
+        Ok(())
+    }
+
+    /// Nothing was changed that could not be taken back at once.
+    pub(super) async fn undo_nothing(&mut self) -> Result<()> {
+        self.site.remove_trial().await?;
+        if self.entry.step == Step::Freezing
+            && self.entry.running
+            && let Some(old) = self.entry.old.clone()
+        {
+            self.go_on(&old).await;
+        }
+        match self.entry.old.clone() {
+            Some(old) => self.revive(&old).await,
+            None => Ok(()),
+        }
+    }
+}

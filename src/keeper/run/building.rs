@@ -1,0 +1,110 @@
+//! *building*: an image from the project's body, under the keeper's rules.
+
+use super::Work;
+use crate::engine::{Build, IMAGE_LABEL, Progress};
+use crate::error::Result;
+use crate::image::{Body, Certificate, Companion, DIGEST_LABEL, Recipe, classic, permit};
+use crate::keeper::{Settings, room};
+use crate::protocol::evolve::Charge;
+use anyhow::{Context, bail};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What the engine is sent.
+struct Prepared {
+    digest: String,
+    build: Build,
+}
+
+impl Work {
+    pub(super) async fn build(&mut self) -> Result<()> {
+        self.log.step("reading the body");
+        let (charge, settings) = (self.site.charge.clone(), self.settings.clone());
+        let architecture = self.site.docker.architecture().to_owned();
+        let tag = self.site.tag(&format!("run-{}", self.record.run));
+        let (shelf, run) = (self.shelf.clone(), self.record.run.clone());
+        let prepare = move || {
+            let recipe = recipe(&settings, &charge, &architecture)?;
+            shelf.save_body(&run, &recipe.body.archive()?)?;
+            prepared(&recipe, &charge, tag)
+        };
+        // A disk that is far away may not answer.
+        let limit = Duration::from_secs(self.site.charge.bounds.read);
+        let prepare = tokio::time::timeout(limit, tokio::task::spawn_blocking(prepare)).await;
+        let Ok(prepared) = prepare else {
+            bail!("the body could not be read within {} s", limit.as_secs());
+        };
+        let Prepared { digest, build } = prepared??;
+        self.record.body = Some(digest.clone());
+        let docker = self.site.docker.clone();
+        let latest = docker.image(&self.site.tag("latest")).await?;
+        if let Some(image) = latest
+            && image.labels.get(DIGEST_LABEL) == Some(&digest)
+        {
+            self.log
+                .step("nothing of it has changed since the present image was built");
+            docker.tag(&image.id, &build.tag).await?;
+            self.built(image.id);
+            return Ok(());
+        }
+        self.log.step("building the image");
+        let limit = Duration::from_secs(self.site.charge.bounds.build);
+        tokio::select! {
+            built = docker.build(&build, &self.log) => built?,
+            () = tokio::time::sleep(limit) => bail!("it took longer than {} s", limit.as_secs()),
+            full = room::runs_out(&self.settings.state) => return Err(full),
+        }
+        let image = docker.image(&build.tag).await?;
+        let image = image.filter(|image| image.labels.get(DIGEST_LABEL) == Some(&digest));
+        let image = image.context("the image that was just built is gone")?;
+        self.built(image.id);
+        Ok(())
+    }
+
+    fn built(&mut self, image: String) {
+        self.record.image = Some(image.clone());
+        self.entry.image = Some(image);
+    }
+}
+
+fn recipe(settings: &Settings, charge: &Charge, architecture: &str) -> Result<Recipe> {
+    let body = Body::of_project_within(&settings.repo, &charge.body, charge.bounds.context)?;
+    if let Some(path) = body.files.keys().find(|path| path.starts_with(".osctl/")) {
+        bail!("`{path}` lies where osctl puts what is its own");
+    }
+    let certificates = charge.certificates.iter().cloned();
+    Ok(Recipe {
+        body,
+        companion: Companion::load(None, architecture)?,
+        certificates: certificates
+            .map(|a| Certificate {
+                name: a.name,
+                pem: a.pem,
+            })
+            .collect(),
+        args: charge.args.clone(),
+    })
+}
+
+fn prepared(recipe: &Recipe, charge: &Charge, tag: String) -> Result<Prepared> {
+    let scope = format!("osctl-{}", charge.instance);
+    let dockerfile =
+        permit(&recipe.body, &scope).map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
+    let mut args: BTreeMap<String, String> = recipe.args.clone();
+    args.insert("BASE".into(), charge.base.clone());
+    args.extend(charge.proxies.0.clone());
+    let mut labels = recipe.labels();
+    labels.insert(IMAGE_LABEL.into(), charge.instance.clone());
+    let build = Build {
+        tag,
+        context: recipe.archive(|_| dockerfile.clone())?,
+        classic_context: recipe.archive(|_| classic(&dockerfile))?,
+        args,
+        labels,
+        classic: charge.classic,
+    };
+    Ok(Prepared {
+        digest: recipe.digest(),
+        build,
+    })
+}

@@ -1,0 +1,35 @@
+//! The end that is success: the new container stays, the old one goes, and its image is kept.
+
+use super::Work;
+use crate::engine::Progress;
+use crate::error::Result;
+use crate::keeper::journal::Step;
+
+impl Work {
+    pub(super) async fn conclude(&mut self) -> Result<()> {
+        self.note(Step::Concluding)?;
+        self.log.begin("concluding");
+        if let Some(since) = self.refusing.take() {
+            self.record.refused_ms = Some(since.elapsed().as_secs_f64() * 1e3);
+        }
+        let docker = &self.site.docker;
+        if let Some(image) = &self.entry.image {
+            docker.tag(image, &self.site.tag("latest")).await?;
+        }
+        // Ended as it is: it holds nothing that is not stored, and must not run beside the new one.
+        if let Some(old) = &self.entry.old
+            && self.site.find(old).await?.is_some()
+        {
+            self.log.step("ending the old container");
+            docker.remove(old).await?;
+        }
+        self.log.step("keeping the image before");
+        if let Some(previous) = &self.entry.previous
+            && self.entry.previous != self.entry.image
+            && docker.image(previous).await?.is_some()
+        {
+            docker.tag(previous, &self.site.tag("previous")).await?;
+        }
+        Ok(())
+    }
+}

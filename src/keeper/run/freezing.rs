@@ -1,0 +1,87 @@
+//! *freezing*: what runs comes to rest, and its state is stored.
+
+use super::Work;
+use crate::engine::{Phase, Progress};
+use crate::error::Result;
+use crate::keeper::hearsay;
+use crate::keeper::journal::Step;
+use crate::keeper::site::Pulse;
+use crate::protocol::evolve::inside::Quiesced;
+use anyhow::bail;
+use std::time::{Duration, Instant};
+
+/// What storing the state takes beyond the grace time.
+const STORING: Duration = Duration::from_secs(300);
+
+impl Work {
+    pub(super) async fn freeze(&mut self) -> Result<()> {
+        let Some(old) = self.entry.old.clone() else {
+            return Ok(());
+        };
+        self.note(Step::Freezing)?;
+        let phase = self.site.find(&old).await?.map(|found| found.phase);
+        match phase {
+            Some(Phase::Running) => {}
+            // Its memory holds what nobody has stored.
+            Some(Phase::Paused) if !self.is_forced() => bail!(
+                "the container is paused: `docker unpause {}` lets it go on, and --force replaces it as \
+                 it was stored last",
+                self.site.name()
+            ),
+            _ => {
+                self.log.step("what is to be replaced does not run");
+                return Ok(());
+            }
+        }
+        // One that hangs is not waited for as long as one that stores much.
+        if self.is_forced() && self.site.pulse(&old).await? == Pulse::Silent {
+            self.log.log(
+                "the companion gives no answer; the container is replaced as it was stored last",
+            );
+            return Ok(());
+        }
+        self.refusing = Some(Instant::now());
+        let grace = self.site.charge.bounds.grace;
+        self.log
+            .step(&format!("waiting for running code, {grace} s at most"));
+        let seconds = grace.to_string();
+        let mut verb = vec!["quiesce", "--json", "--grace", &seconds];
+        if self.record.force {
+            verb.push("--force");
+        }
+        let limit = Duration::from_secs(grace) + STORING;
+        let asked: Result<Quiesced> = self.site.ask(&old, &verb, limit).await;
+        match asked.and_then(|quiesced| self.quiesced(quiesced)) {
+            // The person's way out of a body that does not come to rest any more.
+            Err(error) if self.is_forced() => {
+                let said = hearsay::sentence(&format!("{error:#}"));
+                self.log.log(&format!(
+                    "{said}; it is replaced nevertheless, as it was stored last"
+                ));
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    fn quiesced(&mut self, quiesced: Quiesced) -> Result<()> {
+        if !quiesced.quiesced {
+            let why = quiesced
+                .why
+                .unwrap_or_else(|| "it does not come to rest".into());
+            match quiesced.running.is_empty() {
+                true => bail!("{why}"),
+                false => bail!("{why} ({})", quiesced.running.join(", ")),
+            }
+        }
+        let told = serde_json::to_vec(&quiesced.expected)?.len();
+        if told > hearsay::LONGEST_EXPECTED {
+            bail!("what it says that it has is too long: {told} bytes");
+        }
+        self.at_rest = Some(Instant::now());
+        self.record.receipt = hearsay::receipt(quiesced.receipt);
+        self.entry.expected = quiesced.expected;
+        self.entry.expected.run = Some(self.record.run.to_string());
+        Ok(())
+    }
+}

@@ -1,0 +1,73 @@
+//! *swapping*: the old container waits, with all that it has in memory, and the new one is in its place.
+
+use super::Work;
+use crate::engine::{Phase, Progress};
+use crate::error::Result;
+use crate::keeper::journal::Step;
+use crate::keeper::patience::is_away;
+use anyhow::{Context, bail};
+use std::time::{Duration, Instant};
+
+/// A container at rest goes on by itself after a minute, which an engine that is slow must not make of
+/// this: what it then does would be lost.
+const AT_REST: Duration = Duration::from_secs(40);
+
+impl Work {
+    pub(super) async fn swap(&mut self) -> Result<()> {
+        let image = self
+            .entry
+            .image
+            .clone()
+            .context("there is no image to run")?;
+        let spec = self.site.successor(&image, &self.record.run)?;
+        self.note(Step::Swapping)?;
+        self.refusing.get_or_insert_with(Instant::now);
+        if let Some(old) = self.entry.old.clone() {
+            self.set_aside(&old).await?;
+        }
+        self.log.step("starting the new container");
+        self.site.docker.create(&spec).await
+    }
+
+    async fn set_aside(&mut self, old: &str) -> Result<()> {
+        let docker = &self.site.docker;
+        let Some(found) = self.site.find(old).await? else {
+            return Ok(());
+        };
+        self.log.step("setting the old container aside");
+        match found.phase {
+            // It comes back from what was stored.
+            Phase::Running if docker.keeps_ports() => docker.stop(old).await?,
+            Phase::Running => self.pause(old).await?,
+            // It crashes again and again.
+            Phase::Restarting => docker.stop(old).await?,
+            Phase::Created | Phase::Paused | Phase::Stopped => {}
+        }
+        // An engine that is started anew must not start it beside the new one, on the same data.
+        docker.let_restart(old, false).await?;
+        docker.rename(old, &self.site.charge.aside).await?;
+        if let Some(network) = &self.site.charge.spec.network {
+            docker.leave_network(old, network).await?;
+        }
+        Ok(())
+    }
+
+    /// First of all, because it does not stay at rest for ever otherwise.
+    async fn pause(&self, old: &str) -> Result<()> {
+        let docker = &self.site.docker;
+        match docker.pause(old).await {
+            Err(error) if self.is_forced() && !is_away(&error) => {
+                self.log.log(&format!("{error:#}; it is ended"));
+                return docker.stop(old).await;
+            }
+            paused => paused?,
+        }
+        match self.at_rest.map(|since| since.elapsed()) {
+            Some(waited) if waited > AT_REST => bail!(
+                "the engine took {} s to set the old container aside, which may have gone on meanwhile",
+                waited.as_secs()
+            ),
+            _ => Ok(()),
+        }
+    }
+}

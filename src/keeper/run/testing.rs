@@ -1,0 +1,105 @@
+//! *testing*: the image beside what runs, with data to throw away.
+
+use super::Work;
+use crate::engine::Progress;
+use crate::error::Result;
+use crate::keeper::site::{BEFORE, Pulse};
+use crate::keeper::{hearsay, room};
+use crate::protocol::evolve::inside::{Check, Remembered, SelfTest};
+use anyhow::{Context, bail};
+use std::time::Duration;
+
+/// How long storing what is idle may take.
+const STORING: Duration = Duration::from_secs(60);
+
+impl Work {
+    pub(super) async fn test(&mut self) -> Result<()> {
+        let image = self
+            .entry
+            .image
+            .clone()
+            .context("there is no image to test")?;
+        self.site.remove_trial().await?;
+        self.stop.check()?;
+        self.remember().await;
+        self.stop.check()?;
+        let trial = self.site.trial(&image, &self.record.run);
+        self.log.step("starting the image beside what runs");
+        self.site.docker.create(&trial).await?;
+        // Not before it is made: what is half made can't be removed.
+        let (stop, volume) = (self.stop.clone(), self.settings.state.clone());
+        let passed = tokio::select! {
+            passed = stop.or(self.try_out(&trial.name)) => passed,
+            full = room::runs_out(&volume) => Err(full),
+        };
+        let removed = self.site.remove_trial().await;
+        passed.and(removed)
+    }
+
+    /// What the trial brings back is what there is now. What can't be stored now holds nothing up: it is
+    /// stored again before the swap.
+    async fn remember(&self) {
+        let Some(old) = self.entry.old.as_deref().filter(|_| self.entry.running) else {
+            return;
+        };
+        // One that hangs has what was stored last.
+        if self.is_forced() && matches!(self.site.pulse(old).await, Ok(Pulse::Silent)) {
+            self.log.log("the companion gives no answer");
+            return;
+        }
+        self.log.step("storing the present state");
+        let asked = self.site.ask(old, &["remember", "--json"], STORING).await;
+        match asked {
+            Ok(Remembered { sessions }) => {
+                for (session, why) in sessions {
+                    if let Some(why) = why {
+                        self.log
+                            .log(&format!("session `{session}` is not stored now: {why}"));
+                    }
+                }
+            }
+            Err(error) => self.log.log(&format!("{error:#}")),
+        }
+    }
+
+    async fn try_out(&mut self, trial: &str) -> Result<()> {
+        let bounds = self.site.charge.bounds.clone();
+        let (start, limit) = (
+            Duration::from_secs(bounds.start),
+            Duration::from_secs(bounds.test),
+        );
+        self.log.step("waiting until it is healthy");
+        self.site.until_healthy(trial, start, &self.log).await?;
+        self.log.step("testing it");
+        let verb = ["selftest", "--json", "--snapshot", BEFORE];
+        let asked: Result<SelfTest> = self.site.ask(trial, &verb, limit).await;
+        let passed = asked.and_then(|tested| self.judge(tested.passed, tested.checks));
+        if passed.is_err() {
+            self.site.last_words(trial, &self.log).await;
+            return passed;
+        }
+        // What ends a little later does not pass, either.
+        self.site.check_runs(trial, &self.log).await
+    }
+
+    /// Logs what was looked at, and says what did not pass.
+    pub(super) fn judge(&mut self, passed: bool, checks: Vec<Check>) -> Result<()> {
+        for check in &checks {
+            let how = if check.passed { "ok" } else { "not ok" };
+            self.log.log(&format!(
+                "{how}: {} ({:.0} ms) {}",
+                check.name, check.ms, check.detail
+            ));
+        }
+        self.record.checks = hearsay::checks(checks);
+        let failed: Vec<_> = self.record.checks.iter().filter(|c| !c.passed).collect();
+        match (passed, failed.as_slice()) {
+            (true, []) => Ok(()),
+            (_, []) => bail!("it says that it does not work, and not why"),
+            (_, failed) => {
+                let told = failed.iter().map(|c| format!("{}: {}", c.name, c.detail));
+                bail!("{}", told.collect::<Vec<_>>().join("; "))
+            }
+        }
+    }
+}

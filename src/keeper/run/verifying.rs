@@ -1,0 +1,37 @@
+//! *verifying*: the new container in place is as healthy as the old one was, and has its state.
+
+use super::Work;
+use crate::engine::Progress;
+use crate::error::Result;
+use crate::keeper::hearsay;
+use crate::protocol::evolve::inside::Verified;
+use std::time::Duration;
+
+impl Work {
+    pub(super) async fn verify(&mut self) -> Result<()> {
+        let name = self.site.name().to_owned();
+        let bounds = self.site.charge.bounds.clone();
+        let (start, limit) = (
+            Duration::from_secs(bounds.start),
+            Duration::from_secs(bounds.verify),
+        );
+        self.log.step("waiting until it is healthy");
+        self.site.until_healthy(&name, start, &self.log).await?;
+        self.log.step("looking whether everything is there");
+        let expected = serde_json::to_string(&self.entry.expected)?;
+        let verb = ["verify", "--json", "--expected", &expected];
+        let asked: Result<Verified> = self.site.ask(&name, &verb, limit).await;
+        let verified = match asked {
+            Ok(verified) => verified,
+            Err(error) => {
+                self.site.last_words(&name, &self.log).await;
+                return Err(error);
+            }
+        };
+        if !verified.receipt.is_empty() {
+            self.record.receipt = hearsay::receipt(verified.receipt);
+        }
+        self.judge(verified.passed, verified.checks)?;
+        self.site.check_runs(&name, &self.log).await
+    }
+}

@@ -1,0 +1,402 @@
+//! What is kept of runs: a folder each, with its record, its log and the body it was made of.
+
+use super::journal::replace;
+use super::log::Log;
+use crate::error::Result;
+use crate::protocol::evolve::{Record, Run, Stage, Status};
+use anyhow::Context;
+use chrono::{DateTime, Datelike, NaiveDateTime, Timelike};
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::watch;
+
+/// Bytes of a log that are read at once.
+const PIECE: u64 = 32 << 10;
+/// The body of a run, in its folder.
+const BODY: &str = "body.tar";
+/// Why a run has failed whose end nobody saw.
+pub(super) const ENDED: &str = "the keeper was ended meanwhile";
+
+/// Tells who follows that something was written.
+#[derive(Debug, Clone)]
+pub(super) struct Changes(watch::Sender<u64>);
+
+impl Default for Changes {
+    fn default() -> Self {
+        Self(watch::Sender::new(0))
+    }
+}
+
+impl Changes {
+    pub(super) fn tell(&self) {
+        self.0.send_modify(|n| *n += 1);
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Shelf {
+    folder: PathBuf,
+    changes: Changes,
+    /// The run that is on.
+    on: Arc<Mutex<Option<Run>>>,
+}
+
+impl Shelf {
+    pub(super) fn open(state: &Path) -> Result<Self> {
+        let folder = state.join("runs");
+        fs::create_dir_all(&folder)?;
+        Ok(Self {
+            folder,
+            changes: Changes::default(),
+            on: Arc::default(),
+        })
+    }
+
+    /// Which run is on, if any. Every other one has ended, whether or not that could be written.
+    pub(super) fn attend(&self, run: Option<Run>) {
+        *self.on.lock().unwrap_or_else(PoisonError::into_inner) = run;
+        self.changes.tell();
+    }
+
+    fn is_on(&self, run: &Run) -> bool {
+        let on = self.on.lock().unwrap_or_else(PoisonError::into_inner);
+        on.as_ref() == Some(run)
+    }
+
+    /// Wakes up whenever a record or a log has grown.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.0.subscribe()
+    }
+
+    fn place(&self, run: &Run) -> PathBuf {
+        self.folder.join(run.as_str())
+    }
+
+    /// A run that no other has the name of, beginning now. Names are in the order of time, also when
+    /// the clock was set back.
+    pub(super) fn make(&self, now: f64) -> Result<Run> {
+        let runs = self.runs()?;
+        let newest = runs.iter().find_map(second);
+        let mut second = newest.map_or(now as i64, |newest| {
+            newest.saturating_add(1).max(now as i64)
+        });
+        loop {
+            let run = name(second)?;
+            match fs::create_dir(self.place(&run)) {
+                Ok(()) => return Ok(run),
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => second += 1,
+                Err(e) => return Err(e).context("making a folder for the run"),
+            }
+        }
+    }
+
+    /// Takes back what was made of a run that does not begin.
+    pub(super) fn unmake(&self, run: &Run) {
+        if let Err(error) = fs::remove_dir_all(self.place(run)) {
+            tracing::warn!("run {run} stays, and has not begun: {error}");
+        }
+    }
+
+    pub(super) fn log(&self, run: &Run, limit: u64) -> Result<Log> {
+        let place = self.place(run);
+        fs::create_dir_all(&place)?;
+        Log::open(&place.join("log"), limit, self.changes.clone())
+    }
+
+    pub(super) fn save(&self, record: &Record) -> Result<()> {
+        let place = self.place(&record.run).join("record.json");
+        replace(&place, &serde_json::to_vec(record)?).context("writing the run's record")?;
+        self.changes.tell();
+        Ok(())
+    }
+
+    pub(super) fn record(&self, run: &Run) -> Result<Option<Record>> {
+        let record = self.written(run)?;
+        Ok(record.map(|record| match self.is_on(run) {
+            true => record,
+            false => ended(record),
+        }))
+    }
+
+    fn written(&self, run: &Run) -> Result<Option<Record>> {
+        match fs::read(self.place(run).join("record.json")) {
+            Ok(text) => {
+                let record = serde_json::from_slice(&text).context("reading the run's record")?;
+                Ok(Some(record))
+            }
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e).context("reading the run's record"),
+        }
+    }
+
+    /// Writes down of every run that is not on that it has ended. What can't be written now is told
+    /// nevertheless.
+    pub(super) fn mend(&self) -> Result<()> {
+        for run in self.runs()? {
+            match self.written(&run) {
+                Ok(Some(record)) if !record.status.has_ended() && !self.is_on(&run) => {
+                    self.save(&ended(record))?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The names of all runs, the newest first.
+    fn runs(&self) -> Result<Vec<Run>> {
+        let mut runs = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            runs.extend(entry?.file_name().to_string_lossy().parse::<Run>());
+        }
+        runs.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(runs)
+    }
+
+    /// All that can be read, the newest first.
+    pub(super) fn records(&self) -> Result<Vec<Record>> {
+        let runs = self.runs()?.into_iter();
+        Ok(runs
+            .filter_map(|run| self.record(&run).ok().flatten())
+            .collect())
+    }
+
+    pub(super) fn status(&self) -> Result<Status> {
+        let runs = self.runs()?;
+        let mut latest = runs.iter().filter_map(|r| self.record(r).ok().flatten());
+        let Some(latest) = latest.next() else {
+            return Ok(Status::default());
+        };
+        let on = !latest.status.has_ended();
+        Ok(Status {
+            evolve_in_progress: on,
+            restart_pending: matches!(latest.status, Stage::Swapping | Stage::Verifying),
+            stage: on.then_some(latest.status),
+            latest_run: Some(latest.run),
+            latest_status: Some(latest.status),
+            reason: latest.reason,
+            why: latest.why,
+        })
+    }
+
+    /// A piece of a log from that byte on; whole characters, if it is text.
+    pub(super) fn read_log(&self, run: &Run, offset: u64) -> Result<Vec<u8>> {
+        let mut file = match File::open(self.place(run).join("log")) {
+            Ok(file) => file,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(e).context("reading the run's log"),
+        };
+        file.seek(SeekFrom::Start(offset))?;
+        let mut bytes = Vec::new();
+        file.take(PIECE).read_to_end(&mut bytes)?;
+        // A character that is cut in two comes with the next piece.
+        if let Err(e) = std::str::from_utf8(&bytes)
+            && e.error_len().is_none()
+            && e.valid_up_to() > 0
+        {
+            bytes.truncate(e.valid_up_to());
+        }
+        Ok(bytes)
+    }
+
+    /// The body that a run was made of, as an archive.
+    pub(super) fn save_body(&self, run: &Run, archive: &[u8]) -> Result<()> {
+        replace(&self.place(run).join(BODY), archive).context("keeping the run's body")
+    }
+
+    pub(super) fn body(&self, run: &Run) -> Result<Option<Vec<u8>>> {
+        match fs::read(self.place(run).join(BODY)) {
+            Ok(archive) => Ok(Some(archive)),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e).context("reading the run's body"),
+        }
+    }
+
+    /// Forgets all but the newest, and of those the bodies that together are larger than `bodies` bytes.
+    pub(super) fn prune(&self, keep: usize, bodies: u64) -> Result<()> {
+        let runs = self.runs()?;
+        for run in runs.iter().skip(keep) {
+            fs::remove_dir_all(self.place(run))?;
+        }
+        let mut room = bodies;
+        for run in runs.iter().take(keep) {
+            let place = self.place(run).join(BODY);
+            let Ok(found) = fs::metadata(&place) else {
+                continue;
+            };
+            match room.checked_sub(found.len()) {
+                Some(left) => room = left,
+                None => {
+                    room = 0;
+                    fs::remove_file(&place)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The record of a run that is not on.
+fn ended(record: Record) -> Record {
+    if record.status.has_ended() {
+        return record;
+    }
+    Record {
+        gate: record.gate.or(Some(record.status)),
+        why: record.why.or_else(|| Some(ENDED.into())),
+        status: Stage::Failed,
+        ..record
+    }
+}
+
+/// Seconds since 1970.
+pub(super) fn now() -> f64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0.0, |d| d.as_secs_f64())
+}
+
+/// The second that a run is called after.
+fn second(run: &Run) -> Option<i64> {
+    let time = NaiveDateTime::parse_from_str(run.as_str(), "%Y%m%d-%H%M%S");
+    Some(time.ok()?.and_utc().timestamp())
+}
+
+/// The name of a run that begins at that second.
+fn name(second: i64) -> Result<Run> {
+    let time = DateTime::from_timestamp(second, 0).context("the clock is beyond all dates")?;
+    let (date, time) = (time.date_naive(), time.time());
+    let date = format!("{:04}{:02}{:02}", date.year(), date.month(), date.day());
+    let text = format!(
+        "{date}-{:02}{:02}{:02}",
+        time.hour(),
+        time.minute(),
+        time.second()
+    );
+    text.parse().map_err(anyhow::Error::msg)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ENDED, Shelf, name, second};
+    use crate::protocol::evolve::{Asker, Record, Stage, Task};
+
+    fn record(shelf: &Shelf, now: f64, status: Stage) -> Record {
+        Record {
+            run: shelf.make(now).unwrap(),
+            task: Task::Evolve,
+            reason: Some("x".into()),
+            by: Asker::Agent,
+            force: false,
+            dry_run: false,
+            began: now,
+            status,
+            stages: Vec::new(),
+            gate: None,
+            why: None,
+            log_tail: Vec::new(),
+            checks: Vec::new(),
+            image: None,
+            previous: None,
+            body: None,
+            refused_ms: None,
+            receipt: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_run_is_called_after_its_second() {
+        for (second, run) in [
+            (0, "19700101-000000"),
+            (951_782_399, "20000228-235959"),
+            (951_782_400, "20000229-000000"),
+            (1_795_203_360, "20261120-193600"),
+            (4_102_444_800, "21000101-000000"),
+        ] {
+            assert_eq!(name(second).unwrap().as_str(), run);
+            assert_eq!(super::second(&run.parse().unwrap()), Some(second));
+        }
+        assert_eq!(second(&"99999999-999999".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_neither_repeats_a_name_nor_makes_a_new_run_old() {
+        let folder = tempfile::tempdir().unwrap();
+        let shelf = Shelf::open(folder.path()).unwrap();
+        let runs: Vec<_> = [9000.0, 5.0, 5.0, 9000.0, 10_000.0]
+            .map(|now| shelf.make(now).unwrap())
+            .into();
+        assert!(runs.is_sorted(), "{runs:?}");
+        assert_eq!(runs[4].as_str(), "19700101-024640");
+        assert_eq!(shelf.runs().unwrap().len(), 5);
+    }
+
+    #[test]
+    fn a_run_that_is_not_on_has_ended_whatever_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let shelf = Shelf::open(folder.path()).unwrap();
+        let begun = record(&shelf, 1000.0, Stage::Testing);
+        shelf.save(&begun).unwrap();
+        shelf.attend(Some(begun.run.clone()));
+        shelf.mend().unwrap();
+        assert!(shelf.status().unwrap().evolve_in_progress);
+        shelf.attend(None);
+        assert!(!shelf.status().unwrap().evolve_in_progress);
+        let told = shelf.record(&begun.run).unwrap().unwrap();
+        assert_eq!(
+            (told.status, told.gate),
+            (Stage::Failed, Some(Stage::Testing))
+        );
+        assert_eq!(told.why.as_deref(), Some(ENDED));
+        assert_eq!(shelf.written(&begun.run).unwrap().unwrap(), begun);
+        shelf.mend().unwrap();
+        assert_eq!(shelf.written(&begun.run).unwrap().unwrap(), told);
+    }
+
+    #[test]
+    fn bodies_are_kept_as_far_as_there_is_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let shelf = Shelf::open(folder.path()).unwrap();
+        let runs: Vec<_> = (0..4).map(|n| shelf.make(f64::from(n)).unwrap()).collect();
+        for (run, size) in runs.iter().zip([1, 40, 40, 40]) {
+            shelf.save_body(run, &vec![0; size]).unwrap();
+        }
+        shelf.prune(4, 100).unwrap();
+        let kept = runs.iter().map(|run| shelf.body(run).unwrap().is_some());
+        assert_eq!(kept.collect::<Vec<_>>(), [false, false, true, true]);
+    }
+
+    #[test]
+    fn the_newest_run_tells_how_it_stands_and_old_ones_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let shelf = Shelf::open(folder.path()).unwrap();
+        assert_eq!(shelf.status().unwrap().latest_run, None);
+        let first = record(&shelf, 1000.0, Stage::Succeeded);
+        let second = record(&shelf, 1000.5, Stage::Verifying);
+        assert_ne!(first.run, second.run);
+        shelf.save(&first).unwrap();
+        shelf.save(&second).unwrap();
+        shelf.attend(Some(second.run.clone()));
+        let status = shelf.status().unwrap();
+        assert!(status.evolve_in_progress && status.restart_pending);
+        assert_eq!(status.latest_run.as_ref(), Some(&second.run));
+        assert_eq!(shelf.records().unwrap(), [second.clone(), first.clone()]);
+        shelf.prune(1, 0).unwrap();
+        assert_eq!(shelf.records().unwrap(), [second]);
+        assert_eq!(shelf.record(&first.run).unwrap(), None);
+    }
+
+    #[test]
+    fn a_log_is_read_in_whole_characters() {
+        let folder = tempfile::tempdir().unwrap();
+        let shelf = Shelf::open(folder.path()).unwrap();
+        let run = shelf.make(5.0).unwrap();
+        let text = "ä".repeat(20_000);
+        std::fs::write(shelf.place(&run).join("log"), format!("x{text}")).unwrap();
+        let first = shelf.read_log(&run, 0).unwrap();
+        let second = shelf.read_log(&run, first.len() as u64).unwrap();
+        let whole = [first, second].concat();
+        assert_eq!(String::from_utf8(whole).unwrap(), format!("x{text}"));
+    }
+}

@@ -1,0 +1,277 @@
+//! What of the engine belongs to the instance, and how the keeper speaks to what runs there.
+
+use super::hearsay;
+use super::log::Log;
+use crate::engine::{
+    Container, DIGEST_LABEL, Docker, LogOptions, OWNER_LABEL, Phase, Progress, identify,
+};
+use crate::error::{Error, Result};
+use crate::protocol::evolve::inside::Resumed;
+use crate::protocol::evolve::{Charge, Run};
+use crate::protocol::spec::{Mount, Restart, Spec, Volume};
+use anyhow::{Context, bail};
+use serde::de::DeserializeOwned;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The binary in every body.
+const OSCTL: &str = "/opt/osctl/bin/osctl";
+/// What part of the instance a container is, where it is not the instance itself.
+const PART: &str = "osctl.part";
+const TRIAL: &str = "trial";
+/// Which run brought a container.
+const RUN: &str = "osctl.run";
+/// Where a trial finds the state that it may look at.
+pub(super) const BEFORE: &str = "/run/os-before";
+/// Between two looks.
+const POLL: Duration = Duration::from_millis(50);
+/// Lines of a container's log that explain its end.
+const LOG_LINES: usize = 20;
+
+/// One instance in its engine.
+#[derive(Debug, Clone)]
+pub(super) struct Site {
+    pub(super) docker: Docker,
+    pub(super) charge: Arc<Charge>,
+}
+
+/// How the companion in a container stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pulse {
+    Healthy,
+    Unhealthy,
+    /// It gives no answer.
+    Silent,
+}
+
+impl Site {
+    pub(super) fn name(&self) -> &str {
+        &self.charge.spec.name
+    }
+
+    pub(super) fn trial_name(&self) -> String {
+        format!("{}.trial", self.name())
+    }
+
+    /// The name of one of the instance's images.
+    pub(super) fn tag(&self, what: &str) -> String {
+        format!("{}:{what}", self.charge.image)
+    }
+
+    fn owns(&self, container: &Container) -> bool {
+        container.labels.get(OWNER_LABEL) == Some(&self.charge.instance)
+    }
+
+    /// A container of the instance, by its name or id.
+    ///
+    /// # Errors
+    /// When it is there and somebody else's.
+    pub(super) async fn find(&self, name: &str) -> Result<Option<Container>> {
+        match self.docker.inspect(name).await? {
+            Some(found) if !self.owns(&found) => Err(Error::Foreign {
+                what: "container",
+                name: name.into(),
+            }
+            .into()),
+            found => Ok(found),
+        }
+    }
+
+    /// Whether that run brought the container.
+    pub(super) fn is_of(&self, container: &Container, run: &Run) -> bool {
+        container.labels.get(RUN).map(String::as_str) == Some(run.as_str())
+    }
+
+    /// The instance's container running that image, as the host would have made it.
+    pub(super) fn successor(&self, image: &str, run: &Run) -> Result<Spec> {
+        let mut spec = self.charge.spec.clone();
+        spec.image = image.into();
+        identify(&mut spec, &self.charge.passing)?;
+        spec.labels.insert(RUN.into(), run.to_string());
+        Ok(spec)
+    }
+
+    /// A container beside it: no ports, no way to the keeper or the engine, data to throw away, and
+    /// what the instance has read-only. Only the mounts' own roots are bound: what lies beneath them may
+    /// be links of the agent's, which the engine would follow on the host.
+    pub(super) fn trial(&self, image: &str, run: &Run) -> Spec {
+        let mut spec = self.charge.spec.clone();
+        spec.name = self.trial_name();
+        spec.image = image.into();
+        spec.ports.clear();
+        spec.volumes.clear();
+        spec.restart = Restart::Never;
+        spec.stop_timeout = 1;
+        spec.labels.remove(DIGEST_LABEL);
+        spec.labels.insert(PART.into(), TRIAL.into());
+        spec.labels.insert(RUN.into(), run.to_string());
+        let mut mounts = Vec::new();
+        for mount in spec.mounts.drain(..) {
+            let Mount {
+                host, container, ..
+            } = mount;
+            let bound = |container: String, host: PathBuf| Mount {
+                host,
+                container,
+                read_only: true,
+            };
+            match container.as_str() {
+                "/data" => {
+                    spec.volumes.push(thrown_away(container));
+                    mounts.push(bound(BEFORE.into(), host));
+                }
+                "/root/host" => spec.volumes.push(thrown_away(container)),
+                "/var/run/docker.sock" => {}
+                _ => mounts.push(bound(container, host)),
+            }
+        }
+        spec.mounts = mounts;
+        spec
+    }
+
+    /// Removes what an earlier trial left.
+    pub(super) async fn remove_trial(&self) -> Result<()> {
+        let name = self.trial_name();
+        if self.find(&name).await?.is_some() {
+            self.docker.remove(&name).await?;
+        }
+        Ok(())
+    }
+
+    /// The one JSON document that a hidden verb of `osctl` in a container prints.
+    ///
+    /// # Errors
+    /// When it prints none within the time, with what it said instead.
+    pub(super) async fn ask<A: DeserializeOwned>(
+        &self,
+        container: &str,
+        verb: &[&str],
+        limit: Duration,
+    ) -> Result<A> {
+        let words = [&[OSCTL][..], verb].concat();
+        let what = format!("`osctl {}`", verb.first().unwrap_or(&""));
+        let longest = hearsay::longest(verb.first().unwrap_or(&""));
+        let mut answer = Vec::new();
+        let mut each = |bytes: &[u8]| {
+            answer.extend_from_slice(bytes);
+            match answer.len() > longest {
+                true => bail!("{what} answers without an end"),
+                false => Ok(()),
+            }
+        };
+        let asked = self.docker.exec(container, &words, &mut each);
+        let Ok(asked) = tokio::time::timeout(limit, asked).await else {
+            bail!("{what} gave no answer within {} s", limit.as_secs());
+        };
+        let output = asked?;
+        if output.code != 0 {
+            let said = output.stderr.trim();
+            bail!("{what} ended with exit code {}: {said}", output.code);
+        }
+        serde_json::from_slice(&answer)
+            .with_context(|| format!("{what} answers what it should not"))
+    }
+
+    /// Whether the companion answers, and well.
+    pub(super) async fn pulse(&self, container: &str) -> Result<Pulse> {
+        let mut nothing = |_: &[u8]| Ok(());
+        let asked = self
+            .docker
+            .exec(container, &[OSCTL, "health"], &mut nothing);
+        match tokio::time::timeout(Duration::from_secs(10), asked).await {
+            Ok(Ok(output)) => Ok(match output.code {
+                0 => Pulse::Healthy,
+                1 => Pulse::Unhealthy,
+                _ => Pulse::Silent,
+            }),
+            Ok(Err(e)) if matches!(e.downcast_ref(), Some(Error::EngineLost { .. })) => Err(e),
+            _ => Ok(Pulse::Silent),
+        }
+    }
+
+    /// Waits until the companion is healthy.
+    ///
+    /// # Errors
+    /// When the container ends instead, with its last words in the log, or it takes too long.
+    pub(super) async fn until_healthy(
+        &self,
+        container: &str,
+        limit: Duration,
+        log: &Log,
+    ) -> Result<()> {
+        let begin = Instant::now();
+        loop {
+            if self.pulse(container).await? == Pulse::Healthy {
+                return Ok(());
+            }
+            self.check_runs(container, log).await?;
+            if begin.elapsed() > limit {
+                self.last_words(container, log).await;
+                bail!("it was not healthy within {} s", limit.as_secs());
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// # Errors
+    /// When the container has ended, or the engine has started it again.
+    pub(super) async fn check_runs(&self, container: &str, log: &Log) -> Result<()> {
+        let why = match self.find(container).await? {
+            Some(found) if found.restarts > 0 || found.exit.is_some() => found
+                .exit
+                .unwrap_or_else(|| "it ended and was started again".into()),
+            Some(_) => return Ok(()),
+            None => "it is gone".into(),
+        };
+        self.last_words(container, log).await;
+        bail!("{why}")
+    }
+
+    /// What the container wrote last.
+    pub(super) async fn last_words(&self, container: &str, log: &Log) {
+        let options = LogOptions {
+            follow: false,
+            tail: Some(LOG_LINES),
+        };
+        let mut each = |line: &str| {
+            log.log(line);
+            Ok(())
+        };
+        // Why it ended is worth more than why its log can't be read.
+        let _ = self.docker.logs(container, options, &mut each).await;
+    }
+
+    /// Starts what the engine has ended, and waits until it is healthy; whether it had ended.
+    ///
+    /// # Errors
+    /// When it does not start, or does not become healthy.
+    pub(super) async fn revive(&self, container: &str, limit: Duration, log: &Log) -> Result<bool> {
+        let found = self.find(container).await?;
+        if found.is_none_or(|c| !matches!(c.phase, Phase::Created | Phase::Stopped)) {
+            return Ok(false);
+        }
+        log.step("starting the container again, which the engine had ended");
+        self.docker.start(container).await?;
+        self.until_healthy(container, limit, log).await?;
+        Ok(true)
+    }
+
+    /// Requests are answered again.
+    pub(super) async fn resume(&self, container: &str) -> Result<()> {
+        let limit = Duration::from_secs(30);
+        let resumed: Resumed = self.ask(container, &["resume", "--json"], limit).await?;
+        match resumed.resumed {
+            true => Ok(()),
+            false => bail!("the old companion does not go on"),
+        }
+    }
+}
+
+fn thrown_away(container: String) -> Volume {
+    Volume {
+        name: None,
+        container,
+        read_only: false,
+    }
+}

@@ -1,0 +1,219 @@
+//! Storing a session's objects and bringing them back: what is asked, and the receipt.
+
+use super::fault::Fault;
+use super::kernel::{DEFAULT_SESSION, KernelReport};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+fn default_session() -> String {
+    DEFAULT_SESSION.into()
+}
+
+/// `POST /cryo/store`.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Store {
+    /// What it is called; the session's name when missing. Only what bears the session's name is
+    /// reloaded by itself when the companion starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    /// Whose variables.
+    #[serde(default = "default_session")]
+    pub(crate) session: String,
+    /// Store nothing when something would be lost.
+    #[serde(default)]
+    pub(crate) strict: bool,
+    /// Store nothing, and tell what would be.
+    #[serde(default)]
+    pub(crate) dry_run: bool,
+    /// Store open files by path and position.
+    #[serde(default)]
+    pub(crate) files: bool,
+}
+
+/// `POST /cryo/reload`.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Reload {
+    /// The session's name when missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    /// The newest when missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) generation: Option<u64>,
+    /// Whose variables.
+    #[serde(default = "default_session")]
+    pub(crate) session: String,
+}
+
+/// What became of a variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Verdict {
+    /// It is stored as it is.
+    Saved,
+    /// It is made again, as `why` tells.
+    Recipe,
+    /// It is not there, as `why` tells.
+    Lost,
+}
+
+/// A variable in a receipt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema, JsonSchema)]
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) verdict: Verdict,
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    /// Before compression; what variables share is counted once.
+    pub(crate) bytes: u64,
+    pub(crate) why: Option<String>,
+}
+
+/// The reply to `POST /cryo/store`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema, JsonSchema)]
+pub(crate) struct Stored {
+    /// Always `completed`.
+    pub(crate) status: String,
+    /// The same in a sentence.
+    pub(crate) message: String,
+    pub(crate) name: String,
+    /// `null` for a dry run.
+    pub(crate) generation: Option<u64>,
+    pub(crate) path: Option<String>,
+    pub(crate) size_bytes: u64,
+    pub(crate) timing_ms: f64,
+    pub(crate) receipt: Vec<Row>,
+}
+
+/// The reply to `POST /cryo/reload`; the receipt comes from a look at what is there afterwards.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema, JsonSchema)]
+pub(crate) struct Reloaded {
+    /// Always `completed`.
+    pub(crate) status: String,
+    pub(crate) message: String,
+    pub(crate) name: String,
+    pub(crate) generation: u64,
+    pub(crate) path: String,
+    pub(crate) size_bytes: u64,
+    pub(crate) timing_ms: f64,
+    pub(crate) receipt: Vec<Row>,
+    /// What has changed around it since it was stored.
+    pub(crate) warnings: Vec<String>,
+    pub(crate) kernel: KernelReport,
+}
+
+/// Why a generation was stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Reason {
+    Asked,
+    Schedule,
+    Down,
+    Restart,
+    Evolve,
+    /// Another kernel is about to take its place.
+    Restore,
+    /// The companion was stopped.
+    Stop,
+}
+
+impl Reason {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Asked => "asked",
+            Self::Schedule => "schedule",
+            Self::Down => "down",
+            Self::Restart => "restart",
+            Self::Evolve => "evolve",
+            Self::Restore => "restore",
+            Self::Stop => "stop",
+        }
+    }
+}
+
+/// One stored state.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Generation {
+    pub(crate) generation: u64,
+    /// Why it can't be reloaded; the other fields are then as far as they can be told.
+    pub(crate) damage: Option<String>,
+    /// In seconds since 1970.
+    pub(crate) created: f64,
+    pub(crate) reason: String,
+    pub(crate) session: String,
+    pub(crate) size_bytes: u64,
+    pub(crate) python: String,
+    pub(crate) variables: u64,
+    pub(crate) lost: u64,
+}
+
+/// All that is stored under a name, the newest first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Line {
+    pub(crate) name: String,
+    pub(crate) generations: Vec<Generation>,
+}
+
+/// `GET /cryo`.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Lines {
+    pub(crate) cryo: Vec<Line>,
+}
+
+/// `GET /cryo/{name}`: one generation with its receipt.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Shown {
+    pub(crate) name: String,
+    #[serde(flatten)]
+    pub(crate) generation: Generation,
+    pub(crate) path: String,
+    pub(crate) receipt: Vec<Row>,
+    /// Versions of the libraries that it needs.
+    pub(crate) libraries: std::collections::BTreeMap<String, String>,
+    /// What was installed at run time when it was stored.
+    pub(crate) packages: std::collections::BTreeMap<String, String>,
+}
+
+/// The reply to `DELETE /cryo/{name}`.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Removed {
+    /// Always `completed`.
+    pub(crate) status: String,
+    pub(crate) name: String,
+    pub(crate) generations: Vec<u64>,
+}
+
+/// `POST /cryo/snapshot`: store every session under its own name.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Snapshot {
+    pub(crate) reason: Reason,
+    /// Else nothing is stored, nor by the stop that follows a `down` or `restart`.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub(crate) store: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_yes(said: &bool) -> bool {
+    *said
+}
+
+/// The reply: what became of each session.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Snapshots {
+    pub(crate) snapshots: Vec<OfSession>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[schema(as = CryoOfSession)]
+pub(crate) struct OfSession {
+    pub(crate) session: String,
+    /// `null` when there was nothing to store, or it could not be.
+    pub(crate) stored: Option<Stored>,
+    pub(crate) error: Option<Fault>,
+}

@@ -1,0 +1,233 @@
+//! The screen inside: what is asked of it and what it answers.
+//!
+//! Places are pixels from the screen's upper left corner.
+
+use chrono::{DateTime, SecondsFormat};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+/// Response headers of a screenshot: the picture's size in pixels, the screen's, and when it was
+/// taken, in milliseconds since 1970 by the container's clock.
+pub(crate) const PICTURE_HEADER: &str = "osctl-picture";
+pub(crate) const SCREEN_HEADER: &str = "osctl-screen";
+pub(crate) const TAKEN_HEADER: &str = "osctl-taken";
+
+/// When a picture was taken, as people and models read it; `taken` is in milliseconds since 1970.
+pub(crate) fn moment(taken: u64) -> String {
+    let taken = i64::try_from(taken).ok();
+    let taken = taken.and_then(DateTime::from_timestamp_millis);
+    let taken = taken.map(|taken| taken.to_rfc3339_opts(SecondsFormat::Millis, true));
+    taken.unwrap_or_else(|| "a time that is none".into())
+}
+
+/// The query of `GET /display/screenshot`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Screenshot {
+    /// Only this part: `X,Y,WIDTH,HEIGHT` in pixels of the screen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) region: Option<String>,
+    /// By how much the picture is larger than the screen: above 0, at most 4; `0.5` is a quarter of
+    /// the pixels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) scale: Option<f64>,
+}
+
+/// `POST /display/input`: done in this order, all or, where one does not fit, none.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Input {
+    pub(crate) actions: Vec<Action>,
+}
+
+/// Something a hand does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Action {
+    /// Moves the pointer.
+    Move {
+        x: i32,
+        y: i32,
+    },
+    /// Presses and releases a button, `count` times, where the pointer is or at `x`, `y`.
+    Click {
+        x: Option<i32>,
+        y: Option<i32>,
+        #[serde(default)]
+        button: Button,
+        #[serde(default = "one")]
+        count: u8,
+        /// Held meanwhile, such as `ctrl+shift`.
+        keys: Option<String>,
+    },
+    /// Presses a button and holds it.
+    ButtonDown {
+        #[serde(default)]
+        button: Button,
+    },
+    ButtonUp {
+        #[serde(default)]
+        button: Button,
+    },
+    /// Moves the pointer with the left button held.
+    Drag {
+        from: Place,
+        to: Place,
+    },
+    /// Turns the wheel by so many notches: down and right are positive.
+    Scroll {
+        x: Option<i32>,
+        y: Option<i32>,
+        #[serde(default)]
+        down: i16,
+        #[serde(default)]
+        right: i16,
+    },
+    /// Presses keys together and releases them, such as `Return`, `ctrl+l` or `alt+F4`.
+    Key {
+        keys: String,
+    },
+    /// Presses keys and holds them.
+    KeyDown {
+        keys: String,
+    },
+    KeyUp {
+        keys: String,
+    },
+    /// Types text in any script, line breaks and tabs included.
+    Text {
+        text: String,
+    },
+}
+
+fn one() -> u8 {
+    1
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Place {
+    pub(crate) x: i32,
+    pub(crate) y: i32,
+}
+
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Button {
+    #[default]
+    Left,
+    Middle,
+    Right,
+}
+
+/// The reply to `POST /display/input`.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Done {
+    /// Always `completed`: the screen has got it; what a program makes of it, a screenshot shows.
+    pub(crate) status: String,
+    /// Where the pointer is now.
+    pub(crate) pointer: Place,
+    pub(crate) timing_ms: f64,
+}
+
+/// `GET` and `PUT /display/clipboard`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Clipboard {
+    /// Empty when nothing, or no text, was copied.
+    pub(crate) text: String,
+}
+
+/// An event of `GET /display/clipboard` as a stream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum ClipboardEvent {
+    /// This is on the clipboard now.
+    Copied { text: String },
+    /// Nothing else was copied for a while.
+    Heartbeat,
+}
+
+/// `GET /display/windows`.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema, JsonSchema)]
+pub(crate) struct Windows {
+    /// The lowest first.
+    pub(crate) windows: Vec<Window>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
+pub(crate) struct Window {
+    pub(crate) id: u32,
+    pub(crate) title: String,
+    /// The program's name for its windows, such as `Chromium`.
+    pub(crate) class: String,
+    pub(crate) pid: Option<u32>,
+    /// Without the frame.
+    pub(crate) x: i32,
+    pub(crate) y: i32,
+    pub(crate) width: u32,
+    pub(crate) height: u32,
+    pub(crate) focused: bool,
+    pub(crate) minimized: bool,
+}
+
+/// `POST /display/focus`: brings a window to the front.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Focus {
+    /// As the list of windows tells it.
+    pub(crate) id: u32,
+}
+
+/// `GET` and `PUT /display/resolution`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Resolution {
+    pub(crate) width: u16,
+    pub(crate) height: u16,
+}
+
+/// The reply to both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Screen {
+    pub(crate) width: u16,
+    pub(crate) height: u16,
+    /// Bits of a pixel's colour.
+    pub(crate) depth: u8,
+    /// The largest that can be asked for.
+    pub(crate) max_width: u16,
+    pub(crate) max_height: u16,
+}
+
+/// The query of `POST /display/browser`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Open {
+    /// A page to open in a new tab.
+    #[serde(default)]
+    pub(crate) url: String,
+}
+
+/// The reply to `GET`, `POST` and `DELETE /display/browser`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Browser {
+    pub(crate) running: bool,
+    /// Where its debugger's protocol is spoken, inside only; whoever asks there starts it. It stays the
+    /// same from life to life.
+    pub(crate) cdp_url: Option<String>,
+    pub(crate) detail: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::moment;
+
+    #[test]
+    fn a_picture_says_when_it_was_taken() {
+        assert_eq!(moment(1_700_000_000_042), "2023-11-14T22:13:20.042Z");
+        assert_eq!(moment(u64::MAX), "a time that is none");
+    }
+}

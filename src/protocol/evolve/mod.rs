@@ -1,0 +1,241 @@
+//! Evolving: what the keeper is asked, what it answers, and what it asks of the container.
+//!
+//! Three wires carry these words:
+//!
+//! - **To the keeper**, through a Unix socket: one [`Ask`] as a line of JSON, then [`Reply`]s as lines
+//!   of JSON until it hangs up. The agent's side is [`SOCKET`] inside `os-host`; who asks there can
+//!   name no image, mount, command or environment, because no question has a place for one.
+//! - **From the keeper into `os-host`**, by an engine exec of the hidden verbs of [`inside`], whose
+//!   answer is one JSON document on stdout.
+//! - **To everybody else** [`Status`] and [`Record`], over HTTP and from the command line.
+
+mod charge;
+mod face;
+pub(crate) mod inside;
+mod record;
+
+pub(crate) use charge::{Authority, Bounds, CHARGE, Charge, Proxies};
+pub(crate) use face::{Event, Found, Piece, Runs, Started};
+pub(crate) use record::{Asker, Change, Edit, Passed, Record, Run, Stage, Status, Task};
+
+use super::fault::Fault;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// The folder where `os-host` finds the keeper, mounted read-only there, so that the socket can be
+/// connected to and nothing in the folder changed.
+pub(crate) const DOOR: &str = "/run/os";
+
+/// The keeper's socket in it.
+pub(crate) const SOCKET: &str = "/run/os/keeper.sock";
+
+/// Bytes of a question at most, with its line feed.
+pub(crate) const LONGEST_ASK: usize = 64 << 10;
+
+/// Characters of a reason at most.
+pub(crate) const LONGEST_REASON: usize = 1000;
+
+/// `POST /evolve`, and what the keeper is told of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Evolve {
+    /// Why, for the history.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+    /// Interrupt what still runs when the grace time is over, instead of giving up.
+    #[serde(default)]
+    pub(crate) force: bool,
+    /// Build and test, and change nothing.
+    #[serde(default)]
+    pub(crate) dry_run: bool,
+}
+
+/// `POST /evolve/rollback`, and what the keeper is told of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Rollback {
+    /// Back to the image that this run brought; to the one before the present one when missing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) run: Option<Run>,
+    /// Why, for the history.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+    /// Interrupt what still runs when the grace time is over, instead of giving up.
+    #[serde(default)]
+    pub(crate) force: bool,
+}
+
+/// Everything that the keeper can be asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Ask {
+    /// [`Reply::Started`], or a refusal.
+    Evolve(Evolve),
+    /// [`Reply::Started`], or a refusal.
+    Rollback(Rollback),
+    /// [`Reply::Stopping`], or a refusal: nobody but the host may ask it.
+    Stop {},
+    /// [`Reply::Status`].
+    Status {},
+    /// [`Reply::History`].
+    History {},
+    /// [`Reply::Record`].
+    Show { run: Run },
+    /// [`Reply::Log`] from that byte on, then [`Reply::Record`]. Following, both come as they happen,
+    /// and the last record is of a run that has ended.
+    Log {
+        run: Run,
+        #[serde(default)]
+        offset: u64,
+        #[serde(default)]
+        follow: bool,
+    },
+    /// [`Reply::Diff`].
+    Diff { run: Run },
+    /// [`Reply::File`]s: the body that the run was made of, where it is kept.
+    Body { run: Run },
+}
+
+/// One line of what the keeper answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "snake_case")]
+pub(crate) enum Reply {
+    /// The run goes on by itself, whoever hangs up.
+    Started {
+        run: Run,
+    },
+    /// Another run is on: 409.
+    Busy {
+        run: Run,
+    },
+    /// It is not done; `error.type` is one of [`refusal`].
+    Refused {
+        error: Fault,
+    },
+    /// The run that is on comes to an end, with what ran before it.
+    Stopping {
+        run: Run,
+    },
+    Status(Status),
+    /// The newest first, each without its checks and its receipt.
+    History {
+        runs: Vec<Record>,
+    },
+    Record(Box<Record>),
+    /// A piece of a run's log.
+    Log {
+        /// Where it begins, in bytes.
+        offset: u64,
+        text: String,
+        /// Where the next one begins.
+        next: u64,
+    },
+    /// What in `body/` differs from the body before.
+    Diff {
+        run: Run,
+        changes: Vec<Change>,
+    },
+    /// A piece of a file of a body; those of one file follow each other.
+    File {
+        /// Beneath `body/`.
+        path: String,
+        base64: String,
+    },
+}
+
+/// Names of refusals, for programs, and what they are in HTTP.
+pub(crate) mod refusal {
+    /// 400: the question has no meaning.
+    pub(crate) const BAD_REQUEST: &str = "bad_request";
+    /// 403: who asks may not have it.
+    pub(crate) const FORBIDDEN: &str = "forbidden";
+    /// 404: no such run, or none that could be gone back to.
+    pub(crate) const NO_SUCH_RUN: &str = "no_such_run";
+    /// 429: too soon after the one before.
+    pub(crate) const TOO_OFTEN: &str = "too_often";
+    /// 503: the keeper can't begin; the message says what is missing.
+    pub(crate) const NOT_READY: &str = "not_ready";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ask, Evolve, Record, Reply, Rollback, Run, Stage};
+
+    fn ask(text: &str) -> Result<Ask, String> {
+        serde_json::from_str(text).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn a_question_has_no_place_for_an_image_a_mount_a_command_or_an_environment() {
+        let asked = ask(r#"{"ask":"evolve","reason":"more","force":true}"#).unwrap();
+        let meant = Evolve {
+            reason: Some("more".into()),
+            force: true,
+            dry_run: false,
+        };
+        assert_eq!(asked, Ask::Evolve(meant));
+        assert_eq!(ask(r#"{"ask":"status"}"#).unwrap(), Ask::Status {});
+        assert_eq!(ask(r#"{"ask":"stop"}"#).unwrap(), Ask::Stop {});
+        assert_eq!(
+            ask(r#"{"ask":"rollback"}"#).unwrap(),
+            Ask::Rollback(Rollback::default())
+        );
+        for more in [
+            r#""image":"debian""#,
+            r#""mounts":["/:/x"]"#,
+            r#""command":["sh"]"#,
+            r#""env":{}"#,
+        ] {
+            for verb in ["evolve", "rollback", "stop", "status", "history"] {
+                let refused = ask(&format!(r#"{{"ask":"{verb}",{more}}}"#)).unwrap_err();
+                assert!(
+                    refused.contains("unknown field"),
+                    "{verb} {more}: {refused}"
+                );
+            }
+        }
+        assert!(
+            ask(r#"{"ask":"exec"}"#)
+                .unwrap_err()
+                .contains("unknown variant")
+        );
+    }
+
+    #[test]
+    fn a_run_names_no_path() {
+        for fine in ["20261120-193600", "20240229-000000"] {
+            assert_eq!(fine.parse::<Run>().unwrap().to_string(), fine);
+        }
+        for bad in [
+            "",
+            "../../etc",
+            "20261120-1936000",
+            "20261120_193600",
+            "2026112-0193600",
+            "20261120-19360\u{661}",
+        ] {
+            assert!(bad.parse::<Run>().is_err(), "{bad}");
+            let text = serde_json::json!({"ask": "show", "run": bad}).to_string();
+            assert!(ask(&text).unwrap_err().contains("names no run"), "{bad}");
+        }
+    }
+
+    /// A record as the first version writes it.
+    const RECORD: &str = r#"{"reply":"record","run":"20261121-100000","task":"evolve","reason":"more","by":"agent","force":false,"dry_run":false,"began":1763719200.5,"status":"rolled_back","stages":[{"stage":"building","began":1763719200.5,"seconds":12.5},{"stage":"testing","began":1763719213.0,"seconds":3.25}],"gate":"testing","why":"`kernel` is not ready","log_tail":["no module named x"],"checks":[{"name":"services","passed":false,"detail":"`kernel` is not ready","ms":12.0}],"image":null,"previous":"sha256:1","body":"sha256:2","refused_ms":null,"receipt":[]}"#;
+
+    #[test]
+    fn what_the_first_version_recorded_can_be_read_for_ever() {
+        let Reply::Record(record) = serde_json::from_str(RECORD).unwrap() else {
+            panic!("no record");
+        };
+        let Record {
+            run, status, gate, ..
+        } = record.as_ref();
+        assert_eq!(run.as_str(), "20261121-100000");
+        assert_eq!((*status, *gate), (Stage::RolledBack, Some(Stage::Testing)));
+        assert!(status.has_ended());
+        let again = serde_json::to_string(&Reply::Record(record)).unwrap();
+        assert_eq!(again, RECORD);
+    }
+}

@@ -1,0 +1,235 @@
+//! What is told of a run, while it is on and for ever after.
+
+use super::inside::{Check, Kept};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use utoipa::ToSchema;
+
+/// The name of a run, which is when it began: `YYYYMMDD-HHMMSS`, in UTC.
+#[derive(
+    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema, JsonSchema,
+)]
+#[serde(try_from = "String", into = "String")]
+#[schema(value_type = String, example = "20261120-193600")]
+#[schemars(with = "String")]
+pub(crate) struct Run(String);
+
+impl Run {
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Run {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let fits = text.len() == 15
+            && text.bytes().enumerate().all(|(at, byte)| match at {
+                8 => byte == b'-',
+                _ => byte.is_ascii_digit(),
+            });
+        match fits {
+            true => Ok(Self(text.into())),
+            false => Err(format!(
+                "`{}` names no run, which looks like `20261120-193600`",
+                text.escape_debug()
+            )),
+        }
+    }
+}
+
+impl TryFrom<String> for Run {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Run> for String {
+    fn from(run: Run) -> Self {
+        run.0
+    }
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Where a run is, and how it ended.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Stage {
+    /// The image is made from `/repo/body`.
+    Building,
+    /// The image proves itself beside what runs.
+    Testing,
+    /// What runs comes to rest, and its state is stored.
+    Freezing,
+    /// The new container takes the place of the old one, which waits.
+    Swapping,
+    /// The new container proves itself in place.
+    Verifying,
+    /// The new container has answered. For a dry run: it would be tried.
+    Succeeded,
+    /// The old container answers again, with all that it had.
+    RolledBack,
+    /// Nothing was changed.
+    Failed,
+}
+
+impl Stage {
+    /// As it is written.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Building => "building",
+            Self::Testing => "testing",
+            Self::Freezing => "freezing",
+            Self::Swapping => "swapping",
+            Self::Verifying => "verifying",
+            Self::Succeeded => "succeeded",
+            Self::RolledBack => "rolled_back",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// Whether nothing comes after it.
+    pub(crate) fn has_ended(self) -> bool {
+        matches!(self, Self::Succeeded | Self::RolledBack | Self::Failed)
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+/// What a run is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Task {
+    Evolve,
+    /// Back to an image before, which somebody asked for.
+    Rollback,
+    /// The same by the keeper itself: what had succeeded did not last.
+    Rescue,
+}
+
+/// Who wanted it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Asker {
+    /// A person, from the host.
+    Host,
+    /// Code inside `os-host`.
+    Agent,
+    /// The keeper.
+    Keeper,
+}
+
+/// A stage that was gone through.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Passed {
+    pub(crate) stage: Stage,
+    /// In seconds since 1970.
+    pub(crate) began: f64,
+    /// `null` while it is on.
+    pub(crate) seconds: Option<f64>,
+}
+
+/// Everything about a run. What is not known yet is missing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Record {
+    pub(crate) run: Run,
+    pub(crate) task: Task,
+    pub(crate) reason: Option<String>,
+    pub(crate) by: Asker,
+    pub(crate) force: bool,
+    pub(crate) dry_run: bool,
+    /// In seconds since 1970.
+    pub(crate) began: f64,
+    /// The stage it is in, or how it ended.
+    pub(crate) status: Stage,
+    pub(crate) stages: Vec<Passed>,
+    /// The stage that was not passed.
+    pub(crate) gate: Option<Stage>,
+    /// Why not, in a sentence.
+    pub(crate) why: Option<String>,
+    /// The last lines that tell more about it.
+    pub(crate) log_tail: Vec<String>,
+    /// What the last self-test or verification looked at.
+    #[serde(default)]
+    pub(crate) checks: Vec<Check>,
+    /// The id of the image that it made or went back to.
+    pub(crate) image: Option<String>,
+    /// The id of the image that ran before.
+    pub(crate) previous: Option<String>,
+    /// The digest of the body that it was made of.
+    pub(crate) body: Option<String>,
+    /// How long requests were not answered, in milliseconds.
+    pub(crate) refused_ms: Option<f64>,
+    /// What became of each session's variables.
+    #[serde(default)]
+    pub(crate) receipt: Vec<Kept>,
+}
+
+impl Record {
+    /// What its stages have taken until now.
+    pub(crate) fn seconds(&self) -> f64 {
+        let stages = self.stages.iter().filter_map(|stage| stage.seconds);
+        stages.fold(0.0, |all, seconds| all + seconds)
+    }
+
+    /// As a list has it: without what may be long.
+    pub(crate) fn outline(self) -> Self {
+        Self {
+            checks: Vec::new(),
+            receipt: Vec::new(),
+            ..self
+        }
+    }
+}
+
+/// `GET /evolve/status`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema, JsonSchema)]
+pub(crate) struct Status {
+    pub(crate) evolve_in_progress: bool,
+    /// Whether what runs is about to be replaced: the new container has not answered yet.
+    pub(crate) restart_pending: bool,
+    pub(crate) latest_run: Option<Run>,
+    /// `succeeded` only after the new container has answered.
+    pub(crate) latest_status: Option<Stage>,
+    /// Where the run is that is on.
+    pub(crate) stage: Option<Stage>,
+    /// Why the latest run was asked for.
+    pub(crate) reason: Option<String>,
+    /// Why the latest run did not succeed.
+    #[serde(default)]
+    pub(crate) why: Option<String>,
+}
+
+/// A file of `body/` that is not as it was before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Change {
+    /// Beneath `body/`.
+    pub(crate) path: String,
+    pub(crate) edit: Edit,
+    /// The lines, in the unified form; missing for what is no text.
+    pub(crate) diff: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Edit {
+    Added,
+    Removed,
+    Changed,
+}

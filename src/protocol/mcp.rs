@@ -1,0 +1,119 @@
+//! MCP servers: how they are configured, and how they stand.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use utoipa::ToSchema;
+
+/// Response header of a stream: its number, with which the ids of its events begin. Who wants to go on behind
+/// an event learns by it whether the stream is still there.
+pub(crate) const STREAM_HEADER: &str = "osctl-stream";
+
+/// A file of servers in the form that MCP's clients share. Fields that only they know are skipped.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Servers {
+    pub(crate) mcp_servers: BTreeMap<String, Entry>,
+}
+
+/// One server: a command, or a URL.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) command: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) args: Vec<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) env: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cwd: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) url: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) headers: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(crate) disabled: bool,
+    #[serde(default)]
+    pub(crate) start: Start,
+    /// One child for all clients; otherwise each has its own, so that none sees another's state.
+    #[serde(default)]
+    pub(crate) shared: bool,
+    /// Seconds for one call, which progress begins anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) timeout: Option<f64>,
+    /// Seconds without a call after which it is ended; 0 is never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) idle: Option<f64>,
+    /// The tools that are offered, with `*` for any part of a name; empty for all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tools: Vec<String>,
+}
+
+/// When a server is started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Start {
+    /// With the first call that the cache can't answer.
+    #[default]
+    Lazy,
+    /// With the container, if it is shared.
+    Eager,
+}
+
+/// `GET /status` of the hub.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(crate) struct HubStatus {
+    /// Always `ok`.
+    pub(crate) status: String,
+    pub(crate) version: String,
+    pub(crate) sessions: usize,
+    pub(crate) servers: Vec<ServerStatus>,
+    /// What is wrong with the configuration.
+    pub(crate) problems: Vec<String>,
+}
+
+/// How one server stands.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub(crate) struct ServerStatus {
+    pub(crate) name: String,
+    /// `child`, `remote` or `built in`.
+    pub(crate) kind: String,
+    pub(crate) state: ServerState,
+    /// How it stands, in words.
+    pub(crate) detail: String,
+    pub(crate) start: Start,
+    pub(crate) shared: bool,
+    /// The processes that run.
+    pub(crate) pids: Vec<i32>,
+    /// Calls that are not answered yet.
+    pub(crate) calls: usize,
+    /// How often it ended that nobody had ended.
+    pub(crate) crashes: u64,
+    /// What it calls itself, once it was known.
+    pub(crate) title: Option<String>,
+    /// How many tools it has, once it was known.
+    pub(crate) tools: Option<usize>,
+    /// Where Streamable HTTP is spoken with it.
+    pub(crate) path: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ServerState {
+    /// It starts with the first call.
+    Unstarted,
+    Starting,
+    Running,
+    /// It failed, and is not started again yet.
+    Resting,
+}
+
+impl ServerState {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Unstarted => "unstarted",
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Resting => "resting",
+        }
+    }
+}

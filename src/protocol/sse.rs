@@ -1,0 +1,85 @@
+//! Server-sent events as they come, of which ids and data count here.
+
+/// One event.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Event {
+    /// By which a lost stream is gone on with behind it.
+    pub(crate) id: Option<String>,
+    /// Often empty, in an event that brings an id alone.
+    pub(crate) data: Vec<u8>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    unread: Vec<u8>,
+    /// So many of them have no line's end.
+    looked: usize,
+    id: Option<String>,
+    data: Option<Vec<u8>>,
+}
+
+impl Events {
+    /// The events that are whole now.
+    pub(crate) fn take(&mut self, piece: &[u8]) -> Vec<Event> {
+        self.unread.extend_from_slice(piece);
+        let mut whole = Vec::new();
+        let mut from = 0;
+        while let Some(length) = self.unread[self.looked..].iter().position(|b| *b == b'\n') {
+            let end = self.looked + length;
+            let line = &self.unread[from..end];
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            from = end + 1;
+            self.looked = from;
+            if line.is_empty() {
+                let (id, data) = (self.id.take(), self.data.take().unwrap_or_default());
+                if id.is_some() || !data.is_empty() {
+                    whole.push(Event { id, data });
+                }
+            } else if let Some(data) = field(line, b"data:") {
+                match &mut self.data {
+                    Some(before) => {
+                        before.push(b'\n');
+                        before.extend_from_slice(data);
+                    }
+                    None => self.data = Some(data.to_vec()),
+                }
+            } else if let Some(id) = field(line, b"id:") {
+                self.id = Some(String::from_utf8_lossy(id).into_owned());
+            }
+        }
+        self.unread.drain(..from);
+        self.looked = self.unread.len();
+        whole
+    }
+}
+
+fn field<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let value = line.strip_prefix(name)?;
+    Some(value.strip_prefix(b" ").unwrap_or(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Event, Events};
+
+    #[test]
+    fn events_come_in_pieces_of_any_size() {
+        let text = b": hello\r\nid: 1\r\ndata: a\r\ndata: b\r\n\r\nid: 2\nevent: x\ndata:\n\ndata:c\n\nevent: y\n\n";
+        let event = |id: Option<&str>, data: &[u8]| Event {
+            id: id.map(str::to_owned),
+            data: data.to_vec(),
+        };
+        for size in 1..text.len() {
+            let mut events = Events::default();
+            let pieces = text.chunks(size).flat_map(|piece| events.take(piece));
+            assert_eq!(
+                pieces.collect::<Vec<_>>(),
+                [
+                    event(Some("1"), b"a\nb"),
+                    event(Some("2"), b""),
+                    event(None, b"c"),
+                ]
+            );
+        }
+    }
+}

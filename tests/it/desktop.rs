@@ -1,0 +1,403 @@
+//! The desktop: what people see by a VNC client and in a browser, and agents by the API, is one.
+
+use crate::harness::{Api, Home, Response};
+use crate::trials;
+use crate::viewer::Viewer;
+use serde_json::{Value, json};
+use std::fs;
+use std::sync::OnceLock;
+use std::thread;
+
+trials![
+    nothing_of_it_runs_until_somebody_looks,
+    a_screenshot_is_cut_and_scaled_and_states_its_size_and_time,
+    what_does_not_fit_is_refused_and_nothing_is_done,
+    text_of_any_script_is_typed_and_pasted,
+    what_is_marked_in_a_terminal_is_copied,
+    windows_are_listed_and_brought_to_the_front,
+    the_resolution_changes_while_it_runs,
+    all_share_one_browser,
+];
+
+static INSTANCE: OnceLock<Home> = OnceLock::new();
+
+/// The instance of the tests of the desktop; made at the first call.
+pub(crate) fn instance() -> &'static Home {
+    INSTANCE.get_or_init(|| {
+        let home = Home::new("it-desktop");
+        home.write_config("limits:\n  memory: 2g\n");
+        home.up();
+        home
+    })
+}
+
+pub(crate) fn clean_up() {
+    if let Some(home) = INSTANCE.get() {
+        home.down();
+    }
+}
+
+/// Where VNC clients go, and the password.
+pub(crate) fn vnc(home: &Home) -> (String, String) {
+    let status = home.json(["status"]);
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let password = fs::read_to_string(text(&status["vnc_password_file"])).unwrap();
+    (
+        text(&status["endpoints"]["vnc"]),
+        password.trim().to_owned(),
+    )
+}
+
+/// A picture as pixels: red, green and blue, a byte each.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Picture {
+    pub(crate) width: u32,
+    pub(crate) height: u32,
+    pub(crate) pixels: Vec<u8>,
+}
+
+impl Picture {
+    #[track_caller]
+    pub(crate) fn read(file: &[u8]) -> Self {
+        let mut reader = png::Decoder::new(std::io::Cursor::new(file))
+            .read_info()
+            .unwrap();
+        let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+        let frame = reader.next_frame(&mut pixels).unwrap();
+        assert_eq!(frame.color_type, png::ColorType::Rgb);
+        Self {
+            width: frame.width,
+            height: frame.height,
+            pixels,
+        }
+    }
+
+    fn at(&self, x: u32, y: u32) -> [u8; 3] {
+        let begin = ((y * self.width + x) * 3) as usize;
+        self.pixels[begin..begin + 3].try_into().unwrap()
+    }
+
+    /// The share of pixels that fit.
+    pub(crate) fn share(&self, fits: impl Fn([u8; 3]) -> bool) -> f64 {
+        let all = self.pixels.chunks_exact(3);
+        let count = all.clone().filter(|p| fits([p[0], p[1], p[2]])).count();
+        count as f64 / all.len() as f64
+    }
+}
+
+#[track_caller]
+pub(crate) fn screenshot(api: &Api, query: &str) -> (Picture, Response) {
+    let response = api.get(&format!("/display/screenshot{query}"));
+    let told = String::from_utf8_lossy(&response.body[..response.body.len().min(300)]).into_owned();
+    assert_eq!(response.status, 200, "{told}");
+    assert_eq!(response.headers["content-type"], "image/png");
+    (Picture::read(&response.body), response)
+}
+
+#[track_caller]
+pub(crate) fn put(api: &Api, path: &str, body: &Value) -> Response {
+    let body = body.to_string();
+    api.connect().send("PUT", path, &[], body.as_bytes())
+}
+
+#[track_caller]
+pub(crate) fn act(api: &Api, actions: Value) {
+    let done = api.post("/display/input", &json!({"actions": actions}));
+    assert_eq!(done.status, 200, "{:?}", done.json());
+}
+
+/// Runs a terminal on the desktop, and waits for its window.
+#[track_caller]
+fn terminal(api: &Api, title: &str, program: &[&str]) -> Value {
+    let mut words = vec!["/opt/osctl/body/desktop/terminal", "-T", title];
+    words.extend(program);
+    let words = json!(words);
+    api.exec(&format!(
+        "import subprocess\nterminal = subprocess.Popen({words})"
+    ));
+    api.until("the terminal's window", |api| {
+        window(api, title).filter(|window| window["focused"] == true)
+    })
+}
+
+fn window(api: &Api, title: &str) -> Option<Value> {
+    let windows = api.get("/display/windows").json();
+    let all = windows["windows"].as_array().unwrap().iter();
+    { all }.find(|window| window["title"] == title).cloned()
+}
+
+/// Whether a service is ready, as `GET /health` tells it.
+pub(crate) fn is_ready(api: &Api, name: &str) -> bool {
+    let health = api.get("/health").json();
+    let services = health["services"].as_array().unwrap();
+    services
+        .iter()
+        .any(|s| s["name"] == name && s["ready"] == true)
+}
+
+fn nothing_of_it_runs_until_somebody_looks() {
+    let home = instance();
+    let api = home.api();
+    for service in ["xvfb", "pcmanfm", "x11vnc", "chromium"] {
+        assert!(!is_ready(&api, service), "{service}");
+    }
+    // Neither does who only connects, or does not know the password.
+    let (address, _) = vnc(home);
+    let told = Viewer::open(&address, "wrong").unwrap_err();
+    assert!(told.contains("the password is wrong"), "{told}");
+    assert!(!is_ready(&api, "xvfb"));
+    screenshot(&api, "");
+    for service in ["xvfb", "dbus", "openbox", "pcmanfm"] {
+        assert!(is_ready(&api, service), "{service}");
+    }
+    // What only VNC clients and browsers need still waits for them.
+    assert!(!is_ready(&api, "x11vnc") && !is_ready(&api, "chromium"));
+    let log = home.ok(["logs", "pcmanfm"]).stdout;
+    assert!(log.lines().all(|line| line.contains("pcmanfm")), "{log}");
+    assert!(log.contains("pcmanfm: started"), "{log}");
+}
+
+fn a_screenshot_is_cut_and_scaled_and_states_its_size_and_time() {
+    let home = instance();
+    let api = home.api();
+    let (whole, response) = screenshot(&api, "");
+    let size = format!("{}x{}", whole.width, whole.height);
+    assert_eq!(response.headers["osctl-picture"], size);
+    assert_eq!(response.headers["osctl-screen"], size);
+    let taken: u64 = response.headers["osctl-taken"].parse().unwrap();
+    let now = api.exec("import time; int(time.time() * 1000)")["result"].clone();
+    let now: u64 = now.as_str().unwrap().parse().unwrap();
+    assert!(taken <= now && now - taken < 60_000, "{taken} {now}");
+    let (part, response) = screenshot(&api, "?region=20,5,90,70");
+    assert_eq!((part.width, part.height), (90, 70));
+    assert_eq!(response.headers["osctl-screen"], size);
+    for (x, y) in [(0, 0), (40, 30), (89, 69)] {
+        assert_eq!(part.at(x, y), whole.at(20 + x, 5 + y));
+    }
+    let (half, _) = screenshot(&api, "?scale=0.5");
+    assert_eq!(
+        (half.width, half.height),
+        (whole.width / 2, whole.height / 2)
+    );
+    assert_eq!(half.at(half.width - 5, 5), whole.at(whole.width - 10, 10));
+    let file = home.folder.join("shot.png");
+    let path = file.to_str().unwrap();
+    let told = home.json(["screenshot", path, "--region", "20,5,90,70"]);
+    assert_eq!(told["picture"], "90x70");
+    assert_eq!(Picture::read(&fs::read(&file).unwrap()), part);
+    // A file that is there stays whole when there is no new picture.
+    let ran = home.run(["screenshot", path, "--region", "0,0,1,99999"]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    assert_eq!(Picture::read(&fs::read(&file).unwrap()), part);
+}
+
+fn what_does_not_fit_is_refused_and_nothing_is_done() {
+    let api = instance().api();
+    for query in [
+        "?region=1,2,3",
+        "?region=0,0,99999,1",
+        "?region=0,0,5000,5",
+        "?scale=0",
+        "?scale=-1",
+        "?scale=9",
+        "?scale=NaN",
+        "?colour=red",
+    ] {
+        assert_eq!(
+            api.get(&format!("/display/screenshot{query}")).status,
+            400,
+            "{query}"
+        );
+    }
+    act(&api, json!([{"type": "move", "x": 7, "y": 9}]));
+    for wrong in [
+        json!({"type": "move", "x": 99_999, "y": 0}),
+        json!({"type": "move", "x": -1, "y": 0}),
+        json!({"type": "click", "x": 1}),
+        json!({"type": "click", "button": "fourth"}),
+        json!({"type": "key", "keys": "hyperdrive"}),
+        json!({"type": "jump"}),
+        json!({"type": "move", "x": 1, "y": 1, "z": 1}),
+    ] {
+        let actions = json!([{"type": "move", "x": 50, "y": 50}, wrong]);
+        let refused = api.post("/display/input", &json!({"actions": actions}));
+        assert_eq!(refused.status, 400, "{wrong}");
+    }
+    // Neither is what would take longer than anybody waits for.
+    let drag = json!({"type": "drag", "from": {"x": 50, "y": 50}, "to": {"x": 60, "y": 60}});
+    let refused = api.post("/display/input", &json!({"actions": vec![drag; 500]}));
+    assert_eq!(refused.status, 400);
+    let stayed = api.post("/display/input", &json!({"actions": []})).json();
+    assert_eq!(stayed["pointer"], json!({"x": 7, "y": 9}));
+    let none = api.post("/display/focus", &json!({"id": 1}));
+    assert_eq!(none.error().1, "unknown_window");
+    for size in [(1, 1), (200, 60_000)] {
+        let size = json!({"width": size.0, "height": size.1});
+        assert_eq!(
+            put(&api, "/display/resolution", &size).status,
+            400,
+            "{size}"
+        );
+    }
+}
+
+fn text_of_any_script_is_typed_and_pasted() {
+    let api = instance().api();
+    let words = "Zwölf Boxkämpfer, ça va? Ж 日本語 ελ € „“ ~^`\\|@ 😀";
+    // Reads a line and keeps it, with nobody in between who edits it. A terminal that has only just
+    // begun pastes nothing, so it says when it runs.
+    let reader = "import os, sys; open('/tmp/runs', 'w'); line = sys.stdin.readline(); os.remove('/tmp/runs'); open('/tmp/read', 'w').write(line)";
+    let reader = ["-e", "python3", "-c", reader];
+    let runs = |api: &Api| {
+        let code = "import os; os.path.exists('/tmp/runs')";
+        (api.exec(code)["result"] == "True").then_some(())
+    };
+    let read = |api: &Api| {
+        let code = "import os; os.path.exists('/tmp/read') and open('/tmp/read').read() or None";
+        let text = api.exec(code)["result"].clone();
+        text.is_string().then_some(text)
+    };
+    let line = format!("{words}\n");
+    let expected = api.exec(&json!(line).to_string())["result"].clone();
+    terminal(&api, "typing", &reader);
+    api.until("the reader", runs);
+    act(&api, json!([{"type": "text", "text": line}]));
+    assert_eq!(api.until("what was typed", read), expected);
+    api.exec("os.remove('/tmp/read'); terminal.wait()");
+    // And the same by the clipboard, in both directions.
+    let copied = json!({"text": line});
+    assert_eq!(put(&api, "/display/clipboard", &copied).status, 200);
+    assert_eq!(api.get("/display/clipboard").json(), copied);
+    terminal(&api, "pasting", &reader);
+    api.until("the reader", runs);
+    act(&api, json!([{"type": "key", "keys": "shift+Insert"}]));
+    assert_eq!(api.until("what was pasted", read), expected);
+    api.exec("os.remove('/tmp/read'); terminal.wait()");
+}
+
+fn what_is_marked_in_a_terminal_is_copied() {
+    let api = instance().api();
+    let nothing = json!({"text": "nothing"});
+    assert_eq!(put(&api, "/display/clipboard", &nothing).status, 200);
+    // Wherever the pointer is in the middle, it is on a word.
+    let words =
+        "import time; print('\\n'.join(['marked' * 13] * 60), flush=True); time.sleep(1000)";
+    let window = terminal(&api, "marking", &["-e", "python3", "-c", words]);
+    let middle = |begin: &str, length: &str| {
+        let number = |name: &str| window[name].as_i64().unwrap();
+        number(begin) + number(length) / 2
+    };
+    let (x, y) = (middle("x", "width"), middle("y", "height"));
+    api.until("what was marked", |api| {
+        act(api, json!([{"type": "click", "x": x, "y": y, "count": 2}]));
+        let copied = api.get("/display/clipboard").json()["text"].clone();
+        copied.as_str().unwrap().contains("marked").then_some(())
+    });
+    // A program that does not tell what it has copied keeps whoever asks waiting, and no hand.
+    api.exec("import signal; terminal.send_signal(signal.SIGSTOP)");
+    let asked: Vec<_> = (0..4)
+        .map(|_| {
+            let api = api.clone();
+            thread::spawn(move || api.get("/display/clipboard").status)
+        })
+        .collect();
+    for x in 0..10 {
+        act(&api, json!([{"type": "move", "x": x, "y": 1}]));
+    }
+    assert!(asked.iter().any(|one| !one.is_finished()));
+    api.exec("terminal.send_signal(signal.SIGCONT)");
+    for one in asked {
+        one.join().unwrap();
+    }
+    api.exec("terminal.kill(); terminal.wait()");
+}
+
+fn windows_are_listed_and_brought_to_the_front() {
+    let api = instance().api();
+    let first = terminal(&api, "first", &[]);
+    api.exec("one = terminal");
+    let second = terminal(&api, "second", &[]);
+    assert_eq!(second["class"], "XTerm");
+    assert!(
+        first["pid"].is_u64() && first["width"].as_u64() > Some(100),
+        "{first}"
+    );
+    let focused = api
+        .post("/display/focus", &json!({"id": first["id"]}))
+        .json();
+    let all = focused["windows"].as_array().unwrap();
+    let front = all.last().unwrap();
+    assert_eq!(
+        (&front["id"], &front["focused"]),
+        (&first["id"], &json!(true))
+    );
+    act(&api, json!([{"type": "text", "text": "exit\n"}]));
+    api.exec("one.wait()");
+    api.until("the first window's end", |api| {
+        window(api, "first").is_none().then_some(())
+    });
+    assert!(window(&api, "second").is_some());
+    api.exec("terminal.kill(); terminal.wait()");
+}
+
+fn the_resolution_changes_while_it_runs() {
+    let home = instance();
+    let api = home.api();
+    for (width, height) in [(1600, 900), (640, 480), (1280, 800)] {
+        let size = format!("{width}x{height}");
+        let told = home.json(["desktop", "--resolution", &size]);
+        assert_eq!(
+            (&told["width"], &told["height"]),
+            (&json!(width), &json!(height))
+        );
+        let (shown, _) = screenshot(&api, "");
+        assert_eq!((shown.width, shown.height), (width, height));
+        // No corner of it is black.
+        let black = shown.share(|pixel| pixel == [0; 3]);
+        assert!(black < 0.05, "{size}: {black}");
+        assert_ne!(shown.at(width - 1, height - 1), [0; 3]);
+    }
+    assert_eq!(home.run(["desktop", "--resolution", "big"]).code, 2);
+}
+
+fn all_share_one_browser() {
+    let home = instance();
+    let api = home.api();
+    // A page of one colour, and a title by which its window is found.
+    let page = "data:text/html,<title>red</title><body style='background:rgb(255,0,0)'>";
+    let page: String = page.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let begun = api.post(&format!("/display/browser?url={page}"), &Value::Null);
+    assert_eq!(begun.status, 200, "{:?}", begun.json());
+    assert_eq!(begun.json()["running"], true);
+    let is_red = |api: &Api| {
+        let (shown, _) = screenshot(api, "?scale=0.25");
+        (shown.share(|[r, g, b]| r > 250 && g < 5 && b < 5) > 0.5).then_some(())
+    };
+    api.until("the page on the screen", is_red);
+    // A tool inside finds the same browser by its debugger's protocol, and changes what all see.
+    let endpoint = begun.json()["cdp_url"].as_str().unwrap().to_owned();
+    let pages = format!(
+        "import json, urllib.request\n\
+         pages = json.load(urllib.request.urlopen('{endpoint}/json/list'))\n\
+         sum(page['title'] == 'red' for page in pages)"
+    );
+    assert_eq!(api.exec(&pages)["result"], "1");
+    // It is the profile that stays, and it comes back with its pages when it is killed.
+    assert!(home.files().join(".browser/Default").is_dir());
+    api.until("its session on the disk", |api| {
+        let code = "import glob; sum(b'red' in open(f, 'rb').read() for f in glob.glob('/root/host/.browser/Default/Sessions/Session_*'))";
+        (api.exec(code)["result"] != "0").then_some(())
+    });
+    api.exec(
+        "import subprocess; subprocess.run(['pkill', '-9', '-o', '-x', 'chromium'], check=True)",
+    );
+    api.until("its end", |api| (!is_ready(api, "chromium")).then_some(()));
+    api.until("its return", |api| is_ready(api, "chromium").then_some(()));
+    api.until("its pages", is_red);
+    let closed = api.connect().send("DELETE", "/display/browser", &[], b"");
+    assert_eq!(closed.status, 200);
+    api.until("its end", |api| {
+        let browser = api.get("/display/browser").json();
+        (browser["running"] == false && browser["detail"] == "off until it is needed").then_some(())
+    });
+}

@@ -1,0 +1,151 @@
+//! The one browser: browser-use works in the very one that people see, and neither ends it for the other.
+
+use crate::desktop::{instance, is_ready, screenshot};
+use crate::harness::{Api, Home};
+use crate::pages::page;
+use crate::trials;
+use serde_json::{Value, json};
+
+trials![
+    browser_use_works_in_the_browser_that_people_see,
+    browser_use_comes_through_the_browsers_end,
+    its_debugger_starts_nothing_that_somebody_has_closed,
+    its_debugger_is_reached_from_inside_alone,
+];
+
+/// Of the page, before and after its button is pressed.
+const BEFORE: [u8; 3] = [0xff, 0, 0xff];
+const AFTER: [u8; 3] = [0, 0xff, 0];
+const BLUE: [u8; 3] = [0, 0, 0xff];
+
+/// What a tool of browser-use says.
+#[track_caller]
+fn call(home: &Home, tool: &str, arguments: &[String]) -> String {
+    let mut words = vec!["mcp", "call", "browser-use", tool];
+    words.extend(arguments.iter().map(String::as_str));
+    home.ok(words).stdout
+}
+
+#[track_caller]
+fn until_seen(api: &Api, colour: [u8; 3]) {
+    api.until(&format!("{colour:?} on the screen"), |api| {
+        let (shown, _) = screenshot(api, "?scale=0.25");
+        (shown.share(|pixel| pixel == colour) > 0.5).then_some(())
+    });
+}
+
+#[track_caller]
+fn close(api: &Api) {
+    let closed = api.connect().send("DELETE", "/display/browser", &[], b"");
+    assert_eq!(closed.status, 200);
+    api.until("its end", |api| {
+        let browser = api.get("/display/browser").json();
+        (browser["detail"] == "off until it is needed").then_some(())
+    });
+}
+
+fn browser_use_works_in_the_browser_that_people_see() {
+    let home = instance();
+    let api = home.api();
+    close(&api);
+    // Its tools are told without a browser.
+    let tools = home.ok(["mcp", "tools", "browser-use"]).stdout;
+    assert!(tools.contains("browser_navigate"), "{tools}");
+    assert!(!is_ready(&api, "chromium"));
+    // What a person has opened stays open.
+    let mine = "data:text/html,<title>mine</title><body style='background:rgb(0,0,255)'>";
+    let mine: String = mine.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    let opened = api.post(&format!("/display/browser?url={mine}"), &Value::Null);
+    assert_eq!(opened.status, 200, "{:?}", opened.json());
+    until_seen(&api, BLUE);
+    let page = page(home, "press");
+    call(home, "browser_navigate", &[format!("url={page}")]);
+    until_seen(&api, BEFORE);
+    let tabs = call(home, "browser_list_tabs", &[]);
+    assert!(tabs.contains(&page) && tabs.contains("mine"), "{tabs}");
+    let state: Value = serde_json::from_str(&call(home, "browser_get_state", &[])).unwrap();
+    let elements = state["interactive_elements"].as_array().unwrap();
+    let button = elements.iter().find(|e| e["text"] == "press me").unwrap();
+    call(
+        home,
+        "browser_click",
+        &[format!("index={}", button["index"])],
+    );
+    until_seen(&api, AFTER);
+    let said = call(home, "browser_get_html", &["selector=#said".into()]);
+    assert!(said.contains("it was pressed"), "{said}");
+    // Whoever has enough of it leaves it to the others, as it is.
+    call(home, "browser_close_all", &[]);
+    assert!(is_ready(&api, "chromium"));
+    until_seen(&api, AFTER);
+}
+
+fn browser_use_comes_through_the_browsers_end() {
+    let home = instance();
+    let api = home.api();
+    let navigate = [format!("url={}", page(home, "press"))];
+    call(home, "browser_navigate", &navigate);
+    until_seen(&api, BEFORE);
+    api.exec(
+        "import subprocess; subprocess.run(['pkill', '-9', '-o', '-x', 'chromium'], check=True)",
+    );
+    // Which pages are back, the browser's own record of them says; it answers in any case.
+    let state: Value = serde_json::from_str(&call(home, "browser_get_state", &[])).unwrap();
+    assert!(state["url"].is_string(), "{state}");
+    call(home, "browser_navigate", &navigate);
+    until_seen(&api, BEFORE);
+    close(&api);
+    call(home, "browser_navigate", &navigate);
+    until_seen(&api, BEFORE);
+    close(&api);
+}
+
+fn its_debugger_starts_nothing_that_somebody_has_closed() {
+    let api = instance().api();
+    let started = api.post("/display/browser", &Value::Null).json();
+    assert_eq!(started["cdp_url"], "http://127.0.0.1:9221");
+    // By the address of another life, as by that of its own.
+    let connect = r#"
+import socket
+def connect(path):
+    client = socket.create_connection(("127.0.0.1", 9221))
+    lines = [f"GET {path} HTTP/1.1", "Host: 127.0.0.1:9221", "Upgrade: websocket", "Connection: Upgrade",
+        "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==", "", ""]
+    client.sendall("\r\n".join(lines).encode())
+    return client.recv(12).decode()
+"#;
+    api.exec(connect);
+    let status =
+        |api: &Api, path: &str| api.exec(&format!("connect({})", json!(path)))["result"].clone();
+    for path in ["/devtools/browser", "/devtools/browser/1-2"] {
+        assert_eq!(status(&api, path), "'HTTP/1.1 101'", "{path}");
+    }
+    assert_eq!(status(&api, "/devtools/page/none"), "'HTTP/1.1 500'");
+    close(&api);
+    assert_eq!(status(&api, "/devtools/browser/1-2"), "'HTTP/1.1 503'");
+    assert!(!is_ready(&api, "chromium"));
+    // But it starts for who asks.
+    let asked = "import json, urllib.request; json.load(urllib.request.urlopen('http://127.0.0.1:9221/json/version'))['webSocketDebuggerUrl'].startswith('ws://127.0.0.1:9221/devtools/browser/')";
+    assert_eq!(api.exec(asked)["result"], "True");
+    assert!(is_ready(&api, "chromium"));
+    close(&api);
+}
+
+fn its_debugger_is_reached_from_inside_alone() {
+    let api = instance().api();
+    assert_eq!(api.post("/display/browser", &Value::Null).status, 200);
+    let code = r#"
+import socket
+own = socket.gethostbyname(socket.gethostname())
+def reached(host, port):
+    try:
+        socket.create_connection((host, port), timeout=10).close()
+        return True
+    except ConnectionRefusedError:
+        return False
+own.startswith("127."), [reached(host, port) for host in ("127.0.0.1", own) for port in (9221, 9222)]
+"#;
+    let expected = "(False, [True, True, False, False])";
+    assert_eq!(api.exec(code)["result"], expected);
+    close(&api);
+}

@@ -1,0 +1,408 @@
+//! The desktop when something of it ends that should not: it comes back, and nothing is left behind.
+
+use crate::desktop::{Picture, instance, is_ready, screenshot, vnc};
+use crate::desktop_memory::{read, until_kept};
+use crate::desktop_person::{CONNECTED, restore_size, until_followed, visit};
+use crate::harness::{Api, Engine, Home};
+use crate::pages::page;
+use crate::trials;
+use crate::viewer::Viewer;
+use serde_json::{Value, json};
+use std::io::ErrorKind;
+use std::thread;
+use std::time::Duration;
+
+trials![
+    each_service_that_is_killed_comes_back,
+    viewers_that_come_and_go_leave_nothing,
+    a_frozen_server_gives_no_picture_and_stops_nobody_else,
+    a_hard_stop_leaves_no_lock_behind,
+    one_that_nobody_uses_ends_and_a_browser_keeps_it,
+    it_can_be_there_always_and_never,
+];
+
+const ROUNDS: usize = 20;
+
+/// In every so many of them is waited for the person's page; else it comes again by itself, or is cut
+/// off once more on its way.
+const LOOK: usize = 5;
+
+/// What is true of the page while its picture is not black.
+const LIT: &str = "(() => { const c = document.querySelector('#screen canvas'); \
+    const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; \
+    return d.some((value, at) => at % 4 < 3 && value > 0) })()";
+
+/// The desktop's colour.
+const GROUND: [u8; 3] = [0x2f, 0x48, 0x58];
+
+/// Those that are killed while the server lives on, and the server itself.
+const CLIENTS: [&str; 5] = ["chromium", "x11vnc", "pcmanfm", "openbox", "dbus"];
+const SERVER: &str = "xvfb";
+
+/// Kills services, each with one word, in the kernel: that is inside, and quick. Returns how many of
+/// them there were.
+const KILL: &str = r#"
+import os, signal
+NAMES = {"xvfb": "Xvfb", "dbus": "dbus-daemon"}
+def processes(name):
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            comm, stat = (open(f"/proc/{pid}/{part}").read() for part in ("comm", "stat"))
+        except OSError:
+            continue
+        if comm.strip() == NAMES.get(name, name):
+            yield int(pid), int(stat.rsplit(")", 1)[1].split()[1])
+def kill(names):
+    count = 0
+    for name in names:
+        found = dict(processes(name))
+        for pid, parent in found.items():
+            if parent not in found:  # not one that another of its name has made
+                os.kill(pid, signal.SIGKILL)
+                count += 1
+    return count
+"#;
+
+/// Files that the companion, and the VNC server, have open.
+const OPEN: &str = r#"
+def opened(word):
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = open(f"/proc/{pid}/cmdline").read().split("\0")
+            if words[1:2] == ["companion"] and word == "companion" or words[0] == word:
+                return len(os.listdir(f"/proc/{pid}/fd"))
+        except OSError:
+            continue
+"#;
+
+fn number(api: &Api, code: &str) -> u64 {
+    let reply = api.exec(code);
+    let result = reply["result"].as_str().and_then(|text| text.parse().ok());
+    result.unwrap_or_else(|| panic!("{reply}"))
+}
+
+/// How often each has been started, by what was logged.
+fn starts(home: &Home, service: &str) -> usize {
+    let log = home.ok(["logs", service]).stdout;
+    log.matches(&format!("{service}: started")).count()
+}
+
+#[track_caller]
+fn until_ready(api: &Api, services: &[&str]) {
+    api.until(&format!("{services:?}"), |api| {
+        services
+            .iter()
+            .all(|name| is_ready(api, name))
+            .then_some(())
+    });
+}
+
+fn each_service_that_is_killed_comes_back() {
+    let home = instance();
+    let api = home.api();
+    let (address, password) = vnc(home);
+    // Something in the browser's profile, that no page which is open brings back.
+    let (keeps, other) = (page(home, "keeps"), page(home, "press"));
+    let (code, said) = read(home, &keeps);
+    assert!(code == 0 && said.contains("a stranger"), "{code} {said}");
+    until_kept(&api, &keeps);
+    assert_eq!(read(home, &other).0, 0);
+    // Two people look: by a VNC client, and in a browser, whose window has another size.
+    let mut person = visit(home);
+    until_followed(&api, &mut person);
+    let mut viewer = Viewer::open(&address, &password).unwrap();
+    api.exec(KILL);
+    let all: Vec<&str> = CLIENTS.into_iter().chain([SERVER]).collect();
+    let before: Vec<usize> = all.iter().map(|name| starts(home, name)).collect();
+    for round in 0..ROUNDS {
+        for names in [&CLIENTS[..], &[SERVER]] {
+            until_ready(&api, &all);
+            let is_looked_at = round % LOOK == 0;
+            if is_looked_at {
+                person.until(CONNECTED);
+                person.value("document.documentElement.dataset.connected = 'before'");
+            }
+            let killed = number(&api, &format!("kill({})", json!(names)));
+            assert_eq!(killed, names.len() as u64, "round {round}: {names:?}");
+            // Until the companion has heard of it.
+            api.until("the end", |api| {
+                names.iter().any(|name| !is_ready(api, name)).then_some(())
+            });
+            // Whoever looked has lost the connection, and gets it again, with a picture.
+            let lost = viewer.picture().unwrap_err();
+            assert_ne!(
+                lost.kind(),
+                ErrorKind::WouldBlock,
+                "it goes on, and shows nothing"
+            );
+            viewer = come_again(&api, &address, &password);
+            if is_looked_at {
+                person.until(CONNECTED);
+                person.until(LIT);
+            }
+        }
+    }
+    until_ready(&api, &all);
+    for (name, before) in all.iter().zip(before) {
+        let after = starts(home, name);
+        assert!(after >= before + ROUNDS, "{name}: {before} {after}");
+    }
+    drop((viewer, person));
+    // Whoever looks now sees the desktop, by both ways.
+    let mut viewer = Viewer::open(&address, &password).unwrap();
+    assert!(
+        api.connect()
+            .send("DELETE", "/display/browser", &[], b"")
+            .status
+            == 200
+    );
+    api.until("a picture of the desktop", |api| {
+        let (shown, _) = screenshot(api, "");
+        (shown.share(|pixel| pixel == GROUND) > 0.5).then_some(())
+    });
+    assert!(viewer.picture().is_ok());
+    restore_size(&api);
+    // The profile is whole: what a page has stored is there.
+    let (code, said) = read(home, &keeps);
+    assert!(code == 0 && said.contains("has been here"), "{code} {said}");
+    api.connect().send("DELETE", "/display/browser", &[], b"");
+}
+
+/// As a client does that has lost its connection: it tries until it is let in and is shown something.
+#[track_caller]
+fn come_again(api: &Api, address: &str, password: &str) -> Viewer {
+    api.until("the viewer's return", |_| {
+        let mut viewer = Viewer::open(address, password).ok()?;
+        let picture = viewer.picture().ok()?;
+        picture.iter().any(|byte| *byte != 0).then_some(viewer)
+    })
+}
+
+fn viewers_that_come_and_go_leave_nothing() {
+    let home = instance();
+    let api = home.api();
+    let (address, password) = vnc(home);
+    let look = || Viewer::open(&address, &password).unwrap();
+    look().picture().unwrap();
+    api.exec(&format!("{KILL}{OPEN}"));
+    let opened = |api: &Api| {
+        let count = |word: &str| number(api, &format!("opened('{word}')"));
+        [count("companion"), count("x11vnc")]
+    };
+    let settled = api.until("the first viewer's end", |api| {
+        let [before, after] = [opened(api), opened(api)];
+        (before == after).then_some(before)
+    });
+    for _ in 0..10 {
+        let crowd: Vec<_> = (0..10)
+            .map(|_| {
+                let (address, password) = (address.clone(), password.clone());
+                std::thread::spawn(move || {
+                    let mut viewer = Viewer::open(&address, &password).unwrap();
+                    viewer.picture().unwrap();
+                    // And gone, without a word.
+                })
+            })
+            .collect();
+        crowd.into_iter().for_each(|viewer| viewer.join().unwrap());
+    }
+    // Those who leave in the middle of coming in are no different.
+    for _ in 0..20 {
+        drop(std::net::TcpStream::connect(&address).unwrap());
+    }
+    api.until("the last viewer's end", |api| {
+        let now = opened(api);
+        (now[0] <= settled[0] + 1 && now[1] <= settled[1]).then_some(())
+    });
+    look().picture().unwrap();
+}
+
+fn a_frozen_server_gives_no_picture_and_stops_nobody_else() {
+    let home = instance();
+    let api = home.api();
+    screenshot(&api, "");
+    api.exec(KILL);
+    let signal = |name: &str| {
+        let code = format!("[os.kill(pid, signal.{name}) for pid, _ in processes('xvfb')]; 0");
+        assert_eq!(number(&api, &code), 0);
+    };
+    signal("SIGSTOP");
+    let frozen = api.clone();
+    let asked = std::thread::spawn(move || frozen.get("/display/screenshot"));
+    // Everything else goes on meanwhile.
+    assert_eq!(api.exec("6 * 7")["result"], "42");
+    let answer = asked.join().unwrap();
+    assert_eq!(answer.error().0, 503);
+    signal("SIGCONT");
+    screenshot(&api, "");
+}
+
+fn a_hard_stop_leaves_no_lock_behind() {
+    let home = instance();
+    let api = home.api();
+    assert_eq!(api.post("/display/browser", &Value::Null).status, 200);
+    let kill = format!("/containers/{}/kill", home.container());
+    assert_eq!(Engine.send("POST", &kill, &Value::Null).status, 204);
+    // Locks of X and of the browser's profile, as a server and a browser that were killed leave them.
+    let lock = home.files().join(".browser/SingletonLock");
+    let _ = std::fs::remove_file(&lock);
+    std::os::unix::fs::symlink("another-host-1", &lock).unwrap();
+    home.up();
+    let api = home.api();
+    api.exec("open('/tmp/.X99-lock', 'w').write('         1\\n')");
+    let (shown, _) = screenshot(&api, "");
+    assert!(shown.share(|pixel| pixel == GROUND) > 0.5);
+    assert_eq!(api.post("/display/browser", &Value::Null).status, 200);
+    api.connect().send("DELETE", "/display/browser", &[], b"");
+}
+
+/// Serves a file of which the second half comes late. Returns where.
+const SLOW: &str = r#"
+import glob, http.server, json, threading, urllib.request
+goes_on = threading.Event()
+class Slow(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Content-Disposition", "attachment; filename=slow.txt")
+        self.send_header("Content-Length", "200000")
+        self.end_headers()
+        self.wfile.write(b"x" * 100000)
+        goes_on.wait()
+        self.wfile.write(b"x" * 100000)
+    def log_message(self, *words):
+        pass
+def begun():
+    pages = json.load(urllib.request.urlopen("http://127.0.0.1:9221/json/list"))
+    return bool(glob.glob("/root/**/*.crdownload", recursive=True)) and not any("slow" in page["url"] for page in pages)
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+server.server_address[1]
+"#;
+
+fn one_that_nobody_uses_ends_and_a_browser_keeps_it() {
+    let home = Home::new("it-idle");
+    home.write_config("desktop:\n  idle: 1\n  resolution: 800x600\n");
+    home.up();
+    let api = home.api();
+    // Its icons may be on their way yet.
+    let settled = |api: &Api| {
+        let mut before = screenshot(api, "").0;
+        api.until("a picture that stays", |api| {
+            thread::sleep(Duration::from_millis(300));
+            let now = screenshot(api, "").0;
+            let stays = now == before;
+            before = now;
+            stays.then_some(())
+        });
+        before
+    };
+    let shown = settled(&api);
+    assert_eq!((shown.width, shown.height), (800, 600));
+    api.until("its end", |api| (!is_ready(api, "xvfb")).then_some(()));
+    // It comes back, as it was.
+    assert!(settled(&api) == shown);
+    // A browser with a page is somebody, and so is a window.
+    let page = "/display/browser?url=data:,page";
+    assert_eq!(api.post(page, &Value::Null).status, 200);
+    let ticks = "import time; time.sleep(4)";
+    api.exec(ticks);
+    assert!(is_ready(&api, "xvfb") && is_ready(&api, "chromium"));
+    api.exec("import subprocess; window = subprocess.Popen(['/opt/osctl/body/desktop/terminal'])");
+    api.until("the window", |api| {
+        let windows = api.get("/display/windows").json();
+        let all = windows["windows"].as_array().unwrap();
+        all.iter().any(|w| w["class"] == "XTerm").then_some(())
+    });
+    // Who is connected keeps a browser in which every tab is blank, too.
+    let blank = r#"
+import json, socket, urllib.request
+for page in json.load(urllib.request.urlopen("http://127.0.0.1:9221/json/list")):
+    if page["url"] == "data:,page":
+        urllib.request.urlopen("http://127.0.0.1:9221/json/close/" + page["id"]).read()
+client = socket.create_connection(("127.0.0.1", 9221))
+client.sendall(b"GET /devtools/browser HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n"
+    b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n")
+client.recv(12)
+"#;
+    assert_eq!(api.exec(blank)["result"], "b'HTTP/1.1 101'");
+    api.exec(ticks);
+    assert!(is_ready(&api, "chromium"));
+    // Nor does it end while it fetches a file, for which no tab shows anything.
+    let port = number(&api, SLOW);
+    let file = format!("/display/browser?url=http://127.0.0.1:{port}/slow.txt");
+    assert_eq!(api.post(&file, &Value::Null).status, 200);
+    api.until("a file that is begun", |api| {
+        (api.exec("begun()")["result"] == "True").then_some(())
+    });
+    api.exec("client.close()");
+    api.exec(ticks);
+    assert!(is_ready(&api, "chromium"));
+    api.exec("goes_on.set()");
+    api.until("the browser's end", |api| {
+        (!is_ready(api, "chromium")).then_some(())
+    });
+    api.exec(ticks);
+    assert!(is_ready(&api, "xvfb"));
+    api.exec("window.kill(); window.wait()");
+    api.until("its end", |api| (!is_ready(api, "xvfb")).then_some(()));
+    // Nothing of it is left.
+    let left = "import subprocess; int(subprocess.run(['pgrep', '-cx', 'Xvfb|openbox|pcmanfm|dbus-daemon|x11vnc|chromium'], capture_output=True).stdout)";
+    api.until("the end of all its processes", |api| {
+        (number(api, left) == 0).then_some(())
+    });
+    home.down();
+}
+
+fn it_can_be_there_always_and_never() {
+    let home = Home::new("it-off");
+    home.write_config("desktop:\n  run: \"off\"\n");
+    home.up();
+    let refused = home.api().get("/display/screenshot").error();
+    assert_eq!((refused.0, refused.1.as_str()), (503, "no_desktop"));
+    // Nor is there a link to what would show nothing.
+    let refused = home.run(["desktop", "--url"]);
+    assert!(
+        refused.code != 0 && refused.stdout.is_empty(),
+        "{refused:?}"
+    );
+    assert!(refused.stderr.contains("`desktop.run"), "{refused:?}");
+    home.write_config("desktop:\n  run: always\n  idle: 1\n  depth: 16\n");
+    home.up();
+    let api = home.api();
+    // Nobody has asked for it.
+    api.until("the desktop", |api| is_ready(api, "pcmanfm").then_some(()));
+    api.exec("import time; time.sleep(4)");
+    assert!(is_ready(&api, "pcmanfm"));
+    // Its pixels have as many bits as the configuration says, and look the same to everybody.
+    assert_eq!(api.get("/display/resolution").json()["depth"], 16);
+    let ground = |picture: &Picture| {
+        // Five or six bits of a colour are nearly eight.
+        let is_near = |pixel: [u8; 3]| (pixel.iter().zip(GROUND)).all(|(a, b)| a.abs_diff(b) < 9);
+        picture.share(is_near)
+    };
+    let (shown, _) = screenshot(&api, "");
+    assert!(
+        (0.5..0.9999).contains(&ground(&shown)),
+        "{}",
+        ground(&shown)
+    );
+    let (address, password) = vnc(&home);
+    let mut viewer = Viewer::open(&address, &password).unwrap();
+    let seen = Picture {
+        width: viewer.width.into(),
+        height: viewer.height.into(),
+        pixels: viewer.picture().unwrap(),
+    };
+    assert!((0.5..0.9999).contains(&ground(&seen)), "{}", ground(&seen));
+    drop(viewer);
+    // The browser, too.
+    let red = "data:text/html,%3Cbody%20style=background:red%3E";
+    let opened = api.post(&format!("/display/browser?url={red}"), &Value::Null);
+    assert_eq!(opened.status, 200, "{:?}", opened.json());
+    api.until("a red page", |api| {
+        let (shown, _) = screenshot(api, "?scale=0.25");
+        (shown.share(|[r, g, b]| r > 240 && g < 9 && b < 9) > 0.5).then_some(())
+    });
+    home.down();
+}

@@ -1,0 +1,229 @@
+//! The desktop as a person opens it in a browser.
+
+use crate::desktop::{act, instance, put};
+use crate::harness::{Api, Home};
+use crate::trials;
+use crate::web::Page;
+use serde_json::json;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+trials![
+    a_person_opens_it_in_a_browser_and_types_into_a_terminal,
+    each_icon_opens_what_it_shows,
+    a_link_opens_it_once_and_nothing_else,
+    it_opens_by_itself_where_somebody_sees_it,
+];
+
+/// Two clicks that a busy machine brings too far apart are none, so a person clicks again.
+const AGAIN: Duration = Duration::from_secs(8);
+
+/// What is true of the page while it has a connection.
+pub(crate) const CONNECTED: &str = "document.documentElement.dataset.connected === 'yes'";
+
+/// Opens the desktop in a browser on the host, as `osctl desktop` would.
+pub(crate) fn visit(home: &Home) -> Page {
+    let link = home.json(["desktop"])["url"].as_str().unwrap().to_owned();
+    let mut page = Page::open(&link, (1100, 700));
+    page.until(CONNECTED);
+    page
+}
+
+/// Waits until the screen has the size of what the page shows of it, and the page shows all.
+#[track_caller]
+pub(crate) fn until_followed(api: &Api, page: &mut Page) {
+    let area = "(e => [Math.floor(e.width), Math.floor(e.height)])(document.getElementById('screen').getBoundingClientRect())";
+    let area = page.value(area);
+    api.until("the screen in the window's size", |api| {
+        let now = api.get("/display/resolution").json();
+        (json!([now["width"], now["height"]]) == area).then_some(())
+    });
+    page.until(&format!(
+        "(c => c.width === {} && c.height === {})(document.querySelector('#screen canvas'))",
+        area[0], area[1]
+    ));
+}
+
+/// Gives the screen back the size that the other tests know.
+pub(crate) fn restore_size(api: &Api) {
+    let size = json!({"width": 1280, "height": 800});
+    put(api, "/display/resolution", &size);
+}
+
+fn a_person_opens_it_in_a_browser_and_types_into_a_terminal() {
+    let home = instance();
+    let api = home.api();
+    let windows = api.get("/display/windows").json();
+    assert_eq!(windows["windows"], json!([]));
+    let mut page = visit(home);
+    page.until("document.querySelector('#screen canvas').width > 0");
+    until_followed(&api, &mut page);
+    // Its canvas shows the desktop's colour, and icons on it.
+    page.until(
+        "(() => { const c = document.querySelector('#screen canvas'); \
+         const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; let ground = 0; \
+         for (let i = 0; i < d.length; i += 4) ground += d[i] === 0x2f && d[i + 1] === 0x48 && d[i + 2] === 0x58; \
+         const share = ground * 4 / d.length; return share > 0.5 && share < 0.9999 })()",
+    );
+    // The third icon is the terminal.
+    let place = page.value(
+        "(r => [r.left + 60, r.top + 235])(document.querySelector('#screen canvas').getBoundingClientRect())",
+    );
+    let (x, y) = (place[0].as_f64().unwrap(), place[1].as_f64().unwrap());
+    let mut clicked: Option<Instant> = None;
+    let opened = api.until("the terminal that was clicked", |api| {
+        if clicked.is_none_or(|at| at.elapsed() > AGAIN) {
+            page.double_click(x, y);
+            clicked = Some(Instant::now());
+        }
+        let windows = api.get("/display/windows").json();
+        let all = windows["windows"].as_array().unwrap().iter();
+        { all }
+            .find(|w| w["class"] == "XTerm" && w["focused"] == true)
+            .cloned()
+    });
+    page.press("echo typed in a browser > /tmp/typed\n");
+    let read = "import os; os.path.exists('/tmp/typed') and open('/tmp/typed').read() or None";
+    let typed = api.until("what was typed", |api| {
+        let text = api.exec(read)["result"].clone();
+        text.is_string().then_some(text)
+    });
+    assert_eq!(typed, "'typed in a browser\\n'");
+    // Text goes both ways, in any script.
+    put(
+        &api,
+        "/display/clipboard",
+        &json!({"text": "von innen: 日本"}),
+    );
+    page.value("document.getElementById('copy').click()");
+    // The text is there as soon as it comes, and the dialog when it was asked for.
+    page.until(
+        "document.getElementById('clipboard').open && document.getElementById('text').value === 'von innen: 日本'",
+    );
+    page.value("document.getElementById('text').value = 'von außen: Ж'");
+    page.value("document.querySelector('button[value=copy]').click()");
+    api.until("what was copied outside", |api| {
+        let text = api.get("/display/clipboard").json()["text"].clone();
+        (text == "von außen: Ж").then_some(())
+    });
+    // Who loses the connection gets it again.
+    page.value("document.documentElement.dataset.connected = 'before'");
+    api.exec("import subprocess; subprocess.run(['pkill', '-9', '-x', 'x11vnc'], check=True)");
+    page.until(CONNECTED);
+    page.press("exit\n");
+    api.until("the terminal's end", |api| {
+        let windows = api.get("/display/windows").json();
+        let all = windows["windows"].as_array().unwrap();
+        all.iter().all(|w| w["id"] != opened["id"]).then_some(())
+    });
+    drop(page);
+    restore_size(&api);
+}
+
+fn each_icon_opens_what_it_shows() {
+    let api = instance().api();
+    restore_size(&api);
+    // From the top; the third is the terminal.
+    for (y, class) in [(140, "Pcmanfm"), (45, "Chromium")] {
+        let shown = |api: &Api| {
+            let windows = api.get("/display/windows").json();
+            let all = windows["windows"].as_array().unwrap().iter();
+            { all }.find(|w| w["class"] == class).cloned()
+        };
+        assert_eq!(shown(&api), None, "{class}");
+        let mut clicked: Option<Instant> = None;
+        let window = api.until(class, |api| {
+            if clicked.is_none_or(|at| at.elapsed() > AGAIN) {
+                act(api, json!([{"type": "click", "x": 60, "y": y, "count": 2}]));
+                clicked = Some(Instant::now());
+            }
+            shown(api)
+        });
+        match class {
+            "Chromium" => drop(api.connect().send("DELETE", "/display/browser", &[], b"")),
+            _ => {
+                let focused = api.post("/display/focus", &json!({"id": window["id"]}));
+                assert_eq!(focused.status, 200);
+                act(&api, json!([{"type": "key", "keys": "alt+F4"}]));
+            }
+        }
+        api.until("its end", |api| shown(api).is_none().then_some(()));
+    }
+}
+
+fn a_link_opens_it_once_and_nothing_else() {
+    let home = instance();
+    let api = home.api();
+    let host = api.address.clone();
+    let bare = |path: &str, headers: &[(&str, &str)]| {
+        let mut all = vec![("Authorization", "")];
+        all.extend(headers);
+        api.connect().send("GET", path, &all, b"")
+    };
+    for path in [
+        "/desktop/",
+        "/desktop/desktop.js",
+        "/desktop/socket",
+        "/display/screenshot",
+    ] {
+        assert_eq!(bare(path, &[]).status, 401, "{path}");
+    }
+    let link = home.ok(["desktop", "--url"]).stdout;
+    let path = link.trim().strip_prefix(&format!("http://{host}")).unwrap();
+    let entered = bare(path, &[]);
+    assert_eq!(entered.status, 303);
+    assert_eq!(entered.headers["location"], "/desktop/");
+    let cookie = &entered.headers["set-cookie"];
+    assert!(
+        cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"),
+        "{cookie}"
+    );
+    let again = bare(path, &[]);
+    assert_eq!(again.error().1, "used_link");
+    let pass = ("Cookie", cookie.split(';').next().unwrap());
+    let page = bare("/desktop/", &[pass]);
+    assert_eq!(page.status, 200);
+    let policy = &page.headers["content-security-policy"];
+    assert!(policy.contains("frame-ancestors 'none'"), "{policy}");
+    assert_eq!(bare("/desktop/novnc/core/rfb.js", &[pass]).status, 200);
+    for path in [
+        "/desktop/novnc/../../../etc/passwd",
+        "/desktop/novnc/package.json",
+        "/desktop/x",
+    ] {
+        assert_eq!(bare(path, &[pass]).status, 404, "{path}");
+    }
+    // A cookie is no token, and pages of other ports send it, too.
+    for path in ["/", "/status", "/exec", "/files/etc/passwd", "/sessions"] {
+        assert_eq!(bare(path, &[pass]).status, 401, "{path}");
+    }
+    let foreign = ("Sec-Fetch-Site", "same-site");
+    assert_eq!(bare("/display/screenshot", &[pass, foreign]).status, 401);
+    let origin = ("Origin", "http://127.0.0.1:1");
+    assert_eq!(bare("/desktop/socket", &[pass, origin]).status, 403);
+}
+
+fn it_opens_by_itself_where_somebody_sees_it() {
+    let home = instance();
+    let api = home.api();
+    let folder = tempfile::tempdir().unwrap();
+    let (program, told) = (folder.path().join("xdg-open"), folder.path().join("told"));
+    let file = told.display();
+    let script =
+        format!("#!/bin/sh\nprintf %s \"$1\" > '{file}.new' && mv '{file}.new' '{file}'\n");
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let path = format!("{}:{path}", folder.path().display());
+    let mut command = home.command(["desktop"]);
+    command.env("PATH", path).env("DISPLAY", ":7");
+    let ran = command.output().unwrap();
+    assert!(ran.status.success() && ran.stdout.is_empty(), "{ran:?}");
+    let said = String::from_utf8(ran.stderr).unwrap();
+    assert!(said.contains("`osctl desktop --url`"), "{said}");
+    let link = api.until("the browser", |_| fs::read_to_string(&told).ok());
+    let path = link.strip_prefix(&format!("http://{}", api.address));
+    let entered = { api.connect() }.send("GET", path.unwrap(), &[("Authorization", "")], b"");
+    assert_eq!(entered.status, 303);
+}

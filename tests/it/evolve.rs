@@ -1,0 +1,442 @@
+//! The body is replaced and the mind goes on: by the person, by the agent, back, and only when it works.
+//!
+//! The body is a small one: a kernel and one MCP server, no desktop.
+
+use crate::commands::{Followed, Ran};
+use crate::harness::{Engine, EngineAt, Home};
+use crate::instance::container_id;
+use crate::second_engine::{Second, until};
+use crate::trials;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+use std::sync::OnceLock;
+
+trials![
+    a_changed_body_takes_over_and_the_variables_go_on,
+    the_agent_evolves_itself_and_uses_what_is_new,
+    while_a_run_is_on_nobody_else_replaces_the_container,
+    a_dry_run_changes_nothing,
+    one_goes_back_to_the_image_before_and_to_that_of_a_run,
+    evolving_needs_no_os_host_that_runs,
+    what_the_keeper_knows_survives_down_and_not_purge,
+];
+
+/// A Dockerfile upon the small base.
+pub(crate) const DOCKERFILE: &str = r#"ARG BASE
+FROM ${BASE}
+ENTRYPOINT ["/usr/bin/tini", "--", "/opt/osctl/entrypoint.sh"]
+CMD []
+COPY .osctl/osctl /opt/osctl/bin/osctl
+COPY entrypoint.sh /opt/osctl/entrypoint.sh
+COPY mcp.json /opt/osctl/body/mcp.json
+COPY servers/ /opt/osctl/body/servers/
+COPY selftest.d/ /opt/osctl/body/selftest.d/
+COPY kernel/ /opt/osctl/body/kernel/
+RUN chmod 0755 /opt/osctl/entrypoint.sh
+"#;
+
+/// What the small base has beyond the first stages of the usual body.
+const GROUND: &str = r#"
+FROM system AS ground
+COPY --from=kernel-env /opt/osctl/kernel-env /opt/osctl/kernel-env
+RUN mkdir -p /data /repo /root/host /opt/osctl/bin /opt/osctl/body \
+ && mkdir -p -m 0700 /run/osctl \
+ && ln -s /opt/osctl/bin/osctl /usr/local/bin/osctl
+ENV PATH=/data/packages/3.13/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    VIRTUAL_ENV=/data/packages/3.13 \
+    OSCTL_BODY=/opt/osctl/body \
+    OSCTL_PACKAGES=/data/packages/3.13 \
+    OSCTL_PYTHON=/opt/osctl/kernel-env/bin/python
+WORKDIR /root
+"#;
+
+/// The name of the small base, which is made of layers that are in the engine's cache anyway.
+pub(crate) fn base() -> &'static str {
+    static BASE: OnceLock<String> = OnceLock::new();
+    BASE.get_or_init(|| {
+        let home = Home::new("it-ground");
+        home.ok(["init"]);
+        let dockerfile = home.project.join("body/Dockerfile");
+        let text = fs::read_to_string(&dockerfile).unwrap();
+        let (stages, _) = text.split_once("# Node.js with npm").unwrap();
+        fs::write(dockerfile, format!("{stages}{GROUND}")).unwrap();
+        home.ok(["build", "--yes"]);
+        let image = format!("os-{}", home.instance);
+        let tag = format!("/images/{image}:latest/tag?repo={image}&tag=ground");
+        assert_eq!(Engine.send("POST", &tag, &Value::Null).status, 201);
+        format!("{image}:ground")
+    })
+}
+
+/// Removes the small base.
+pub(crate) fn clean_up() {
+    let suffix = std::env::var("OSCTL_TEST_SUFFIX").unwrap_or_default();
+    for tag in ["latest", "ground"] {
+        let path = format!("/images/os-it-ground{suffix}:{tag}");
+        Engine.send("DELETE", &path, &Value::Null);
+    }
+}
+
+/// A person's home with a small body of its own, and short times.
+pub(crate) fn small(name: &str) -> Home {
+    let home = Home::new(name);
+    write_small(&home, base());
+    home
+}
+
+pub(crate) fn write_small(home: &Home, base: &str) {
+    home.ok(["init"]);
+    write(home, "Dockerfile", DOCKERFILE);
+    write(home, "servers/echo.py", include_str!("../mcp/echo.py"));
+    let echo = json!({"command": "/usr/bin/python3", "args": ["/opt/osctl/body/servers/echo.py"]});
+    write(
+        home,
+        "mcp.json",
+        &json!({"mcpServers": {"echo": echo}}).to_string(),
+    );
+    home.write_config(&format!(
+        "base: {base}\ndesktop:\n  run: \"off\"\nevolve:\n  start: 20\n  grace: 2\n  probation: 12\n"
+    ));
+}
+
+pub(crate) fn write(home: &Home, path: &str, text: &str) {
+    let place = home.project.join("body").join(path);
+    fs::create_dir_all(place.parent().unwrap()).unwrap();
+    fs::write(place, text).unwrap();
+}
+
+pub(crate) fn read(home: &Home, path: &str) -> String {
+    fs::read_to_string(home.project.join("body").join(path)).unwrap()
+}
+
+/// The same on the second engine, where the small base is loaded into.
+pub(crate) fn on_second(second: &Second, name: &str) -> Home {
+    let saved = Engine.get(&format!("/images/{}/get", base()));
+    assert_eq!(saved.status, 200);
+    let loaded = second
+        .api()
+        .send_bytes("POST", "/images/load", "application/x-tar", &saved.body);
+    assert_eq!(
+        loaded.status,
+        200,
+        "{}",
+        String::from_utf8_lossy(&loaded.body)
+    );
+    let mut home = Home::new(name);
+    home.env.insert("DOCKER_HOST".into(), second.address());
+    home.wrapper = second.wrapper();
+    write_small(&home, base());
+    home
+}
+
+/// Gives the kernel something to remember.
+pub(crate) fn remember(home: &Home) {
+    let code = "x = 41\ndef f(n):\n    return n + x\nrows = [{'a': 1}, {'a': 2}]";
+    home.ok(["exec", code]);
+}
+
+/// It remembers, and answers.
+#[track_caller]
+pub(crate) fn assert_remembers(home: &Home) {
+    until("the companion's health", || home.run(["status"]).code == 0);
+    let ran = home.ok(["exec", "print(f(1), x, rows[1]['a'])"]);
+    assert_eq!(ran.stdout, "42 41 2\n", "{ran:?}");
+}
+
+/// The newest run.
+#[track_caller]
+pub(crate) fn latest(home: &Home) -> Value {
+    home.json(["evolve", "history"])["runs"][0].clone()
+}
+
+/// The API of the home's engine.
+pub(crate) fn engine(home: &Home) -> EngineAt {
+    let address = home.env.get("DOCKER_HOST").map(String::as_str);
+    // One that is reached by a port is the usual one.
+    let socket = address.and_then(|a| a.strip_prefix("unix://"));
+    let socket = socket.unwrap_or("/var/run/docker.sock");
+    EngineAt(socket.into())
+}
+
+/// The containers of the instance, but the keeper.
+pub(crate) fn containers(home: &Home) -> Vec<String> {
+    let filter = format!(r#"{{"label":["osctl.instance={}"]}}"#, home.instance);
+    let found = engine(home).get(&format!("/containers/json?all=true&filters={filter}"));
+    let all = found.json().as_array().unwrap().clone();
+    let names = all
+        .iter()
+        .map(|c| c["Names"][0].as_str().unwrap()[1..].to_owned());
+    names
+        .filter(|name| !name.starts_with("os-keeper"))
+        .collect()
+}
+
+/// Exactly one container, which is the instance's and remembers.
+#[track_caller]
+pub(crate) fn assert_one_that_remembers(home: &Home) {
+    assert_eq!(containers(home), [home.container()]);
+    assert_remembers(home);
+}
+
+fn a_changed_body_takes_over_and_the_variables_go_on() {
+    let home = small("it-evolve");
+    home.up();
+    assert!(home.ok(["evolve", "status"]).stdout.contains("no run yet"));
+    remember(&home);
+    let before = container_id(&home);
+    write(&home, "kernel/more.py", "\"\"\"More.\"\"\"\n");
+    let record = home.json(["evolve", "--reason", "more of it"]);
+    assert_eq!(record["status"], "succeeded", "{record}");
+    let stages = record["stages"].as_array().unwrap();
+    let stages: Vec<_> = stages
+        .iter()
+        .map(|s| s["stage"].as_str().unwrap())
+        .collect();
+    let all = ["building", "testing", "freezing", "swapping", "verifying"];
+    assert_eq!(stages, all);
+    assert_eq!(
+        (&record["by"], &record["reason"]),
+        (&json!("host"), &json!("more of it"))
+    );
+    assert!(record["refused_ms"].as_f64().unwrap() > 0.0);
+    assert_ne!(container_id(&home), before);
+    let kept = record["receipt"][0]["rows"].as_array().unwrap();
+    assert!(kept.iter().any(|row| row["name"] == "f"), "{kept:?}");
+    let reply = home.api().exec("f(1)");
+    assert_eq!(
+        (&reply["result"], &reply["kernel"]["state"]),
+        (&json!("42"), &json!("restored"))
+    );
+    assert_one_that_remembers(&home);
+    // It is what `up` would have made.
+    let ran = home.ok(["up"]);
+    assert!(ran.stdout.contains("is up to date"), "{ran:?}");
+    // Once more in the same life.
+    write(&home, "kernel/more.py", "\"\"\"Still more.\"\"\"\n");
+    home.ok(["evolve"]);
+    assert_one_that_remembers(&home);
+    let run = latest(&home)["run"].as_str().unwrap().to_owned();
+    let diff = home.ok(["evolve", "diff", &run]).stdout;
+    assert!(
+        diff.contains("-\"\"\"More.\"\"\"\n+\"\"\"Still more.\"\"\""),
+        "{diff}"
+    );
+    let log = home.ok(["evolve", "logs", &run]).stdout;
+    for stage in all {
+        assert!(log.contains(&format!("== {stage}\n")), "{log}");
+    }
+    home.down();
+}
+
+fn the_agent_evolves_itself_and_uses_what_is_new() {
+    let home = small("it-evolve-in");
+    home.up();
+    remember(&home);
+    let changed = "RUN echo installed > /usr/local/share/more\n";
+    write(&home, "Dockerfile", &(DOCKERFILE.to_owned() + changed));
+    let servers = json!({"mcpServers": {
+        "echo": {"command": "/usr/bin/python3", "args": ["/opt/osctl/body/servers/echo.py"]},
+        "second": {"command": "/usr/bin/python3", "args": ["/opt/osctl/body/servers/echo.py"]},
+    }});
+    write(&home, "mcp.json", &servers.to_string());
+    let greet =
+        "def run(arguments, shell):\n    return {'hello': arguments, 'x': shell.user_ns['x']}\n";
+    write(&home, "kernel/extensions/greet.py", greet);
+    let started = home.api().done("/evolve", &json!({"reason": "a wish"}));
+    let run = started["run"].as_str().unwrap().to_owned();
+    let again = home.api().post("/evolve", &json!({}));
+    assert_eq!(again.status, 409, "{:?}", again.json());
+    until("the agent's run", || {
+        let record = latest(&home);
+        assert_ne!(record["status"], "failed", "{record}");
+        record["status"] == "succeeded"
+    });
+    let record = latest(&home);
+    assert_eq!(
+        (&record["run"], &record["by"]),
+        (&json!(run), &json!("agent"))
+    );
+    assert_one_that_remembers(&home);
+    let status = home.api().get("/evolve/status").json();
+    assert_eq!(status["latest_status"], "succeeded", "{status}");
+    let read = home.api().exec("open('/usr/local/share/more').read()");
+    assert_eq!(read["result"], r"'installed\n'");
+    let said = home.api().done("/x/greet", &json!("you"));
+    assert!(
+        said.to_string().contains(r#"{"hello":"you","x":41}"#),
+        "{said}"
+    );
+    let hub = home.hub().get("/status").json().to_string();
+    assert!(hub.contains("second"), "{hub}");
+    home.down();
+}
+
+fn while_a_run_is_on_nobody_else_replaces_the_container() {
+    let home = small("it-evolve-on");
+    home.up();
+    remember(&home);
+    write(
+        &home,
+        "Dockerfile",
+        &(DOCKERFILE.to_owned() + "RUN sleep 8\n"),
+    );
+    let started = home.json(["evolve", "--detach"]);
+    let run = started["run"].as_str().unwrap();
+    for args in [
+        &["up"][..],
+        &["down"],
+        &["restart"],
+        &["evolve"],
+        &["evolve", "rollback"],
+    ] {
+        let ran = home.run(args);
+        assert_eq!(ran.code, 4, "{args:?}: {ran:?}");
+        assert!(ran.stderr.contains(&format!("`{run}` is on")), "{ran:?}");
+        assert!(ran.stderr.contains("evolve stop` ends it"), "{ran:?}");
+    }
+    let followed = home.ok(["evolve", "logs", "-f", run]);
+    assert!(followed.stdout.contains("-- succeeded"), "{followed:?}");
+    assert_one_that_remembers(&home);
+    // Ctrl-C lets go of it.
+    write(
+        &home,
+        "Dockerfile",
+        &(DOCKERFILE.to_owned() + "RUN sleep 9\n"),
+    );
+    let mut evolve = Followed::start(home.command(["evolve"]));
+    assert!(evolve.wait_for("building"), "{:?}", evolve.seen);
+    evolve.signal("INT");
+    let (code, seen) = evolve.end();
+    assert!(
+        code == 5 && seen.concat().contains("goes on without you"),
+        "{seen:?}"
+    );
+    assert_eq!(latest(&home)["status"], "building");
+    // Nor waits anybody for it who does not want it.
+    let stopped = home.ok(["evolve", "stop"]);
+    assert!(
+        stopped.stderr.contains("nothing was changed"),
+        "{stopped:?}"
+    );
+    let record = latest(&home);
+    assert_eq!(
+        (&record["status"], &record["gate"], &record["why"]),
+        (
+            &json!("failed"),
+            &json!("building"),
+            &json!("a person has stopped it")
+        )
+    );
+    assert_one_that_remembers(&home);
+    let ran = home.run(["evolve", "stop"]);
+    assert!(
+        ran.code == 2 && ran.stderr.contains("no run is on"),
+        "{ran:?}"
+    );
+    let image = format!(
+        "os-{}:run-{}",
+        home.instance,
+        record["run"].as_str().unwrap()
+    );
+    assert_eq!(Engine.get(&format!("/images/{image}/json")).status, 404);
+    // A run does not keep the instance up.
+    home.ok(["evolve", "--detach"]);
+    let down = home.run(["down"]);
+    assert!(down.stderr.contains("down --force` does both"), "{down:?}");
+    home.ok(["down", "--force"]);
+    assert_eq!(containers(&home), [""; 0]);
+    home.down();
+}
+
+fn a_dry_run_changes_nothing() {
+    let home = small("it-evolve-dry");
+    home.up();
+    remember(&home);
+    let before = container_id(&home);
+    write(&home, "kernel/more.py", "\"\"\"More.\"\"\"\n");
+    let record = home.json(["evolve", "--dry-run"]);
+    assert_eq!(
+        (&record["status"], &record["dry_run"]),
+        (&json!("succeeded"), &json!(true))
+    );
+    assert_eq!(container_id(&home), before);
+    assert_one_that_remembers(&home);
+    let ran = home.run(["evolve", "rollback"]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    assert!(ran.stderr.contains("no image before"), "{ran:?}");
+    home.down();
+}
+
+fn marked(home: &Home) -> Ran {
+    home.ok(["exec", "print(open('/mark').read().strip())"])
+}
+
+fn one_goes_back_to_the_image_before_and_to_that_of_a_run() {
+    let home = small("it-evolve-back");
+    home.up();
+    remember(&home);
+    let evolve = |mark: &str| {
+        let text = format!("{DOCKERFILE}RUN echo {mark} > /mark\n");
+        write(&home, "Dockerfile", &text);
+        home.ok(["evolve"]);
+        assert!(marked(&home).stdout.contains(mark));
+        latest(&home)["run"].as_str().unwrap().to_owned()
+    };
+    let first = evolve("first");
+    evolve("second");
+    evolve("third");
+    home.ok(["evolve", "rollback", "--reason", "worse"]);
+    assert!(marked(&home).stdout.contains("second"));
+    assert_one_that_remembers(&home);
+    home.ok(["evolve", "rollback", &first]);
+    assert!(marked(&home).stdout.contains("first"));
+    assert_one_that_remembers(&home);
+    assert_eq!(latest(&home)["task"], "rollback");
+    let ran = home.run(["evolve", "rollback", "20200101-000000"]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    home.down();
+}
+
+fn evolving_needs_no_os_host_that_runs() {
+    let home = small("it-evolve-dead");
+    home.up();
+    remember(&home);
+    home.ok(["cryo", "store"]);
+    let path = format!("/containers/{}/stop", home.container());
+    assert_eq!(Engine.send("POST", &path, &Value::Null).status, 204);
+    assert!(home.ok(["evolve", "status"]).stdout.contains("no run yet"));
+    write(&home, "kernel/more.py", "\"\"\"More.\"\"\"\n");
+    home.ok(["evolve"]);
+    assert_one_that_remembers(&home);
+    home.down();
+}
+
+fn what_the_keeper_knows_survives_down_and_not_purge() {
+    let home = small("it-evolve-down");
+    home.up();
+    write(&home, "kernel/more.py", "\"\"\"More.\"\"\"\n");
+    home.ok(["evolve"]);
+    let run = latest(&home)["run"].clone();
+    home.ok(["down"]);
+    let keeper = format!("os-keeper-{}", home.instance);
+    assert_eq!(
+        Engine.get(&format!("/containers/{keeper}/json")).status,
+        404
+    );
+    let ran = home.run(["evolve", "status"]);
+    assert_eq!(ran.code, 3, "{ran:?}");
+    home.up();
+    assert_eq!(latest(&home)["run"], run);
+    home.down();
+    for volume in ["osctl-keeper", "osctl-door"] {
+        let path = format!("/volumes/{volume}-{}", home.instance);
+        assert_eq!(Engine.get(&path).status, 404, "{path}");
+    }
+    let images = Engine.get("/images/json").json().to_string();
+    assert!(
+        !images.contains(&format!("\"os-{}:", home.instance)),
+        "{images}"
+    );
+    assert!(!Path::new(&home.data()).exists());
+}

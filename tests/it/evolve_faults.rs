@@ -1,0 +1,195 @@
+//! The keeper, `os-host` and the engine are killed at every stage: afterwards exactly one healthy
+//! `os-host` runs, with its state, and the history tells the truth.
+
+use crate::commands::Followed;
+use crate::evolve::{
+    assert_remembers, containers, engine, latest, on_second, read, remember, small, write,
+};
+use crate::harness::Home;
+use crate::instance::container_id;
+use crate::second_engine::{Second, until};
+use crate::trials;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+trials![
+    a_keeper_killed_at_any_stage_comes_to_a_good_end,
+    a_keeper_that_is_stopped_leaves_a_container_that_answers,
+    an_os_host_killed_at_any_stage_is_there_again,
+    an_engine_killed_at_any_stage_finds_one_os_host,
+];
+
+/// What the run says when it is at that point.
+const POINTS: [&str; 9] = [
+    "building: reading the body",
+    "building: building the image",
+    "testing: waiting until it is healthy",
+    "testing: testing it",
+    "freezing",
+    "swapping: setting the old container aside",
+    "swapping: starting the new container",
+    "verifying: looking whether everything is there",
+    "concluding: ending the old container",
+];
+
+/// The same where what works beside does not work in place.
+const BACK: [&str; 2] = [
+    "going back: removing the new container",
+    "going back: the old container goes on",
+];
+
+/// The process of a container, as this machine sees it.
+fn process(home: &Home, container: &str) -> Option<Pid> {
+    let found = engine(home).get(&format!("/containers/{container}/json"));
+    let pid = found.json()["State"]["Pid"].as_i64()?;
+    (pid > 0).then(|| Pid::from_raw(pid.try_into().unwrap()))
+}
+
+/// Begins a run with a body that is new, and waits until it is at that point.
+fn evolve_until(home: &Home, number: usize, point: &str) -> Followed {
+    let text = format!("\"\"\"Version {number}.\"\"\"\n");
+    write(home, "kernel/more.py", &text);
+    let mut evolve = Followed::start(home.command(["evolve"]));
+    assert!(evolve.wait_for(point), "`{point}`: {:?}", evolve.seen);
+    evolve
+}
+
+/// One container, healthy, that remembers; and the record of the run is what happened.
+#[track_caller]
+fn assert_good_end(home: &Home, point: &str) {
+    until(&format!("the end of the run after `{point}`"), || {
+        let status = home.run(["--json", "evolve", "status"]);
+        let status: Value = serde_json::from_str(&status.stdout).unwrap_or_default();
+        status["evolve_in_progress"] == false
+    });
+    assert_remembers(home);
+    assert_eq!(containers(home), [home.container()], "{point}");
+    let record = latest(home);
+    let image = home.json(["status"])["image"].clone();
+    match record["status"].as_str().unwrap() {
+        "succeeded" => assert_eq!(record["image"], image, "{point}: {record:#}"),
+        "rolled_back" | "failed" => {
+            assert_eq!(record["previous"], image, "{point}: {record:#}");
+            assert!(record["why"].is_string(), "{point}: {record:#}");
+        }
+        other => panic!("{point}: {other}"),
+    }
+}
+
+fn a_keeper_killed_at_any_stage_comes_to_a_good_end() {
+    let home = small("it-fault-keeper");
+    home.up();
+    remember(&home);
+    let keeper = format!("os-keeper-{}", home.instance);
+    for (number, point) in POINTS.into_iter().enumerate() {
+        let evolve = evolve_until(&home, number, point);
+        kill(process(&home, &keeper).unwrap(), Signal::SIGKILL).unwrap();
+        let (code, seen) = evolve.end();
+        assert!([0, 1].contains(&code), "{point}: {seen:?}");
+        assert_good_end(&home, point);
+    }
+    // On probation, and with nothing to do.
+    for number in 20..22 {
+        write(
+            &home,
+            "kernel/more.py",
+            &format!("\"\"\"Version {number}.\"\"\"\n"),
+        );
+        home.ok(["evolve"]);
+        kill(process(&home, &keeper).unwrap(), Signal::SIGKILL).unwrap();
+        assert_good_end(&home, "probation");
+    }
+    // On the way back.
+    let entrypoint = read(&home, "entrypoint.sh");
+    write(&home, "entrypoint.sh", &not_in_place(&entrypoint));
+    for (number, point) in (30..).zip(BACK) {
+        let evolve = evolve_until(&home, number, point);
+        kill(process(&home, &keeper).unwrap(), Signal::SIGKILL).unwrap();
+        assert_eq!(evolve.end().0, 1, "{point}");
+        assert_good_end(&home, point);
+        let record = latest(&home);
+        assert_eq!(record["status"], "rolled_back", "{point}: {record:#}");
+    }
+    home.down();
+}
+
+/// Dies where it is not tried.
+fn not_in_place(entrypoint: &str) -> String {
+    let dies = "if test -S /run/os/keeper.sock; then exit 4; fi\nexec /opt";
+    entrypoint.replace("exec /opt", dies)
+}
+
+fn a_keeper_that_is_stopped_leaves_a_container_that_answers() {
+    let home = small("it-fault-stop");
+    home.up();
+    remember(&home);
+    let keeper = format!("os-keeper-{}", home.instance);
+    // It does not answer at first, so that the run is still on when the keeper ends.
+    let entrypoint = read(&home, "entrypoint.sh");
+    let late = "if test -S /run/os/keeper.sock; then sleep 15; fi\nexec /opt";
+    write(
+        &home,
+        "entrypoint.sh",
+        &entrypoint.replace("exec /opt", late),
+    );
+    let before = container_id(&home);
+    let evolve = evolve_until(&home, 0, "verifying: waiting until it is healthy");
+    let send = |verb: &str| {
+        let path = format!("/containers/{keeper}/{verb}");
+        engine(&home).send("POST", &path, &Value::Null).status
+    };
+    assert_eq!(send("stop"), 204);
+    // Without anybody who could look after it.
+    assert_eq!(container_id(&home), before);
+    assert_remembers(&home);
+    assert_eq!(send("start"), 204);
+    assert_eq!(evolve.end().0, 1);
+    assert_good_end(&home, "stop");
+    let record = latest(&home);
+    assert_eq!(
+        (&record["status"], &record["why"]),
+        (&"rolled_back".into(), &"the keeper was stopped".into())
+    );
+    home.down();
+}
+
+fn an_os_host_killed_at_any_stage_is_there_again() {
+    let home = small("it-fault-host");
+    home.up();
+    remember(&home);
+    home.ok(["cryo", "store"]);
+    for (number, point) in POINTS.into_iter().enumerate() {
+        let evolve = evolve_until(&home, number, point);
+        if let Some(pid) = process(&home, &home.container()) {
+            // It may have ended by itself since.
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+        let (_, seen) = evolve.end();
+        assert!(!seen.is_empty());
+        assert_good_end(&home, point);
+    }
+    home.down();
+}
+
+fn an_engine_killed_at_any_stage_finds_one_os_host() {
+    let mut second = Second::with_room(8000 << 20);
+    let home = on_second(&second, "it-fault-engine");
+    home.up();
+    remember(&home);
+    home.ok(["cryo", "store"]);
+    for (number, point) in POINTS.into_iter().enumerate() {
+        let evolve = evolve_until(&home, number, point);
+        let signal = match number % 2 {
+            0 => Signal::SIGKILL,
+            _ => Signal::SIGTERM,
+        };
+        second.stop(signal);
+        second.start_daemon();
+        let (_, seen) = evolve.end();
+        assert!(!seen.is_empty());
+        until("the keeper", || home.run(["evolve", "status"]).code == 0);
+        assert_good_end(&home, point);
+    }
+    home.down();
+}

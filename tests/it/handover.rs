@@ -1,0 +1,320 @@
+//! `up` where something runs already: one replacer, the keeper, whose gates and rules are `up`'s, too.
+
+use crate::commands::{Followed, Ran};
+use crate::evolve::{DOCKERFILE, assert_one_that_remembers, latest, read, remember, small, write};
+use crate::harness::{Engine, Home};
+use crate::instance::container_id;
+use crate::second_engine::until;
+use crate::trials;
+use serde_json::{Value, json};
+use std::fs;
+use std::net::TcpListener;
+
+trials![
+    up_replaces_what_runs_by_the_gates_and_the_mind_goes_on,
+    up_builds_under_the_rules_of_the_keeper,
+    a_right_that_is_taken_back_is_no_runs_any_more,
+    while_up_places_a_container_nobody_evolves_it,
+    another_version_brings_another_keeper_that_knows_all_runs,
+    a_cell_that_waits_for_its_own_evolve_changes_nothing_and_what_up_handed_in_stays,
+    evolving_needs_no_companion_that_answers,
+];
+
+fn inspect(name: &str) -> Value {
+    Engine.get(&format!("/containers/{name}/json")).json()
+}
+
+fn keeper(home: &Home) -> String {
+    format!("os-keeper-{}", home.instance)
+}
+
+fn sees_the_engine(home: &Home) -> bool {
+    inspect(&home.container())["Mounts"]
+        .to_string()
+        .contains("docker.sock")
+}
+
+/// The kernel's port, as the engine publishes it.
+fn published(home: &Home) -> String {
+    let ports = inspect(&home.container())["HostConfig"]["PortBindings"].clone();
+    ports["8080/tcp"][0]["HostPort"].as_str().unwrap().into()
+}
+
+fn free_port() -> u16 {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    free.local_addr().unwrap().port()
+}
+
+/// What works in a trial, and not in place.
+fn break_in_place(home: &Home) -> String {
+    let entrypoint = read(home, "entrypoint.sh");
+    let in_place = "if test -S /run/os/keeper.sock; then echo not here >&2; exit 4; fi\nexec /opt";
+    let broken = entrypoint.replace("exec /opt", in_place);
+    assert_ne!(broken, entrypoint);
+    write(home, "entrypoint.sh", &broken);
+    entrypoint
+}
+
+#[track_caller]
+fn assert_replaced(ran: &Ran) {
+    assert!(ran.stdout.contains("its variables went along"), "{ran:?}");
+}
+
+fn up_replaces_what_runs_by_the_gates_and_the_mind_goes_on() {
+    let mut home = small("it-hand");
+    home.up();
+    remember(&home);
+    let config = fs::read_to_string(home.folder.join(".config/osctl/osctl.yaml")).unwrap();
+    write(&home, "kernel/more.py", "\"\"\"More.\"\"\"\n");
+    assert_replaced(&home.ok(["up"]));
+    assert_one_that_remembers(&home);
+    let record = latest(&home);
+    assert_eq!(
+        (&record["by"], &record["reason"], &record["status"]),
+        (&json!("host"), &json!("`osctl up`"), &json!("succeeded"))
+    );
+    // The same image, specified otherwise.
+    home.write_config(&format!("{config}limits:\n  pids: 600\n"));
+    let port = free_port().to_string();
+    home.env.insert("OSCTL_PORTS_KERNEL".into(), port.clone());
+    assert_replaced(&home.ok(["up"]));
+    home.env.clear();
+    assert_eq!(published(&home), port);
+    assert_eq!(inspect(&home.container())["HostConfig"]["PidsLimit"], 600);
+    assert_one_that_remembers(&home);
+    // What a gate does not let through leaves the very same process, at its place.
+    let live = "def numbers():\n    n = 0\n    while True:\n        n += 1\n        yield n\nlive = numbers()\nnext(live)";
+    home.api().exec(live);
+    let before = container_id(&home);
+    let entrypoint = break_in_place(&home);
+    let other = free_port().to_string();
+    home.env.insert("OSCTL_PORTS_KERNEL".into(), other.clone());
+    let ran = home.run(["up"]);
+    home.env.clear();
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert!(
+        ran.stderr.contains("not here") && ran.stderr.contains("failed while verifying"),
+        "{ran:?}"
+    );
+    assert_eq!(
+        (container_id(&home), published(&home)),
+        (before, port.clone())
+    );
+    assert_eq!(home.api().exec("next(live)")["result"], "2");
+    // Nor does a later run bring what `up` could not.
+    write(&home, "entrypoint.sh", &(entrypoint + "# mended\n"));
+    home.ok(["evolve"]);
+    assert_eq!(published(&home), port);
+    // Who interrupts lets go of it.
+    write(&home, "kernel/more.py", "\"\"\"Much more.\"\"\"\n");
+    let mut up = Followed::start(home.command(["up"]));
+    assert!(up.wait_for("testing"), "{:?}", up.seen);
+    up.signal("INT");
+    let (code, seen) = up.end();
+    let seen = seen.concat();
+    assert!(
+        code == 5 && seen.contains("goes on without you") && seen.contains("evolve logs -f"),
+        "{seen}"
+    );
+    until("its end", || latest(&home)["status"] == "succeeded");
+    let ran = home.ok(["up"]);
+    assert!(ran.stdout.contains("is up to date"), "{ran:?}");
+    assert_one_that_remembers(&home);
+    // A cell that does not end is left alone.
+    let endless = json!({"code": "import time\ntime.sleep(600)", "wait": 0});
+    let begun = home.api().done("/exec", &endless);
+    write(&home, "kernel/more.py", "\"\"\"Still more.\"\"\"\n");
+    let ran = home.run(["up"]);
+    assert!(
+        ran.code == 4 && ran.stderr.contains("up --force"),
+        "{ran:?}"
+    );
+    let run = home
+        .api()
+        .get(&format!("/exec/{}", begun["id"].as_str().unwrap()));
+    assert_eq!(run.json()["status"], "running");
+    assert_replaced(&home.ok(["up", "--force"]));
+    assert_one_that_remembers(&home);
+    home.down();
+}
+
+fn up_builds_under_the_rules_of_the_keeper() {
+    let home = small("it-hand-rules");
+    let foreign = format!("{DOCKERFILE}FROM debian\n");
+    write(&home, "Dockerfile", &foreign);
+    let refused = |args: &[&str]| {
+        let ran = home.run(args);
+        assert_eq!(ran.code, 4, "{ran:?}");
+        let why = "line 12 of the Dockerfile: `FROM debian` is not allowed";
+        assert!(ran.stderr.contains(why), "{ran:?}");
+    };
+    refused(&["up", "--yes", "--auto-ports"]);
+    refused(&["build", "--yes"]);
+    write(&home, "Dockerfile", DOCKERFILE);
+    write(&home, ".osctl/osctl", "not ours");
+    let ran = home.run(["up", "--yes", "--auto-ports"]);
+    assert!(
+        ran.code == 4 && ran.stderr.contains("what is its own"),
+        "{ran:?}"
+    );
+    fs::remove_dir_all(home.project.join("body/.osctl")).unwrap();
+    home.up();
+    let before = container_id(&home);
+    write(&home, "Dockerfile", &foreign);
+    refused(&["up"]);
+    assert_eq!(container_id(&home), before);
+    home.down();
+}
+
+fn a_right_that_is_taken_back_is_no_runs_any_more() {
+    let home = small("it-hand-right");
+    let config = fs::read_to_string(home.folder.join(".config/osctl/osctl.yaml")).unwrap();
+    home.write_config(&format!("{config}docker_socket: true\n"));
+    let warned = "whoever controls the container is root on this machine";
+    let up = home.ok(["up", "--yes", "--auto-ports"]);
+    for ran in [up, home.ok(["status"]), home.run(["doctor"])] {
+        let text = ran.stdout + &ran.stderr;
+        assert!(text.contains(warned), "{text}");
+    }
+    assert!(sees_the_engine(&home));
+    remember(&home);
+    home.write_config(&config);
+    // An agent that clings to it has a body that no gate lets through.
+    let entrypoint = break_in_place(&home);
+    assert_eq!(home.run(["up"]).code, 4);
+    assert!(sees_the_engine(&home));
+    write(&home, "entrypoint.sh", &(entrypoint + "# mended\n"));
+    home.api().done("/evolve", &json!({"reason": "back"}));
+    until("the agent's run", || latest(&home)["status"] == "succeeded");
+    assert!(!sees_the_engine(&home));
+    assert_one_that_remembers(&home);
+    home.ok(["evolve", "rollback"]);
+    assert!(!sees_the_engine(&home));
+    assert_one_that_remembers(&home);
+    assert!(!home.ok(["status"]).stderr.contains(warned));
+    home.down();
+}
+
+fn while_up_places_a_container_nobody_evolves_it() {
+    let home = small("it-hand-place");
+    home.up();
+    remember(&home);
+    let path = format!("/containers/{}/stop", home.container());
+    assert_eq!(Engine.send("POST", &path, &Value::Null).status, 204);
+    // Healthy when it is told so.
+    let entrypoint = read(&home, "entrypoint.sh");
+    let waits = "while ! test -e /root/host/go; do sleep 0.1; done\nexec /opt";
+    write(
+        &home,
+        "entrypoint.sh",
+        &entrypoint.replace("exec /opt", waits),
+    );
+    let mut up = Followed::start(home.command(["up"]));
+    assert!(up.wait_for("to become healthy"), "{:?}", up.seen);
+    assert_eq!(
+        Engine
+            .get(&format!("/containers/{}/json", keeper(&home)))
+            .status,
+        404
+    );
+    fs::write(home.files().join("go"), "").unwrap();
+    let (code, seen) = up.end();
+    assert_eq!(code, 0, "{seen:?}");
+    assert_eq!(inspect(&keeper(&home))["State"]["Running"], true);
+    // One that was stopped is there again.
+    let path = format!("/containers/{}/stop", keeper(&home));
+    assert_eq!(Engine.send("POST", &path, &Value::Null).status, 204);
+    write(&home, "entrypoint.sh", &entrypoint);
+    assert_replaced(&home.ok(["up"]));
+    assert_one_that_remembers(&home);
+    home.down();
+}
+
+fn another_version_brings_another_keeper_that_knows_all_runs() {
+    let home = small("it-hand-version");
+    home.up();
+    remember(&home);
+    home.ok(["evolve", "--dry-run"]);
+    let (run, before) = (latest(&home)["run"].clone(), inspect(&keeper(&home)));
+    let other = home.folder.join("osctl");
+    let mut binary = fs::read(env!("CARGO_BIN_EXE_osctl")).unwrap();
+    binary.extend_from_slice(b"another version");
+    fs::write(&other, binary).unwrap();
+    assert_replaced(&home.ok(["up", "--companion", other.to_str().unwrap()]));
+    let after = inspect(&keeper(&home));
+    assert_ne!(
+        (&after["Id"], &after["Image"]),
+        (&before["Id"], &before["Image"])
+    );
+    let runs = home.json(["evolve", "history"])["runs"].clone();
+    assert_eq!(
+        (runs[1]["run"].clone(), runs[0]["status"].clone()),
+        (run, json!("succeeded"))
+    );
+    assert_one_that_remembers(&home);
+    home.down();
+}
+
+fn a_cell_that_waits_for_its_own_evolve_changes_nothing_and_what_up_handed_in_stays() {
+    let mut home = small("it-hand-env");
+    home.env.insert("OPENAI_API_KEY".into(), "sk-of-up".into());
+    home.up();
+    home.env.clear();
+    remember(&home);
+    let handed_in = |home: &Home| {
+        let code = "import os; os.environ['OPENAI_API_KEY'], os.environ['FILESYSTEM_ROOT']";
+        assert_eq!(home.api().exec(code)["result"], "('sk-of-up', '/root')");
+    };
+    handed_in(&home);
+    let before = container_id(&home);
+    write(&home, "kernel/more.py", "\"\"\"More.\"\"\"\n");
+    let waits = "import time\nrun = runtime.evolve('mine')\nwhile runtime.evolution(run).is_on: time.sleep(0.1)\nruntime.evolution(run).status";
+    let reply = home.api().exec(waits);
+    assert_eq!(reply["result"], "'failed'", "{reply}");
+    let record = latest(&home);
+    assert_eq!(
+        (&record["gate"], &record["by"]),
+        (&json!("freezing"), &json!("agent")),
+        "{record:#}"
+    );
+    assert_eq!(container_id(&home), before);
+    assert_one_that_remembers(&home);
+    // Neither a run nor a second one loses what the shell of `up` had.
+    home.ok(["evolve"]);
+    handed_in(&home);
+    write(&home, "kernel/more.py", "\"\"\"Still more.\"\"\"\n");
+    home.ok(["evolve"]);
+    handed_in(&home);
+    home.down();
+}
+
+fn evolving_needs_no_companion_that_answers() {
+    let home = small("it-hand-mute");
+    let entrypoint = read(&home, "entrypoint.sh");
+    // The container goes on without it.
+    let exec = "exec /opt/osctl/bin/osctl companion \"$@\"";
+    assert!(entrypoint.contains(exec));
+    let stays = format!("{} || sleep 600", exec.trim_start_matches("exec "));
+    write(&home, "entrypoint.sh", &entrypoint.replace(exec, &stays));
+    home.up();
+    remember(&home);
+    home.ok(["cryo", "store"]);
+    let script = "for p in /proc/[0-9]*; do case \"$(tr '\\0' ' ' < $p/cmdline)\" in '/opt/osctl/bin/osctl companion'*) kill -9 ${p#/proc/};; esac; done";
+    let command = json!({"Cmd": ["/bin/sh", "-c", script]});
+    let path = format!("/containers/{}/exec", home.container());
+    let made = Engine.send("POST", &path, &command).json();
+    let path = format!("/exec/{}/start", made["Id"].as_str().unwrap());
+    let begun = Engine.send("POST", &path, &json!({"Detach": true}));
+    assert_eq!(begun.status, 200);
+    until("the companion's end", || home.run(["status"]).code != 0);
+    assert_eq!(inspect(&home.container())["State"]["Running"], true);
+    write(&home, "entrypoint.sh", &entrypoint);
+    let ran = home.run(["evolve"]);
+    assert!(
+        ran.code == 1 && ran.stderr.contains("failed while freezing"),
+        "{ran:?}"
+    );
+    home.ok(["evolve", "--force"]);
+    assert_one_that_remembers(&home);
+    home.down();
+}

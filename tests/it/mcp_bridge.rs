@@ -1,0 +1,287 @@
+//! The bridge from stdio to the hub, as a client sees it that starts a command.
+
+use crate::evolve::small;
+use crate::harness::{Home, PATIENCE, servers};
+use crate::middle::{Break, Middle, by_port};
+use crate::trials;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+trials![
+    lines_pass_in_their_own_bytes,
+    a_stream_that_is_cut_goes_on_and_nobody_notices,
+    a_session_that_the_hub_has_lost_is_opened_again,
+    what_is_piped_in_is_answered_before_the_end,
+    whoever_ends_it_leaves_nothing_behind,
+    what_is_no_message_and_who_is_not_there_are_told,
+    an_instance_that_is_down_is_started_where_that_is_wanted,
+    the_body_is_replaced_and_the_client_sees_nothing_of_it,
+];
+
+/// A client and the command that it has started.
+struct Bridge {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+}
+
+impl Bridge {
+    fn start(home: &Home, words: &[&str]) -> Self {
+        let mut command = home.command(["mcp", "stdio"].iter().chain(words));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let (told, lines) = channel();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                if told.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self {
+            stdin: child.stdin.take(),
+            child,
+            lines,
+        }
+    }
+
+    /// One that has shaken hands.
+    fn shaken(home: &Home, words: &[&str]) -> Self {
+        let mut bridge = Self::start(home, words);
+        bridge.say(&crate::mcp::hello("2025-11-25", &json!({})));
+        let answer: Value = serde_json::from_str(&bridge.line()).unwrap();
+        assert_eq!(
+            answer["result"]["protocolVersion"], "2025-11-25",
+            "{answer}"
+        );
+        bridge.say(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+        bridge
+    }
+
+    fn say(&mut self, line: &str) {
+        let stdin = self.stdin.as_mut().unwrap();
+        stdin.write_all(format!("{line}\n").as_bytes()).unwrap();
+        stdin.flush().unwrap();
+    }
+
+    #[track_caller]
+    fn line(&self) -> String {
+        self.lines.recv_timeout(PATIENCE).unwrap()
+    }
+
+    /// The next line that is no notification.
+    #[track_caller]
+    fn answer(&self) -> Value {
+        loop {
+            let line: Value = serde_json::from_str(&self.line()).unwrap();
+            if line["method"].is_null() {
+                return line;
+            }
+        }
+    }
+
+    /// Ends it as a client does; whatever it still said, and its stderr.
+    fn end(mut self) -> (Vec<String>, String) {
+        drop(self.stdin.take());
+        let ended = self.child.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(0));
+        let rest = self.lines.iter().collect();
+        (rest, String::from_utf8(ended.stderr).unwrap())
+    }
+}
+
+fn lines_pass_in_their_own_bytes() {
+    let mut bridge = Bridge::shaken(servers(), &["--server", "echo"]);
+    let large = format!("{{\"x\":\"{}\"}}", "ä".repeat(2 << 20));
+    for (id, params) in [
+        ("9007199254740993", r#"{"n":1.0, "big":1e400, "u":{ }}"#),
+        ("null", r#"{"a":[1.10]}"#),
+        (r#""\u0041""#, r#"{"é":"\u00e9"}"#),
+        ("1", large.as_str()),
+    ] {
+        bridge.say(&format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"test/x","params":{params}}}"#
+        ));
+        let expected = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{params}}}"#);
+        let line = bridge.line();
+        assert!(line == expected, "{id}: {:.200}", line);
+    }
+    // The revision without sessions comes through beside it.
+    let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
+    bridge.say(&format!(
+        r#"{{"jsonrpc":"2.0","id":"m","method":"tools/call","params":{{{meta},"name":"echo"}}}}"#
+    ));
+    assert_eq!(bridge.answer()["result"]["resultType"], "complete");
+    let (rest, stderr) = bridge.end();
+    assert_eq!((rest.len(), stderr.as_str()), (0, ""));
+}
+
+fn a_stream_that_is_cut_goes_on_and_nobody_notices() {
+    let home = servers();
+    let middle = Middle::start(&home.hub().address, 3000, 4, Break::Cut);
+    let other = by_port(home, "it-mcp-cut", 1);
+    let path = other.state().join("instance.json");
+    let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    record["ports"]["mcp"] = middle.port.into();
+    fs::write(&path, record.to_string()).unwrap();
+    let mut bridge = Bridge::shaken(&other, &["--server", "echo"]);
+    bridge.say(r#"{"jsonrpc":"2.0","id":"p","method":"test/progress","params":{"_meta":{"progressToken":"t"},"steps":150,"pause":0.01}}"#);
+    for step in 0..150 {
+        let line = bridge.line();
+        assert!(line.contains(&format!(r#""progress":{step}.0"#)), "{line}");
+    }
+    let last = bridge.line();
+    assert!(
+        last.starts_with(r#"{"jsonrpc":"2.0","id":"p","result":"#),
+        "{last}"
+    );
+    assert!(middle.left() < 4, "nothing was cut");
+    bridge.end();
+}
+
+fn a_session_that_the_hub_has_lost_is_opened_again() {
+    let home = servers();
+    let mut bridge = Bridge::shaken(home, &["--server", "echo-own"]);
+    bridge.say(r#"{"jsonrpc":"2.0","id":1,"method":"test/pid","params":{}}"#);
+    let before = bridge.answer()["result"].clone();
+    // What is kept of sessions goes, and then the container's memory of them.
+    home.ok(["shell", "rm -rf /data/mcp/sessions"]);
+    home.ok(["restart"]);
+    bridge.say(r#"{"jsonrpc":"2.0","id":2,"method":"test/pid","params":{}}"#);
+    let after = bridge.answer();
+    assert_eq!(after["id"], 2);
+    assert!(after["result"].is_number() && before.is_number(), "{after}");
+    bridge.end();
+}
+
+fn what_is_piped_in_is_answered_before_the_end() {
+    let mut bridge = Bridge::start(servers(), &[]);
+    bridge.say(&crate::mcp::hello("2025-06-18", &json!({})));
+    bridge.say(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+    bridge.say(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"os__run_shell","arguments":{"command":"sleep 0.5; echo piped"}}}"#);
+    let (lines, _) = bridge.end();
+    assert!(
+        lines[0].contains(r#""protocolVersion":"2025-06-18""#),
+        "{lines:?}"
+    );
+    assert!(lines.last().unwrap().contains("piped"), "{lines:?}");
+}
+
+fn whoever_ends_it_leaves_nothing_behind() {
+    let home = servers();
+    let api = home.hub();
+    let sessions = || {
+        // There is none before the first session.
+        let folder = fs::read_dir(home.data().join("mcp/sessions"));
+        let names = folder.into_iter().flatten();
+        let names = names.map(|entry| entry.unwrap().file_name());
+        names.collect::<BTreeSet<_>>()
+    };
+    let before = sessions();
+    let until_left = || {
+        api.until("the end of its session", |_| {
+            sessions().is_subset(&before).then_some(())
+        });
+    };
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut bridge = Bridge::shaken(home, &["--server", "echo-own"]);
+        bridge.say(r#"{"jsonrpc":"2.0","id":1,"method":"test/pid","params":{}}"#);
+        let pid = bridge.answer()["result"].to_string();
+        assert!(!sessions().is_subset(&before));
+        // What is on its way holds nobody up.
+        bridge.say(r#"{"jsonrpc":"2.0","id":2,"method":"test/progress","params":{"_meta":{"progressToken":"t"},"steps":1000,"pause":0.2}}"#);
+        assert!(bridge.line().contains("progress"));
+        kill(Pid::from_raw(bridge.child.id().cast_signed()), signal).unwrap();
+        assert_eq!(bridge.child.wait().unwrap().code(), Some(0), "{signal}");
+        until_left();
+        api.until("the end of its own server", |_| {
+            let runs = home.run(["shell", &format!("kill -0 {pid}")]);
+            (runs.code != 0).then_some(())
+        });
+    }
+    // One whose client is gone before hands were shaken.
+    let mut bridge = Bridge::start(home, &["--server", "echo-own"]);
+    bridge.say(&crate::mcp::hello("2025-11-25", &json!({})));
+    let (lines, stderr) = bridge.end();
+    assert!(lines[0].contains("protocolVersion"), "{lines:?}");
+    assert_eq!(stderr, "");
+    until_left();
+}
+
+fn what_is_no_message_and_who_is_not_there_are_told() {
+    let mut bridge = Bridge::start(servers(), &["--server", "nobody"]);
+    bridge.say("no message");
+    assert_eq!(bridge.answer()["error"]["code"], -32700);
+    bridge.say(&crate::mcp::hello("2025-11-25", &json!({})));
+    let refused = bridge.answer();
+    assert_eq!(refused["error"]["message"], "there is no server `nobody`");
+    let (_, stderr) = bridge.end();
+    assert!(stderr.contains("there is no server `nobody`"), "{stderr}");
+    let wrong = servers().run(["mcp", "stdio", "--server", "a/b"]);
+    assert_eq!(wrong.code, 2, "{wrong:?}");
+    let none = Home::new("it-mcp-none");
+    let mut bridge = Bridge::start(&none, &[]);
+    bridge.say(&crate::mcp::hello("2025-11-25", &json!({})));
+    let refused = bridge.answer();
+    assert_eq!(
+        (&refused["id"], &refused["error"]["code"]),
+        (&json!(0), &json!(-32000))
+    );
+    let hint = refused["error"]["data"]["hint"].to_string();
+    assert!(hint.contains("osctl --instance"), "{refused}");
+    let (_, stderr) = bridge.end();
+    assert!(stderr.contains("is not running"), "{stderr}");
+}
+
+fn an_instance_that_is_down_is_started_where_that_is_wanted() {
+    let home = Home::new("it-mcp-start");
+    home.write_config("mcp:\n  start: true\nauto_ports: true\n");
+    home.up();
+    home.ok(["down"]);
+    let mut bridge = Bridge::shaken(&home, &["--server", "os"]);
+    bridge.say(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run_shell","arguments":{"command":"echo started"}}}"#);
+    let answer = bridge.answer();
+    home.down();
+    assert_eq!(answer["result"]["structuredContent"]["stdout"], "started\n");
+}
+
+fn the_body_is_replaced_and_the_client_sees_nothing_of_it() {
+    let home = small("it-bridge-evolve");
+    home.up();
+    let mut bridge = Bridge::shaken(&home, &["--server", "os"]);
+    let mut id = 0;
+    let mut call = |name: &str, arguments: Value| {
+        id += 1;
+        let params = json!({"name": name, "arguments": arguments});
+        let request = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params});
+        bridge.say(&request.to_string());
+        let answer = bridge.answer();
+        assert_eq!(answer["id"], id, "{answer}");
+        assert_ne!(answer["result"]["isError"], true, "{answer}");
+        assert!(answer["error"].is_null(), "{answer}");
+        answer["result"]["structuredContent"].clone()
+    };
+    let generation = |told: Value| told["kernel"]["generation"].as_u64().unwrap();
+    let before = generation(call("execute_python_code", json!({"code": "x = 41"})));
+    let begun = call("evolve", json!({"reason": "a client asks"}));
+    assert_eq!(begun["status"], "started", "{begun}");
+    home.api().until("the end of the run", |_| {
+        let told = call("evolve_status", json!({}));
+        assert_eq!(told["latest_run"], begun["run"], "{told}");
+        let ended = told["evolve_in_progress"] == false;
+        ended.then(|| assert_eq!(told["latest_status"], "succeeded", "{told}"))
+    });
+    let told = call("execute_python_code", json!({"code": "x + 1"}));
+    assert_eq!(told["result"], "42", "{told}");
+    assert!(generation(told) > before);
+    assert_eq!(bridge.end().1, "");
+    home.down();
+}

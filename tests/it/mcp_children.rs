@@ -1,0 +1,495 @@
+//! The hub's servers: what goes through comes out as it was, and what dies takes nobody with it.
+
+use crate::harness::{PATIENCE, servers};
+use crate::mcp::{Client, status};
+use crate::trials;
+use serde_json::{Value, json};
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+trials![
+    what_goes_through_comes_out_in_the_same_bytes,
+    clients_of_one_child_never_hear_each_other,
+    a_servers_request_goes_to_the_client_that_it_means,
+    a_call_that_takes_too_long_is_told_so_unless_it_reports_progress,
+    a_cancelled_call_ends_and_its_server_goes_on,
+    what_a_server_says_beside_its_messages_is_in_its_log,
+    a_server_that_nobody_asks_for_long_ends,
+    who_listens_to_a_resource_hears_of_it_also_after_a_crash,
+    a_server_of_the_newest_revision_alone_serves_clients_of_all,
+    all_as_one_bring_prompts_and_the_clients_roots,
+    a_server_ends_with_its_session_and_all_that_it_has_started,
+    a_server_that_never_works_rests_and_says_why,
+    killed_under_load_every_call_ends_and_the_others_never_notice,
+];
+
+/// Ids, parameters: recorded where clients and servers of several languages met, and worse.
+const ODD: &[(&str, &str)] = &[
+    ("1", r#"{"n":1.0}"#),
+    ("1.0", r#"{"n":1e400,"m":-0.0,"k":1E+2}"#),
+    (
+        "-0",
+        r#"{"big":123456789012345678901234567890,"small":1e-999}"#,
+    ),
+    ("12345678901234567890", r#"{"a":{"a":{"a":[[[]]]}},"a":2}"#),
+    (
+        "null",
+        r#"{"unknown":{"x-y":null},"_meta":{"vendor/x":1.50}}"#,
+    ),
+    (
+        r#""\u0041\ud83d\ude00""#,
+        r#"{"t":"\u0000\u2028 é 😀 \/ \"","": ""}"#,
+    ),
+    (r#""""#, r#"{ "spaces" : [ 1 , 2 ]  , "tab":	1 }"#),
+    ("1e3", r#"[1, 2.50, "by position"]"#),
+    ("0.1", "{}"),
+    (r#""osctl-1""#, r#"{"progressToken":1,"id":7}"#),
+];
+
+fn what_goes_through_comes_out_in_the_same_bytes() {
+    for path in ["/servers/echo/mcp", "/servers/echo-own/mcp"] {
+        let client = Client::new(path);
+        let check = |id: &str, params: &str| {
+            let body =
+                format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"test/x","params":{params}}}"#);
+            let answer = client.post(&body);
+            let expected = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{params}}}"#);
+            let found = String::from_utf8_lossy(&answer.body);
+            assert!(
+                found == expected,
+                "{id}: {}",
+                &found[..found.len().min(300)]
+            );
+        };
+        for (id, params) in ODD {
+            check(id, params);
+        }
+        let large = format!(r#"{{"x":"{}","n":1.0}}"#, "é\\n0123456789".repeat(400_000));
+        assert!(large.len() > 5_000_000);
+        check("1.50", &large);
+        // A token that is odd comes back as it was, too.
+        for token in ["1.0", r#""\u0041""#, "12345678901234567890"] {
+            let body = format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"test/progress","params":{{"_meta":{{"progressToken":{token}}},"steps":1}}}}"#
+            );
+            let connection = client.api.connect();
+            let mut events = connection.open("POST", &client.path, &client.headers(), &body);
+            let (_, data) = events.sse().unwrap();
+            let expected =
+                format!(r#""params":{{"progressToken":{token},"progress":0.0,"x":[ ]}}"#);
+            assert!(data.contains(&expected), "{data}");
+        }
+    }
+}
+
+fn clients_of_one_child_never_hear_each_other() {
+    let clients: Vec<Client> = (0..8).map(|_| Client::new("/servers/echo/mcp")).collect();
+    let pids: Vec<Value> = clients
+        .iter()
+        .map(|c| c.ask("test/pid", &json!({})))
+        .collect();
+    assert!(pids.iter().all(|pid| *pid == pids[0]), "{pids:?}");
+    thread::scope(|scope| {
+        for (number, client) in clients.iter().enumerate() {
+            scope.spawn(move || {
+                for call in 0..50 {
+                    // All have the same ids.
+                    let params = json!({"who": number, "call": call});
+                    assert_eq!(client.ask("test/x", &params), params);
+                }
+            });
+        }
+    });
+    let own: Vec<Value> = (0..2)
+        .map(|_| Client::new("/servers/echo-own/mcp").ask("test/pid", &json!({})))
+        .collect();
+    assert_ne!(own[0], own[1]);
+}
+
+fn a_servers_request_goes_to_the_client_that_it_means() {
+    let can = json!({"sampling": {}});
+    for path in [
+        "/servers/echo/mcp",
+        "/servers/echo-own/mcp",
+        "/mcp?servers=echo-own",
+    ] {
+        let client = Client::with(path, &can);
+        // All as one pass on what all know, such as calls of tools.
+        let (method, name) = match path.contains('?') {
+            true => ("tools/call", "echo-own__ask"),
+            false => ("test/ask", "x"),
+        };
+        let body =
+            json!({"jsonrpc": "2.0", "id": 5, "method": method, "params": {"name": name, "n": 1}});
+        let connection = client.api.connect();
+        let mut events =
+            connection.open("POST", &client.path, &client.headers(), &body.to_string());
+        let (_, asked) = events.sse().unwrap();
+        let asked: Value = serde_json::from_str(&asked).unwrap();
+        assert_eq!(asked["method"], "sampling/createMessage");
+        let id = asked["id"].to_string();
+        let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"model":"m","n":1.0}}}}"#);
+        // Another client's answer is none.
+        let other = Client::with(path, &can);
+        assert_eq!(other.post(&answer.replace(r#""m""#, r#""x""#)).status, 202);
+        assert_eq!(client.post(&answer).status, 202);
+        let (_, data) = events.sse().unwrap();
+        assert!(
+            data.ends_with(r#""result":{"model":"m","n":1.0}}"#),
+            "{data}"
+        );
+    }
+    // A client that can't be asked is not.
+    let deaf = Client::new("/servers/echo/mcp");
+    let result = deaf.post(r#"{"jsonrpc":"2.0","id":5,"method":"test/ask","params":{}}"#);
+    assert!(
+        result.body.ends_with(br#""result":"refused"}"#),
+        "{result:?}"
+    );
+}
+
+fn a_call_that_takes_too_long_is_told_so_unless_it_reports_progress() {
+    let client = Client::new("/servers/echo-own/mcp");
+    let late = client.post(r#"{"jsonrpc":"2.0","id":1,"method":"test/silence","params":{}}"#);
+    let told = late_message(&late.body);
+    assert!(told.contains("did not answer within 5 s"), "{told}");
+    // Seven seconds in all, and never more than one without a word.
+    let body = r#"{"jsonrpc":"2.0","id":2,"method":"test/progress","params":{"_meta":{"progressToken":2},"steps":7,"pause":1}}"#;
+    let connection = client.api.connect();
+    let mut events = connection.open("POST", &client.path, &client.headers(), body);
+    let mut last = String::new();
+    while let Some((_, data)) = events.sse() {
+        last = data;
+    }
+    assert!(
+        last.starts_with(r#"{"jsonrpc":"2.0","id":2,"result":"#),
+        "{last}"
+    );
+}
+
+/// The words of an error, which may have come as an event.
+fn late_message(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body);
+    let json = text.lines().rev().find_map(|line| {
+        let line = line.strip_prefix("data: ").unwrap_or(line);
+        serde_json::from_str::<Value>(line).ok()
+    });
+    json.map(|json| json["error"]["message"].to_string())
+        .unwrap_or_default()
+}
+
+fn a_cancelled_call_ends_and_its_server_goes_on() {
+    let client = Client::new("/servers/echo/mcp");
+    let body = r#"{"jsonrpc":"2.0","id":"c","method":"test/progress","params":{"_meta":{"progressToken":1},"steps":1000,"pause":0.05}}"#;
+    let mut events = client
+        .api
+        .connect()
+        .open("POST", &client.path, &client.headers(), body);
+    assert!(events.sse().is_some());
+    let cancel =
+        r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"c"}}"#;
+    // The id of another client's call is not this one's.
+    assert_eq!(Client::new("/servers/echo/mcp").post(cancel).status, 202);
+    assert!(events.sse().is_some());
+    assert_eq!(client.post(cancel).status, 202);
+    while let Some((_, data)) = events.sse() {
+        assert!(data.contains("notifications/progress"), "{data}");
+    }
+    assert_eq!(client.ask("test/x", &json!({"on": 1}))["on"], 1);
+}
+
+fn what_a_server_says_beside_its_messages_is_in_its_log() {
+    let client = Client::new("/servers/echo/mcp");
+    client.ask("test/noise", &json!({}));
+    let log = || servers().ok(["logs", "mcp/echo"]).stdout;
+    client.api.until("the log", |_| {
+        let log = log();
+        let is_there = log.contains("Z this goes to the log\n")
+            && log.contains("Z osctl: no message: this is no message\n");
+        is_there.then_some(())
+    });
+}
+
+fn a_server_that_nobody_asks_for_long_ends() {
+    let client = Client::new("/servers/brief/mcp");
+    let pid = client.ask("test/pid", &json!({}));
+    client.api.until("its end", |api| {
+        let is_over = status(api, "brief")["state"] == "unstarted" && !lives(&pid);
+        is_over.then_some(())
+    });
+    assert_eq!(status(&client.api, "brief")["crashes"], 0);
+    assert_eq!(client.ask("test/x", &json!({"on": 1}))["on"], 1);
+}
+
+fn who_listens_to_a_resource_hears_of_it_also_after_a_crash() {
+    let client = Client::new("/servers/brief/mcp");
+    client.ask("resources/subscribe", &json!({"uri": "echo:a"}));
+    let mut told = client.listen();
+    let pid = client.ask("test/pid", &json!({}));
+    let kill = format!("import os; os.kill({pid}, 9)");
+    servers().api().exec(&kill);
+    // Nobody asks for anything.
+    client.api.until("the next one", |api| {
+        let now = status(api, "brief");
+        let is_other = now["state"] == "running" && now["pids"][0] != pid;
+        is_other.then_some(())
+    });
+    Client::new("/servers/brief/mcp").ask("test/touch", &json!({}));
+    while !told.sse().unwrap().1.contains("resources/updated") {}
+    client.ask("resources/unsubscribe", &json!({"uri": "echo:a"}));
+    client.api.until("its end", |api| {
+        (status(api, "brief")["state"] == "unstarted").then_some(())
+    });
+}
+
+/// Calls a tool, answers what is asked in between, and returns the result's text.
+fn answering(client: &Client, tool: &str, answers: &[(&str, Value)]) -> String {
+    let params = json!({"name": tool, "arguments": {}});
+    let body = json!({"jsonrpc": "2.0", "id": "c", "method": "tools/call", "params": params});
+    let connection = client.api.connect();
+    let headers = client.headers();
+    let mut events = connection.open("POST", &client.path, &headers, &body.to_string());
+    for (method, result) in answers {
+        let (_, asked) = events.sse().unwrap();
+        let asked: Value = serde_json::from_str(&asked).unwrap();
+        assert_eq!(asked["method"], *method, "{asked}");
+        let answer = json!({"jsonrpc": "2.0", "id": asked["id"], "result": result});
+        assert_eq!(client.post(&answer.to_string()).status, 202);
+    }
+    let (_, answer) = events.sse().unwrap();
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(answer["id"], "c");
+    let text = answer["result"]["content"][0]["text"].as_str();
+    text.unwrap_or_else(|| panic!("{answer}")).to_owned()
+}
+
+fn a_server_of_the_newest_revision_alone_serves_clients_of_all() {
+    let client = Client::with("/servers/modern/mcp", &json!({"elicitation": {}}));
+    let said = client.call("test_client", &json!({}));
+    let said: Value = serde_json::from_str(&said).unwrap();
+    let version = "io.modelcontextprotocol/protocolVersion";
+    assert_eq!(said[version], "2026-07-28");
+    assert_eq!(said["io.modelcontextprotocol/clientInfo"]["name"], "test");
+    let can = &said["io.modelcontextprotocol/clientCapabilities"];
+    assert_eq!(*can, json!({"elicitation": {}}));
+    // What it wants to know it asks the client, as often as it must.
+    let accepted = |field: &str| {
+        let content = json!({field: "x"});
+        (
+            "elicitation/create",
+            json!({"action": "accept", "content": content}),
+        )
+    };
+    let tool = "test_input_required_result_multi_round";
+    let told = answering(&client, tool, &[accepted("name"), accepted("color")]);
+    assert_eq!(told, "both are told");
+    let deaf = Client::new("/servers/modern/mcp");
+    let params = json!({"name": tool});
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+    let refused = deaf.post(&body.to_string()).json()["error"].clone();
+    let why = refused["message"].as_str().unwrap();
+    assert!(why.contains("`elicitation/create`"), "{refused}");
+    // Listening and levels of logs are requests that it does not know.
+    let mut told = client.listen();
+    let uri = json!({"uri": "test://watched-resource"});
+    client.ask("resources/subscribe", &uri);
+    deaf.ask(
+        "tools/call",
+        &json!({"name": "test_touch", "arguments": uri}),
+    );
+    deaf.ask("tools/call", &json!({"name": "test_trigger_tool_change"}));
+    let (_, updated) = told.sse().unwrap();
+    assert!(updated.contains("test://watched-resource"), "{updated}");
+    let (_, changed) = told.sse().unwrap();
+    assert!(changed.contains("tools/list_changed"), "{changed}");
+    client.ask("logging/setLevel", &json!({"level": "warning"}));
+    let body =
+        r#"{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"test_logging_tool"}}"#;
+    let logged = client.post(body).body;
+    let logged = String::from_utf8_lossy(&logged);
+    assert!(logged.contains(r#""level":"warning""#), "{logged}");
+    let prompt = client.ask("prompts/get", &json!({"name": "test_simple_prompt"}));
+    assert!(prompt["messages"].is_array(), "{prompt}");
+}
+
+fn all_as_one_bring_prompts_and_the_clients_roots() {
+    let client = Client::with("/mcp?servers=modern,echo", &json!({"roots": {}}));
+    let listed = client.ask("prompts/list", &json!({}));
+    let names: Vec<&Value> = { listed["prompts"].as_array().unwrap().iter() }
+        .map(|prompt| &prompt["name"])
+        .collect();
+    assert!(names.contains(&&json!("modern__test_simple_prompt")));
+    let arguments = json!({"arg1": "1.0", "arg2": "x"});
+    let name = "modern__test_prompt_with_arguments";
+    let prompt = client.ask(
+        "prompts/get",
+        &json!({"name": name, "arguments": arguments}),
+    );
+    let said = prompt["messages"][0]["content"]["text"].as_str().unwrap();
+    assert!(said.contains("arg1='1.0', arg2='x'"), "{said}");
+    let roots = json!({"roots": [{"uri": "file:///a", "name": "a"}]});
+    let tool = "modern__test_input_required_result_list_roots";
+    let told = answering(&client, tool, &[("roots/list", roots)]);
+    assert!(told.contains("file:///a"), "{told}");
+}
+
+/// With more servers than there are, as long as the story goes.
+pub(crate) fn with_servers(more: &[(&str, Value)], story: impl FnOnce()) {
+    let home = servers();
+    let path = home.data().join("mcp.json");
+    let before = fs::read_to_string(&path).unwrap();
+    let mut all: Value = serde_json::from_str(&before).unwrap();
+    for (name, server) in more {
+        all["mcpServers"][name] = server.clone();
+    }
+    fs::write(&path, all.to_string()).unwrap();
+    home.hub().until("the new servers", |api| {
+        let is_there = |(name, _): &(&str, Value)| status(api, name).is_object();
+        more.iter().all(is_there).then_some(())
+    });
+    story();
+    fs::write(&path, &before).unwrap();
+    home.hub().until("their end", |api| {
+        let is_gone = |(name, _): &(&str, Value)| status(api, name).is_null();
+        more.iter().all(is_gone).then_some(())
+    });
+}
+
+/// Whether a process of the container lives.
+fn lives(pid: &Value) -> bool {
+    let code = format!("import os; os.path.exists('/proc/{pid}')");
+    servers().api().exec(&code)["result"] == "True"
+}
+
+fn a_server_ends_with_its_session_and_all_that_it_has_started() {
+    let client = Client::new("/servers/echo-own/mcp");
+    let server = client.ask("test/pid", &json!({}));
+    let escaped = client.ask("test/child", &json!({}));
+    assert!(lives(&server) && lives(&escaped));
+    let mut connection = client.api.connect();
+    let ended = connection.send("DELETE", &client.path, &client.headers(), b"");
+    assert_eq!(ended.status, 200);
+    client.api.until("the end", |_| {
+        (!lives(&server) && !lives(&escaped)).then_some(())
+    });
+}
+
+fn a_server_that_never_works_rests_and_says_why() {
+    let api = servers().hub();
+    let mut rested = false;
+    for _ in 0..12 {
+        let headers = [("Content-Type", "application/json"), crate::mcp::BOTH];
+        let body = crate::mcp::hello("2025-11-25", &json!({}));
+        let answer = api
+            .connect()
+            .send("POST", "/servers/broken/mcp", &headers, body.as_bytes());
+        let why = answer.json()["error"]["message"].to_string();
+        assert!(why.contains("it ended with code 1 (it is broken)"), "{why}");
+        rested |= why.contains("started again in");
+    }
+    assert!(rested);
+    assert_eq!(status(&api, "broken")["state"], "resting");
+    let headers = [("Content-Type", "application/json"), crate::mcp::BOTH];
+    let body = crate::mcp::hello("2025-11-25", &json!({}));
+    let answer = api
+        .connect()
+        .send("POST", "/servers/missing/mcp", &headers, body.as_bytes());
+    let why = answer.json()["error"]["message"].to_string();
+    assert!(why.contains("can't be started: No such file"), "{why}");
+}
+
+/// Calls in all.
+const CALLS: usize = 1000;
+
+fn killed_under_load_every_call_ends_and_the_others_never_notice() {
+    let api = servers().hub();
+    let processes = "import os; len([p for p in os.listdir('/proc') if p.isdigit() and b'echo.py' in open(f'/proc/{p}/cmdline', 'rb').read()])";
+    let kill = "import os, random, signal\npids = [p for p in os.listdir('/proc') if p.isdigit() and b'echo.py' in open(f'/proc/{p}/cmdline', 'rb').read()]\nfor p in random.sample(pids, 1) if pids else []:\n    os.kill(int(p), random.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV]))";
+    let (left, done) = (AtomicUsize::new(CALLS), AtomicBool::new(false));
+    let (results, errors) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let clients: Vec<Client> = (0..4)
+        .flat_map(|_| ["/servers/echo/mcp", "/servers/echo-own/mcp"])
+        .map(Client::new)
+        .collect();
+    let other = Client::new("/servers/filesystem/mcp");
+    let kernel = servers().api();
+    thread::scope(|scope| {
+        let killer = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                kernel.exec(kill);
+                thread::sleep(Duration::from_millis(100));
+            }
+        });
+        let bystander = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                other.call("list_allowed_directories", &json!({}));
+            }
+        });
+        let workers: Vec<_> = clients
+            .iter()
+            .enumerate()
+            .map(|(number, client)| {
+                let (left, results, errors) = (&left, &results, &errors);
+                scope.spawn(move || {
+                    let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+                    while let Ok(call) = take() {
+                        let pause = if call % 3 == 0 { 0.02 } else { 0.0 };
+                        let params = json!({"seconds": pause, "who": number, "call": call});
+                        let body = json!({"jsonrpc": "2.0", "id": call, "method": "test/sleep", "params": params});
+                        let answer = client.post(&body.to_string());
+                        assert_eq!(answer.status, 200);
+                        let answer = last_message(&answer.body);
+                        assert_eq!(answer["id"], call);
+                        if answer["result"] == params {
+                            results.fetch_add(1, Ordering::Relaxed);
+                        } else {
+                            let why = answer["error"]["message"].as_str().unwrap();
+                            assert!(why.contains("is gone: it"), "{answer}");
+                            errors.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                })
+            })
+            .collect();
+        for worker in workers {
+            worker.join().unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+        killer.join().unwrap();
+        bystander.join().unwrap();
+    });
+    let (results, errors) = (results.into_inner(), errors.into_inner());
+    assert_eq!(results + errors, CALLS);
+    assert!(
+        results > CALLS / 2 && errors > 0,
+        "{results} results, {errors} errors"
+    );
+    for client in &clients {
+        let mut connection = client.api.connect();
+        connection.send("DELETE", &client.path, &client.headers(), b"");
+    }
+    let begin = Instant::now();
+    loop {
+        let shared = status(&api, "echo")["pids"].as_array().unwrap().len();
+        let own = status(&api, "echo-own")["pids"].as_array().unwrap().len();
+        let found = kernel.exec(processes)["result"].to_string();
+        if found == format!("\"{}\"", shared + own) {
+            break;
+        }
+        assert!(
+            begin.elapsed() < PATIENCE,
+            "{found} are left of {shared} and {own}"
+        );
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// The answer, which may have come as the last event.
+fn last_message(body: &[u8]) -> Value {
+    let text = String::from_utf8_lossy(body);
+    let last = text.trim_end().lines().last().unwrap_or_default();
+    let last = last.strip_prefix("data: ").unwrap_or(last);
+    serde_json::from_str(last).unwrap_or_else(|e| panic!("{e}: {text}"))
+}

@@ -1,0 +1,241 @@
+//! The hub, through the clients that people use, and the official suite through the hub.
+
+use crate::commands::Ran;
+use crate::harness::{Home, servers};
+use crate::pages::page;
+use crate::trials;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+trials![
+    mcps_python_client_does_real_work_by_each_transport,
+    mcps_typescript_client_does_real_work,
+    the_readmes_examples_in_python_do_what_they_say,
+    the_conformance_suites_say_the_same_through_the_hub,
+    the_tests_of_mcp_in_python_are_clean,
+];
+
+fn mcps_python_client_does_real_work_by_each_transport() {
+    let home = servers();
+    let (hub, page) = (home.hub(), page(home, "press"));
+    let mut command = Command::new(python().join("bin/python"));
+    command
+        .args(["-B", "-m", "pytest", "-q", "-rs", "tests/mcp"])
+        .env("HUB", format!("http://{}", hub.address))
+        .env("TOKEN", &hub.token)
+        .env("PAGE", page)
+        .env(
+            "OSCTL",
+            json!([env!("CARGO_BIN_EXE_osctl"), "--instance", home.instance]).to_string(),
+        )
+        .env("OSCTL_ENV", json!({"HOST_HOME": home.folder}).to_string())
+        .current_dir(env!("CARGO_MANIFEST_DIR"));
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}\n{complained}");
+}
+
+fn mcps_typescript_client_does_real_work() {
+    let home = servers();
+    provide_node(home, &["clients.ts"]);
+    let page = page(home, "press");
+    let script = format!(
+        "cd /repo/suite && HUB=http://localhost:8765 PAGE={page} node --disable-warning=ExperimentalWarning --test-reporter=tap clients.ts"
+    );
+    let mut command = home.command(["shell", &script]);
+    let mut node = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let token = home.hub().token;
+    { node.stdin.take() }
+        .unwrap()
+        .write_all(token.as_bytes())
+        .unwrap();
+    let ran = Ran::from(node.wait_with_output().unwrap());
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.stdout.contains("# pass 7"), "{ran:?}");
+}
+
+fn the_readmes_examples_in_python_do_what_they_say() {
+    let (home, readme) = (servers(), fs::read_to_string("README.md").unwrap());
+    let hub = home.hub();
+    home.ok(["exec", "open('/root/host/readme.txt', 'w').close()"]);
+    let blocks: Vec<&str> = readme.split("```python\n").skip(1).collect();
+    assert!(blocks.len() >= 2, "mcp's client and the Agents SDK");
+    for block in blocks {
+        let (code, _) = block.split_once("```").unwrap();
+        assert!(code.contains("127.0.0.1:8765"), "{code}");
+        let code = code.replace("127.0.0.1:8765", &hub.address);
+        let code = code.replace("\"/root\"", "\"/root/host\"");
+        let mut command = Command::new(python().join("bin/python"));
+        command
+            .args(["-B", "-c", &code])
+            .env("TOKEN", &hub.token)
+            .env_remove("OPENAI_API_KEY");
+        let ran = Ran::from(command.output().unwrap());
+        assert_eq!(ran.code, 0, "{code}\n{ran:?}");
+        assert!(ran.stdout.contains("[FILE] readme.txt"), "{code}\n{ran:?}");
+    }
+}
+
+/// Puts these scripts into `/repo/suite`, and what they stand on.
+fn provide_node(home: &Home, scripts: &[&str]) {
+    let suite = home.project.join("suite");
+    fs::create_dir_all(&suite).unwrap();
+    for file in [&["package.json", "package-lock.json"], scripts].concat() {
+        fs::copy(Path::new("tests/mcp").join(file), suite.join(file)).unwrap();
+    }
+    home.ok([
+        "shell",
+        "cd /repo/suite && npm ci --ignore-scripts --no-audit --no-fund",
+    ]);
+}
+
+/// The suites run inside, so that no other Node is asked of the machine.
+const SUITE: &str =
+    "node node_modules/@modelcontextprotocol/conformance/dist/index.js server --suite all --url";
+const NEWEST: &str =
+    "node node_modules/conformance-next/dist/index.js server --requirements 2026-07-28 --url";
+
+/// The scenarios that need nothing but a server with tools, resources and messages.
+const APPLICABLE: [&str; 7] = [
+    "server-initialize",
+    "ping",
+    "logging-set-level",
+    "tools-list",
+    "resources-list",
+    "server-sse-multiple-streams",
+    "dns-rebinding-protection",
+];
+
+/// The same of the newest revision. The others that it requires call tools, prompts or resources of the suite's own
+/// (`tools-call-*`, `resources-read-*`, `prompts-*`, `input-required-result-*`), or what the built-in server does not
+/// have: prompts (`caching` lists them) and completions.
+const APPLICABLE_NEWEST: [&str; 7] = [
+    "tools-list",
+    "resources-list",
+    "server-sse-multiple-streams",
+    "sep-2164-resource-not-found",
+    "dns-rebinding-protection",
+    "http-header-validation",
+    "input-required-result-unsupported-methods",
+];
+
+/// What passes and fails of `server-stateless`: the four checks call tools of the suite's own.
+const STATELESS: (usize, usize) = (24, 4);
+
+fn the_conformance_suites_say_the_same_through_the_hub() {
+    let home = Home::new("it-mcp-open");
+    // The suites know no tokens.
+    home.write_config("auth: off\n");
+    let script =
+        |name: &str| json!({"command": "node", "args": [format!("/repo/suite/{name}.mjs")]});
+    let elsewhere = |port: u16| json!({"url": format!("http://localhost:{port}/mcp")});
+    let mut modern = script("modern");
+    modern["shared"] = json!(true);
+    let all = json!({"mcpServers": {
+        "reference": script("reference"),
+        "elsewhere": elsewhere(3999),
+        "modern": modern,
+        "modern-elsewhere": elsewhere(3998),
+    }});
+    fs::create_dir_all(home.data()).unwrap();
+    fs::write(home.data().join("mcp.json"), all.to_string()).unwrap();
+    home.up();
+    let home = Ends(home);
+    provide_node(&home, &["stock.mjs", "reference.mjs", "modern.mjs"]);
+    for (name, port) in [("reference", 3999), ("modern", 3998)] {
+        home.ok(["shell", &format!("cd /repo/suite && PORT={port} setsid node {name}.mjs > /tmp/{name}.log 2>&1 & until grep -q listening /tmp/{name}.log; do sleep 0.1; done")]);
+    }
+    for (suite, port, least, servers, applicable) in [
+        (SUITE, 3999, 44, ["reference", "elsewhere"], &APPLICABLE[..]),
+        (
+            NEWEST,
+            3998,
+            107,
+            ["modern", "modern-elsewhere"],
+            &APPLICABLE_NEWEST[..],
+        ),
+    ] {
+        let directly = outcome(&home, suite, &format!("http://localhost:{port}/mcp"));
+        let passed: usize = directly.values().map(|(passed, _)| passed).sum();
+        assert!(passed >= least, "{passed}: {directly:?}");
+        for server in servers {
+            let url = format!("http://localhost:8765/servers/{server}/mcp");
+            assert_eq!(outcome(&home, suite, &url), directly, "`{server}`");
+        }
+        let built_in = outcome(&home, suite, "http://localhost:8765/servers/os/mcp");
+        for scenario in applicable {
+            let (passed, failed) = built_in[*scenario];
+            assert!(passed > 0 && failed == 0, "`os`: {scenario}: {built_in:?}");
+        }
+        let stateless = built_in.get("server-stateless");
+        assert_eq!(stateless.is_some(), suite == NEWEST);
+        assert!(
+            stateless.is_none_or(|found| *found == STATELESS),
+            "{stateless:?}"
+        );
+    }
+}
+
+/// An instance that goes with its test, also when that fails.
+struct Ends(Home);
+
+impl std::ops::Deref for Ends {
+    type Target = Home;
+
+    fn deref(&self) -> &Home {
+        &self.0
+    }
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.down();
+    }
+}
+
+/// What passed and what failed, by scenario.
+fn outcome(home: &Home, suite: &str, url: &str) -> BTreeMap<String, (usize, usize)> {
+    // Its exit code says that not all has passed.
+    let ran = home.run(["shell", &format!("cd /repo/suite && {suite} {url}")]);
+    let line = |line: &str| {
+        let (scenario, rest) = line.trim_start_matches(['✓', '✗', ' ']).split_once(": ")?;
+        let (passed, rest) = rest.split_once(" passed, ")?;
+        // Warnings may follow.
+        let (failed, _) = rest.split_once(" failed")?;
+        Some((
+            scenario.to_owned(),
+            (passed.parse().ok()?, failed.parse().ok()?),
+        ))
+    };
+    let mut found: BTreeMap<_, _> = ran.stdout.lines().filter_map(line).collect();
+    found.remove("Total");
+    assert!(found.len() > 30, "{ran:?}");
+    found
+}
+
+fn the_tests_of_mcp_in_python_are_clean() {
+    for check in [&["check"][..], &["format", "--check"]] {
+        let mut command = Command::new(python().join("bin/ruff"));
+        command.args(check).args(["--no-cache", "tests/mcp"]);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+}
+
+static PYTHON: OnceLock<PathBuf> = OnceLock::new();
+
+/// A Python with mcp's client, which is not asked of the machine.
+fn python() -> &'static Path {
+    PYTHON.get_or_init(|| crate::harness::python("mcp"))
+}

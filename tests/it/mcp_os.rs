@@ -1,0 +1,323 @@
+//! The built-in MCP server: code, its runs and its output.
+
+use crate::harness::servers;
+use crate::mcp::Client;
+use crate::trials;
+use serde_json::{Value, json};
+
+trials![
+    code_keeps_its_variables_and_tells_what_it_gives,
+    code_tells_its_output_as_it_runs,
+    a_call_that_is_taken_back_interrupts_the_code_and_keeps_the_variables,
+    what_takes_long_goes_on_and_is_found_again,
+    long_output_comes_in_pages,
+    sessions_have_variables_of_their_own,
+];
+
+pub(crate) fn os() -> Client {
+    Client::new("/servers/os/mcp")
+}
+
+impl Client {
+    #[track_caller]
+    pub(crate) fn tool(&self, name: &str, arguments: Value) -> Value {
+        self.ask("tools/call", &json!({"name": name, "arguments": arguments}))
+    }
+
+    /// The fields of an answer that is no error.
+    #[track_caller]
+    pub(crate) fn fields(&self, name: &str, arguments: Value) -> Value {
+        let answer = self.tool(name, arguments);
+        assert_ne!(answer["isError"], true, "{name}: {answer}");
+        answer["structuredContent"].clone()
+    }
+
+    /// Why a tool did nothing.
+    #[track_caller]
+    pub(crate) fn refusal(&self, name: &str, arguments: Value) -> String {
+        let answer = self.tool(name, arguments);
+        assert_eq!(answer["isError"], true, "{name}: {answer}");
+        answer["content"][0]["text"].as_str().unwrap().to_owned()
+    }
+}
+
+fn code_keeps_its_variables_and_tells_what_it_gives() {
+    let os = os();
+    let run = |code: &str| os.tool("execute_python_code", json!({"code": code}));
+    // Whether its kernel is another one than before is told once, to whoever comes first.
+    run("None");
+    let first = run("import sys\nkept = 20\nprint('out')\nprint('err', file=sys.stderr)\nkept + 1");
+    let fields = &first["structuredContent"];
+    assert_eq!(
+        (&fields["stdout"], &fields["stderr"], &fields["result"]),
+        (&json!("out\n"), &json!("err\n"), &json!("21"))
+    );
+    assert_eq!(first["content"][0]["text"], "out\nstderr:\nerr\n21");
+    assert_eq!(run("kept * 2")["structuredContent"]["result"], "40");
+    let raised = run("1/0");
+    assert_eq!(raised["isError"], true);
+    assert_eq!(
+        raised["structuredContent"]["error"]["type"],
+        "ZeroDivisionError"
+    );
+    let text = raised["content"][0]["text"].as_str().unwrap();
+    assert!(
+        text.contains("ZeroDivisionError: division by zero"),
+        "{text}"
+    );
+    assert!(!text.contains('\u{1b}'), "{text:?}");
+    let figure = run(
+        "from IPython.display import Image, display\nimport base64\ndisplay(Image(base64.b64decode('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg==')))",
+    );
+    let image = &figure["content"][1];
+    assert_eq!(
+        (&image["type"], &image["mimeType"]),
+        (&json!("image"), &json!("image/png"))
+    );
+    assert!(image["data"].as_str().unwrap().starts_with("iVBOR"));
+    assert_eq!(figure["structuredContent"]["images"], 1);
+    // People's own command line sees the same variables.
+    assert_eq!(servers().ok(["exec", "kept"]).stdout, "20\n");
+}
+
+/// The messages of a call, as they come.
+fn events(
+    os: &Client,
+    id: &str,
+    name: &str,
+    arguments: &Value,
+    token: Option<&str>,
+) -> crate::harness::Events {
+    let mut params = json!({"name": name, "arguments": arguments});
+    if let Some(token) = token {
+        params["_meta"] = json!({"progressToken": token});
+    }
+    let body = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params});
+    let headers = os.headers();
+    os.api
+        .connect()
+        .open("POST", &os.path, &headers, &body.to_string())
+}
+
+fn code_tells_its_output_as_it_runs() {
+    let os = os();
+    let gate = "/tmp/mcp-gate";
+    let code = format!(
+        "import os, time\nif os.path.exists('{gate}'): os.remove('{gate}')\nprint('first', flush=True)\nwhile not os.path.exists('{gate}'): time.sleep(0.01)\nprint('last')"
+    );
+    let arguments = json!({"code": code, "session": "told"});
+    let mut told = events(&os, "a", "execute_python_code", &arguments, Some("t"));
+    let (_, data) = told.sse().unwrap();
+    let report: Value = serde_json::from_str(&data).unwrap();
+    assert_eq!(report["method"], "notifications/progress");
+    let params = &report["params"];
+    assert_eq!(
+        (&params["progressToken"], &params["message"]),
+        (&json!("t"), &json!("first\n"))
+    );
+    os.fields("write_file", json!({"path": gate, "content": ""}));
+    let mut before = params["progress"].as_f64().unwrap();
+    let mut messages = String::new();
+    let answer = loop {
+        let (_, data) = told.sse().unwrap();
+        let message: Value = serde_json::from_str(&data).unwrap();
+        if message["method"].is_null() {
+            break message;
+        }
+        let progress = message["params"]["progress"].as_f64().unwrap();
+        assert!(progress > before, "{message}");
+        before = progress;
+        messages += message["params"]["message"].as_str().unwrap();
+    };
+    assert_eq!(messages, "last\n");
+    assert_eq!(
+        answer["result"]["structuredContent"]["stdout"],
+        "first\nlast\n"
+    );
+    // Whoever gives no token and asks for messages is told by those.
+    os.ask("logging/setLevel", &json!({"level": "info"}));
+    let mut told = events(
+        &os,
+        "b",
+        "run_shell",
+        &json!({"command": "echo one; sleep 0.3; echo two >&2"}),
+        None,
+    );
+    let mut found = Vec::new();
+    while let Some((_, data)) = told.sse() {
+        let message: Value = serde_json::from_str(&data).unwrap();
+        let params = &message["params"];
+        if message["method"] == "notifications/message" {
+            found.push(format!(
+                "{} {} {}",
+                params["level"], params["logger"], params["data"]
+            ));
+        }
+    }
+    assert_eq!(
+        found,
+        [
+            r#""info" "stdout" "one\n""#,
+            r#""warning" "stderr" "two\n""#
+        ]
+    );
+}
+
+fn a_call_that_is_taken_back_interrupts_the_code_and_keeps_the_variables() {
+    let os = os();
+    os.ask("logging/setLevel", &json!({"level": "notice"}));
+    let code = json!({"code": "kept = 7\nimport time\nprint('begun', flush=True)\nwhile True: time.sleep(0.01)", "session": "back"});
+    let mut told = events(&os, "long", "execute_python_code", &code, Some("t"));
+    let (_, begun) = told.sse().unwrap();
+    assert!(begun.contains("begun"), "{begun}");
+    let mut general = os.api.connect().open("GET", &os.path, &os.headers(), "");
+    let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"long","reason":"enough"}}"#;
+    assert_eq!(os.post(cancel).status, 202);
+    let (_, notice) = general.sse().unwrap();
+    assert!(
+        notice.contains("was interrupted; its variables are kept"),
+        "{notice}"
+    );
+    // Nobody answers what was taken back.
+    while let Some((_, data)) = told.sse() {
+        assert!(data.contains("notifications/"), "{data}");
+    }
+    let after = os.fields(
+        "execute_python_code",
+        json!({"code": "kept", "session": "back"}),
+    );
+    assert_eq!(
+        (&after["result"], &after["kernel"]["state"]),
+        (&json!("7"), &json!("kept"))
+    );
+    // Without a session the connection's end takes a call back.
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}, "progressToken": 1});
+    let params = json!({"name": "execute_python_code", "arguments": code, "_meta": meta});
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+    let headers = [
+        ("Content-Type", "application/json"),
+        crate::mcp::BOTH,
+        ("MCP-Protocol-Version", "2026-07-28"),
+        ("Mcp-Method", "tools/call"),
+        ("Mcp-Name", "execute_python_code"),
+    ];
+    let mut told = os
+        .api
+        .connect()
+        .open("POST", &os.path, &headers, &body.to_string());
+    assert!(told.sse().unwrap().1.contains("begun"));
+    drop(told);
+    let after = os.fields(
+        "execute_python_code",
+        json!({"code": "kept + 1", "session": "back"}),
+    );
+    assert_eq!(after["result"], "8");
+}
+
+fn what_takes_long_goes_on_and_is_found_again() {
+    let os = os();
+    let gate = "/tmp/mcp-long";
+    os.fields("run_shell", json!({"command": format!("rm -f {gate}")}));
+    let code =
+        format!("import os, time\nwhile not os.path.exists('{gate}'): time.sleep(0.01)\n'there'");
+    let begun = os.fields(
+        "execute_python_code",
+        json!({"code": code, "wait": 0.05, "session": "long"}),
+    );
+    assert_eq!(begun["status"], "running");
+    let id = begun["id"].as_str().unwrap();
+    let waited = os.fields("wait_for_run", json!({"id": id, "wait": 0.01}));
+    assert_eq!(waited["status"], "running");
+    let command = os.fields("run_shell", json!({"command": format!("until [ -e {gate} ]; do sleep 0.01; done; echo done"), "wait": 0}));
+    assert_eq!(command["status"], "running");
+    os.fields("run_shell", json!({"command": format!("touch {gate}")}));
+    assert_eq!(
+        os.fields("wait_for_run", json!({"id": id}))["result"],
+        "'there'"
+    );
+    let ended = os.fields("wait_for_run", json!({"id": command["id"]}));
+    assert_eq!(
+        (&ended["stdout"], &ended["returncode"]),
+        (&json!("done\n"), &json!(0))
+    );
+    // What never ends by itself is interrupted by its id.
+    let begun = os.fields(
+        "execute_python_code",
+        json!({"code": "x = 1\nwhile True: pass", "wait": 0.05, "session": "long"}),
+    );
+    let became = os.fields("interrupt", json!({"id": begun["id"]}));
+    assert_eq!(
+        (&became["session"], &became["kernel"]["state"]),
+        (&json!("long"), &json!("kept"))
+    );
+    let reset = os.fields("reset", json!({"session": "long"}));
+    assert_eq!(reset["session"], "long");
+    let gone = os.refusal(
+        "execute_python_code",
+        json!({"code": "x", "session": "long"}),
+    );
+    assert!(gone.contains("NameError"), "{gone}");
+}
+
+fn long_output_comes_in_pages() {
+    let os = os();
+    let code = "for i in range(100000): print(f'{i:09d}')";
+    let answer = os.tool(
+        "execute_python_code",
+        json!({"code": code, "max_output": 1000}),
+    );
+    let fields = &answer["structuredContent"];
+    let stdout = fields["stdout"].as_str().unwrap();
+    assert!(
+        stdout.len() < 1200 && stdout.contains("999000 bytes are left out"),
+        "{stdout}"
+    );
+    assert_eq!(fields["omitted"][0]["total"], 1_000_000);
+    let link = &answer["content"][1];
+    assert_eq!(
+        (&link["type"], &link["uri"]),
+        (&json!("resource_link"), &fields["omitted"][0]["uri"])
+    );
+    let page = os.fields(
+        "read_output",
+        json!({"id": fields["id"], "offset": 500_000, "limit": 20}),
+    );
+    assert_eq!(page["text"], "000050000\n000050001\n");
+    assert_eq!(page["next"], 500_020);
+    let all = os.ask("resources/read", &json!({"uri": link["uri"]}));
+    assert_eq!(
+        all["contents"][0]["text"].as_str().unwrap().len(),
+        1_000_000
+    );
+}
+
+fn sessions_have_variables_of_their_own() {
+    let (one, other) = (os(), os());
+    one.fields(
+        "execute_python_code",
+        json!({"code": "whose = 'one'", "session": "one"}),
+    );
+    other.fields(
+        "execute_python_code",
+        json!({"code": "whose = 'other'", "session": "other"}),
+    );
+    let of = |session: &str| {
+        one.fields(
+            "execute_python_code",
+            json!({"code": "whose", "session": session}),
+        )["result"]
+            .clone()
+    };
+    assert_eq!((of("one"), of("other")), (json!("'one'"), json!("'other'")));
+    one.fields("run_shell", json!({"command": "cd /tmp", "session": "one"}));
+    let cwd = |session: &str| {
+        one.fields("run_shell", json!({"command": "pwd", "session": session}))["stdout"].clone()
+    };
+    assert_eq!(cwd("one"), "/tmp\n");
+    assert_ne!(cwd("other"), "/tmp\n");
+    let wrong = one.refusal(
+        "execute_python_code",
+        json!({"code": "1", "session": "a/b"}),
+    );
+    assert!(wrong.contains("can't be a session's name"), "{wrong}");
+}

@@ -1,0 +1,168 @@
+//! The built-in MCP server: the desktop, and pages of the web.
+
+use crate::harness::servers;
+use crate::mcp_os::os;
+use crate::pages::page;
+use crate::trials;
+use serde_json::json;
+use std::thread;
+
+trials![
+    the_desktop_is_seen_and_used,
+    a_page_of_the_web_is_read_in_the_browser_that_people_see,
+    what_a_page_asks_is_dismissed_and_told,
+    a_server_that_never_answers_is_told_and_keeps_nobody_waiting,
+    a_page_that_somebody_works_in_is_left_alone,
+];
+
+const READ: &str = "navigate_and_get_all_visible_text";
+
+fn the_desktop_is_seen_and_used() {
+    let os = os();
+    let shot = os.tool(
+        "desktop_screenshot",
+        json!({"region": "0,0,100,50", "scale": 0.5}),
+    );
+    let fields = &shot["structuredContent"];
+    assert_eq!(
+        (&fields["width"], &fields["height"]),
+        (&json!(50), &json!(25))
+    );
+    assert_eq!(shot["content"][0]["mimeType"], "image/png");
+    let taken = fields["taken"].as_str().unwrap();
+    let now = os.fields(
+        "run_shell",
+        json!({"command": "date -u +%FT%T.%3NZ", "session": "clock"}),
+    );
+    let now = now["stdout"].as_str().unwrap().trim();
+    assert_eq!(taken.len(), now.len(), "{taken}");
+    assert!(taken <= now && taken[..10] >= now[..10], "{taken} {now}");
+    let words = shot["content"][1]["text"].as_str().unwrap();
+    assert!(
+        words.starts_with("50x25 pixels") && words.contains(taken),
+        "{words}"
+    );
+    let screen = os.ask("resources/read", &json!({"uri": "os://screen"}));
+    let told = &screen["contents"][0]["_meta"]["osctl/screenshot"];
+    assert_eq!(told["width"], told["screen_width"], "{told}");
+    assert!(told["taken"].is_string(), "{told}");
+    let moved = os.fields(
+        "desktop_input",
+        json!({"actions": [{"type": "move", "x": 11, "y": 12}]}),
+    );
+    assert_eq!(moved["pointer"], json!({"x": 11, "y": 12}));
+    os.fields("desktop_write_clipboard", json!({"text": "kopiert ö"}));
+    assert_eq!(
+        os.fields("desktop_read_clipboard", json!({}))["text"],
+        "kopiert ö"
+    );
+    assert!(os.fields("desktop_windows", json!({}))["windows"].is_array());
+    let none = os.refusal("desktop_focus", json!({"id": 1}));
+    assert!(none.contains("there is no window 1"), "{none}");
+    let wrong = os.refusal("desktop_screenshot", json!({"region": "here"}));
+    assert!(wrong.contains("`here` is no region"), "{wrong}");
+}
+
+fn a_page_of_the_web_is_read_in_the_browser_that_people_see() {
+    let os = os();
+    let (base, tool) = (page(servers(), ""), READ);
+    let read = os.fields(tool, json!({"url": format!("{base}away")}));
+    assert_eq!(read["url"], format!("{base}page"));
+    assert_eq!(
+        (&read["title"], &read["status"], &read["loaded"]),
+        (&json!("Title ö"), &json!(200), &json!(true))
+    );
+    let text = read["text"].as_str().unwrap();
+    assert!(
+        text.contains("shown") && text.contains("later") && !text.contains("hidden"),
+        "{text}"
+    );
+    // A person sees it, too.
+    let titles = os.fields("desktop_windows", json!({})).to_string();
+    assert!(titles.contains("Title ö"), "{titles}");
+    let part = os.fields(tool, json!({"url": format!("{base}page"), "limit": 3}));
+    assert_eq!((&part["text"], &part["next"]), (&json!("sho"), &json!(3)));
+    assert_eq!(
+        os.fields(tool, json!({"url": format!("{base}gone")}))["status"],
+        404
+    );
+    for (url, why) in [
+        ("file:///etc/passwd", "is no page of the web"),
+        ("http://127.0.0.1:1/", "ERR_"),
+    ] {
+        let refused = os.refusal(tool, json!({"url": url}));
+        assert!(refused.contains(why), "{refused}");
+    }
+}
+
+fn what_a_page_asks_is_dismissed_and_told() {
+    let os = os();
+    let answer = os.tool(READ, json!({"url": page(servers(), "asks")}));
+    let fields = &answer["structuredContent"];
+    let text = fields["text"].as_str().unwrap();
+    assert!(text.contains("not deleted, nobody"), "{text}");
+    let dialogs = [
+        "alert: Look here",
+        "confirm: Delete all?",
+        "prompt: Your name?",
+    ];
+    assert_eq!(fields["dialogs"], json!(dialogs));
+    let words = answer["content"][0]["text"].as_str().unwrap();
+    assert!(words.contains("dismissed: confirm: Delete all?"), "{words}");
+}
+
+fn a_server_that_never_answers_is_told_and_keeps_nobody_waiting() {
+    let os = os();
+    let base = page(servers(), "");
+    os.fields(READ, json!({"url": format!("{base}page")}));
+    // Not the page of before, as if it were this one.
+    let never = format!("{base}never");
+    let refused = os.refusal(READ, json!({"url": never, "timeout": 0.5}));
+    assert!(
+        refused.contains("has not answered within 0.5 seconds"),
+        "{refused}"
+    );
+    // Nobody waits for who waits.
+    let waiting = {
+        let os = os.clone();
+        thread::spawn(move || os.tool(READ, json!({"url": never, "timeout": 50})))
+    };
+    let read = os.fields(READ, json!({"url": format!("{base}page")}));
+    assert!(!waiting.is_finished());
+    assert_eq!(
+        (&read["title"], &read["loaded"]),
+        (&json!("Title ö"), &json!(true))
+    );
+    assert_eq!(
+        os.fields(READ, json!({"url": format!("{base}let-go")}))["status"],
+        200
+    );
+    let answered = waiting.join().unwrap();
+    assert_eq!(
+        answered["structuredContent"]["title"], "Other",
+        "{answered}"
+    );
+}
+
+fn a_page_that_somebody_works_in_is_left_alone() {
+    let os = os();
+    let base = page(servers(), "");
+    os.fields(READ, json!({"url": format!("{base}work")}));
+    let screen = os.fields("desktop_screenshot", json!({}));
+    let middle = |side: &str| screen[side].as_u64().unwrap() / 2;
+    let (x, y) = (middle("width"), middle("height"));
+    let actions = json!([{"type": "click", "x": x, "y": y}, {"type": "text", "text": "mine"}]);
+    os.fields("desktop_input", json!({"actions": actions}));
+    let read = os.fields(READ, json!({"url": format!("{base}page")}));
+    assert_eq!(read["title"], "Title ö", "{read}");
+    let tabs = "import json, urllib.request; [t['title'] for t in json.load(urllib.request.urlopen('http://127.0.0.1:9221/json/list')) if t['type'] == 'page']";
+    let tabs = os.fields(
+        "execute_python_code",
+        json!({"code": tabs, "session": "tabs"}),
+    );
+    let tabs = tabs["result"].as_str().unwrap();
+    assert!(
+        tabs.contains("'Work'") && tabs.contains("'Title ö'"),
+        "{tabs}"
+    );
+}

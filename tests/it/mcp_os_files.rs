@@ -1,0 +1,324 @@
+//! The built-in MCP server: commands, files, stored variables, resources, and what it refuses.
+
+use crate::harness::{Home, servers};
+use crate::mcp_os::os;
+use crate::trials;
+use serde_json::{Value, json};
+use std::fs;
+
+trials![
+    commands_keep_their_folder_and_packages_can_be_imported_at_once,
+    files_are_written_listed_read_and_shown,
+    variables_are_stored_and_brought_back,
+    resources_are_files_runs_and_the_screen,
+    what_does_not_fit_is_said_and_changes_nothing,
+    every_answer_is_what_its_schema_says,
+];
+
+fn commands_keep_their_folder_and_packages_can_be_imported_at_once() {
+    let os = os();
+    let failed = os.tool("run_shell", json!({"command": "echo out; exit 3"}));
+    assert_eq!(failed["isError"], false);
+    assert_eq!(failed["content"][0]["text"], "out\n(exit code 3)");
+    let fed = os.fields("run_shell", json!({"command": "cat", "stdin": "ä"}));
+    assert_eq!(fed["stdout"], "ä");
+    let late = os.tool("run_shell", json!({"command": "sleep 60", "timeout": 0.1}));
+    assert_eq!(
+        (&late["isError"], &late["structuredContent"]["returncode"]),
+        (&json!(true), &json!(-1))
+    );
+    // Made here, so that no registry is asked.
+    let project = "[project]\nname = \"made-here\"\nversion = \"1.0\"\n[build-system]\nrequires = []\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n";
+    let backend = "import zipfile\ndef build_wheel(folder, *_):\n    name = 'made_here-1.0-py3-none-any.whl'\n    with zipfile.ZipFile(f'{folder}/{name}', 'w') as z:\n        z.writestr('made_here.py', 'value = 5')\n        z.writestr('made_here-1.0.dist-info/METADATA', 'Metadata-Version: 2.1\\nName: made-here\\nVersion: 1.0\\n')\n        z.writestr('made_here-1.0.dist-info/WHEEL', 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')\n        z.writestr('made_here-1.0.dist-info/RECORD', '')\n    return name\n";
+    os.fields(
+        "write_file",
+        json!({"path": "/tmp/made/pyproject.toml", "content": project}),
+    );
+    os.fields(
+        "write_file",
+        json!({"path": "/tmp/made/backend.py", "content": backend}),
+    );
+    let installed = os.tool("install_package", json!({"packages": ["/tmp/made"]}));
+    assert_eq!(installed["isError"], false, "{installed}");
+    let imported = os.fields(
+        "execute_python_code",
+        json!({"code": "import made_here\nmade_here.value"}),
+    );
+    assert_eq!(imported["result"], "5");
+    let missing = os.tool("install_package", json!({"packages": ["/tmp/not-there"]}));
+    assert_eq!(missing["isError"], true, "{missing}");
+    let option = os.refusal("install_package", json!({"packages": ["--target=/x"]}));
+    assert!(option.contains("is no package"), "{option}");
+}
+
+fn files_are_written_listed_read_and_shown() {
+    let os = os();
+    let path = "/root/host/mcp-os/text.txt";
+    let written = os.fields(
+        "write_file",
+        json!({"path": path, "content": "zwei\nZeilen ö"}),
+    );
+    assert_eq!(
+        written,
+        json!({"path": path, "bytes": 14, "replaced": false})
+    );
+    let found = fs::read_to_string(servers().files().join("mcp-os/text.txt")).unwrap();
+    assert_eq!(found, "zwei\nZeilen ö");
+    // Beneath the root, and by pages that end with whole characters.
+    let read = os.fields(
+        "read_file",
+        json!({"path": "host/mcp-os/text.txt", "limit": 13}),
+    );
+    assert_eq!(
+        (&read["text"], &read["next"]),
+        (&json!("zwei\nZeilen "), &json!(12))
+    );
+    let rest = os.fields("read_file", json!({"path": path, "offset": 12}));
+    assert_eq!((&rest["text"], &rest["next"]), (&json!("ö"), &Value::Null));
+    let pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg==";
+    os.fields(
+        "write_file",
+        json!({"path": "/root/host/mcp-os/a.png", "content": pixel, "encoding": "base64"}),
+    );
+    let shown = os.tool("read_file", json!({"path": "/root/host/mcp-os/a.png"}));
+    assert_eq!(
+        (&shown["content"][0]["type"], &shown["content"][0]["data"]),
+        (&json!("image"), &json!(pixel))
+    );
+    let binary = os.fields("read_file", json!({"path": "/bin/true", "limit": 16}));
+    assert!(
+        binary["base64"].as_str().unwrap().starts_with("f0VMR"),
+        "{binary}"
+    );
+    let listed = os.fields("list_files", json!({"path": "~/host/mcp-os"}));
+    let names: Vec<_> = listed["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|e| &e["name"])
+        .collect();
+    assert_eq!(names, ["a.png", "text.txt"]);
+    let first = os.fields(
+        "list_files",
+        json!({"path": "/root/host/mcp-os", "limit": 1}),
+    );
+    assert_eq!(first["more"], true);
+    let second = os.fields(
+        "list_files",
+        json!({"path": "/root/host/mcp-os", "after": "a.png"}),
+    );
+    assert_eq!(second["entries"][0]["name"], "text.txt");
+    let endless = os.fields("read_file", json!({"path": "/proc/version"}));
+    assert!(endless["text"].as_str().unwrap().starts_with("Linux"));
+    for (path, why) in [
+        ("/root/nowhere", "there is no `/root/nowhere`"),
+        ("/root", "is a folder, not a file"),
+    ] {
+        let refused = os.refusal("read_file", json!({"path": path}));
+        assert!(refused.contains(why), "{refused}");
+    }
+}
+
+fn variables_are_stored_and_brought_back() {
+    let os = os();
+    os.fields(
+        "execute_python_code",
+        json!({"code": "stored = [1, 2]", "session": "cold"}),
+    );
+    let stored = os.fields("cryo_store", json!({"name": "from-mcp", "session": "cold"}));
+    assert_eq!(stored["receipt"][0]["verdict"], "saved");
+    os.fields("reset", json!({"session": "cold", "restart": true}));
+    let back = os.fields(
+        "cryo_reload",
+        json!({"name": "from-mcp", "session": "cold"}),
+    );
+    assert_eq!(back["generation"], stored["generation"]);
+    let found = os.fields(
+        "execute_python_code",
+        json!({"code": "stored", "session": "cold"}),
+    );
+    assert_eq!(found["result"], "[1, 2]");
+    let none = os.refusal("cryo_reload", json!({"name": "never-stored"}));
+    assert_eq!(none, "nothing is stored as `never-stored`");
+}
+
+fn resources_are_files_runs_and_the_screen() {
+    let os = os();
+    os.fields(
+        "write_file",
+        json!({"path": "/root/listed ö.md", "content": "# eins"}),
+    );
+    os.fields("run_shell", json!({"command": "ln -sf /etc/passwd /root/out; mkdir -p /root/folder; touch /root/folder/inner"}));
+    let listed = os.ask("resources/list", &json!({}));
+    let all = listed["resources"].as_array().unwrap();
+    let uris: Vec<_> = all.iter().map(|r| r["uri"].as_str().unwrap()).collect();
+    assert!(
+        uris.contains(&"os://screen") && uris.contains(&"os://runs"),
+        "{uris:?}"
+    );
+    let file = all.iter().find(|r| r["name"] == "listed ö.md").unwrap();
+    assert_eq!(
+        (&file["mimeType"], &file["size"]),
+        (&json!("text/markdown"), &json!(6))
+    );
+    let read = |uri: &str| os.ask("resources/read", &json!({"uri": uri}))["contents"][0].clone();
+    assert_eq!(read(file["uri"].as_str().unwrap())["text"], "# eins");
+    assert!(
+        read("file:///root/folder")["text"]
+            .as_str()
+            .unwrap()
+            .contains("inner")
+    );
+    let screen = read("os://screen");
+    assert_eq!(screen["mimeType"], "image/png");
+    assert!(screen["blob"].as_str().unwrap().starts_with("iVBOR"));
+    let run = os.fields(
+        "execute_python_code",
+        json!({"code": "print('as resource')", "session": "resource"}),
+    );
+    let id = run["id"].as_str().unwrap();
+    assert!(read("os://runs")["text"].as_str().unwrap().contains(id));
+    assert!(
+        read(&format!("os://runs/{id}"))["text"]
+            .as_str()
+            .unwrap()
+            .contains("as resource")
+    );
+    assert_eq!(
+        read(&format!("os://runs/{id}/stdout"))["text"],
+        "as resource\n"
+    );
+    let templates = os.ask("resources/templates/list", &json!({}));
+    assert_eq!(templates["resourceTemplates"].as_array().unwrap().len(), 3);
+    // What lies elsewhere is no resource, whatever leads there.
+    for uri in [
+        "file:///etc/passwd",
+        "file:///root/out",
+        "file:///root/../etc/passwd",
+        "file:///root/none",
+        "os://runs/none",
+        "os://other",
+        "x:y",
+    ] {
+        let body =
+            json!({"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": uri}});
+        let answer = os.post(&body.to_string()).json();
+        assert!(answer["error"]["message"].is_string(), "{uri}: {answer}");
+    }
+}
+
+fn what_does_not_fit_is_said_and_changes_nothing() {
+    let os = os();
+    let answer = |method: &str, params: Value| {
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        os.post(&body.to_string()).json()["error"]["code"].clone()
+    };
+    assert_eq!(
+        answer("tools/call", json!({"name": "no_such_tool"})),
+        -32602
+    );
+    assert_eq!(answer("tools/call", json!({})), -32602);
+    assert_eq!(answer("resources/read", json!({"uri": 1})), -32602);
+    assert_eq!(answer("no/method", json!({})), -32601);
+    for (tool, arguments, why) in [
+        ("execute_python_code", json!({}), "code"),
+        ("execute_python_code", json!({"code": "1", "cod": 2}), "cod"),
+        (
+            "execute_python_code",
+            json!({"code": "1", "timeout": 0}),
+            "`timeout` is 0",
+        ),
+        (
+            "execute_python_code",
+            json!({"code": "1", "wait": -1}),
+            "`wait` is -1",
+        ),
+        ("run_shell", json!({"command": "a\u{0}b"}), "NUL"),
+        (
+            "write_file",
+            json!({"path": "x", "content": "!", "encoding": "base64"}),
+            "no base64",
+        ),
+        (
+            "wait_for_run",
+            json!({"id": "none"}),
+            "there is no run `none`",
+        ),
+        (
+            "read_output",
+            json!({"id": "none"}),
+            "there is no run `none`",
+        ),
+        (
+            "reset",
+            json!({"session": "nobody"}),
+            "there is no session `nobody`",
+        ),
+        ("install_package", json!({"packages": []}), "empty"),
+    ] {
+        let refused = os.refusal(tool, arguments);
+        assert!(refused.contains(why), "{tool}: {refused}");
+    }
+    // It can be left out, and comes back.
+    let home: &Home = servers();
+    let path = home.data().join("mcp.json");
+    let before = fs::read_to_string(&path).unwrap();
+    let mut without: Value = serde_json::from_str(&before).unwrap();
+    without["mcpServers"]["os"] = json!({"tools": ["read_*"]});
+    fs::write(&path, without.to_string()).unwrap();
+    // The session is the same one, and finds the server as it is now.
+    let count = || {
+        os.ask("tools/list", &json!({}))["tools"]
+            .as_array()
+            .unwrap()
+            .len()
+    };
+    home.hub()
+        .until("the other configuration", |_| (count() == 2).then_some(()));
+    let refused = answer(
+        "tools/call",
+        json!({"name": "run_shell", "arguments": {"command": "true"}}),
+    );
+    assert_eq!(refused, -32602);
+    fs::write(&path, &before).unwrap();
+    home.hub()
+        .until("the old configuration", |_| (count() > 10).then_some(()));
+}
+
+/// Each tool, called once more, gives what a validator accepts.
+fn every_answer_is_what_its_schema_says() {
+    let home = servers();
+    let os = os();
+    let listed = os.ask("tools/list", &json!({}));
+    let calls = json!({
+        "execute_python_code": {"code": "1"},
+        "run_shell": {"command": "true"},
+        "read_file": {"path": "/etc/hostname"},
+        "write_file": {"path": "/tmp/w", "content": ""},
+        "list_files": {},
+        "cryo_store": {"dry_run": true},
+        "desktop_screenshot": {},
+        "desktop_windows": {},
+        "desktop_read_clipboard": {},
+        "reset": {"session": "default"},
+        "interrupt": {},
+    });
+    let mut pairs = Vec::new();
+    for (name, arguments) in calls.as_object().unwrap() {
+        let fields = os.fields(name, arguments.clone());
+        let tool = listed["tools"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|tool| tool["name"] == *name);
+        pairs.push(json!({"name": name, "schema": tool.unwrap()["outputSchema"], "value": fields, "input": tool.unwrap()["inputSchema"], "arguments": arguments}));
+    }
+    fs::write(home.files().join("pairs.json"), json!(pairs).to_string()).unwrap();
+    let check = "import json, jsonschema\nfor p in json.load(open('/root/host/pairs.json')):\n    for schema, value in ((p['schema'], p['value']), (p['input'], p['arguments'])):\n        jsonschema.Draft202012Validator.check_schema(schema)\n        jsonschema.validate(value, schema, cls=jsonschema.Draft202012Validator)\nprint('fine')";
+    let command = format!(
+        "/opt/osctl/servers/linux/bin/python -c \"{}\"",
+        check.replace('"', "\\\"")
+    );
+    let ran = home.run(["shell", &command]);
+    assert_eq!(ran.stdout.trim(), "fine", "{ran:?}");
+}

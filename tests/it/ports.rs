@@ -1,0 +1,55 @@
+//! The ports of the host: taken by others before `up` looks, and after.
+
+use crate::harness::Home;
+use crate::middle::engine_behind;
+use crate::trials;
+use std::net::TcpListener;
+use std::sync::Mutex;
+
+trials![a_taken_port_is_named_with_its_owner_and_its_cure];
+
+fn a_taken_port_is_named_with_its_owner_and_its_cure() {
+    let mut home = Home::new("it-port");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    home.env
+        .insert("OSCTL_PORTS_KERNEL".into(), port.to_string());
+    let ran = home.run(["up", "--yes"]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert!(
+        ran.stderr
+            .contains(&format!("port {port} on 127.0.0.1 is taken by")),
+        "{ran:?}"
+    );
+    assert!(
+        ran.stderr
+            .contains(&format!("process {}", std::process::id())),
+        "{ran:?}"
+    );
+    assert!(ran.stderr.contains("--auto-ports"), "{ran:?}");
+    home.ok(["up", "--yes", "--auto-ports"]);
+    assert_ne!(home.api().address, format!("127.0.0.1:{port}"));
+    home.env.clear();
+    let address = home.api().address;
+    home.ok(["down"]);
+    home.up();
+    assert_eq!(home.api().address, address, "ports are the instance's");
+
+    // Whoever takes it between the choice and the start only costs another choice.
+    home.ok(["down"]);
+    let stolen = Mutex::new(None);
+    let engine = engine_behind({
+        let address = address.clone();
+        move |asked| {
+            let mut stolen = stolen.lock().unwrap();
+            if asked.contains("/start HTTP") && stolen.is_none() {
+                *stolen = Some(TcpListener::bind(&address).unwrap());
+            }
+        }
+    });
+    home.env.insert("DOCKER_HOST".into(), engine);
+    home.ok(["up", "--yes", "--auto-ports"]);
+    assert_ne!(home.api().address, address);
+    assert_eq!(home.api().exec("1")["status"], "completed");
+    home.down();
+}

@@ -1,0 +1,177 @@
+//! A container gives way to another only when that one is healthy, whoever is interrupted meanwhile.
+//!
+//! So it is where there is no keeper: the engine is at a port here, and has no socket for one.
+
+use crate::commands::Followed;
+use crate::evolve::containers;
+use crate::harness::{Engine, Home};
+use crate::instance::container_id;
+use crate::middle::engine_at_a_port;
+use crate::trials;
+use serde_json::{Value, json};
+use std::fs;
+use std::net::TcpListener;
+
+trials![
+    an_interrupted_successor_that_does_not_work_gives_way_to_the_old_container,
+    an_interrupted_successor_that_works_stays,
+    a_container_waits_under_a_name_that_no_other_has,
+];
+
+/// Runs and is never healthy, until a file tells it to end.
+const BROKEN: &str = "#!/bin/bash\nwhile ! test -e /root/host/end; do sleep 0.1; done\necho no companion today >&2\nexit 3\n";
+
+/// A home whose engine is at a port.
+fn without_keeper(name: &str) -> Home {
+    let mut home = Home::new(name);
+    home.env.insert("DOCKER_HOST".into(), engine_at_a_port());
+    home
+}
+
+/// `up`, which gets the signal when it says `text`.
+fn end_up_at(home: &Home, text: &str, signal: &str) {
+    let mut up = Followed::start(home.command(["up"]));
+    assert!(up.wait_for(text), "`{text}` is missing in: {:?}", up.seen);
+    up.signal(signal);
+    up.end();
+}
+
+/// The container of that id is the instance's, alone, and its kernel answers.
+#[track_caller]
+fn assert_answers(home: &Home, id: &str) {
+    assert_eq!(container_id(home), id);
+    let api = home.api();
+    api.until("the container's kernel", |api| {
+        let answer = std::panic::catch_unwind(|| api.get("/health").status);
+        (answer.ok() == Some(200)).then_some(())
+    });
+    assert_eq!(api.exec("1+1")["result"], "2");
+    assert_eq!(containers(home), [home.container()]);
+}
+
+fn an_interrupted_successor_that_does_not_work_gives_way_to_the_old_container() {
+    let mut home = without_keeper("it-cut");
+    home.ok(["init"]);
+    home.up();
+    let old = container_id(&home);
+    fs::write(home.project.join("body/entrypoint.sh"), BROKEN).unwrap();
+    let end = home.files().join("end");
+    let mut broken_up = |port: Option<u16>, stage: &str, signal: &str| {
+        if let Some(port) = port {
+            home.env
+                .insert("OSCTL_PORTS_KERNEL".into(), port.to_string());
+        }
+        end_up_at(&home, stage, signal);
+        home.env.remove("OSCTL_PORTS_KERNEL");
+    };
+    broken_up(None, "replacing", "INT");
+    broken_up(None, "replacing", "KILL");
+    // The next one waits at another port, and nothing is known about it when its osctl is gone.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    broken_up(Some(port), "to become healthy", "INT");
+    fs::write(&end, "").unwrap();
+    broken_up(None, "bringing the old", "INT");
+    broken_up(None, "bringing the old", "KILL");
+    let ran = home.run(["up"]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert!(ran.stderr.contains("no companion today"), "{ran:?}");
+    assert_answers(&home, &old);
+    // The same when there is not even another one to try.
+    fs::remove_file(&end).unwrap();
+    end_up_at(&home, "to become healthy", "KILL");
+    assert_ne!(container_id(&home), old);
+    fs::write(&end, "").unwrap();
+    let dockerfile = home.project.join("body/Dockerfile");
+    fs::write(dockerfile, "FROM ${BASE}\nRUN false\n").unwrap();
+    let ran = home.run(["up"]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert!(ran.stderr.contains("could not be built"), "{ran:?}");
+    assert_answers(&home, &old);
+    home.down();
+}
+
+fn an_interrupted_successor_that_works_stays() {
+    let home = without_keeper("it-cut-well");
+    home.up();
+    let old = container_id(&home);
+    home.write_config("limits:\n  pids: 600\n");
+    end_up_at(&home, "to become healthy", "KILL");
+    let new = container_id(&home);
+    assert_ne!(new, old);
+    let ran = home.ok(["up"]);
+    assert!(ran.stdout.contains("is up to date"), "{ran:?}");
+    assert_answers(&home, &new);
+    home.down();
+}
+
+fn post(path: &str, body: &Value, status: u16) {
+    let answer = Engine.send("POST", path, body);
+    assert_eq!(answer.status, status, "{path}: {:?}", answer.body);
+}
+
+/// A container that sleeps, which goes with the guard.
+#[derive(Debug)]
+struct Sleeper(String);
+
+impl Sleeper {
+    fn start(name: &str, image: &str, owner: &str) -> Self {
+        let labels = json!({"osctl.instance": owner});
+        let body = json!({"Image": image, "Entrypoint": ["/bin/sleep", "600"], "Labels": labels});
+        post(&format!("/containers/create?name={name}"), &body, 201);
+        let sleeper = Self(name.into());
+        post(&format!("/containers/{name}/start"), &Value::Null, 204);
+        sleeper
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let path = format!("/containers/{}?force=true", self.0);
+        Engine.send("DELETE", &path, &Value::Null);
+    }
+}
+
+fn a_container_waits_under_a_name_that_no_other_has() {
+    let home = without_keeper("it-aside");
+    home.up();
+    let image = home.json(["status"])["image"].clone();
+    let replaced = |pids: u16| {
+        home.write_config(&format!("limits:\n  pids: {pids}\n"));
+        home.run(["up"])
+    };
+    // What an instance called `old` is called.
+    let (dashed, dotted) = (
+        format!("{}-old", home.container()),
+        format!("{}.old", home.container()),
+    );
+    let neighbour = format!("{}-old", home.instance);
+    let other = Sleeper::start(&dashed, image.as_str().unwrap(), &neighbour);
+    let ran = replaced(600);
+    assert!(ran.stdout.contains("was replaced"), "{ran:?}");
+    let found = Engine.get(&format!("/containers/{dashed}/json")).json();
+    assert_eq!(found["State"]["Running"], true, "{found}");
+    drop(other);
+    // The name is another's after all: nothing has happened to the kernel.
+    let before = container_id(&home);
+    home.api().exec("x = 1");
+    let foreign = Sleeper::start(&dotted, image.as_str().unwrap(), "");
+    let ran = replaced(601);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert!(
+        ran.stderr.contains(&dotted) && ran.stderr.contains("not touched"),
+        "{ran:?}"
+    );
+    assert_eq!(container_id(&home), before);
+    assert_eq!(home.api().exec("x")["result"], "1");
+    drop(foreign);
+    // What an earlier version left under the former name.
+    let rename = format!("/containers/{}/rename?name={dashed}", home.container());
+    post(&rename, &Value::Null, 204);
+    post(&format!("/containers/{dashed}/stop"), &Value::Null, 204);
+    home.write_config("limits:\n  pids: 600\n");
+    home.ok(["up"]);
+    assert_answers(&home, &before);
+    home.down();
+}

@@ -1,0 +1,183 @@
+//! A person's browser, on the host: a real headless Chromium, driven by its debugger's protocol.
+
+use crate::harness::PATIENCE;
+use crate::second_engine::shell;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Instant;
+use tokio_tungstenite::tungstenite::client;
+use tokio_tungstenite::tungstenite::protocol::{Message, WebSocket};
+
+/// A page in a browser of its own, gone when it is dropped.
+pub(crate) struct Page {
+    browser: Child,
+    _profile: tempfile::TempDir,
+    socket: WebSocket<TcpStream>,
+    session: Value,
+    asked: u64,
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // Gone already is as good.
+        let _ = self.browser.kill();
+        let _ = self.browser.wait();
+    }
+}
+
+impl Page {
+    pub(crate) fn open(url: &str, (width, height): (u16, u16)) -> Self {
+        provide();
+        let profile = tempfile::tempdir().unwrap();
+        let mut browser = Command::new("chromium")
+            .args([
+                "--headless=new",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--no-first-run",
+            ])
+            .args(["--disable-dev-shm-usage", "--remote-debugging-port=0"])
+            .arg(format!("--window-size={width},{height}"))
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .arg("about:blank")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut says = BufReader::new(browser.stderr.take().unwrap());
+        let address = loop {
+            let mut line = String::new();
+            assert!(says.read_line(&mut line).unwrap() > 0, "no browser");
+            if let Some(address) = line.trim().strip_prefix("DevTools listening on ") {
+                break address.to_owned();
+            }
+        };
+        // Nobody else reads what it says, and it must not wait for a reader.
+        std::thread::spawn(move || std::io::copy(&mut says, &mut std::io::sink()));
+        let host = address
+            .trim_start_matches("ws://")
+            .split('/')
+            .next()
+            .unwrap();
+        let stream = TcpStream::connect(host).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let (socket, _) = client(address.as_str(), stream).unwrap();
+        let mut page = Self {
+            browser,
+            _profile: profile,
+            socket,
+            session: Value::Null,
+            asked: 0,
+        };
+        // What a person is asked for, they have allowed.
+        let allowed = json!({"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]});
+        page.ask("Browser.grantPermissions", allowed);
+        let target = page.ask("Target.createTarget", json!({"url": url}));
+        let attach = json!({"targetId": target["targetId"], "flatten": true});
+        page.session = page.ask("Target.attachToTarget", attach)["sessionId"].clone();
+        // It is the one in the foreground, though nobody sees it.
+        page.ask(
+            "Emulation.setFocusEmulationEnabled",
+            json!({"enabled": true}),
+        );
+        page
+    }
+
+    fn ask(&mut self, method: &str, params: Value) -> Value {
+        self.asked += 1;
+        let mut words = json!({"id": self.asked, "method": method, "params": params});
+        if !self.session.is_null() {
+            words["sessionId"] = self.session.clone();
+        }
+        self.socket.send(Message::text(words.to_string())).unwrap();
+        loop {
+            let Message::Text(text) = self.socket.read().unwrap() else {
+                continue;
+            };
+            let answer: Value = serde_json::from_str(&text).unwrap();
+            if answer["id"] == self.asked {
+                assert!(answer["error"].is_null(), "{method}: {answer}");
+                return answer["result"].clone();
+            }
+        }
+    }
+
+    /// The value of an expression in the page, awaited.
+    #[track_caller]
+    pub(crate) fn value(&mut self, expression: &str) -> Value {
+        let words = json!({"expression": expression, "awaitPromise": true, "returnByValue": true});
+        let answer = self.ask("Runtime.evaluate", words);
+        assert!(
+            answer["exceptionDetails"].is_null(),
+            "{expression}: {answer}"
+        );
+        answer["result"]["value"].clone()
+    }
+
+    /// Waits until an expression is true.
+    #[track_caller]
+    pub(crate) fn until(&mut self, expression: &str) {
+        let begin = Instant::now();
+        // A page that is still being loaded has no value for some.
+        let asked =
+            format!("(() => {{ try {{ return !!({expression}) }} catch {{ return false }} }})()");
+        while self.value(&asked) != true {
+            assert!(
+                begin.elapsed() < PATIENCE,
+                "`{expression}` did not come true"
+            );
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+
+    /// Gives the window another size.
+    pub(crate) fn resize(&mut self, (width, height): (u16, u16)) {
+        let size =
+            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        self.ask("Emulation.setDeviceMetricsOverride", size);
+    }
+
+    pub(crate) fn double_click(&mut self, x: f64, y: f64) {
+        let mut point = |kind: &str, held: u8, count: u8| {
+            let button = if kind == "mouseMoved" { "none" } else { "left" };
+            let words = json!({"type": kind, "x": x, "y": y, "button": button, "buttons": held, "clickCount": count});
+            self.ask("Input.dispatchMouseEvent", words);
+        };
+        point("mouseMoved", 0, 0);
+        for count in [1, 2] {
+            point("mousePressed", 1, count);
+            point("mouseReleased", 0, count);
+        }
+    }
+
+    /// Keys as a person presses them; a line break is the return key.
+    pub(crate) fn press(&mut self, text: &str) {
+        for character in text.chars() {
+            let (key, code) = match character {
+                '\n' => ("Enter".to_owned(), 13),
+                other => (other.to_string(), other.to_ascii_uppercase() as u32),
+            };
+            for kind in ["keyDown", "keyUp"] {
+                let words = json!({"type": kind, "key": key, "windowsVirtualKeyCode": code});
+                self.ask("Input.dispatchKeyEvent", words);
+            }
+        }
+    }
+}
+
+/// The distribution's browser, installed at the first call where there is none.
+fn provide() {
+    static PROVIDED: OnceLock<()> = OnceLock::new();
+    PROVIDED.get_or_init(|| {
+        if which::which("chromium").is_err() {
+            let script =
+                "apt-get -q update; apt-get -q install -y --no-install-recommends chromium";
+            shell(script, Path::new("/"));
+        }
+    });
+}

@@ -1,0 +1,32 @@
+"""A namespace with a question to its behaviour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Case:
+    title: str
+    code: str
+    probe: str
+    """Its value, as text, must be the same afterwards; it may change the namespace."""
+    lost: tuple[str, ...] = ()
+    recipe: tuple[str, ...] = ()
+    unmade: tuple[str, ...] = ()
+    """What is stored and can't be made again."""
+    files: bool = False
+
+
+def case(
+    title: str,
+    code: str,
+    probe: str,
+    *,
+    lost: str = "",
+    recipe: str = "",
+    unmade: str = "",
+    **more: bool,
+) -> Case:
+    names = (tuple(each.split()) for each in (lost, recipe, unmade))
+    return Case(title, code, probe, *names, **more)

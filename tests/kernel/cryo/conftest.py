@@ -1,0 +1,37 @@
+"""One template for all kernels of these tests: a fresh process takes milliseconds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from client import Kernel, Template
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Template]:
+    made = Template()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def fork(nursery: Template) -> Iterator[Callable[..., Kernel]]:
+    """Makes kernels, each with code run in it."""
+    made: list[Kernel] = []
+
+    def fork(code: str = "") -> Kernel:
+        made.append(nursery.fork())
+        run = made[-1].run(code)
+        assert run.status == "completed", run.traceback
+        return made[-1]
+
+    yield fork
+    for kernel in made:
+        kernel.close()

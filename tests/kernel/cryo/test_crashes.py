@@ -1,0 +1,172 @@
+"""The process is killed, or the disk refuses, at each of its calls: what was stored before reloads."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import pytest
+
+from client import Gone, Kernel, Template
+from frozen import ask, reload, store, store_reply
+
+POINTS = 200
+STATE = """
+import pickle
+class Blob:
+    def __init__(self, raw): self.raw = bytes(raw)
+    def __reduce_ex__(self, _): return Blob, (pickle.PickleBuffer(self.raw),)
+blobs = {n: Blob([n] * 72_000) for n in range(60)}
+for n in range(150): globals()[f'v{n}'] = [n, 'text']
+which = 'old'
+"""
+CALLS = """
+import errno, os, signal
+def _arm(at, harm):
+    count = 0
+    log = globals()['_log'] = []
+    def wrapped(name, real):
+        def call(*args, **words):
+            nonlocal count
+            count += 1
+            log.append(name)
+            if count == at:
+                if name == 'write': real(args[0], bytes(args[1])[: len(args[1]) // 2])
+                if harm is not None: raise OSError(harm, os.strerror(harm))
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*args, **words)
+        return call
+    for name in ('open', 'write', 'fsync', 'rename', 'ftruncate', 'mkdir', 'rmdir', 'unlink'):
+        setattr(os, name, wrapped(name, getattr(os, name)))
+"""
+LOOK = "which, len(blobs), sum(sum(b.raw) for b in blobs.values()), sum(globals()[f'v{n}'][0] for n in range(150))"
+OLD = "('old', 60, 127440000, 11175)"
+NEW = OLD.replace("old", "new")
+
+
+@pytest.fixture
+def place(nursery: Template, tmp_path: Path) -> Path:
+    """Where the old state is generation 1."""
+    kernel = nursery.fork()
+    assert kernel.run(STATE).status == "completed"
+    store(kernel, tmp_path / "s" / "1")
+    kernel.close()
+    return tmp_path / "s"
+
+
+def armed(nursery: Template, at: int, harm: str = "None") -> Kernel:
+    kernel = nursery.fork()
+    code = f"{STATE}{CALLS}\nwhich = 'new'\n_arm({at}, {harm})"
+    assert kernel.run(code).status == "completed"
+    return kernel
+
+
+def count_calls(nursery: Template, place: Path) -> list[str]:
+    kernel = armed(nursery, 0)
+    store(kernel, place / "2")
+    calls = eval(ask(kernel, "_log") or "[]")
+    kernel.close()
+    shutil.rmtree(place / "2")
+    return calls
+
+
+def content(folder: Path) -> dict[str, str]:
+    """The digest of each file."""
+    return {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in folder.iterdir()}
+
+
+def check(nursery: Template, place: Path, *, renamed: bool) -> None:
+    """The newest that is there is whole; the old one in any case."""
+    kernel = nursery.fork()
+    assert (place / "2").exists() == renamed
+    if renamed:
+        reload(kernel, place / "2")
+        assert ask(kernel, LOOK) == NEW
+    reload(kernel, place / "1")
+    assert ask(kernel, LOOK) == OLD
+    kernel.close()
+
+
+def test_all_is_synced_before_it_gets_its_name(nursery: Template, place: Path) -> None:
+    calls = count_calls(nursery, place)
+    renamed = calls.index("rename")
+    assert calls.count("rename") == 1
+    last_write = max(n for n, name in enumerate(calls) if name == "write")
+    assert last_write < renamed
+    assert calls[:renamed].count("fsync") == 4  # objects, buffers, manifest, their folder
+    assert calls[last_write:renamed].count("fsync") >= 2
+    assert calls[renamed:].count("fsync") == 3  # the folders that the name is in, and their own
+
+
+def test_killed_at_any_call_the_one_before_reloads(nursery: Template, place: Path) -> None:
+    calls = count_calls(nursery, place)
+    assert len(calls) >= POINTS
+    renamed = calls.index("rename") + 1
+    old = content(place / "1")
+    check(nursery, place, renamed=False)
+    for at in range(1, renamed + 1):
+        kernel = armed(nursery, at)
+        with pytest.raises(Gone):
+            store(kernel, place / "2")
+        kernel.close()
+        assert not (place / "2").exists()
+        if at % 40 == 0:  # what was left is in nobody's way
+            assert (place / "2.part").exists(), at
+            kernel = armed(nursery, 0)
+            store(kernel, place / "2")
+            kernel.close()
+            assert not (place / "2.part").exists()
+            check(nursery, place, renamed=True)
+            shutil.rmtree(place / "2")
+        # Else the next would begin with calls that remove it.
+        shutil.rmtree(place / "2.part", ignore_errors=True)
+        # What reloaded before reloads again when not a byte of it changed; a look costs a fork.
+        assert content(place / "1") == old, at
+        if at % 20 == 0 or at > renamed - 8:
+            check(nursery, place, renamed=False)
+    check(nursery, place, renamed=False)
+    for at in range(renamed + 1, len(calls) + 1):
+        if calls[at - 1] not in ("open", "fsync"):
+            continue
+        kernel = armed(nursery, at)
+        with pytest.raises(Gone):
+            store(kernel, place / "2")
+        kernel.close()
+        check(nursery, place, renamed=True)
+        shutil.rmtree(place / "2")
+
+
+@pytest.mark.parametrize("harm", ["errno.ENOSPC", "errno.EDQUOT", "errno.EIO"])
+def test_a_disk_that_refuses_is_told_and_nothing_is_left(
+    nursery: Template, place: Path, harm: str
+) -> None:
+    calls = count_calls(nursery, place)
+    renamed = calls.index("rename") + 1
+    kind = "NotWritten" if harm == "errno.EIO" else "DiskFull"
+    # The first makes a folder that is there.
+    for at in [*range(2, 8), *range(8, renamed - 8, 25), *range(renamed - 8, renamed + 1)]:
+        kernel = armed(nursery, at, harm)
+        reply = store_reply(kernel, place / "2")
+        assert reply["error"] is not None, (at, calls[at - 1])
+        assert reply["error"]["type"] == kind, (at, reply["error"])
+        assert [each.name for each in place.iterdir()] == ["1"]
+        # The kernel goes on, and has room again.
+        assert ask(kernel, "which") == "'new'"
+        kernel.close()
+    check(nursery, place, renamed=False)
+
+
+def test_a_file_limit_is_a_full_disk(nursery: Template, place: Path) -> None:
+    for limit in (0, 1, 4096, 100_000, 1 << 20, 2 << 20):
+        kernel = nursery.fork()
+        code = f"{STATE}\nwhich = 'new'\nimport resource\nresource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, -1))"
+        assert kernel.run(code).status == "completed"
+        reply = store_reply(kernel, place / "2")
+        assert reply["error"]["type"] == "DiskFull", reply
+        assert [each.name for each in place.iterdir()] == ["1"]
+        kernel.run("resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))")
+        store(kernel, place / "2")
+        kernel.close()
+        check(nursery, place, renamed=True)
+        shutil.rmtree(place / "2")

@@ -1,0 +1,160 @@
+// mcp's TypeScript client does real work over Streamable HTTP. `HUB` is the hub's address, `PAGE` that of a
+// page with a button; what lets in is read from stdin.
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+import { Client } from "@modelcontextprotocol/sdk/client/index.js";
+import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
+import { type CallToolResult, ResultSchema } from "@modelcontextprotocol/sdk/types.js";
+
+const headers = { Authorization: `Bearer ${readFileSync(0, "utf8").trim()}` };
+
+/** A client of one server, or of all as one, until the story ends. */
+async function connected(path: string, story: (client: Client) => Promise<void>): Promise<void> {
+  const client = new Client({ name: "clients.ts", version: "1" });
+  const url = new URL(path, process.env.HUB);
+  const transport = new StreamableHTTPClientTransport(url, { requestInit: { headers } });
+  await client.connect(transport);
+  try {
+    await story(client);
+  } finally {
+    await transport.terminateSession();
+    await client.close();
+  }
+}
+
+async function call(client: Client, name: string, args: Record<string, unknown>) {
+  const result = (await client.callTool({ name, arguments: args })) as CallToolResult;
+  const texts = result.content.map((part) => (part.type === "text" ? part.text : ""));
+  return { failed: result.isError === true, text: texts.join("\n") };
+}
+
+/** Asks until there is an answer. */
+async function until<T>(what: string, question: () => Promise<T | undefined>): Promise<T> {
+  const end = Date.now() + 60_000;
+  for (;;) {
+    const answer = await question();
+    if (answer !== undefined) return answer;
+    assert(Date.now() < end, `${what} is not there`);
+  }
+}
+
+test("the filesystem is written and read beneath its root, and nowhere else", () =>
+  connected("/servers/filesystem/mcp", async (client) => {
+    const { tools } = await client.listTools();
+    assert(tools.some((tool) => tool.name === "write_file"));
+    const path = "/root/host/from-typescript.txt";
+    const wrote = await call(client, "write_file", { path, content: "eins\nzwei ö" });
+    assert(!wrote.failed, wrote.text);
+    const read = await call(client, "read_text_file", { path });
+    assert.equal(read.text, "eins\nzwei ö");
+    const outside = await call(client, "read_text_file", { path: "/etc/passwd" });
+    assert(outside.failed && outside.text.includes("Access denied"), outside.text);
+  }));
+
+test("the linux server tells the processes of the container", () =>
+  connected("/servers/linux/mcp", async (client) => {
+    const processes = await call(client, "list_processes", {});
+    assert(!processes.failed && processes.text.includes("companion"), processes.text);
+  }));
+
+test("a page is opened, clicked and read", () =>
+  connected("/servers/browser-use/mcp", async (client) => {
+    const opened = await call(client, "browser_navigate", { url: process.env.PAGE });
+    assert(!opened.failed, opened.text);
+    const button = await until("the button", async () => {
+      const state = JSON.parse((await call(client, "browser_get_state", {})).text);
+      const elements: { index: number; text: string }[] = state.interactive_elements;
+      return elements.find((element) => element.text.includes("press me"));
+    });
+    const clicked = await call(client, "browser_click", { index: button.index });
+    assert(!clicked.failed, clicked.text);
+    await until("what the page says then", async () => {
+      const { text } = await call(client, "browser_get_html", { selector: "#said" });
+      return text.includes("it was pressed") || undefined;
+    });
+  }));
+
+test("code tells its output as it runs, and gives a figure", () =>
+  connected("/servers/os/mcp", async (client) => {
+    const gate = "/tmp/gate-typescript";
+    const code = [
+      "import os, time",
+      "import matplotlib.pyplot as plt",
+      `if os.path.exists('${gate}'): os.remove('${gate}')`,
+      "print('first', flush=True)",
+      `while not os.path.exists('${gate}'): time.sleep(0.01)`,
+      "print('last')",
+      "_ = plt.plot([1, 2])",
+    ].join("\n");
+    const told: (string | undefined)[] = [];
+    let opening: Promise<unknown> | undefined;
+    // The code ends only once what it has told so far was heard.
+    const onprogress = ({ message }: { message?: string }) => {
+      told.push(message);
+      opening ??= call(client, "write_file", { path: gate, content: "" });
+    };
+    const params = { name: "execute_python_code", arguments: { code, session: "typescript" } };
+    const result = (await client.callTool(params, undefined, { onprogress })) as CallToolResult;
+    await opening;
+    assert(result.isError !== true, JSON.stringify(result.content).slice(0, 500));
+    assert.equal(told.join(""), "first\nlast\n");
+    const figures = result.content.filter((part) => part.type === "image");
+    assert.deepEqual(figures.map((figure) => figure.mimeType), ["image/png"]);
+    const png = Buffer.from(figures[0].data, "base64");
+    assert.equal(png.subarray(1, 4).toString(), "PNG");
+    assert.equal((result.structuredContent as { stdout: string }).stdout, "first\nlast\n");
+  }));
+
+test("all servers are one", () =>
+  connected("/mcp?servers=filesystem,linux", async (client) => {
+    const { tools } = await client.listTools();
+    const servers = new Set(tools.map((tool) => tool.name.split("__")[0]));
+    assert.deepEqual([...servers].sort(), ["filesystem", "linux"]);
+    const listed = await call(client, "filesystem__list_directory", { path: "/root/host" });
+    assert(listed.text.includes("from-typescript.txt"), listed.text);
+  }));
+
+test("a call that was cancelled is not asked for again and again", async () => {
+  const resumed: number[] = [];
+  const counting = async (input: URL | string, init?: RequestInit) => {
+    const response = await fetch(input, init);
+    if (new Headers(init?.headers).has("last-event-id")) {
+      resumed.push(response.status);
+    }
+    return response;
+  };
+  const client = new Client({ name: "clients.ts", version: "1" });
+  const transport = new StreamableHTTPClientTransport(new URL("/servers/echo/mcp", process.env.HUB), {
+    requestInit: { headers },
+    fetch: counting,
+    reconnectionOptions: {
+      initialReconnectionDelay: 1,
+      maxReconnectionDelay: 1,
+      reconnectionDelayGrowFactor: 1,
+      maxRetries: 1000,
+    },
+  });
+  await client.connect(transport);
+  const stop = new AbortController();
+  const params = { steps: 1000, pause: 0.02 };
+  const onprogress = () => stop.abort();
+  const call = client.request({ method: "test/progress", params }, ResultSchema, { signal: stop.signal, onprogress });
+  await assert.rejects(call);
+  while (resumed.length === 0) {
+    await client.ping();
+  }
+  for (let times = 0; times < 100; times += 1) {
+    await client.ping();
+  }
+  assert.deepEqual(resumed, [204]);
+  await transport.terminateSession();
+  await client.close();
+});
+
+test("nobody is let in without the token", async () => {
+  const client = new Client({ name: "clients.ts", version: "1" });
+  const url = new URL("/servers/linux/mcp", process.env.HUB);
+  await assert.rejects(client.connect(new StreamableHTTPClientTransport(url)), { code: 401 });
+});
