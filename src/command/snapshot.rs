@@ -37,6 +37,10 @@ pub(super) async fn before(reason: Reason, cx: &Context) -> Result<()> {
         error,
     } in asked.snapshots
     {
+        if stored.is_none() && error.is_none() {
+            cx.ui
+                .say(format!("session `{session}` holds nothing new to store"));
+        }
         if let Some(stored) = stored {
             cx.ui
                 .say(format!("session `{session}` is stored: {}", stored.message));
