@@ -52,8 +52,8 @@ export default class Clipboards {
     if (!document.hasFocus()) return;
     const words = await this.#here();
     if (words && words !== this.#outside) {
-      this.#outside = words;
       if (words !== this.#inside) await this.#put(words);
+      this.#outside = words;
     } else if (this.#waits) {
       await this.#handOut();
     }
@@ -81,7 +81,8 @@ export default class Clipboards {
     try {
       await this.#api('PUT', '/display/clipboard', { text: words });
     } catch (error) {
-      this.#inside = before;
+      // Unless something came meanwhile.
+      if (this.#inside === words) this.#inside = before;
       throw error;
     }
   }

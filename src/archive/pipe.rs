@@ -103,8 +103,8 @@ impl Feed {
         piece.is_empty() || self.0.send(Ok(piece)).await.is_ok()
     }
 
-    /// Nothing more comes, as it should be.
-    pub(crate) async fn end(self) {
+    /// Nothing more comes, as it should be. Who drops this before it is done has not said so.
+    pub(crate) async fn end(&self) {
         let _ = self.0.send(Ok(Bytes::new())).await;
     }
 

@@ -2,7 +2,7 @@
 //! where it was, in the middle of a file too, as long as what was sent before is what it was.
 
 use super::client::Client;
-use super::files::{Moved, PAUSE, TRIES, body, is_lost, is_missing, number};
+use super::files::{Moved, PAUSE, TRIES, body, is_lost, is_missing, number, when_free};
 use super::landing::Landing;
 use crate::archive::{Fault, Mark, Pack, Pieces, fresh, packed};
 use crate::error::{Error, Result};
@@ -51,11 +51,13 @@ impl Client {
                 Err(error) => error,
             };
             tokio::time::sleep(PAUSE).await;
-            match self.mark(&place).await {
+            match when_free(|| self.mark(&place)).await {
                 Ok(arrived) if arrived.bytes > mark.bytes => (mark, left) = (arrived, TRIES),
                 Ok(arrived) => (mark, left) = (arrived, left - 1),
                 Err(again) if is_lost(&again) => left -= 1,
-                Err(_) => return Err(error),
+                // Nothing is known of it there any more.
+                Err(again) if is_gone(&again) => return Err(error),
+                Err(again) => return Err(again),
             }
         }
     }
@@ -194,6 +196,10 @@ fn is_changed(error: &anyhow::Error) -> bool {
     let is_here = matches!(error.downcast_ref(), Some(Fault::Changed));
     is_here
         || matches!(error.downcast_ref(), Some(Error::Refused { kind, .. }) if kind == "changed")
+}
+
+fn is_gone(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Error::Refused { kind, .. }) if kind == "no_file")
 }
 
 fn is_invalid(error: &anyhow::Error) -> bool {

@@ -3,7 +3,7 @@
 //! Paths are percent-encoded and absolute, as they stand behind `/files`.
 
 use super::client::Client;
-use crate::archive::{Feed, PIECE, Pieces, fresh};
+use crate::archive::{Feed, Look, PIECE, Pieces, fresh};
 use crate::error::{Error, Result};
 use crate::protocol::files::{Changed, Entry, Listing, Mtime, UPLOAD_OFFSET};
 use futures_util::stream::poll_fn;
@@ -18,6 +18,9 @@ use std::time::Duration;
 /// How often a lost file is taken up without any progress, and after how long.
 pub(super) const TRIES: u32 = 5;
 pub(super) const PAUSE: Duration = Duration::from_millis(200);
+
+/// How long the companion may take to see that a connection is gone.
+const FREE: Duration = Duration::from_secs(60);
 
 /// Bytes that have moved so far; who shows progress looks at it.
 pub(crate) type Moved = Arc<AtomicU64>;
@@ -70,10 +73,12 @@ impl Client {
                 // What is missing here can't arrive there, however often it is tried.
                 Err(_) if is_cut(upload.file, upload.size) => return Err(changed_meanwhile()),
                 Err(error) if !is_lost(&error) || left == 0 => return Err(error),
+                // Its end would not belong to the beginning that is there.
+                Err(_) if is_another(upload) => return Err(changed_meanwhile()),
                 Err(error) => error,
             };
             tokio::time::sleep(PAUSE).await;
-            match self.arrived(upload.path, &id).await {
+            match when_free(|| self.arrived(upload.path, &id)).await {
                 Ok(arrived) if arrived > offset => (offset, left) = (arrived, TRIES),
                 Ok(arrived) => (offset, left) = (arrived, left - 1),
                 Err(again) if is_lost(&again) => left -= 1,
@@ -231,6 +236,30 @@ fn is_cut(file: &File, size: u64) -> bool {
     file.metadata().is_ok_and(|now| now.len() < size)
 }
 
+/// Whether a file is not what it was when its copy began.
+fn is_another(upload: &Upload<'_>) -> bool {
+    let now = Look::of(upload.file);
+    now.is_ok_and(|now| (now.size, now.mtime) != (upload.size, upload.mtime))
+}
+
+/// What the companion says once it has seen that the connection before is gone; where disks are slow
+/// that takes its time.
+pub(super) async fn when_free<T>(ask: impl AsyncFn() -> Result<T>) -> Result<T> {
+    let until = tokio::time::Instant::now() + FREE;
+    loop {
+        match ask().await {
+            Err(error) if is_in_progress(&error) && tokio::time::Instant::now() < until => {
+                tokio::time::sleep(PAUSE).await;
+            }
+            answer => return answer,
+        }
+    }
+}
+
+fn is_in_progress(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Error::Refused { kind, .. }) if kind == "upload_in_progress")
+}
+
 /// Whether trying again may help.
 pub(super) fn is_lost(error: &anyhow::Error) -> bool {
     match error.downcast_ref::<Error>() {
@@ -260,12 +289,36 @@ fn changed_meanwhile() -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
-    use super::is_cut;
+    use super::{Look, Upload, is_another, is_cut};
+    use crate::protocol::files::Mtime;
+    use std::io::Write;
 
     #[test]
     fn a_file_that_becomes_shorter_is_cut() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(9).unwrap();
         assert!(is_cut(&file, 10) && !is_cut(&file, 9) && !is_cut(&file, 8));
+    }
+
+    #[test]
+    fn a_file_that_is_written_again_is_another() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"before").unwrap();
+        let Look { size, mtime, .. } = Look::of(&file).unwrap();
+        let of = |mtime| Upload {
+            path: "/file",
+            file: &file,
+            size,
+            mode: 0o644,
+            mtime,
+        };
+        assert!(!is_another(&of(mtime)));
+        let earlier = Mtime {
+            seconds: mtime.seconds - 1,
+            ..mtime
+        };
+        assert!(is_another(&of(earlier)));
+        file.set_len(size + 1).unwrap();
+        assert!(is_another(&of(mtime)));
     }
 }

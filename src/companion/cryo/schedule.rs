@@ -89,7 +89,9 @@ impl Cryo {
         loop {
             sleep(every).await;
             for (session, view) in self.sessions.all() {
-                if self.is_due(&session, &view, Reason::Schedule) {
+                // One that is being stored has its turn when that has ended, so none pile up.
+                let is_free = self.turn(&session).try_lock().is_ok();
+                if is_free && self.is_due(&session, &view, Reason::Schedule) {
                     tokio::spawn(self.clone().store_when_idle(session, every));
                 }
             }
@@ -110,13 +112,13 @@ impl Cryo {
         let _ = timeout(within, storing).await;
     }
 
-    /// On a schedule, whether something was asked of it since it was stored. At an end, also whether a
-    /// thread of it may have done something by itself.
+    /// On a schedule, whether code was run since it was stored. At an end, also whether a thread of it
+    /// may have done something by itself.
     fn is_due(&self, session: &str, view: &View, reason: Reason) -> bool {
         let is_empty = view.counts.globals_count == 0 && view.counts.execution_count == 0;
         let is_new = match locked(&self.fresh).get(session) {
             None => true,
-            Some(stored) if view.used > *stored => true,
+            Some(stored) if view.changed > *stored => true,
             Some(stored) => reason != Reason::Schedule && stored.elapsed() > JUST_NOW,
         };
         view.ready && view.checkpoint.is_none() && !is_empty && is_new

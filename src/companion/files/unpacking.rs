@@ -120,9 +120,10 @@ impl Unpacking {
     /// All of it was given: how it ended.
     pub(crate) async fn end(mut self) -> Result<Tally, Refusal> {
         if let Some(stream) = &mut self.stream
-            && let Some(feed) = stream.feed.take()
+            && let Some(feed) = &stream.feed
         {
             feed.end().await;
+            stream.feed = None;
         }
         self.outcome().await
     }
@@ -199,6 +200,9 @@ impl Kept {
     }
 
     /// How far one has come; nothing when there is none.
+    ///
+    /// # Errors
+    /// When it has ended before its time, why.
     pub(super) async fn mark(&self, id: &str, place: &Place) -> Result<Option<Mark>, Refusal> {
         let name = (id.to_owned(), place.path.clone());
         let (given, mut seen) = match self.table().slots.get(&name) {
@@ -208,7 +212,18 @@ impl Kept {
         };
         // The thread has yet to come to the end of what it was given, unless it has ended before.
         let seen = seen.wait_for(|seen| seen.mark(given).is_some()).await;
-        Ok(seen.ok().and_then(|seen| seen.mark(given)))
+        let mark = seen.ok().and_then(|seen| seen.mark(given));
+        if mark.is_some() {
+            return Ok(mark);
+        }
+        let ended = match self.table().slots.remove(&name) {
+            Some((_, Slot::Waits(stream))) => stream.outcome,
+            _ => return Err(Refusal::InProgress(id.into())),
+        };
+        match ended.await {
+            Ok(Err(refusal)) => Err(refusal),
+            Ok(Ok(_)) | Err(_) => Ok(None),
+        }
     }
 
     /// Cuts one; while a request feeds it, with that.
@@ -315,6 +330,50 @@ mod tests {
         go_on.send(()).unwrap();
         let again = take(&kept, 5).unwrap();
         assert_eq!(again.end().await.unwrap().files, 7);
+    }
+
+    #[tokio::test]
+    async fn why_it_ended_before_its_time_is_heard_by_whoever_asks_how_far_it_is() {
+        let kept = Kept::default();
+        let place = Place::parse("/folder").unwrap();
+        let full = |mut inlet: crate::archive::Traced<_>| {
+            let _ = inlet.read(&mut [0]);
+            Err(Refusal::Failed("the disk is full".into()))
+        };
+        let mut first = kept.take("id", &place, 0, full).unwrap();
+        assert!(first.give("12345".into()).await);
+        drop(first);
+        let told = kept.mark("id", &place).await;
+        assert!(matches!(told, Err(Refusal::Failed(why)) if why == "the disk is full"));
+        assert_eq!(kept.mark("id", &place).await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_is_lost_at_the_very_end_loses_nothing() {
+        let kept = Kept::default();
+        let place = Place::parse("/folder").unwrap();
+        let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
+        let slow = move |mut inlet: crate::archive::Traced<_>| {
+            goes_on.recv().map_err(|_| Refusal::Cut)?;
+            let mut all = Vec::new();
+            inlet.read_to_end(&mut all).map_err(|_| Refusal::Cut)?;
+            Ok(Tally {
+                bytes: all.len() as u64,
+                ..Tally::default()
+            })
+        };
+        let mut first = kept.take("id", &place, 0, slow).unwrap();
+        // There is no room for the end.
+        let mut given = 0;
+        let full = std::time::Duration::from_millis(50);
+        while tokio::time::timeout(full, first.give("1".into())).await == Ok(true) {
+            given += 1;
+        }
+        assert!(tokio::time::timeout(full, first.end()).await.is_err());
+        go_on.send(()).unwrap();
+        assert_eq!(kept.mark("id", &place).await.unwrap().unwrap().bytes, given);
+        let again = take(&kept, given).unwrap();
+        assert_eq!(again.end().await.unwrap().bytes, given);
     }
 
     #[tokio::test]

@@ -128,6 +128,8 @@ pub(crate) struct View {
     pub(crate) root: Option<i32>,
     /// When something was last asked or answered.
     pub(crate) used: Instant,
+    /// When what it holds may last have become another.
+    pub(crate) changed: Instant,
     /// Bytes that a store or reload has moved so far.
     pub(crate) moved: u64,
 }

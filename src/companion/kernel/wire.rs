@@ -108,6 +108,14 @@ impl Question {
     pub(super) fn is_long(&self) -> bool {
         matches!(self, Self::CryoStore { .. } | Self::CryoReload { .. })
     }
+
+    /// Whether the namespace may be another one after it.
+    pub(super) fn changes(&self) -> bool {
+        matches!(
+            self,
+            Self::Reset | Self::Call { .. } | Self::CryoReload { .. }
+        )
+    }
 }
 
 /// Kernel to companion. Kinds that this version does not know are passed over.

@@ -49,6 +49,15 @@ impl Job {
             Self::Ask { .. } | Self::Part { .. } => 0,
         }
     }
+
+    /// Whether the kernel may hold something else after it.
+    fn changes(&self) -> bool {
+        match self {
+            Self::Run(_) => true,
+            Self::Ask { question, .. } => question.changes(),
+            Self::Part { .. } => false,
+        }
+    }
 }
 
 /// How a job ended, in the kernel's eyes.
@@ -322,6 +331,9 @@ impl Owner {
     pub(super) fn conclude(&mut self) {
         let stop = self.stop.take();
         self.used = Instant::now();
+        if self.current.as_ref().is_some_and(Job::changes) {
+            self.changed = self.used;
+        }
         match (self.current.take(), self.outcome.take()) {
             (Some(Job::Run(run)), Some(Outcome::Run(ending))) => {
                 let status = match (ending, stop) {

@@ -54,6 +54,8 @@ pub(super) struct Owner {
     spill: Spill,
     /// When something was last asked or answered.
     used: Instant,
+    /// When what the kernel holds may last have become another.
+    changed: Instant,
     /// Those who wait for what they have interrupted.
     interrupts: Vec<oneshot::Sender<KernelReport>>,
     /// Those who wait for a restart.
@@ -117,6 +119,7 @@ impl Owner {
             python: None,
             root: None,
             used,
+            changed: used,
             moved: 0,
         };
         let with = |first| Thaw::of(&ledger, &settings, session, first);
@@ -143,6 +146,7 @@ impl Owner {
             raised: None,
             spill: Spill::default(),
             used,
+            changed: used,
             interrupts: Vec::new(),
             restarts: Vec::new(),
             fate: None,

@@ -241,6 +241,7 @@ impl Owner {
         self.hello = None;
         self.counts = Counts::default();
         self.used = Instant::now();
+        self.changed = self.used;
         self.step(Event::Died);
     }
 }

@@ -23,6 +23,7 @@ impl Owner {
             python: self.hello.as_ref().map(|h| h.python.clone()),
             root: self.process.as_ref().and_then(Process::root),
             used: self.used,
+            changed: self.changed,
             moved: self.moved,
         };
         self.view.send_if_modified(|old| {
