@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 trials![killed_under_load_every_call_ends_and_the_others_never_notice];
 
-/// Calls in all.
+/// Calls in all, at least, and after how many a server is killed.
 const CALLS: usize = 1000;
+const EACH: usize = 25;
 
 fn killed_under_load_every_call_ends_and_the_others_never_notice() {
     let api = servers().hub();
     let processes = "import os; len([p for p in os.listdir('/proc') if p.isdigit() and b'echo.py' in open(f'/proc/{p}/cmdline', 'rb').read()])";
-    let kill = "import os, random, signal\npids = [p for p in os.listdir('/proc') if p.isdigit() and b'echo.py' in open(f'/proc/{p}/cmdline', 'rb').read()]\nfor p in random.sample(pids, 1) if pids else []:\n    os.kill(int(p), random.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV]))";
-    let (left, done) = (AtomicUsize::new(CALLS), AtomicBool::new(false));
+    let (calls, done) = (AtomicUsize::new(0), AtomicBool::new(false));
     let (results, errors) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let clients: Vec<Client> = (0..4)
         .flat_map(|_| ["/servers/echo/mcp", "/servers/echo-own/mcp"])
@@ -25,11 +25,28 @@ fn killed_under_load_every_call_ends_and_the_others_never_notice() {
         .collect();
     let other = Client::new("/servers/filesystem/mcp");
     let kernel = servers().api();
+    let begin = Instant::now();
     thread::scope(|scope| {
         let killer = scope.spawn(|| {
+            let ended = || results.load(Ordering::Relaxed) + errors.load(Ordering::Relaxed);
+            let mut kills = 0;
             while !done.load(Ordering::Relaxed) {
-                kernel.exec(kill);
-                thread::sleep(Duration::from_millis(100));
+                if ended() < kills * EACH {
+                    thread::sleep(Duration::from_millis(5));
+                    continue;
+                }
+                // One that has answered, so that it is started again at once.
+                let client = &clients[kills % clients.len()];
+                let asked = client.post(r#"{"jsonrpc":"2.0","id":"pid","method":"test/pid"}"#);
+                let pid = &last_message(&asked.body)["result"];
+                // None, where the end of the one before is not known yet.
+                if pid.is_u64() {
+                    let signal = ["SIGKILL", "SIGTERM", "SIGSEGV"][kills % 3];
+                    kernel.exec(&format!(
+                        "import os, signal; os.kill({pid}, signal.{signal})"
+                    ));
+                    kills += 1;
+                }
             }
         });
         let bystander = scope.spawn(|| {
@@ -41,9 +58,12 @@ fn killed_under_load_every_call_ends_and_the_others_never_notice() {
             .iter()
             .enumerate()
             .map(|(number, client)| {
-                let (left, results, errors) = (&left, &results, &errors);
+                let (calls, results, errors) = (&calls, &results, &errors);
                 scope.spawn(move || {
-                    let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+                    // They go on until the killer has struck one of them.
+                    let is_hurt = || errors.load(Ordering::Relaxed) > 0 || begin.elapsed() > PATIENCE;
+                    let next = |n| (n < CALLS || !is_hurt()).then_some(n + 1);
+                    let take = || calls.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
                     while let Ok(call) = take() {
                         let pause = if call % 3 == 0 { 0.02 } else { 0.0 };
                         let params = json!({"seconds": pause, "who": number, "call": call});
@@ -63,15 +83,14 @@ fn killed_under_load_every_call_ends_and_the_others_never_notice() {
                 })
             })
             .collect();
-        for worker in workers {
-            worker.join().unwrap();
-        }
+        let ended: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
         done.store(true, Ordering::Relaxed);
+        ended.into_iter().for_each(Result::unwrap);
         killer.join().unwrap();
         bystander.join().unwrap();
     });
     let (results, errors) = (results.into_inner(), errors.into_inner());
-    assert_eq!(results + errors, CALLS);
+    assert_eq!(results + errors, calls.into_inner());
     assert!(
         results > CALLS / 2 && errors > 0,
         "{results} results, {errors} errors"
