@@ -202,7 +202,8 @@ fn a_kernel_survives_into_another_container() {
     let ran = home.ok(["criu", "restore"]);
     assert!(ran.stdout.contains("restored"), "{ran:?}");
     let told = api.exec(
-        "before = ticks\ntime.sleep(0.1)\n\
+        "before, until = ticks, time.monotonic() + 20\n\
+         while ticks == before and time.monotonic() < until: time.sleep(0.01)\n\
          file.write('after'); file.flush(); file.seek(0)\n\
          [next(numbers), ticks > before, int(array.sum()) == checksum, file.read(), ticker.is_alive()]",
     );

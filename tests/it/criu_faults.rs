@@ -62,19 +62,20 @@ fn what_is_not_here_any_more_is_named_and_the_present_kernel_goes_on() {
     refuse("is missing");
     fs::write(&path, "123").unwrap();
     refuse("3 bytes");
-    // Who has an id that comes back is named.
+    // Who has an id that comes back is named. It is tried for until nobody else was quicker.
     fs::write(&path, "12345").unwrap();
     let manifest = fs::read(own().data().join("criu/gone/1/manifest.json")).unwrap();
     let manifest: Value = serde_json::from_slice(&manifest).unwrap();
     let id = manifest["ids"][0].as_i64().unwrap();
     let take = format!(
-        "unshare -m sh -c 'mount -t proc proc /proc; echo {} > /proc/sys/kernel/ns_last_pid; sleep 1000 & wait' >/dev/null 2>&1 &",
+        "unshare -m sh -c 'mount -t proc proc /proc; while echo {} > /proc/sys/kernel/ns_last_pid; do sleep 1000 & \
+         [ $! = {id} ] && break; kill $!; sleep 0.1; done; wait' >/dev/null 2>&1 &",
         id - 1
     );
     api.post("/shell", &json!({"command": take}));
     api.until("the id was taken", |api| {
-        let told = api.exec(&format!("import os; os.path.exists('/proc/{id}')"));
-        (told["result"] == "True").then_some(())
+        let told = api.exec(&format!("open('/proc/{id}/comm').read()"));
+        (told["result"] == r"'sleep\n'").then_some(())
     });
     let (code, kind, message) = api.post("/criu/restore", &json!({"name": "gone"})).error();
     assert_eq!((code, kind.as_str()), (409, "taken_ids"), "{message}");
@@ -247,7 +248,7 @@ fn a_dump_is_told_in_bytes_and_holds_no_question_up() {
     // A criu that begins to write and then waits until somebody says so.
     let slow = "import os, numpy as np\nx = np.ones(1000)\n\
         os.rename('/usr/sbin/criu', '/usr/sbin/criu-itself')\n\
-        text = '''#!/bin/bash\nif [ $1 = dump ]; then\n  for at; do [ \"$last\" = --images-dir ] && dir=$at; last=$at; done\n  head -c 5000000 /dev/zero > $dir/first; touch /tmp/dumping; while [ -e /tmp/dumping ]; do sleep 0.05; done; rm $dir/first\nfi\nexec /usr/sbin/criu-itself \"$@\"\n'''\n\
+        text = '''#!/bin/bash\nif [ $1 = dump ]; then\n  for at; do [ \"$last\" = --images-dir ] && dir=$at; last=$at; done\n  touch /tmp/dumping; head -c 5000000 /dev/zero > $dir/first; while [ -e /tmp/dumping ]; do sleep 0.05; done; rm $dir/first\nfi\nexec /usr/sbin/criu-itself \"$@\"\n'''\n\
         with open('/usr/sbin/criu', 'w') as f: _ = f.write(text)\n\
         os.chmod('/usr/sbin/criu', 0o755)";
     let told = api.exec(slow);

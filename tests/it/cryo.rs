@@ -425,7 +425,10 @@ fn a_life_comes_back_unless_it_was_asked_away() {
         (&reply["result"], &reply["kernel"]["state"]),
         (&json!("7"), &json!("restored"))
     );
-    // A damaged one gives way to the one before it.
+    // A damaged one gives way to the one before it. No schedule may store a whole one after it.
+    home.ok(["down"]);
+    home.write_config("limits:\n  memory: 1g\ncryo:\n  keep: 3\n  compression: zstd\n");
+    home.up();
     run("x = 6");
     home.ok(["cryo", "store"]);
     run("x = 7");

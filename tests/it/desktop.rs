@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::sync::OnceLock;
 use std::thread;
+use std::time::Duration;
 
 trials![
     nothing_of_it_runs_until_somebody_looks,
@@ -94,6 +95,36 @@ pub(crate) fn screenshot(api: &Api, query: &str) -> (Picture, Response) {
     (Picture::read(&response.body), response)
 }
 
+/// The desktop's colour.
+pub(crate) const GROUND: [u8; 3] = [0x2f, 0x48, 0x58];
+
+/// Where its icons are, whatever the screen's size.
+const ICONS: [(u32, u32); 3] = [(60, 45), (60, 140), (60, 235)];
+
+/// Whether it is the desktop's colour. Of a screen with fewer bits, five or six of it are nearly eight.
+pub(crate) fn is_ground(pixel: [u8; 3]) -> bool {
+    (pixel.iter().zip(GROUND)).all(|(a, b)| a.abs_diff(b) < 9)
+}
+
+/// Waits for a desktop with all its icons, which come after its ground, and one after the other.
+#[track_caller]
+pub(crate) fn settled(api: &Api) -> Picture {
+    let mut before = screenshot(api, "").0;
+    api.until("a desktop that stays as it is", |api| {
+        thread::sleep(Duration::from_millis(300));
+        let now = screenshot(api, "").0;
+        let has_icons = ICONS.into_iter().all(|(x, y)| {
+            let mut around = (y - 20..y + 20).flat_map(|y| (x - 20..x + 20).map(move |x| (x, y)));
+            around.any(|(x, y)| !is_ground(now.at(x, y)))
+        });
+        let is_whole = has_icons && (0.5..0.9999).contains(&now.share(is_ground));
+        let stays = is_whole && now == before;
+        before = now;
+        stays.then_some(())
+    });
+    before
+}
+
 #[track_caller]
 pub(crate) fn put(api: &Api, path: &str, body: &Value) -> Response {
     let body = body.to_string();
@@ -160,6 +191,7 @@ fn nothing_of_it_runs_until_somebody_looks() {
 fn a_screenshot_is_cut_and_scaled_and_states_its_size_and_time() {
     let home = instance();
     let api = home.api();
+    settled(&api);
     let (whole, response) = screenshot(&api, "");
     let size = format!("{}x{}", whole.width, whole.height);
     assert_eq!(response.headers["osctl-picture"], size);

@@ -1,6 +1,6 @@
 //! The desktop when something of it ends that should not: it comes back, and nothing is left behind.
 
-use crate::desktop::{Picture, instance, is_ready, screenshot, vnc};
+use crate::desktop::{GROUND, Picture, instance, is_ground, is_ready, screenshot, settled, vnc};
 use crate::desktop_memory::{read, until_kept};
 use crate::desktop_person::{CONNECTED, restore_size, until_followed, visit};
 use crate::harness::{Api, Engine, Home};
@@ -9,8 +9,6 @@ use crate::trials;
 use crate::viewer::Viewer;
 use serde_json::{Value, json};
 use std::io::ErrorKind;
-use std::thread;
-use std::time::Duration;
 
 trials![
     each_service_that_is_killed_comes_back,
@@ -31,9 +29,6 @@ const LOOK: usize = 5;
 const LIT: &str = "(() => { const c = document.querySelector('#screen canvas'); \
     const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; \
     return d.some((value, at) => at % 4 < 3 && value > 0) })()";
-
-/// The desktop's colour.
-const GROUND: [u8; 3] = [0x2f, 0x48, 0x58];
 
 /// Those that are killed while the server lives on, and the server itself.
 const CLIENTS: [&str; 5] = ["chromium", "x11vnc", "pcmanfm", "openbox", "dbus"];
@@ -285,18 +280,6 @@ fn one_that_nobody_uses_ends_and_a_browser_keeps_it() {
     home.write_config("desktop:\n  idle: 1\n  resolution: 800x600\n");
     home.up();
     let api = home.api();
-    // Its icons may be on their way yet.
-    let settled = |api: &Api| {
-        let mut before = screenshot(api, "").0;
-        api.until("a picture that stays", |api| {
-            thread::sleep(Duration::from_millis(300));
-            let now = screenshot(api, "").0;
-            let stays = now == before;
-            before = now;
-            stays.then_some(())
-        });
-        before
-    };
     let shown = settled(&api);
     assert_eq!((shown.width, shown.height), (800, 600));
     api.until("its end", |api| (!is_ready(api, "xvfb")).then_some(()));
@@ -376,17 +359,7 @@ fn it_can_be_there_always_and_never() {
     assert!(is_ready(&api, "pcmanfm"));
     // Its pixels have as many bits as the configuration says, and look the same to everybody.
     assert_eq!(api.get("/display/resolution").json()["depth"], 16);
-    let ground = |picture: &Picture| {
-        // Five or six bits of a colour are nearly eight.
-        let is_near = |pixel: [u8; 3]| (pixel.iter().zip(GROUND)).all(|(a, b)| a.abs_diff(b) < 9);
-        picture.share(is_near)
-    };
-    let (shown, _) = screenshot(&api, "");
-    assert!(
-        (0.5..0.9999).contains(&ground(&shown)),
-        "{}",
-        ground(&shown)
-    );
+    settled(&api);
     let (address, password) = vnc(&home);
     let mut viewer = Viewer::open(&address, &password).unwrap();
     let seen = Picture {
@@ -394,7 +367,8 @@ fn it_can_be_there_always_and_never() {
         height: viewer.height.into(),
         pixels: viewer.picture().unwrap(),
     };
-    assert!((0.5..0.9999).contains(&ground(&seen)), "{}", ground(&seen));
+    let ground = seen.share(is_ground);
+    assert!((0.5..0.9999).contains(&ground), "{ground}");
     drop(viewer);
     // The browser, too.
     let red = "data:text/html,%3Cbody%20style=background:red%3E";

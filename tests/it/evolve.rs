@@ -279,7 +279,7 @@ fn while_a_run_is_on_nobody_else_replaces_the_container() {
     write(
         &home,
         "Dockerfile",
-        &(DOCKERFILE.to_owned() + "RUN sleep 8\n"),
+        &(DOCKERFILE.to_owned() + "RUN sleep 120\n"),
     );
     let started = home.json(["evolve", "--detach"]);
     let run = started["run"].as_str().unwrap();
@@ -295,6 +295,14 @@ fn while_a_run_is_on_nobody_else_replaces_the_container() {
         assert!(ran.stderr.contains(&format!("`{run}` is on")), "{ran:?}");
         assert!(ran.stderr.contains("evolve stop` ends it"), "{ran:?}");
     }
+    home.ok(["evolve", "stop"]);
+    write(
+        &home,
+        "Dockerfile",
+        &(DOCKERFILE.to_owned() + "RUN sleep 2\n"),
+    );
+    let started = home.json(["evolve", "--detach"]);
+    let run = started["run"].as_str().unwrap();
     let followed = home.ok(["evolve", "logs", "-f", run]);
     assert!(followed.stdout.contains("-- succeeded"), "{followed:?}");
     assert_one_that_remembers(&home);
@@ -302,7 +310,7 @@ fn while_a_run_is_on_nobody_else_replaces_the_container() {
     write(
         &home,
         "Dockerfile",
-        &(DOCKERFILE.to_owned() + "RUN sleep 9\n"),
+        &(DOCKERFILE.to_owned() + "RUN sleep 60\n"),
     );
     let mut evolve = Followed::start(home.command(["evolve"]));
     assert!(evolve.wait_for("building"), "{:?}", evolve.seen);

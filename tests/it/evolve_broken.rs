@@ -128,8 +128,16 @@ fn what_works_beside_and_not_in_place_is_taken_back_with_all_in_memory() {
     home.down();
 }
 
+/// A small body that is on probation for longer than its test takes.
+fn watched(name: &str) -> Home {
+    let mut home = small(name);
+    let probation = ("OSCTL_EVOLVE_PROBATION".into(), "120".into());
+    home.env.extend([probation]);
+    home
+}
+
 fn what_crashes_after_a_while_is_taken_back() {
-    let home = small("it-evolve-crash");
+    let home = watched("it-evolve-crash");
     home.up();
     remember(&home);
     let image = home.json(["status"])["image"].clone();
@@ -152,7 +160,7 @@ fn what_crashes_after_a_while_is_taken_back() {
 }
 
 fn what_did_not_last_is_not_fallen_back_to() {
-    let home = small("it-evolve-chain");
+    let home = watched("it-evolve-chain");
     home.up();
     remember(&home);
     let image = home.json(["status"])["image"].clone();

@@ -121,13 +121,15 @@ fn not_in_place(entrypoint: &str) -> String {
 }
 
 fn a_keeper_that_is_stopped_leaves_a_container_that_answers() {
-    let home = small("it-fault-stop");
+    let mut home = small("it-fault-stop");
+    let start = ("OSCTL_EVOLVE_START".into(), "120".into());
+    home.env.extend([start]);
     home.up();
     remember(&home);
     let keeper = format!("os-keeper-{}", home.instance);
     // It does not answer at first, so that the run is still on when the keeper ends.
     let entrypoint = read(&home, "entrypoint.sh");
-    let late = "if test -S /run/os/keeper.sock; then sleep 15; fi\nexec /opt";
+    let late = "if test -S /run/os/keeper.sock; then sleep 60; fi\nexec /opt";
     write(
         &home,
         "entrypoint.sh",

@@ -1,7 +1,7 @@
 //! The whole story, with the whole body: code asks for a new one, comes back in it with all that it
 //! had, uses what is new, and asks again.
 
-use crate::harness::{Api, Home};
+use crate::harness::{Api, Home, PATIENCE};
 use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
@@ -34,7 +34,9 @@ fn evolve(home: &Home, reason: &str) -> Value {
         .unwrap()
         .trim_matches('\'')
         .to_owned();
-    home.api().until("the end of the run", |_| {
+    // As long as a person's evolve may take.
+    let begun = home.api();
+    begun.until_within(5 * PATIENCE, "the end of the run", |_| {
         let record = home.json(["evolve", "history"])["runs"][0].clone();
         assert_eq!(record["run"], run.as_str());
         assert!(

@@ -6,13 +6,13 @@
 
 use crate::commands::Followed;
 use crate::harness::{Engine, Home};
+use crate::ports::free_port;
 use crate::second_engine::{Second, busybox, short_folder, until, write_body};
 use crate::trials;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpListener;
 use std::ops::Deref;
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -41,9 +41,9 @@ trials![
 ];
 
 /// An engine that does not answer must be told by then.
-const SOON: Duration = Duration::from_secs(15);
+const SOON: Duration = Duration::from_secs(45);
 /// What is waiting for nothing but a signal ends by then.
-const AT_ONCE: Duration = Duration::from_secs(5);
+const AT_ONCE: Duration = Duration::from_secs(30);
 
 /// The command to its end: its exit code and what it said.
 pub(crate) fn ended<const N: usize>(home: &Home, args: [&str; N]) -> (i32, String) {
@@ -58,6 +58,16 @@ pub(crate) fn assert_told(told: &(i32, String), code: i32, words: &[&str]) {
     for word in words.iter().chain(&["error: ", "\nhint: "]) {
         assert!(told.1.contains(word), "`{word}` is missing in: {}", told.1);
     }
+}
+
+/// A step whose end nobody waits for.
+const SLOW: &str = "RUN sleep 60";
+
+/// The next build goes on, with a step that ends soon.
+#[track_caller]
+fn builds_again(home: &Home) {
+    write_body(home, "RUN sleep 0");
+    home.ok(["build"]);
 }
 
 /// `up`, until it says `text`.
@@ -95,9 +105,7 @@ fn an_engine_on_another_machine_is_refused_before_anything_is_made() {
         assert!(!home.state().join(made).exists(), "{made}");
     }
     // This machine's own addresses are tried, whatever their form.
-    let other = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = format!("tcp://{}", other.local_addr().unwrap());
-    drop(other);
+    let address = format!("tcp://127.0.0.1:{}", free_port());
     home.env.insert("DOCKER_HOST".into(), address.clone());
     let told = ended(&home, ["up", "--yes"]);
     assert_told(&told, 4, &[&address, "does not answer"]);
@@ -141,8 +149,8 @@ fn an_engine_that_hangs_is_told_in_seconds() {
 
 fn ctrl_c_ends_a_build_on_an_engine_that_hangs() {
     let second = Second::start();
-    let home = second.home("it-froze", "RUN sleep 5");
-    let up = up_until(&home, "RUN sleep 5");
+    let home = second.home("it-froze", SLOW);
+    let up = up_until(&home, SLOW);
     let frozen = second.freeze();
     let begin = Instant::now();
     up.signal("INT");
@@ -150,13 +158,13 @@ fn ctrl_c_ends_a_build_on_an_engine_that_hangs() {
     assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
     assert_told(&(code, seen.concat()), 5, &["interrupted"]);
     drop(frozen);
-    home.ok(["build"]);
+    builds_again(&home);
 }
 
 fn engine_goes_while_building(name: &str, signal: Signal) {
     let mut second = Second::start();
-    let home = second.home(name, "RUN sleep 5");
-    let up = up_until(&home, "RUN sleep 5");
+    let home = second.home(name, SLOW);
+    let up = up_until(&home, SLOW);
     second.stop(signal);
     let begin = Instant::now();
     let (code, seen) = up.end();
@@ -168,7 +176,7 @@ fn engine_goes_while_building(name: &str, signal: Signal) {
         &["the engine went away", "start the engine again"],
     );
     second.start_daemon();
-    home.ok(["build"]);
+    builds_again(&home);
 }
 
 fn an_engine_killed_while_building_is_told_and_the_next_build_goes_on() {
@@ -294,13 +302,13 @@ fn a_container_that_ends_at_once_is_told_with_its_code_and_its_log() {
 
 fn a_killed_osctl_locks_nobody_out() {
     let second = Second::start();
-    let home = second.home("it-lock", "RUN sleep 5");
-    let up = up_until(&home, "RUN sleep 5");
+    let home = second.home("it-lock", SLOW);
+    let up = up_until(&home, SLOW);
     let told = ended(&home, ["build"]);
     assert_told(&told, 4, &["another osctl is working on", "wait until"]);
     up.signal("KILL");
     up.end();
-    home.ok(["build"]);
+    builds_again(&home);
 }
 
 /// An instance on the first engine with the real body, which goes even when the test fails.
@@ -328,14 +336,14 @@ impl Instance {
         instance
     }
 
-    /// Has the next `up` build what no cache knows, slowly enough to be seen.
+    /// Has the next `up` build what no cache knows, so slowly that nobody waits for it.
     fn touch(&self) {
         let change = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let path = self.project.join("body/Dockerfile");
         let text = fs::read_to_string(&path).unwrap();
         let (before, after) = text.split_once("# The binary stays the same").unwrap();
-        let before = before.split("RUN sleep 3").next().unwrap();
-        let step = format!("RUN sleep 3 # since {change:?}\n\n");
+        let before = before.split("RUN sleep").next().unwrap();
+        let step = format!("{SLOW} # since {change:?}\n\n");
         fs::write(
             path,
             format!("{before}{step}# The binary stays the same{after}"),
@@ -361,8 +369,11 @@ impl Instance {
         (code, seen.concat())
     }
 
-    /// The next `up` needs no help.
+    /// The next `up` needs no help, but builds what ends soon.
     fn goes_on(&self) {
+        let path = self.project.join("body/Dockerfile");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(path, text.replace(SLOW, "RUN sleep 0")).unwrap();
         self.up();
         assert_eq!(self.ok(["exec", "print(6*7)"]).stdout, "42\n");
     }
@@ -371,7 +382,7 @@ impl Instance {
 /// What `up` says at its stages; only the last two need no build.
 const LOOKING: &str = "looking for the container engine";
 const BEFORE_THE_BUILD: &str = "building the image";
-const BUILDING: &str = "RUN sleep 3";
+const BUILDING: &str = SLOW;
 const CREATING: &str = "creating";
 const WAITING: &str = "to become healthy";
 

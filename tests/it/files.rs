@@ -317,8 +317,8 @@ fn what_is_no_file_is_told_and_never_waited_for() {
     );
 }
 
-/// Sends the head and the begin of an upload, and cuts the connection.
-fn cut(api: &Api, path: &str, headers: &str, begin: &[u8]) {
+/// Sends the head and the begin of an upload, which is cut when the connection is dropped.
+fn begin(api: &Api, path: &str, headers: &str, begin: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(&api.address).unwrap();
     let head = format!(
         "PUT {path} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\n{headers}\r\n\r\n",
@@ -326,6 +326,7 @@ fn cut(api: &Api, path: &str, headers: &str, begin: &[u8]) {
     );
     stream.write_all(head.as_bytes()).unwrap();
     stream.write_all(begin).unwrap();
+    stream
 }
 
 fn a_broken_upload_leaves_the_old_file_and_nothing_else() {
@@ -333,13 +334,24 @@ fn a_broken_upload_leaves_the_old_file_and_nothing_else() {
     let folder = folder(&api, "files-broken");
     let path = format!("/files{folder}/f");
     put(&api, &path, b"old");
-    cut(&api, &path, "Content-Length: 5000000", &[b'n'; 1_000_000]);
-    cut(&api, &path, "Transfer-Encoding: chunked", b"5\r\nhello\r\n");
-    // Each was on its way, and has ended.
-    let noted = "len(glob.glob('/data/uploads/once-*'))";
+    // Notes tell of the uploads of all tests; one may go while they are read.
+    let noted = format!("os.popen('grep -lsF {folder}/ /data/uploads/once-* | wc -l').read()");
+    let until_on_its_way = |count: usize| {
+        let beside = format!("len(glob.glob('{folder}/.f.osctl-once-*'))");
+        api.until("the begin", |api| {
+            (inside(api, &beside) == json!(count)).then_some(())
+        });
+    };
+    let begun = [
+        begin(&api, &path, "Content-Length: 5000000", &[b'n'; 1_000_000]),
+        begin(&api, &path, "Transfer-Encoding: chunked", b"5\r\nhello\r\n"),
+    ];
+    until_on_its_way(2);
+    assert_eq!(inside(&api, &noted), json!("2\n"));
+    drop(begun);
     api.until("the end of the uploads", |api| {
         let left = inside(api, &format!("[os.listdir('{folder}'), {noted}]"));
-        (left == json!([["f"], 0])).then_some(())
+        (left == json!([["f"], "0\n"])).then_some(())
     });
     assert_eq!(api.get(&path).body, b"old");
 
@@ -348,12 +360,14 @@ fn a_broken_upload_leaves_the_old_file_and_nothing_else() {
     archive.extend(padded(b"yes"));
     archive.extend(header("f", EntryType::Regular, 1_000_000));
     archive.extend([b'n'; 9000]);
-    cut(
+    let begun = begin(
         &api,
         &format!("/files{folder}"),
         "Content-Type: application/x-tar\r\nContent-Length: 2000000",
         &archive,
     );
+    until_on_its_way(1);
+    drop(begun);
     api.until("the end of the archive", |api| {
         let names = inside(api, &format!("sorted(os.listdir('{folder}'))"));
         (names == json!(["f", "whole"])).then_some(())
@@ -367,12 +381,12 @@ fn an_upload_goes_on_where_it_was_cut() {
     let path = format!("/files{folder}/f?upload=resumed-1");
     let content: Vec<u8> = (0..5_000_000u32).map(|n| (n % 251) as u8).collect();
     put(&api, &format!("/files{folder}/f"), b"old");
-    cut(
+    drop(begin(
         &api,
         &path,
         "Content-Length: 5000000",
         &content[..2_000_000],
-    );
+    ));
     let arrived = api.until("the arrival of the begin", |api| {
         let told = api.get(&path);
         let offset = told.headers.get("upload-offset")?.parse::<usize>().ok()?;

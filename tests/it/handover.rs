@@ -4,11 +4,11 @@ use crate::commands::{Followed, Ran};
 use crate::evolve::{DOCKERFILE, assert_one_that_remembers, latest, read, remember, small, write};
 use crate::harness::{Engine, Home};
 use crate::instance::container_id;
+use crate::ports::free_port;
 use crate::second_engine::until;
 use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
-use std::net::TcpListener;
 
 trials![
     up_replaces_what_runs_by_the_gates_and_the_mind_goes_on,
@@ -38,11 +38,6 @@ fn sees_the_engine(home: &Home) -> bool {
 fn published(home: &Home) -> String {
     let ports = inspect(&home.container())["HostConfig"]["PortBindings"].clone();
     ports["8080/tcp"][0]["HostPort"].as_str().unwrap().into()
-}
-
-fn free_port() -> u16 {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    free.local_addr().unwrap().port()
 }
 
 /// What works in a trial, and not in place.

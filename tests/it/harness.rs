@@ -276,13 +276,24 @@ impl Api {
 
     /// Waits until `question` gives an answer.
     #[track_caller]
-    pub(crate) fn until<T>(&self, what: &str, mut question: impl FnMut(&Self) -> Option<T>) -> T {
+    pub(crate) fn until<T>(&self, what: &str, question: impl FnMut(&Self) -> Option<T>) -> T {
+        self.until_within(PATIENCE, what, question)
+    }
+
+    /// The same for what may take longer.
+    #[track_caller]
+    pub(crate) fn until_within<T>(
+        &self,
+        patience: Duration,
+        what: &str,
+        mut question: impl FnMut(&Self) -> Option<T>,
+    ) -> T {
         let begin = Instant::now();
         loop {
             if let Some(answer) = question(self) {
                 return answer;
             }
-            assert!(begin.elapsed() < PATIENCE, "{what} did not happen");
+            assert!(begin.elapsed() < patience, "{what} did not happen");
             std::thread::sleep(Duration::from_millis(20));
         }
     }

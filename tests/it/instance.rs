@@ -384,10 +384,8 @@ fn on_a_terminal_a_person_is_asked_and_no_means_no() {
     for (answer, code, state) in [("n", 1, "running"), ("y", 0, "gone")] {
         let ran = on_terminal(&home.command(["down", "--purge"]), answer);
         assert_eq!(ran.code, code, "{answer}: {ran:?}");
-        assert!(
-            ran.stdout.contains("Forget the state of `it-asked`"),
-            "{ran:?}"
-        );
+        let asked = format!("Forget the state of `{}`", home.instance);
+        assert!(ran.stdout.contains(&asked), "{ran:?}");
         assert_eq!(home.data().exists(), state == "running");
     }
 }
@@ -430,18 +428,19 @@ fn running_code_may_finish_when_the_container_stops() {
 fn code_that_does_not_finish_is_interrupted() {
     let home = shared();
     let api = home.api();
-    let code = "import time\nopen('/root/host/waits', 'w').close()\n\
-                try: time.sleep(600)\n\
+    let code = "import time\n\
+                try: open('/root/host/waits', 'w').close(); time.sleep(600)\n\
                 except KeyboardInterrupt: open('/root/host/interrupted', 'w').write('yes')";
     assert_eq!(
         api.exec_with(json!({"code": code, "wait": 0}))["status"],
         "running"
     );
-    let in_shell = "trap 'echo yes > /root/host/terminated; exit' TERM; sleep 600 & wait";
+    let in_shell = "trap 'echo yes > /root/host/terminated; exit' TERM; touch /root/host/traps; sleep 600 & wait";
     let command = json!({"command": in_shell, "wait": 0});
     assert_eq!(api.post("/shell", &command).json()["status"], "running");
     api.until("the begin", |_| {
-        home.files().join("waits").exists().then_some(())
+        let is_there = |file: &&str| home.files().join(file).exists();
+        ["waits", "traps"].iter().all(is_there).then_some(())
     });
     home.ok(["restart"]);
     for file in ["interrupted", "terminated"] {

@@ -49,6 +49,7 @@ mod mcp;
 mod mcp_bridge;
 mod mcp_children;
 mod mcp_clients;
+mod mcp_killed;
 mod mcp_os;
 mod mcp_os_desktop;
 mod mcp_os_files;
@@ -121,6 +122,7 @@ fn main() -> ExitCode {
         mcp::trials(),
         mcp_transports::trials(),
         mcp_children::trials(),
+        mcp_killed::trials(),
         mcp_remote::trials(),
         mcp_os::trials(),
         mcp_os_files::trials(),

@@ -1,13 +1,11 @@
 //! The hub's servers: what goes through comes out as it was, and what dies takes nobody with it.
 
-use crate::harness::{PATIENCE, servers};
+use crate::harness::servers;
 use crate::mcp::{Client, status};
 use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
 trials![
     what_goes_through_comes_out_in_the_same_bytes,
@@ -22,7 +20,6 @@ trials![
     all_as_one_bring_prompts_and_the_clients_roots,
     a_server_ends_with_its_session_and_all_that_it_has_started,
     a_server_that_never_works_rests_and_says_why,
-    killed_under_load_every_call_ends_and_the_others_never_notice,
 ];
 
 /// Ids, parameters: recorded where clients and servers of several languages met, and worse.
@@ -398,98 +395,4 @@ fn a_server_that_never_works_rests_and_says_why() {
         .send("POST", "/servers/missing/mcp", &headers, body.as_bytes());
     let why = answer.json()["error"]["message"].to_string();
     assert!(why.contains("can't be started: No such file"), "{why}");
-}
-
-/// Calls in all.
-const CALLS: usize = 1000;
-
-fn killed_under_load_every_call_ends_and_the_others_never_notice() {
-    let api = servers().hub();
-    let processes = "import os; len([p for p in os.listdir('/proc') if p.isdigit() and b'echo.py' in open(f'/proc/{p}/cmdline', 'rb').read()])";
-    let kill = "import os, random, signal\npids = [p for p in os.listdir('/proc') if p.isdigit() and b'echo.py' in open(f'/proc/{p}/cmdline', 'rb').read()]\nfor p in random.sample(pids, 1) if pids else []:\n    os.kill(int(p), random.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV]))";
-    let (left, done) = (AtomicUsize::new(CALLS), AtomicBool::new(false));
-    let (results, errors) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let clients: Vec<Client> = (0..4)
-        .flat_map(|_| ["/servers/echo/mcp", "/servers/echo-own/mcp"])
-        .map(Client::new)
-        .collect();
-    let other = Client::new("/servers/filesystem/mcp");
-    let kernel = servers().api();
-    thread::scope(|scope| {
-        let killer = scope.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
-                kernel.exec(kill);
-                thread::sleep(Duration::from_millis(100));
-            }
-        });
-        let bystander = scope.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
-                other.call("list_allowed_directories", &json!({}));
-            }
-        });
-        let workers: Vec<_> = clients
-            .iter()
-            .enumerate()
-            .map(|(number, client)| {
-                let (left, results, errors) = (&left, &results, &errors);
-                scope.spawn(move || {
-                    let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
-                    while let Ok(call) = take() {
-                        let pause = if call % 3 == 0 { 0.02 } else { 0.0 };
-                        let params = json!({"seconds": pause, "who": number, "call": call});
-                        let body = json!({"jsonrpc": "2.0", "id": call, "method": "test/sleep", "params": params});
-                        let answer = client.post(&body.to_string());
-                        assert_eq!(answer.status, 200);
-                        let answer = last_message(&answer.body);
-                        assert_eq!(answer["id"], call);
-                        if answer["result"] == params {
-                            results.fetch_add(1, Ordering::Relaxed);
-                        } else {
-                            let why = answer["error"]["message"].as_str().unwrap();
-                            assert!(why.contains("is gone: it"), "{answer}");
-                            errors.fetch_add(1, Ordering::Relaxed);
-                        }
-                    }
-                })
-            })
-            .collect();
-        for worker in workers {
-            worker.join().unwrap();
-        }
-        done.store(true, Ordering::Relaxed);
-        killer.join().unwrap();
-        bystander.join().unwrap();
-    });
-    let (results, errors) = (results.into_inner(), errors.into_inner());
-    assert_eq!(results + errors, CALLS);
-    assert!(
-        results > CALLS / 2 && errors > 0,
-        "{results} results, {errors} errors"
-    );
-    for client in &clients {
-        let mut connection = client.api.connect();
-        connection.send("DELETE", &client.path, &client.headers(), b"");
-    }
-    let begin = Instant::now();
-    loop {
-        let shared = status(&api, "echo")["pids"].as_array().unwrap().len();
-        let own = status(&api, "echo-own")["pids"].as_array().unwrap().len();
-        let found = kernel.exec(processes)["result"].to_string();
-        if found == format!("\"{}\"", shared + own) {
-            break;
-        }
-        assert!(
-            begin.elapsed() < PATIENCE,
-            "{found} are left of {shared} and {own}"
-        );
-        thread::sleep(Duration::from_millis(100));
-    }
-}
-
-/// The answer, which may have come as the last event.
-fn last_message(body: &[u8]) -> Value {
-    let text = String::from_utf8_lossy(body);
-    let last = text.trim_end().lines().last().unwrap_or_default();
-    let last = last.strip_prefix("data: ").unwrap_or(last);
-    serde_json::from_str(last).unwrap_or_else(|e| panic!("{e}: {text}"))
 }

@@ -140,7 +140,7 @@ fn code_tells_its_output_as_it_runs() {
         &os,
         "b",
         "run_shell",
-        &json!({"command": "echo one; sleep 0.3; echo two >&2"}),
+        &json!({"command": "echo one; sleep 2; echo two >&2"}),
         None,
     );
     let mut found = Vec::new();

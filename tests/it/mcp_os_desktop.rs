@@ -1,6 +1,7 @@
 //! The built-in MCP server: the desktop, and pages of the web.
 
 use crate::harness::servers;
+use crate::mcp::Client;
 use crate::mcp_os::os;
 use crate::pages::page;
 use crate::trials;
@@ -16,6 +17,15 @@ trials![
 ];
 
 const READ: &str = "navigate_and_get_all_visible_text";
+
+/// Waits until a window's title holds these words.
+#[track_caller]
+fn until_titled(os: &Client, words: &str) {
+    os.api.until(&format!("a window `{words}`"), |_| {
+        let windows = os.fields("desktop_windows", json!({}));
+        windows.to_string().contains(words).then_some(())
+    });
+}
 
 fn the_desktop_is_seen_and_used() {
     let os = os();
@@ -78,8 +88,7 @@ fn a_page_of_the_web_is_read_in_the_browser_that_people_see() {
         "{text}"
     );
     // A person sees it, too.
-    let titles = os.fields("desktop_windows", json!({})).to_string();
-    assert!(titles.contains("Title ö"), "{titles}");
+    until_titled(&os, "Title ö");
     let part = os.fields(tool, json!({"url": format!("{base}page"), "limit": 3}));
     assert_eq!((&part["text"], &part["next"]), (&json!("sho"), &json!(3)));
     assert_eq!(
@@ -148,11 +157,13 @@ fn a_page_that_somebody_works_in_is_left_alone() {
     let os = os();
     let base = page(servers(), "");
     os.fields(READ, json!({"url": format!("{base}work")}));
+    until_titled(&os, "Work");
     let screen = os.fields("desktop_screenshot", json!({}));
     let middle = |side: &str| screen[side].as_u64().unwrap() / 2;
     let (x, y) = (middle("width"), middle("height"));
     let actions = json!([{"type": "click", "x": x, "y": y}, {"type": "text", "text": "mine"}]);
     os.fields("desktop_input", json!({"actions": actions}));
+    until_titled(&os, "Work: mine");
     let read = os.fields(READ, json!({"url": format!("{base}page")}));
     assert_eq!(read["title"], "Title ö", "{read}");
     let tabs = "import json, urllib.request; [t['title'] for t in json.load(urllib.request.urlopen('http://127.0.0.1:9221/json/list')) if t['type'] == 'page']";
@@ -162,7 +173,7 @@ fn a_page_that_somebody_works_in_is_left_alone() {
     );
     let tabs = tabs["result"].as_str().unwrap();
     assert!(
-        tabs.contains("'Work'") && tabs.contains("'Title ö'"),
+        tabs.contains("'Work: mine'") && tabs.contains("'Title ö'"),
         "{tabs}"
     );
 }

@@ -36,22 +36,23 @@ fn servers_elsewhere_are_reached_by_either_transport() {
                 let (_, told) = events.sse().unwrap();
                 assert!(told.contains(&format!(r#""progress":{step}.0"#)), "{told}");
             }
+            while events.sse().is_some() {}
+            let open = || status(&client.api, "echo")["calls"].as_u64().unwrap();
+            let until_open = |what: &str, count: u64| {
+                client.api.until(what, |_| (open() == count).then_some(()));
+            };
             // A call that is cancelled here is cancelled there, and leaves nothing open.
             let body = r#"{"jsonrpc":"2.0","id":"c","method":"test/silence","params":{}}"#;
-            let before = status(&client.api, "echo")["calls"].clone();
+            until_open("the end of the one before", 0);
             let headers = client.headers();
             thread::scope(|scope| {
                 let waiting = scope.spawn(|| client.post(body));
-                client.api.until("the call", |api| {
-                    (status(api, "echo")["calls"] != before).then_some(())
-                });
+                until_open("the call", 1);
                 let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"c"}}"#;
                 assert_eq!(client.post(cancel).status, 202);
                 waiting.join().unwrap();
             });
-            client.api.until("its end", |api| {
-                (status(api, "echo")["calls"] == before).then_some(())
-            });
+            until_open("its end", 0);
             let mut connection = client.api.connect();
             connection.send("DELETE", &client.path, &headers, b"");
         }

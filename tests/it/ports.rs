@@ -8,6 +8,14 @@ use std::sync::Mutex;
 
 trials![a_taken_port_is_named_with_its_owner_and_its_cure];
 
+/// A port that nobody has, and that the system gives nobody by itself: it does so from 32768 on.
+pub(crate) fn free_port() -> u16 {
+    // Two checkouts that are tested at once seek apart.
+    let first = 20_000 + u16::try_from(std::process::id() % 10_000).unwrap();
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    (first..32_768).find(is_free).unwrap()
+}
+
 fn a_taken_port_is_named_with_its_owner_and_its_cure() {
     let mut home = Home::new("it-port");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -124,7 +124,7 @@ fn a_timeout_interrupts_and_keeps_the_state() {
     let api = shared().api();
     api.exec("before_timeout = 7");
     let reply = api
-        .exec_with(json!({"code": "import time\nprint('begun')\ntime.sleep(600)", "timeout": 0.3}));
+        .exec_with(json!({"code": "import time\nprint('begun')\ntime.sleep(600)", "timeout": 2}));
     assert_eq!(
         (reply["status"].as_str(), reply["error"]["type"].as_str()),
         (Some("interrupted"), Some("Timeout"))

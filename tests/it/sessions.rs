@@ -359,10 +359,23 @@ fn sessions_stay_within_their_limits() {
     home.write_config("sessions:\n  max: 5\n  memory: 200m\n  idle: 3\n  check: 2\n");
     home.up();
     let api = home.api();
+    // A running cell is never idle, nor is a command's job, nor who has a terminal open.
     create(&api, "one");
-    create(&api, "two");
+    api.post(
+        "/exec",
+        &json!({"code": "import time; time.sleep(600)", "session": "one", "id": "long", "wait": 0}),
+    );
     create(&api, "job");
+    let left = api.post(
+        "/shell",
+        &json!({"command": "sleep 600 &", "session": "job"}),
+    );
+    assert_eq!(left.json()["background"], true);
     create(&api, "window");
+    let terminal = Peer::open(&api, "session=window&cols=80&rows=24")
+        .ok()
+        .unwrap();
+    create(&api, "two");
     let (status, kind, message) = api.post("/sessions", &json!({"name": "three"})).error();
     assert_eq!(
         (status, kind.as_str()),
@@ -371,23 +384,10 @@ fn sessions_stay_within_their_limits() {
     );
     // A kernel that is idle and does not answer any more is replaced, and the loss is told.
     let hung = api.exec(
-        "import ctypes, threading\nhold = lambda: ctypes.PyDLL(None).sleep(600)\nthreading.Timer(0.1, hold).start()",
+        "import ctypes, threading\nhold = lambda: ctypes.PyDLL(None).sleep(600)\nthreading.Timer(1, hold).start()",
     );
     assert_eq!(hung["status"], "completed", "{hung}");
-    // A running cell is never idle, nor is a command's job, nor who has a terminal open; a session
-    // that is gets released.
-    let terminal = Peer::open(&api, "session=window&cols=80&rows=24")
-        .ok()
-        .unwrap();
-    let left = api.post(
-        "/shell",
-        &json!({"command": "sleep 600 &", "session": "job"}),
-    );
-    assert_eq!(left.json()["background"], true);
-    api.post(
-        "/exec",
-        &json!({"code": "import time; time.sleep(600)", "session": "one", "id": "long", "wait": 0}),
-    );
+    // A session that is idle gets released.
     api.until("the idle session's end", |api| {
         let names = api.get("/sessions").json().to_string();
         assert!(

@@ -114,7 +114,7 @@ fn a_silent_run_has_a_heartbeat() {
 
 fn a_stream_ends_with_its_wait_and_the_code_goes_on() {
     let api = shared().api();
-    let body = json!({"code": "print('begun')\nimport time; time.sleep(600)", "id": "patience", "wait": 0.5, "queue": true});
+    let body = json!({"code": "print('begun')\nimport time; time.sleep(600)", "id": "patience", "wait": 2, "queue": true});
     let events = changes(api.connect().events("POST", "/exec", &[NDJSON], &body));
     assert_eq!(text(&events, "stdout"), "begun\n");
     assert!(events.iter().all(|e| e["type"] != "done"), "{events:?}");

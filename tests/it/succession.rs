@@ -7,10 +7,10 @@ use crate::evolve::containers;
 use crate::harness::{Engine, Home};
 use crate::instance::container_id;
 use crate::middle::engine_at_a_port;
+use crate::ports::free_port;
 use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
-use std::net::TcpListener;
 
 trials![
     an_interrupted_successor_that_does_not_work_gives_way_to_the_old_container,
@@ -67,10 +67,7 @@ fn an_interrupted_successor_that_does_not_work_gives_way_to_the_old_container() 
     broken_up(None, "replacing", "INT");
     broken_up(None, "replacing", "KILL");
     // The next one waits at another port, and nothing is known about it when its osctl is gone.
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = free.local_addr().unwrap().port();
-    drop(free);
-    broken_up(Some(port), "to become healthy", "INT");
+    broken_up(Some(free_port()), "to become healthy", "INT");
     fs::write(&end, "").unwrap();
     broken_up(None, "bringing the old", "INT");
     broken_up(None, "bringing the old", "KILL");

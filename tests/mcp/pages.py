@@ -19,7 +19,8 @@ PAGES = {
             prompt('Your name?') === null ? 'nobody' : 'somebody'].join(', ')</script>""",
     # Somebody's work, which is not to be left once it was touched.
     "/work": """<title>Work</title><body style="margin:0">
-        <textarea style="width:100vw;height:90vh"></textarea>
+        <textarea style="width:100vw;height:90vh"
+            oninput="document.title = 'Work: ' + value"></textarea>
         <script>addEventListener('beforeunload', event => event.preventDefault())</script>""",
     # Remembers, in the profile, who has been here.
     "/keeps": """<title>Keeps</title><p id=said></p><script>
