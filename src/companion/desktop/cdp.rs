@@ -13,12 +13,13 @@ use tokio::net::TcpStream;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a new tab shows before anybody has gone anywhere.
-const BLANK: [&str; 4] = [
+/// What a new tab shows before anybody has gone anywhere. Which of them, Chromium decides while it runs.
+const BLANK: [&str; 5] = [
     "",
     "about:blank",
     "chrome://newtab/",
     "chrome://new-tab-page/",
+    "chrome://new-tab-page-third-party/",
 ];
 
 pub(super) fn address(port: u16) -> String {
