@@ -157,6 +157,7 @@ pub(super) async fn prepare(
         entry,
         refusing: None,
         at_rest: None,
+        is_robbed: false,
         stop: Stop::default(),
     })
 }

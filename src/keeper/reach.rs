@@ -66,6 +66,8 @@ impl Mark {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tried {
     Reached,
+    /// The same, by being started again.
+    Renewed,
     /// It is nobody's affair any more.
     Gone,
 }
@@ -75,10 +77,16 @@ pub(super) async fn make_good(settings: &Settings, shelf: &Shelf) {
     let mark = Mark::new(&settings.state);
     let mut pause = FIRST;
     while let Some(unreached) = mark.read() {
-        match attempt(settings, &unreached).await {
+        match attempt(settings, &mark, &unreached).await {
             Ok(tried) => {
-                if tried == Tried::Reached {
-                    tell(shelf, &unreached.run);
+                match tried {
+                    Tried::Reached => tell(shelf, &unreached.run, "it has its ports again"),
+                    Tried::Renewed => tell(
+                        shelf,
+                        &unreached.run,
+                        "it was started again, and has its ports again",
+                    ),
+                    Tried::Gone => {}
                 }
                 return mark.clear();
             }
@@ -89,7 +97,7 @@ pub(super) async fn make_good(settings: &Settings, shelf: &Shelf) {
     }
 }
 
-async fn attempt(settings: &Settings, unreached: &Unreached) -> Result<Tried> {
+async fn attempt(settings: &Settings, mark: &Mark, unreached: &Unreached) -> Result<Tried> {
     let site = site(settings).await?;
     let id = &unreached.container;
     let present = site.find(site.name()).await?;
@@ -100,22 +108,35 @@ async fn attempt(settings: &Settings, unreached: &Unreached) -> Result<Tried> {
     if found.exit.is_some() && !unreached.has_ended {
         return Ok(Tried::Gone);
     }
-    site.reach(&found).await?;
     if unreached.has_ended {
         site.docker.start(id).await?;
+        return Ok(Tried::Reached);
     }
-    Ok(Tried::Reached)
+    match site.reach_again(&found, &unreached.run).await {
+        Ok(true) => Ok(Tried::Renewed),
+        Ok(false) => Ok(Tried::Reached),
+        Err(error) => {
+            // It was ended for it, and somebody was quicker.
+            let found = site.find(id).await?;
+            if found.is_some_and(|found| found.exit.is_some()) {
+                mark.write(&Unreached {
+                    has_ended: true,
+                    ..unreached.clone()
+                })?;
+            }
+            Err(error)
+        }
+    }
 }
 
 /// Says so where people look.
-fn tell(shelf: &Shelf, run: &Run) {
-    tracing::warn!(%run, "the old container has its ports again");
+fn tell(shelf: &Shelf, run: &Run, what: &str) {
+    tracing::warn!(%run, "the old container: {what}");
     let told = || -> Result<()> {
         let Some(mut record) = shelf.record(run)? else {
             return Ok(());
         };
-        let again = "it has its ports again".to_owned();
-        let why: Vec<String> = record.why.into_iter().chain([again]).collect();
+        let why: Vec<String> = record.why.into_iter().chain([what.to_owned()]).collect();
         record.why = Some(hearsay::sentence(&why.join("; ")));
         shelf.save(&record)
     };
@@ -155,13 +176,13 @@ mod tests {
         lost.run = shelf.make(5.0).unwrap();
         lost.why = Some("a port is taken".into());
         shelf.save(&lost).unwrap();
-        tell(&shelf, &lost.run);
+        tell(&shelf, &lost.run, "it has its ports again");
         let told = shelf.record(&lost.run).unwrap().unwrap();
         assert_eq!(
             told.why.as_deref(),
             Some("a port is taken; it has its ports again")
         );
         // One that is not kept any more holds nothing up.
-        tell(&shelf, &"20200101-000000".parse().unwrap());
+        tell(&shelf, &"20200101-000000".parse().unwrap(), "gone");
     }
 }

@@ -2,6 +2,7 @@
 
 use super::hearsay;
 use super::log::Log;
+use super::patience::is_away;
 use crate::engine::{
     Container, DIGEST_LABEL, Docker, LogOptions, OWNER_LABEL, Phase, Progress, identify,
 };
@@ -290,6 +291,34 @@ impl Site {
         match found.is_some_and(|found| self.lacks_ports(&found)) {
             true => bail!("the engine does not publish its ports"),
             false => Ok(()),
+        }
+    }
+
+    /// The same where somebody had a port: an engine that fails at it may leave the container's network
+    /// half made, so that all is tried with another container first. One that can't have it as it is gets
+    /// it by being started again, with what it has stored; whether that was so.
+    ///
+    /// # Errors
+    /// When somebody has a port still.
+    pub(super) async fn reach_again(&self, container: &Container, run: &Run) -> Result<bool> {
+        if !self.lacks_ports(container) {
+            return self.reach(container).await.map(|()| false);
+        }
+        let mut probe = self.trial(&container.image, run);
+        probe.ports.clone_from(&self.charge.spec.ports);
+        self.remove_trial().await?;
+        let free = self.docker.create(&probe).await;
+        self.remove_trial().await?;
+        free?;
+        match self.reach(container).await {
+            Ok(()) => Ok(false),
+            Err(error) if is_away(&error) => Err(error),
+            Err(error) => {
+                tracing::warn!("it is started again: {error:#}");
+                self.docker.stop(&container.id).await?;
+                self.docker.start(&container.id).await?;
+                Ok(true)
+            }
         }
     }
 

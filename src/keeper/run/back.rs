@@ -50,7 +50,10 @@ impl Work {
     async fn restore(&mut self, name: &str, old: &Container) -> Result<()> {
         self.log.step("the old container goes on");
         let docker = self.site.docker.clone();
-        let joined = self.site.reach(old).await;
+        let joined = match self.is_robbed {
+            true => Err(anyhow::anyhow!("somebody has a port of it")),
+            false => self.site.reach(old).await,
+        };
         let refusing = self.refusing;
         if old.phase == Phase::Paused {
             docker.unpause(&old.id).await?;
@@ -90,8 +93,12 @@ impl Work {
             let Some(found) = self.site.find(old).await? else {
                 return Ok(());
             };
-            match self.site.reach(&found).await {
-                Ok(()) => return Ok(()),
+            match self.site.reach_again(&found, &self.record.run).await {
+                Ok(false) => return Ok(()),
+                Ok(true) => {
+                    self.add("the old container was started again to have its ports");
+                    return Ok(());
+                }
                 Err(again) => error = again,
             }
         }

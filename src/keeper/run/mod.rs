@@ -38,6 +38,8 @@ pub(super) struct Work {
     pub(super) refusing: Option<Instant>,
     /// Since when the old container is at rest for certain.
     pub(super) at_rest: Option<Instant>,
+    /// Whether somebody else has a port of the container's.
+    pub(super) is_robbed: bool,
     pub(super) stop: Stop,
 }
 
@@ -183,6 +185,7 @@ impl Work {
 
     /// The first gate that was not passed is the one that counts.
     pub(super) fn blame(&mut self, stage: Stage, error: &anyhow::Error) {
+        self.is_robbed |= matches!(error.downcast_ref(), Some(Error::PortTaken { .. }));
         let said = hearsay::sentence(&format!("{error:#}"));
         let mut lines = self.log.tail();
         if let (true, Some(named)) = (lines.is_empty(), error.downcast_ref::<Error>()) {
