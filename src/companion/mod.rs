@@ -160,7 +160,7 @@ pub(crate) async fn serve(
         },
     );
     os.offer(evolve.clone());
-    evolve.thaw(frozen);
+    evolve.wake(frozen);
     evolve.tell_runs();
     let handles = Handles {
         cryo: cryo.clone(),

@@ -130,6 +130,7 @@ impl Embedded {
         Ok(Some(Container {
             id: String::new(),
             networks: BTreeSet::new(),
+            has_ports: running,
             restarts: 0,
             phase,
             image: spec.image,

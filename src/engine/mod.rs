@@ -55,6 +55,8 @@ pub(crate) struct Container {
     pub(crate) labels: BTreeMap<String, String>,
     /// The networks it is on.
     pub(crate) networks: BTreeSet<String>,
+    /// Whether it publishes all the ports that it was made to publish, as one that runs should.
+    pub(crate) has_ports: bool,
     /// How often the engine has started it again by itself.
     pub(crate) restarts: u64,
     /// Why it ended, when it did.

@@ -40,6 +40,7 @@ mod owner;
 mod patience;
 mod policy;
 mod probation;
+mod reach;
 mod recovery;
 mod room;
 mod run;

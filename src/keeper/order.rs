@@ -107,7 +107,10 @@ pub(super) async fn prepare(
     let entry = Entry {
         run: run.clone(),
         step: Step::Preparing,
-        running: old.as_ref().is_some_and(|o| o.phase == Phase::Running),
+        running: old.as_ref().is_some_and(|old| {
+            // One that crashes again and again is there to the engine.
+            matches!(old.phase, Phase::Running | Phase::Restarting)
+        }),
         old: old.map(|found| found.id),
         previous,
         image,
@@ -154,6 +157,7 @@ pub(super) async fn prepare(
         entry,
         refusing: None,
         at_rest: None,
+        is_robbed: false,
         stop: Stop::default(),
     })
 }

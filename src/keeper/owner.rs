@@ -8,8 +8,8 @@ use super::recovery::{After, give_up, recover};
 use super::run::Work;
 use super::shelf::Shelf;
 use super::site::Site;
-use super::stop::Stop;
-use super::{Settings, hearsay};
+use super::stop::{self, Stop};
+use super::{Settings, hearsay, reach};
 use crate::engine::Docker;
 use crate::error::Result;
 use crate::protocol::evolve::{Asker, CHARGE, Charge, Record, Run, Task, refusal};
@@ -88,6 +88,8 @@ enum Done {
     Recovered(Site, After),
     Ran(Site, Box<Record>),
     Watched(Verdict),
+    /// What did not last is to be gone back from.
+    Rescue(Box<Work>),
     /// Nothing is on, and nothing is to be done.
     Nothing,
     /// The engine went away in the middle.
@@ -133,11 +135,11 @@ impl Owner {
                     self.go_on(done?)?;
                     self.take_up().await;
                 }
-                // Whoever asks during a recovery waits for its end.
-                message = self.inbox.recv(), if !matches!(self.state, State::Recovery) => match message {
+                message = self.inbox.recv() => match message {
                     // Who asked has been told that it is not done.
                     Some(Message::Begin(_, reply) | Message::Stop(reply)) if reply.is_closed() => {}
-                    Some(Message::Begin(order, reply)) if self.is_tidying() => self.next.push((order, reply)),
+                    // Whoever wants a run during a recovery waits for its end.
+                    Some(Message::Begin(order, reply)) if self.is_ending() => self.next.push((order, reply)),
                     // Who asked may have gone; the run goes on.
                     Some(Message::Begin(order, reply)) => drop(reply.send(self.begin(order).await)),
                     Some(Message::Stop(reply)) => drop(reply.send(self.stop())),
@@ -148,13 +150,16 @@ impl Owner {
         }
     }
 
-    /// Whether the run that is on has ended for all who look.
-    fn is_tidying(&self) -> bool {
-        let State::Run(run, _) = &self.state else {
-            return false;
-        };
-        let record = self.shelf.record(run).ok().flatten();
-        record.is_some_and(|record| record.status.has_ended())
+    /// Whether what was begun before is being ended, or the run that is on has ended for all who look.
+    fn is_ending(&self) -> bool {
+        match &self.state {
+            State::Recovery => true,
+            State::Run(run, _) => {
+                let record = self.shelf.record(run).ok().flatten();
+                record.is_some_and(|record| record.status.has_ended())
+            }
+            State::Idle | State::Probation => false,
+        }
     }
 
     async fn take_up(&mut self) {
@@ -170,7 +175,11 @@ impl Owner {
 
     fn go_on(&mut self, done: Done) -> Result<()> {
         self.state = State::Idle;
-        self.current = Box::pin(std::future::pending());
+        let (settings, shelf) = (self.settings.clone(), self.shelf.clone());
+        self.current = Box::pin(async move {
+            reach::make_good(&settings, &shelf).await;
+            std::future::pending().await
+        });
         for reply in self.leaving.drain(..) {
             // The keeper ends even so.
             let _ = reply.send(());
@@ -187,9 +196,8 @@ impl Owner {
                 }
             }
             Done::Watched(Verdict::Lasted) => Journal::new(&self.settings.state).close()?,
-            Done::Watched(Verdict::Broken(why)) => {
-                self.rescue(why);
-            }
+            Done::Watched(Verdict::Broken(why)) => self.rescue(why),
+            Done::Rescue(work) => drop(self.set_out(*work)),
             Done::Lost(error) => {
                 tracing::warn!("{error:#}");
                 self.state = State::Recovery;
@@ -206,35 +214,49 @@ impl Owner {
     }
 
     fn stop(&self) -> std::result::Result<Run, No> {
-        match &self.state {
+        let on = match &self.state {
             State::Run(run, stop) => {
-                stop.wish("a person has stopped it");
-                Ok(run.clone())
+                stop.wish(stop::BY_PERSON);
+                return Ok(run.clone());
             }
-            _ => Err(No::Refused(
-                Fault::new(refusal::NO_SUCH_RUN, "no run is on")
-                    .hint("`osctl evolve history` lists the runs"),
-            )),
-        }
+            // It is being ended already.
+            State::Recovery => self.shelf.on(),
+            State::Idle | State::Probation => None,
+        };
+        on.ok_or_else(|| {
+            let fault = Fault::new(refusal::NO_SUCH_RUN, "no run is on");
+            No::Refused(fault.hint("`osctl evolve history` lists the runs"))
+        })
     }
 
     /// What has changed nothing yet is ended by the keeper that comes next.
     fn leave(&mut self, reply: oneshot::Sender<()>) {
         let step = Journal::new(&self.settings.state).read();
         let step = step.ok().flatten().map(|entry| entry.step);
+        let is_mute = matches!(step, Some(Step::Freezing | Step::Swapping));
         match &self.state {
-            State::Run(_, stop) if matches!(step, Some(Step::Freezing | Step::Swapping)) => {
+            State::Run(_, stop) if is_mute => {
                 stop.wish("the keeper was stopped");
                 self.leaving.push(reply);
             }
+            State::Recovery if is_mute => self.leaving.push(reply),
             _ => drop(reply.send(())),
         }
     }
 
     fn watch(&mut self, site: Site, entry: Entry) {
         self.state = State::Probation;
+        let (settings, shelf) = (self.settings.clone(), self.shelf.clone());
         self.current = Box::pin(async move {
-            Ok(match probation::watch(&site, &entry).await {
+            let made_good = async {
+                reach::make_good(&settings, &shelf).await;
+                std::future::pending().await
+            };
+            let watched = tokio::select! {
+                watched = probation::watch(&site, &entry) => watched,
+                never = made_good => never,
+            };
+            Ok(match watched {
                 Ok(verdict) => Done::Watched(verdict),
                 Err(error) => Done::Lost(error),
             })
@@ -249,11 +271,15 @@ impl Owner {
             return Err(No::from(anyhow::anyhow!("the keeper is ending")));
         }
         let work = prepare(&self.settings, &self.shelf, order).await?;
+        Ok(self.set_out(work))
+    }
+
+    fn set_out(&mut self, work: Work) -> Run {
         let run = work.record.run.clone();
         tracing::info!(%run, by = ?work.record.by, reason = work.record.reason, "a run begins");
         self.state = State::Run(run.clone(), work.stop.clone());
         self.current = Box::pin(drive(work));
-        Ok(run)
+        run
     }
 }
 
@@ -326,7 +352,7 @@ async fn rescue(settings: Settings, shelf: Shelf, why: String) -> Result<Done> {
         to: None,
     };
     match prepare(&settings, &shelf, order).await {
-        Ok(work) => drive(work).await,
+        Ok(work) => Ok(Done::Rescue(Box::new(work))),
         Err(No::Refused(fault)) if fault.kind == refusal::NO_SUCH_RUN => {
             without_rescue(&journal, &shelf, &format!("{why}; {}", fault.message))
         }

@@ -107,6 +107,7 @@ async fn finish(
         entry,
         refusing: None,
         at_rest: None,
+        is_robbed: false,
         stop: Stop::default(),
     };
     if end != Stage::Succeeded && !stage.has_ended() {

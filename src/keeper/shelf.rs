@@ -60,9 +60,14 @@ impl Shelf {
         self.changes.tell();
     }
 
-    fn is_on(&self, run: &Run) -> bool {
+    /// The run that is on, if any.
+    pub(super) fn on(&self) -> Option<Run> {
         let on = self.on.lock().unwrap_or_else(PoisonError::into_inner);
-        on.as_ref() == Some(run)
+        on.clone()
+    }
+
+    fn is_on(&self, run: &Run) -> bool {
+        self.on().as_ref() == Some(run)
     }
 
     /// Wakes up whenever a record or a log has grown.

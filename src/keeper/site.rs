@@ -2,6 +2,7 @@
 
 use super::hearsay;
 use super::log::Log;
+use super::patience::is_away;
 use crate::engine::{
     Container, DIGEST_LABEL, Docker, LogOptions, OWNER_LABEL, Phase, Progress, identify,
 };
@@ -247,14 +248,84 @@ impl Site {
     /// # Errors
     /// When it does not start, or does not become healthy.
     pub(super) async fn revive(&self, container: &str, limit: Duration, log: &Log) -> Result<bool> {
+        let had_ended = self.start(container, log).await?;
+        if had_ended {
+            self.until_healthy(container, limit, log).await?;
+        }
+        Ok(had_ended)
+    }
+
+    /// Starts what the engine has ended; whether it had ended.
+    ///
+    /// # Errors
+    /// When it does not start, as when somebody has a port of it.
+    pub(super) async fn start(&self, container: &str, log: &Log) -> Result<bool> {
         let found = self.find(container).await?;
         if found.is_none_or(|c| !matches!(c.phase, Phase::Created | Phase::Stopped)) {
             return Ok(false);
         }
         log.step("starting the container again, which the engine had ended");
         self.docker.start(container).await?;
-        self.until_healthy(container, limit, log).await?;
         Ok(true)
+    }
+
+    /// Puts a container back on its network, with its ports, unless it has them.
+    ///
+    /// # Errors
+    /// When the engine refuses, as it does when somebody has a port meanwhile.
+    pub(super) async fn reach(&self, container: &Container) -> Result<()> {
+        let Some(network) = &self.charge.spec.network else {
+            return Ok(());
+        };
+        match (
+            container.networks.contains(network),
+            self.lacks_ports(container),
+        ) {
+            (true, false) => return Ok(()),
+            // The engine counts one to its network that was refused a port.
+            (true, true) => self.docker.leave_network(&container.id, network).await?,
+            (false, _) => {}
+        }
+        self.docker.join_network(&container.id, network).await?;
+        let found = self.find(&container.id).await?;
+        match found.is_some_and(|found| self.lacks_ports(&found)) {
+            true => bail!("the engine does not publish its ports"),
+            false => Ok(()),
+        }
+    }
+
+    /// The same where somebody had a port: an engine that fails at it may leave the container's network
+    /// half made, so that all is tried with another container first. One that can't have it as it is gets
+    /// it by being started again, with what it has stored; whether that was so.
+    ///
+    /// # Errors
+    /// When somebody has a port still.
+    pub(super) async fn reach_again(&self, container: &Container, run: &Run) -> Result<bool> {
+        if !self.lacks_ports(container) {
+            return self.reach(container).await.map(|()| false);
+        }
+        let mut probe = self.trial(&container.image, run);
+        probe.ports.clone_from(&self.charge.spec.ports);
+        self.remove_trial().await?;
+        let free = self.docker.create(&probe).await;
+        self.remove_trial().await?;
+        free?;
+        match self.reach(container).await {
+            Ok(()) => Ok(false),
+            Err(error) if is_away(&error) => Err(error),
+            Err(error) => {
+                tracing::warn!("it is started again: {error:#}");
+                self.docker.stop(&container.id).await?;
+                self.docker.start(&container.id).await?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// One that has ended has none, which is as it should be.
+    fn lacks_ports(&self, container: &Container) -> bool {
+        let is_alive = matches!(container.phase, Phase::Running | Phase::Paused);
+        is_alive && !container.has_ports && !self.docker.keeps_ports()
     }
 
     /// Requests are answered again.
@@ -263,7 +334,7 @@ impl Site {
         let resumed: Resumed = self.ask(container, &["resume", "--json"], limit).await?;
         match resumed.resumed {
             true => Ok(()),
-            false => bail!("the old companion does not go on"),
+            false => bail!("the companion does not go on"),
         }
     }
 }

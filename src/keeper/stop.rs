@@ -3,6 +3,9 @@
 use crate::error::Result;
 use tokio::sync::watch;
 
+/// Why a run ends that somebody has had enough of.
+pub(super) const BY_PERSON: &str = "a person has stopped it";
+
 /// One run's, for who wishes it and who does it.
 #[derive(Debug, Clone)]
 pub(super) struct Stop(watch::Sender<Option<&'static str>>);
@@ -21,6 +24,11 @@ impl Stop {
         });
     }
 
+    /// Whether a person wishes it, and not a keeper that ends itself.
+    pub(super) fn is_a_persons(&self) -> bool {
+        *self.0.borrow() == Some(BY_PERSON)
+    }
+
     /// # Errors
     /// When it is wished.
     pub(super) fn check(&self) -> Result<()> {
@@ -30,16 +38,20 @@ impl Stop {
         }
     }
 
+    /// Returns when it is wished.
+    pub(super) async fn wished(&self) {
+        // It can't end while `self` holds the sender.
+        let _ = self.0.subscribe().wait_for(Option::is_some).await;
+    }
+
     /// What is done, unless it is wished that it ends: then it is left where it is.
     ///
     /// # Errors
     /// What is done has failed, or is wished to end.
     pub(super) async fn or<T>(&self, done: impl Future<Output = Result<T>>) -> Result<T> {
-        let mut wish = self.0.subscribe();
         tokio::select! {
             biased;
-            // It can't end while `self` holds the sender.
-            _ = wish.wait_for(Option::is_some) => {
+            () = self.wished() => {
                 self.check()?;
                 anyhow::bail!("the wish to end it is gone")
             }
@@ -50,16 +62,16 @@ impl Stop {
 
 #[cfg(test)]
 mod tests {
-    use super::Stop;
+    use super::{BY_PERSON, Stop};
 
     #[tokio::test]
     async fn what_goes_on_is_left_when_somebody_wishes_it() {
         let stop = Stop::default();
         assert!(stop.or(async { Ok(1) }).await.is_ok_and(|n| n == 1));
-        assert!(stop.check().is_ok());
+        assert!(stop.check().is_ok() && !stop.is_a_persons());
         let other = stop.clone();
         let endless = stop.or(async move {
-            other.wish("a person has stopped it");
+            other.wish(BY_PERSON);
             std::future::pending::<crate::error::Result<()>>().await
         });
         let why = endless.await.unwrap_err().to_string();
@@ -67,6 +79,9 @@ mod tests {
         stop.wish("the keeper ends");
         let left = stop.or(async { Ok(()) }).await.unwrap_err();
         assert_eq!(left.to_string(), "a person has stopped it");
-        assert!(stop.check().is_err());
+        assert!(stop.check().is_err() && stop.is_a_persons());
+        let other = Stop::default();
+        other.wish("the keeper ends");
+        assert!(!other.is_a_persons());
     }
 }

@@ -32,6 +32,7 @@ mod evolve_escapes;
 mod evolve_faults;
 mod evolve_inside;
 mod evolve_mind;
+mod evolve_way_back;
 mod faults;
 mod files;
 mod handover;
@@ -158,6 +159,7 @@ fn main() -> ExitCode {
         evolve::trials(),
         evolve_broken::trials(),
         evolve_escapes::trials(),
+        evolve_way_back::trials(),
         evolve_faults::trials(),
         criu_faults::trials(),
         criu::trials(),

@@ -6,7 +6,8 @@ use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write, copy};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -82,27 +83,54 @@ pub(crate) fn engine_behind(hears: impl Fn(&str) + Send + Sync + 'static) -> Str
     let hears = Arc::new(hears);
     thread::spawn(move || {
         for near in listener.incoming().map_while(Result::ok) {
-            let far = UnixStream::connect("/var/run/docker.sock").unwrap();
-            let (mut asked, mut asks) = (far.try_clone().unwrap(), near.try_clone().unwrap());
-            let hears = Arc::clone(&hears);
-            thread::spawn(move || {
-                let mut bytes = vec![0; 65536];
-                while let Ok(read @ 1..) = asks.read(&mut bytes) {
-                    hears(&String::from_utf8_lossy(&bytes[..read]));
-                    if asked.write_all(&bytes[..read]).is_err() {
-                        break;
-                    }
-                }
-                let _ = asked.shutdown(Shutdown::Write);
-            });
-            let (mut told, mut tells) = (near, far);
-            thread::spawn(move || {
-                let _ = copy(&mut tells, &mut told);
-                let _ = told.shutdown(Shutdown::Write);
-            });
+            let (asks, end) = (near.try_clone().unwrap(), near.try_clone().unwrap());
+            let end = move || drop(end.shutdown(Shutdown::Write));
+            relay(asks, near, end, Arc::clone(&hears));
         }
     });
     format!("tcp://127.0.0.1:{port}")
+}
+
+/// The same at a socket. Its address.
+pub(crate) fn engine_socket_behind(
+    socket: &Path,
+    hears: impl Fn(&str) + Send + Sync + 'static,
+) -> String {
+    let listener = UnixListener::bind(socket).unwrap();
+    let hears = Arc::new(hears);
+    thread::spawn(move || {
+        for near in listener.incoming().map_while(Result::ok) {
+            let (asks, end) = (near.try_clone().unwrap(), near.try_clone().unwrap());
+            let end = move || drop(end.shutdown(Shutdown::Write));
+            relay(asks, near, end, Arc::clone(&hears));
+        }
+    });
+    format!("unix://{}", socket.display())
+}
+
+/// Passes on to the engine what somebody asks, and back what it tells; `end` says that this is all.
+fn relay(
+    mut asks: impl Read + Send + 'static,
+    mut told: impl Write + Send + 'static,
+    end: impl FnOnce() + Send + 'static,
+    hears: Arc<impl Fn(&str) + Send + Sync + 'static>,
+) {
+    let mut far = UnixStream::connect("/var/run/docker.sock").unwrap();
+    let mut asked = far.try_clone().unwrap();
+    thread::spawn(move || {
+        let mut bytes = vec![0; 65536];
+        while let Ok(read @ 1..) = asks.read(&mut bytes) {
+            hears(&String::from_utf8_lossy(&bytes[..read]));
+            if asked.write_all(&bytes[..read]).is_err() {
+                break;
+            }
+        }
+        let _ = asked.shutdown(Shutdown::Write);
+    });
+    thread::spawn(move || {
+        let _ = copy(&mut far, &mut told);
+        end();
+    });
 }
 
 fn pass(mut from: TcpStream, mut to: TcpStream, after: u64, times: &AtomicU64, how: Break) {

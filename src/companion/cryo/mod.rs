@@ -34,12 +34,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use store::Store;
+use store::{Pins, Store};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 /// What names of states begin with that belong to a checkpoint: they go with it, and by nothing else.
 pub(crate) const BESIDE_CHECKPOINTS: &str = "criu-";
+
+/// Who has not said for so long that it needs no more what is pinned is gone.
+const PINNED: Duration = Duration::from_secs(1800);
 
 /// What concerns cryo of the companion's settings.
 #[derive(Debug, Clone)]
@@ -71,6 +74,8 @@ pub(crate) struct Cryo {
     fresh: Arc<Mutex<BTreeMap<String, Instant>>>,
     /// Whether the stop that follows is to store, and when that was said.
     said: Arc<Mutex<Option<(Instant, bool)>>>,
+    /// What must not go now, and since when.
+    pins: Arc<Mutex<Option<(Instant, Pins)>>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -96,6 +101,7 @@ impl Cryo {
             turns: Arc::default(),
             fresh: Arc::default(),
             said: Arc::default(),
+            pins: Arc::default(),
         };
         cryo.store.sweep();
         if let Some(every) = cryo.settings.every {
@@ -139,8 +145,8 @@ impl Cryo {
             if name == wish.session {
                 locked(&self.fresh).insert(name.clone(), Instant::now());
             }
-            let limits = self.settings.limits;
-            self.blocking(move |store, _| store.prune(limits), &name)
+            let (limits, pinned) = (self.settings.limits, self.pinned());
+            self.blocking(move |store, _| store.prune(limits, &pinned), &name)
                 .await?;
         }
         Ok(Stored {
@@ -258,6 +264,23 @@ impl Cryo {
             name,
             generations,
         })
+    }
+
+    /// Keeps what is newest now, and what comes after it, whatever the limits say: somebody else reads it.
+    pub(crate) async fn pin(&self) {
+        if let Ok(newest) = self.blocking(|store, _| store.newest(), "").await {
+            *locked(&self.pins) = Some((Instant::now(), newest));
+        }
+    }
+
+    pub(crate) fn unpin(&self) {
+        *locked(&self.pins) = None;
+    }
+
+    fn pinned(&self) -> Pins {
+        let pins = locked(&self.pins);
+        let lasting = pins.as_ref().filter(|(since, _)| since.elapsed() < PINNED);
+        lasting.map(|(_, pins)| pins.clone()).unwrap_or_default()
     }
 
     fn named(&self, name: Option<String>, session: &str) -> Result<String, Refusal> {

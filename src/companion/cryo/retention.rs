@@ -1,7 +1,7 @@
 //! Which generations go, as a pure function.
 //!
 //! The newest that can be reloaded stays under each name, whatever it weighs and however old it is;
-//! so does the newest that somebody asked for, which snapshots must not push out.
+//! so does the newest that somebody asked for, which snapshots must not push out, and what is pinned.
 //! Of the others go those beyond a number, those beyond an age, and then the oldest of all names,
 //! until all is within the budget.
 
@@ -27,6 +27,8 @@ pub(super) struct Kept {
     pub(super) is_whole: bool,
     /// Whether somebody asked for it, and no schedule or end.
     pub(super) is_asked: bool,
+    /// Whether somebody needs it just now.
+    pub(super) is_pinned: bool,
 }
 
 /// Those that are to go at `now`.
@@ -38,7 +40,11 @@ pub(super) fn superseded(all: &[Kept], limits: Limits, now: f64) -> Vec<(String,
         let newer = same.filter(|other| other.generation > kept.generation && other.is_whole);
         let newer: Vec<&&Kept> = newer.collect();
         let is_asked_last = kept.is_asked && kept.is_whole && !newer.iter().any(|n| n.is_asked);
-        if is_asked_last { 0 } else { newer.len() }
+        if is_asked_last || kept.is_pinned {
+            0
+        } else {
+            newer.len()
+        }
     };
     let ranks: Vec<usize> = rest.iter().map(|kept| newer(kept, &rest)).collect();
     let mut gone = Vec::new();
@@ -82,6 +88,7 @@ mod tests {
             size,
             is_whole: true,
             is_asked: false,
+            is_pinned: false,
         }
     }
 
@@ -99,6 +106,15 @@ mod tests {
         for asked in &mut all[..2] {
             asked.is_asked = true;
         }
+        let gone = superseded(&all, LIMITS, 1000.0);
+        let numbers: Vec<u64> = gone.iter().map(|(_, number)| *number).collect();
+        assert_eq!(numbers, [4, 3, 1]);
+    }
+
+    #[test]
+    fn what_is_pinned_stays_whatever_comes_after_it() {
+        let mut all: Vec<Kept> = (1..=5).map(|n| kept("a", n, 1.0, 900)).collect();
+        all[1].is_pinned = true;
         let gone = superseded(&all, LIMITS, 1000.0);
         let numbers: Vec<u64> = gone.iter().map(|(_, number)| *number).collect();
         assert_eq!(numbers, [4, 3, 1]);

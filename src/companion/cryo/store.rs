@@ -7,6 +7,7 @@ use super::manifest::Manifest;
 use super::retention::{Kept, Limits, superseded};
 use super::{BESIDE_CHECKPOINTS, Refusal};
 use crate::protocol::cryo::{Generation, Line, Reason, Shown};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -17,6 +18,9 @@ const BESIDE: [&str; 2] = [".part", ".gone"];
 
 /// Holds the newest number, where that generation was removed.
 const LAST: &str = "last";
+
+/// Of each name the first generation that must not go now.
+pub(super) type Pins = BTreeMap<String, u64>;
 
 /// The folder of all names. Its methods block.
 #[derive(Debug, Clone)]
@@ -179,21 +183,33 @@ impl Store {
         Ok(gone)
     }
 
-    /// Removes what is superseded now.
-    pub(super) fn prune(&self, limits: Limits) {
+    /// The newest generation of each name.
+    pub(super) fn newest(&self) -> Pins {
+        let newest = |name: String| Some((self.generations(&name).first().copied()?, name));
+        let all = self.names().into_iter().filter_map(newest);
+        all.map(|(generation, name)| (name, generation)).collect()
+    }
+
+    /// Removes what is superseded now. What is `pinned` stays, and what came after it under its name.
+    pub(super) fn prune(&self, limits: Limits, pinned: &Pins) {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
         let mut all = Vec::new();
         let own = |line: &Line| !line.name.starts_with(BESIDE_CHECKPOINTS);
         for Line { name, generations } in self.lines().into_iter().filter(own) {
-            all.extend(generations.into_iter().map(|found| Kept {
-                name: name.clone(),
-                generation: found.generation,
-                created: found.created,
-                size: found.size_bytes,
-                is_whole: found.damage.is_none(),
-                is_asked: found.reason == Reason::Asked.word(),
+            all.extend(generations.into_iter().map(|found| {
+                Kept {
+                    name: name.clone(),
+                    generation: found.generation,
+                    created: found.created,
+                    size: found.size_bytes,
+                    is_whole: found.damage.is_none(),
+                    is_asked: found.reason == Reason::Asked.word(),
+                    is_pinned: pinned
+                        .get(&name)
+                        .is_some_and(|first| found.generation >= *first),
+                }
             }));
         }
         for (name, generation) in superseded(&all, limits, now.as_secs_f64()) {
@@ -277,6 +293,7 @@ pub(crate) fn weight(folder: &Path) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::{LAST, Limits, Store, weight};
+    use std::collections::BTreeMap;
     use std::fs;
     use std::path::Path;
     use std::time::Duration;
@@ -329,8 +346,28 @@ mod tests {
             age: Duration::ZERO,
             budget: 0,
         };
-        store.prune(limits);
+        store.prune(limits, &BTreeMap::new());
         assert_eq!(store.generations("a"), [3]);
         assert_eq!(store.generations("criu-a"), [3, 2, 1]);
+    }
+
+    #[test]
+    fn what_a_body_is_tried_with_stays_with_all_that_comes_after_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::new(folder.path().to_owned());
+        write(folder.path(), "a/1");
+        write(folder.path(), "a/2");
+        let pinned = store.newest();
+        write(folder.path(), "a/3");
+        write(folder.path(), "a/4");
+        let limits = Limits {
+            count: 1,
+            age: Duration::ZERO,
+            budget: 0,
+        };
+        store.prune(limits, &pinned);
+        assert_eq!(store.generations("a"), [4, 3, 2]);
+        store.prune(limits, &BTreeMap::new());
+        assert_eq!(store.generations("a"), [4]);
     }
 }

@@ -66,7 +66,7 @@ impl Parts {
 impl Evolve {
     /// Brings back what the last container has frozen. Nobody is let in until then: what was done
     /// meanwhile would be lost.
-    pub(crate) fn thaw(&self, frozen: Frozen) {
+    pub(super) fn thaw(&self, frozen: Frozen) {
         if frozen.checkpoints.is_empty() {
             return;
         }

@@ -7,6 +7,9 @@
 //!   └───────────────┴── open ────┘
 //! ```
 //!
+//! However it stands, a container that is not proved yet refuses all but those inside: what was done in
+//! one that is taken back would be lost.
+//!
 //! It knows nothing of HTTP: who is refused, and what may always be asked, is said by the faces.
 
 use std::sync::Arc;
@@ -35,6 +38,7 @@ pub(crate) enum Door {
 #[derive(Debug, Clone)]
 pub(crate) struct Gate {
     stand: Arc<watch::Sender<Stand>>,
+    is_proved: Arc<watch::Sender<bool>>,
     /// Requests that were let in and are not answered yet.
     within: Arc<watch::Sender<usize>>,
 }
@@ -53,6 +57,7 @@ impl Default for Gate {
     fn default() -> Self {
         Self {
             stand: Arc::new(watch::Sender::new(Stand::Open)),
+            is_proved: Arc::new(watch::Sender::new(true)),
             within: Arc::new(watch::Sender::new(0)),
         }
     }
@@ -62,7 +67,8 @@ impl Gate {
     /// Lets a request in that may change something; nothing, when it is to come again later.
     pub(crate) fn admit(&self, door: Door) -> Option<Pass> {
         let is_fine = match (*self.stand.borrow(), door) {
-            (Stand::Open, _) | (Stand::Inside, Door::Inside) => true,
+            (Stand::Open, Door::Outside) => *self.is_proved.borrow(),
+            (Stand::Open | Stand::Inside, Door::Inside) => true,
             (Stand::Inside, Door::Outside) | (Stand::Closed, _) => false,
         };
         is_fine.then(|| {
@@ -78,6 +84,21 @@ impl Gate {
     /// Only those inside are let in from now on.
     pub(super) fn close(&self) {
         self.stand.send_replace(Stand::Inside);
+    }
+
+    /// The container is to be proved first.
+    pub(super) fn doubt(&self) {
+        self.is_proved.send_replace(false);
+    }
+
+    pub(super) fn trust(&self) {
+        self.is_proved.send_replace(true);
+    }
+
+    /// Returns when the container is proved.
+    pub(super) async fn proved(&self) {
+        // It can't end while `self` holds the sender.
+        let _ = self.is_proved.subscribe().wait_for(|is| *is).await;
     }
 
     /// Nobody is let in from now on, and when this returns `true`, nobody is within.
@@ -99,6 +120,25 @@ impl Gate {
 mod tests {
     use super::{Door, Gate};
     use std::time::Duration;
+
+    #[tokio::test]
+    async fn one_that_is_not_proved_lets_those_inside_in_alone() {
+        let gate = Gate::default();
+        gate.doubt();
+        let admits = |door| gate.admit(door).is_some();
+        assert!(admits(Door::Inside) && !admits(Door::Outside));
+        // What was frozen is brought back meanwhile.
+        gate.close();
+        gate.open();
+        assert!(!admits(Door::Outside));
+        gate.trust();
+        gate.proved().await;
+        assert!(admits(Door::Outside));
+        gate.doubt();
+        gate.shut(Duration::ZERO).await;
+        gate.trust();
+        assert!(!admits(Door::Outside) && !admits(Door::Inside));
+    }
 
     #[tokio::test]
     async fn those_inside_are_let_in_until_it_is_shut() {

@@ -107,7 +107,7 @@ pub(crate) fn unexpected(reply: &Reply) -> Refusal {
     Refusal::Silent("it answered what this companion does not understand".into())
 }
 
-async fn begin(socket: &Path, ask: &Ask) -> io::Result<Option<(Reply, Answer)>> {
+pub(super) async fn begin(socket: &Path, ask: &Ask) -> io::Result<Option<(Reply, Answer)>> {
     let stream = UnixStream::connect(socket).await?;
     let (read, mut write) = stream.into_split();
     let mut line = serde_json::to_vec(ask)?;

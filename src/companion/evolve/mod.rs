@@ -7,7 +7,8 @@
 //!
 //! [`Evolve`] is the handle. It passes a wish on, and neither builds nor replaces anything: the keeper
 //! does, outside of what is replaced. A container proves itself before ([`selftest`]) and after
-//! ([`verify`]) it takes the place of another, which comes to [`rest`] meanwhile behind a [`gate`].
+//! ([`verify`]) it takes the place of another, which comes to [`rest`] meanwhile behind a [`gate`]; its own
+//! opens when it is proved ([`newborn`]).
 //! Runs are told in the project's own repository, if there is one ([`chronicle`]).
 
 mod check;
@@ -15,6 +16,7 @@ mod chronicle;
 mod frozen;
 mod gate;
 mod keeper;
+mod newborn;
 mod rest;
 mod scripts;
 mod selftest;
@@ -38,6 +40,7 @@ use rest::Rest;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
 
 /// Where the parts are.
 #[derive(Debug, Clone)]
@@ -89,6 +92,8 @@ pub(crate) struct Evolve {
     parts: Parts,
     /// Held by who brings it to rest, or back; what that came to.
     rest: Arc<tokio::sync::Mutex<Option<Rest>>>,
+    /// Tells who brings it to rest that nobody wants it any more.
+    recalls: watch::Sender<()>,
     chronicle: Chronicle,
     /// The sessions whose processes came back, and not their objects alone.
     thawed: Arc<Mutex<BTreeSet<String>>>,
@@ -101,6 +106,7 @@ impl Evolve {
             settings,
             parts,
             rest: Arc::default(),
+            recalls: watch::Sender::new(()),
             chronicle,
             thawed: Arc::default(),
         }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  at work ── close ──▶ waiting ── nothing runs ──▶ storing ──▶ at rest
-//!     ▲                    │ grace is over             │ can't      │ resume, or nobody has
-//!     └────────────────────┴───────────────────────────┴────────────┘ replaced it for a while
+//!     ▲                    │ grace is over,            │ can't      │ resume, or nobody has
+//!     └────────────────────┴ or resume ────────────────┴────────────┘ replaced it for a while
 //! ```
 //!
 //! Until it is at rest, every way back leaves it as it was. At rest it is replaced or paused at once;
@@ -22,6 +22,7 @@ use crate::protocol::kernel::RunStatus;
 use futures_util::future::join_all;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
@@ -62,15 +63,21 @@ impl Evolve {
     /// Lets nobody in, waits for what runs, and stores everything.
     pub(crate) async fn quiesce(&self, grace: Duration, force: bool) -> Quiesced {
         let evolve = self.clone();
+        let recalled = self.recalls.subscribe();
         // In a task of its own: whoever asked may leave, and must not leave half of it undone.
-        let done = tokio::spawn(async move { evolve.come_to_rest(grace, force).await });
+        let done = tokio::spawn(async move { evolve.come_to_rest(grace, force, recalled).await });
         done.await.unwrap_or_else(|error| {
             self.parts.gate.open();
             not_quiesced(error.to_string(), &[])
         })
     }
 
-    async fn come_to_rest(&self, grace: Duration, force: bool) -> Quiesced {
+    async fn come_to_rest(
+        &self,
+        grace: Duration,
+        force: bool,
+        recalled: watch::Receiver<()>,
+    ) -> Quiesced {
         let mut rest = self.rest.lock().await;
         if let Some(rest) = &*rest {
             return rest.told.clone();
@@ -79,7 +86,7 @@ impl Evolve {
         let parts = &self.parts;
         let before = Before::look(parts);
         parts.gate.close();
-        match self.settle(begun + grace, force).await {
+        match self.settle(begun + grace, force, recalled).await {
             Ok(receipt) => {
                 let told = Quiesced {
                     quiesced: true,
@@ -110,9 +117,16 @@ impl Evolve {
         &self,
         deadline: Instant,
         force: bool,
+        mut recalled: watch::Receiver<()>,
     ) -> Result<Vec<(Kept, Option<Stored>)>, (String, Vec<Running>)> {
         let parts = &self.parts;
-        if let Err(running) = parts.quiet(deadline).await {
+        let quiet = tokio::select! {
+            biased;
+            // What runs goes on, also when it was to be interrupted.
+            _ = recalled.changed() => return Err(("it was called off".into(), Vec::new())),
+            quiet = parts.quiet(deadline) => quiet,
+        };
+        if let Err(running) = quiet {
             if !force {
                 return Err((outlasted(&running), running));
             }
@@ -149,6 +163,7 @@ impl Evolve {
     /// has to bring it back. What can't be stored now is no hindrance yet.
     pub(crate) async fn remember(&self) -> Remembered {
         let stored = self.parts.cryo.snapshot(Reason::Evolve).await;
+        self.parts.cryo.pin().await;
         let sessions = stored.into_iter().map(|(session, stored)| match stored {
             Ok(_) => (session, None),
             Err(refusal) => (session, Some(words(refusal))),
@@ -158,14 +173,17 @@ impl Evolve {
         }
     }
 
-    /// Lets everybody in again.
+    /// Lets everybody in again, or for the first time. What is waited for is not any longer.
     pub(crate) async fn resume(&self) -> Resumed {
         let evolve = self.clone();
+        self.recalls.send_replace(());
         let done = tokio::spawn(async move {
             let mut rest = evolve.rest.lock().await;
             if let Some(Rest { browser, .. }) = rest.take() {
                 evolve.go_on(browser).await;
             }
+            evolve.parts.gate.trust();
+            evolve.parts.cryo.unpin();
         });
         Resumed {
             resumed: done.await.is_ok(),

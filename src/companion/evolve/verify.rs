@@ -1,5 +1,6 @@
 //! Whether the new container lives up to the old one: what was healthy is healthy, and what was
 //! stored has come back, which a look at the namespace says and not the receipt of who stored it.
+//! What the new body does not declare any more is not demanded of it.
 
 use super::check::{KERNEL, check};
 use super::{Evolve, Parts};
@@ -7,8 +8,11 @@ use crate::companion::kernel::{Answer, Question, Refusal};
 use crate::protocol::cryo::{Row, Verdict};
 use crate::protocol::evolve::inside::{Check, Expected, Kept, KeptBy, Session, Verified};
 use crate::protocol::session::Variable;
+use futures_util::future::join_all;
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::Duration;
+use std::{fs, io};
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
@@ -26,13 +30,17 @@ impl Evolve {
         drop(self.rest.lock().await);
         let services = expected.healthy_before.iter();
         let services: Vec<String> = services.filter(|name| *name != "kernel").cloned().collect();
+        let (services, no_services) = self.declared_services(services);
+        let (servers, no_servers) = self.declared_servers(&expected.servers);
+        let gone = no_services.into_iter().chain(no_servers).map(left_out);
+        let gone = join_all(gone).await;
         let (sessions, services, servers, ports) = tokio::join!(
             parts.check_sessions(&expected.sessions),
             parts.check_services(&services),
-            parts.check_servers(&expected.servers),
+            parts.check_servers(&servers),
             self.check_ports(),
         );
-        let mut checks = Vec::new();
+        let mut checks = gone;
         let mut receipt = Vec::new();
         for (check, mut kept) in sessions {
             if kept.by == KeptBy::Objects {
@@ -56,6 +64,49 @@ impl Evolve {
     }
 }
 
+impl Evolve {
+    /// Those that this body declares, and what is to be said of the others.
+    fn declared_services(&self, names: Vec<String>) -> (Vec<String>, Vec<String>) {
+        let declared = match self.parts.desktop.declared() {
+            Ok(declared) => declared,
+            // There is to be no desktop.
+            Err((_, true)) => Vec::new(),
+            Err((_, false)) => return (names, Vec::new()),
+        };
+        let is_declared = |name: &String| declared.contains(name);
+        let (there, gone): (Vec<_>, Vec<_>) = names.into_iter().partition(is_declared);
+        let gone = gone.iter().map(|name| format!("service:{name}"));
+        (there, gone.collect())
+    }
+
+    /// The same of MCP servers, which others declare, too.
+    fn declared_servers(&self, names: &[String]) -> (Vec<String>, Vec<String>) {
+        let own = fs::read(self.settings.body.join("mcp.json"));
+        let is_declared =
+            |name: &String| self.parts.hub.is_known(name) || declares(own.as_deref(), name);
+        let (there, gone): (Vec<_>, Vec<_>) = names.iter().cloned().partition(is_declared);
+        let gone = gone.iter().map(|name| format!("mcp:{name}"));
+        (there, gone.collect())
+    }
+}
+
+/// Whether a body's file declares a server. A file that can't be read is not to let it off.
+fn declares(file: Result<&[u8], &io::Error>, name: &str) -> bool {
+    let servers = match file {
+        Ok(text) => serde_json::from_slice::<Value>(text),
+        Err(error) => return error.kind() != io::ErrorKind::NotFound,
+    };
+    servers.map_or(true, |servers| {
+        let entry = &servers["mcpServers"][name];
+        !entry.is_null() && entry["disabled"] != true
+    })
+}
+
+async fn left_out(name: String) -> Check {
+    let said = async { Ok("this body does not have it any more".into()) };
+    check(name, LOOK, said).await
+}
+
 impl Parts {
     async fn check_sessions(&self, expected: &[Session]) -> Vec<(Check, Kept)> {
         let each = expected.iter().map(|session| async move {
@@ -70,7 +121,7 @@ impl Parts {
             let check = check(name, KERNEL + LOOK, look).await;
             (check, kept)
         });
-        futures_util::future::join_all(each).await
+        join_all(each).await
     }
 
     async fn look_at(&self, expected: &Session, kept: &mut Kept) -> Result<String, String> {
@@ -162,5 +213,26 @@ fn found(row: Row, names: &BTreeSet<String>) -> Row {
             ..row
         },
         _ => row,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::declares;
+    use std::io::{Error, ErrorKind};
+
+    #[test]
+    fn a_body_is_not_asked_for_what_it_does_not_declare() {
+        let file = br#"{"mcpServers": {"a": {"command": "x"}, "b": {"disabled": true}}}"#;
+        let of = |name| declares(Ok(&file[..]), name);
+        assert!(of("a") && !of("b") && !of("c"));
+        assert!(!declares(Ok(b"{}"), "a"));
+        assert!(!declares(Err(&Error::from(ErrorKind::NotFound)), "a"));
+        // What it declares is not known then.
+        assert!(declares(Ok(b"{"), "a"));
+        assert!(declares(
+            Err(&Error::from(ErrorKind::PermissionDenied)),
+            "a"
+        ));
     }
 }

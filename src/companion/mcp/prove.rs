@@ -41,6 +41,11 @@ impl Hub {
         words.chain(folder).collect()
     }
 
+    /// Whether anybody has declared a server of that name.
+    pub(in crate::companion) fn is_known(&self, name: &str) -> bool {
+        self.server(name).is_some()
+    }
+
     /// Those that are up.
     pub(in crate::companion) fn running(&self) -> Vec<String> {
         let servers = self.servers();

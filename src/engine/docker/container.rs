@@ -8,7 +8,7 @@ use bollard::container::LogOutput;
 use bollard::models::{
     ContainerCreateBody, ContainerInspectResponse, ContainerStateStatusEnum, HealthConfig,
     HostConfig, HostConfigLogConfig, Mount as ApiMount, MountType, MountVolumeOptions,
-    NetworkCreateRequest, PortBinding, RestartPolicy, RestartPolicyNameEnum,
+    NetworkCreateRequest, PortBinding, PortMap, RestartPolicy, RestartPolicyNameEnum,
 };
 use bollard::query_parameters::{
     CreateContainerOptionsBuilder, ListContainersOptionsBuilder, LogsOptionsBuilder,
@@ -304,16 +304,32 @@ fn read(found: ContainerInspectResponse) -> Container {
         }
     });
     let labels = found.config.and_then(|c| c.labels).unwrap_or_default();
-    let networks = found.network_settings.and_then(|n| n.networks);
+    let settings = found.network_settings.unwrap_or_default();
+    let wanted = found.host_config.and_then(|c| c.port_bindings);
+    let has_ports = publishes(
+        &wanted.unwrap_or_default(),
+        &settings.ports.unwrap_or_default(),
+    );
     Container {
         id: found.id.unwrap_or_default(),
         phase,
         image: found.image.unwrap_or_default(),
         labels: labels.into_iter().collect(),
-        networks: networks.unwrap_or_default().into_keys().collect(),
+        networks: settings.networks.unwrap_or_default().into_keys().collect(),
+        has_ports,
         restarts: found.restart_count.unwrap_or_default().unsigned_abs(),
         exit,
     }
+}
+
+/// Whether each port that is wanted is bound; one that is only exposed is named without a binding.
+fn publishes(wanted: &PortMap, had: &PortMap) -> bool {
+    fn binds(ports: &PortMap, port: &str) -> bool {
+        let bindings = ports.get(port).and_then(Option::as_ref);
+        bindings.is_some_and(|bindings| !bindings.is_empty())
+    }
+    let mut ports = wanted.keys().filter(|port| binds(wanted, port));
+    ports.all(|port| binds(had, port))
 }
 
 fn body(spec: &Spec) -> ContainerCreateBody {
@@ -419,5 +435,27 @@ fn volume(volume: &Volume) -> ApiMount {
             ..Default::default()
         }),
         ..Default::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::publishes;
+    use bollard::models::{PortBinding, PortMap};
+
+    #[test]
+    fn a_port_is_had_when_it_is_bound() {
+        let bound = || Some(vec![PortBinding::default()]);
+        let map = |ports: [Option<Vec<PortBinding>>; 2]| -> PortMap {
+            let names = ["8080/tcp", "8765/tcp"].map(String::from);
+            names.into_iter().zip(ports).collect()
+        };
+        let wanted = map([bound(), bound()]);
+        assert!(publishes(&wanted, &map([bound(), bound()])));
+        assert!(!publishes(&wanted, &map([bound(), None])));
+        assert!(!publishes(&wanted, &map([bound(), Some(Vec::new())])));
+        assert!(!publishes(&wanted, &PortMap::new()));
+        assert!(publishes(&PortMap::new(), &PortMap::new()));
+        assert!(publishes(&map([bound(), None]), &map([bound(), None])));
     }
 }

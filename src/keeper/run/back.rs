@@ -7,6 +7,8 @@ use crate::engine::{Container, Phase, Progress};
 use crate::error::Result;
 use crate::keeper::journal::Step;
 use crate::keeper::patience::is_away;
+use crate::keeper::reach::{Mark, Unreached};
+use crate::protocol::evolve::Stage;
 use anyhow::bail;
 use std::time::{Duration, Instant};
 
@@ -15,6 +17,8 @@ const HEALTHY: Duration = Duration::from_secs(120);
 /// How long the old companion is asked to go on, and the first pause between two times.
 const PATIENCE: Duration = Duration::from_secs(15);
 const AGAIN: Duration = Duration::from_millis(200);
+/// How long ports are tried to be had again that somebody has taken meanwhile.
+const PORTS: Duration = Duration::from_secs(10);
 
 impl Work {
     /// The old container in its place, alone, and answering.
@@ -46,12 +50,11 @@ impl Work {
     async fn restore(&mut self, name: &str, old: &Container) -> Result<()> {
         self.log.step("the old container goes on");
         let docker = self.site.docker.clone();
-        let joined = match &self.site.charge.spec.network {
-            Some(network) if !old.networks.contains(network) => {
-                docker.join_network(&old.id, network).await
-            }
-            _ => Ok(()),
+        let joined = match self.is_robbed {
+            true => Err(anyhow::anyhow!("somebody has a port of it")),
+            false => self.site.reach(old).await,
         };
+        let refusing = self.refusing;
         if old.phase == Phase::Paused {
             docker.unpause(&old.id).await?;
         }
@@ -64,27 +67,88 @@ impl Work {
             docker.rename(&old.id, name).await?;
         }
         docker.let_restart(&old.id, true).await?;
-        // Without its network it works, too, and is not to be reached.
-        joined?;
-        let name = name.to_owned();
-        self.revive(&name).await
+        // Without its network it works, too, and is not to be reached: that holds nothing else up.
+        if let Err(error) = joined {
+            self.until_reached(&old.id, error).await?;
+            let since = refusing.map(|since| since.elapsed().as_secs_f64() * 1e3);
+            self.record.refused_ms = since.or(self.record.refused_ms);
+        }
+        self.revive(&old.id).await
+    }
+
+    /// Somebody has its ports meanwhile: they are tried for a while, and then whenever nothing is on.
+    async fn until_reached(&mut self, old: &str, mut error: anyhow::Error) -> Result<()> {
+        self.log.step("its ports can't be had: trying it again");
+        let (begin, mut pause) = (Instant::now(), AGAIN);
+        loop {
+            if is_away(&error) {
+                return Err(error);
+            }
+            if begin.elapsed() > PORTS {
+                return self.unreached(old, false, &error);
+            }
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+            // One that is gone is looked after by whoever comes next.
+            let Some(found) = self.site.find(old).await? else {
+                return Ok(());
+            };
+            match self.site.reach_again(&found, &self.record.run).await {
+                Ok(false) => return Ok(()),
+                Ok(true) => {
+                    self.add("the old container was started again to have its ports");
+                    return Ok(());
+                }
+                Err(again) => error = again,
+            }
+        }
+    }
+
+    /// Says so, and leaves it to the time after the run.
+    fn unreached(&mut self, old: &str, has_ended: bool, error: &anyhow::Error) -> Result<()> {
+        self.add(&format!(
+            "{error:#}; the old container is not to be reached until that is over, and it is tried on"
+        ));
+        Mark::new(&self.settings.state).write(&Unreached {
+            run: self.record.run.clone(),
+            container: old.into(),
+            has_ended,
+        })
     }
 
     /// What ran runs again. One that the engine has started gives all that is left of the old one: that
     /// it does not become healthy is told, and no reason to try it again.
-    async fn revive(&mut self, name: &str) -> Result<()> {
+    async fn revive(&mut self, old: &str) -> Result<()> {
         if !self.entry.running {
             return Ok(());
         }
-        match self.site.revive(name, HEALTHY, &self.log).await {
-            Ok(false) => {}
-            Ok(true) => self.add("the old container had ended, and was started again"),
+        let begin = Instant::now();
+        loop {
+            match self.site.start(old, &self.log).await {
+                Ok(false) => return Ok(()),
+                Ok(true) => break,
+                Err(error) if is_away(&error) => return Err(error),
+                Err(error) if begin.elapsed() > PORTS => return self.unreached(old, true, &error),
+                Err(_) => tokio::time::sleep(AGAIN).await,
+            }
+        }
+        let again = "the old container had ended, and was started again";
+        match self.site.until_healthy(old, HEALTHY, &self.log).await {
+            Ok(()) => {
+                self.add(again);
+                self.let_in(old).await;
+            }
             Err(error) if is_away(&error) => return Err(error),
-            Err(error) => self.add(&format!(
-                "the old container had ended, and was started again: {error:#}"
-            )),
+            Err(error) => self.add(&format!("{again}: {error:#}")),
         }
         Ok(())
+    }
+
+    /// One that was just started lets nobody in until it is told so, or hears that the run has ended.
+    async fn let_in(&self, container: &str) {
+        if let Err(error) = self.site.resume(container).await {
+            self.log.log(&format!("{error:#}"));
+        }
     }
 
     /// Requests are answered again. A companion that does not say so is asked again, and in the end told
@@ -128,24 +192,30 @@ impl Work {
         self.site.docker.create(&spec).await?;
         self.add("the old container was gone, and was made anew from its image");
         match self.site.until_healthy(name, HEALTHY, &self.log).await {
-            Err(error) if !is_away(&error) => self.add(&format!("{error:#}")),
-            done => done?,
+            Ok(()) => self.let_in(name).await,
+            Err(error) if is_away(&error) => return Err(error),
+            Err(error) => self.add(&format!("{error:#}")),
         }
         Ok(())
+    }
+
+    fn has_tested(&self) -> bool {
+        let mut stages = self.record.stages.iter();
+        stages.any(|passed| passed.stage == Stage::Testing)
     }
 
     /// Nothing was changed that could not be taken back at once.
     pub(super) async fn undo_nothing(&mut self) -> Result<()> {
         self.site.remove_trial().await?;
-        if self.entry.step == Step::Freezing
-            && self.entry.running
-            && let Some(old) = self.entry.old.clone()
-        {
-            self.go_on(&old).await;
+        let Some(old) = self.entry.old.clone() else {
+            return Ok(());
+        };
+        match (self.entry.step, self.entry.running) {
+            (Step::Freezing, true) => self.go_on(&old).await,
+            // What a trial has looked at need not be kept any more.
+            (_, true) if self.has_tested() => drop(self.site.resume(&old).await),
+            _ => {}
         }
-        match self.entry.old.clone() {
-            Some(old) => self.revive(&old).await,
-            None => Ok(()),
-        }
+        self.revive(&old).await
     }
 }

@@ -9,6 +9,10 @@ impl Work {
     pub(super) async fn conclude(&mut self) -> Result<()> {
         self.note(Step::Concluding)?;
         self.log.begin("concluding");
+        // It is proved: what was refused until now is let in. One that does not hear it asks.
+        if let Err(error) = self.site.resume(self.site.name()).await {
+            self.log.log(&format!("{error:#}"));
+        }
         if let Some(since) = self.refusing.take() {
             self.record.refused_ms = Some(since.elapsed().as_secs_f64() * 1e3);
         }

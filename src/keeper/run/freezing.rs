@@ -8,8 +8,13 @@ use crate::keeper::journal::Step;
 use crate::keeper::site::Pulse;
 use crate::protocol::evolve::inside::Quiesced;
 use anyhow::bail;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
+/// How long and how often a container is told that it is not to come to rest, and between two times.
+const CALLED_OFF: Duration = Duration::from_secs(20);
+const TIMES: u32 = 50;
+const AGAIN: Duration = Duration::from_millis(200);
 /// What storing the state takes beyond the grace time.
 const STORING: Duration = Duration::from_secs(300);
 
@@ -34,7 +39,7 @@ impl Work {
             }
         }
         // One that hangs is not waited for as long as one that stores much.
-        if self.is_forced() && self.site.pulse(&old).await? == Pulse::Silent {
+        if self.is_forced() && self.stop.or(self.site.pulse(&old)).await? == Pulse::Silent {
             self.log.log(
                 "the companion gives no answer; the container is replaced as it was stored last",
             );
@@ -50,8 +55,10 @@ impl Work {
             verb.push("--force");
         }
         let limit = Duration::from_secs(grace) + STORING;
-        let asked: Result<Quiesced> = self.site.ask(&old, &verb, limit).await;
-        match asked.and_then(|quiesced| self.quiesced(quiesced)) {
+        let Some(answered) = self.ask_to_rest(&old, &verb, limit).await else {
+            return self.stop.check();
+        };
+        match answered.and_then(|quiesced| self.quiesced(quiesced)) {
             // The person's way out of a body that does not come to rest any more.
             Err(error) if self.is_forced() => {
                 let said = hearsay::sentence(&format!("{error:#}"));
@@ -61,6 +68,41 @@ impl Work {
                 Ok(())
             }
             done => done,
+        }
+    }
+
+    /// The answer; nothing, when it is not wanted any more.
+    async fn ask_to_rest(
+        &self,
+        old: &str,
+        verb: &[&str],
+        limit: Duration,
+    ) -> Option<Result<Quiesced>> {
+        let mut asked = pin!(self.site.ask(old, verb, limit));
+        tokio::select! {
+            answered = &mut asked => return Some(answered),
+            () = self.stop.wished() => {}
+        }
+        self.call_off(old, asked).await;
+        None
+    }
+
+    /// What is waited for goes on by itself, and does not keep the container closed until it has ended.
+    /// One that has not begun to wait yet is told again.
+    async fn call_off(&self, old: &str, asked: impl Future<Output = Result<Quiesced>>) {
+        let told = async {
+            for _ in 0..TIMES {
+                if let Err(error) = self.site.resume(old).await {
+                    self.log.log(&format!("{error:#}"));
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
+        };
+        tokio::select! {
+            // Whatever it says, it does not wait any more.
+            _ = asked => {}
+            () = told => {}
+            () = tokio::time::sleep(CALLED_OFF) => {}
         }
     }
 

@@ -17,7 +17,7 @@ use super::stop::Stop;
 use super::{Settings, hearsay, leftovers};
 use crate::engine::Progress;
 use crate::error::{Error, Result};
-use crate::protocol::evolve::{Asker, Passed, Record, Stage};
+use crate::protocol::evolve::{Asker, Passed, Record, Stage, Task};
 use std::time::{Duration, Instant};
 
 /// How often the record of an end is tried to be written, and how long after one another.
@@ -38,6 +38,8 @@ pub(super) struct Work {
     pub(super) refusing: Option<Instant>,
     /// Since when the old container is at rest for certain.
     pub(super) at_rest: Option<Instant>,
+    /// Whether somebody else has a port of the container's.
+    pub(super) is_robbed: bool,
     pub(super) stop: Stop,
 }
 
@@ -58,8 +60,8 @@ impl Work {
                 Stage::Building => stop.or(self.build()).await,
                 // They stop by themselves where nothing is half made.
                 Stage::Testing => self.test().await,
+                Stage::Freezing => self.freeze().await,
                 Stage::Swapping => self.swap().await,
-                Stage::Freezing => stop.or(self.freeze()).await,
                 Stage::Verifying => stop.or(self.verify()).await,
                 Stage::Succeeded | Stage::RolledBack | Stage::Failed => Ok(()),
             };
@@ -73,7 +75,13 @@ impl Work {
             };
             stage = policy::after(stage, event, self.record.dry_run);
         }
-        self.end(stage).await?;
+        if let Err(error) = self.end(stage).await {
+            // Who goes on from the journal knows then why it failed.
+            if let Err(error) = self.shelf.save(&self.record) {
+                tracing::warn!("{error:#}");
+            }
+            return Err(error);
+        }
         Ok(self.record)
     }
 
@@ -82,6 +90,9 @@ impl Work {
     /// # Errors
     /// As [`Work::drive`].
     pub(super) async fn end(&mut self, end: Stage) -> Result<()> {
+        if end != Stage::Succeeded {
+            self.forgo_rescue()?;
+        }
         match end {
             Stage::Succeeded if self.record.dry_run => self.undo_nothing().await?,
             Stage::Succeeded => self.conclude().await?,
@@ -104,6 +115,17 @@ impl Work {
         let left = self.journal.read()?;
         leftovers::remove(&self.site, &self.shelf, left.as_ref()).await;
         Ok(())
+    }
+
+    /// A person who stops the way back from what does not last wants that as it is: the keeper does not
+    /// begin anew.
+    fn forgo_rescue(&mut self) -> Result<()> {
+        if self.record.task != Task::Rescue || !self.stop.is_a_persons() {
+            return Ok(());
+        }
+        self.entry.after = None;
+        self.add("it is not tried again");
+        self.journal.write(&self.entry)
     }
 
     /// Whether what runs is to be replaced however it stands: only who sits outside of it may say so.
@@ -163,6 +185,7 @@ impl Work {
 
     /// The first gate that was not passed is the one that counts.
     pub(super) fn blame(&mut self, stage: Stage, error: &anyhow::Error) {
+        self.is_robbed |= matches!(error.downcast_ref(), Some(Error::PortTaken { .. }));
         let said = hearsay::sentence(&format!("{error:#}"));
         let mut lines = self.log.tail();
         if let (true, Some(named)) = (lines.is_empty(), error.downcast_ref::<Error>()) {

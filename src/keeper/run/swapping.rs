@@ -5,6 +5,7 @@ use crate::engine::{Phase, Progress};
 use crate::error::Result;
 use crate::keeper::journal::Step;
 use crate::keeper::patience::is_away;
+use crate::protocol::evolve::Task;
 use anyhow::{Context, bail};
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,10 @@ impl Work {
             .clone()
             .context("there is no image to run")?;
         let spec = self.site.successor(&image, &self.record.run)?;
+        if self.record.task == Task::Rescue {
+            // What ports were tried with may be left.
+            self.site.remove_trial().await?;
+        }
         self.note(Step::Swapping)?;
         self.refusing.get_or_insert_with(Instant::now);
         if let Some(old) = self.entry.old.clone() {

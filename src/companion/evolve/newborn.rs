@@ -1,0 +1,219 @@
+//! A container that a run has brought lets nobody in until the keeper says that it is proved: what was
+//! done in one that is taken back would be lost.
+//!
+//! ```text
+//!  it begins ── a keeper? ──▶ doubted ── `osctl resume`, or no run places a container ──▶ trusted
+//!       └────────── none ──────────────────────────────────────────────────────────────────▲
+//! ```
+//!
+//! The keeper's word comes by a verb, so that nobody waits longer than the proof takes; one that is missed
+//! is made good by following the run.
+
+use super::keeper::begin;
+use super::{Evolve, Gate};
+use crate::companion::mind::Frozen;
+use crate::protocol::evolve::{Ask, Reply, Run};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
+
+/// Between two questions to the keeper.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// How long one answer may take.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// How long a keeper may give no answer that has said that the container is to be proved: it may be
+/// started again meanwhile, and takes it back then.
+const LEASE: Duration = Duration::from_secs(60);
+
+impl Evolve {
+    /// Brings back what the last container has left, and lets others in when that is done and the
+    /// keeper trusts this one.
+    pub(crate) fn wake(&self, frozen: Frozen) {
+        if !self.settings.is_embedded && self.settings.keeper.exists() {
+            self.parts.gate.doubt();
+            let evolve = self.clone();
+            tokio::spawn(async move {
+                // What it came back from is what it has to prove that it has.
+                evolve.parts.cryo.pin().await;
+                until_trusted(&evolve.parts.gate, &evolve.settings.keeper, LEASE).await;
+                evolve.parts.cryo.unpin();
+            });
+        }
+        self.thaw(frozen);
+    }
+}
+
+async fn until_trusted(gate: &Gate, keeper: &Path, lease: Duration) {
+    let heard = async {
+        let mut heard: Option<Instant> = None;
+        loop {
+            match timeout(ANSWER, placing(keeper)).await {
+                Ok(Ok(Some(run))) => {
+                    // However it stops telling, it is asked again.
+                    let _ = timeout(lease, follow(keeper, run)).await;
+                    heard = Some(Instant::now());
+                }
+                Ok(Ok(None)) => return,
+                // One that was not there has brought nothing.
+                _ if heard.is_none_or(|heard| heard.elapsed() > lease) => return,
+                _ => {}
+            }
+            sleep(AGAIN).await;
+        }
+    };
+    tokio::select! {
+        () = gate.proved() => {}
+        () = heard => gate.trust(),
+    }
+    tracing::info!("others are let in");
+}
+
+/// The run that places a container which has not proved itself yet.
+async fn placing(keeper: &Path) -> io::Result<Option<Run>> {
+    match begin(keeper, &Ask::Status {}).await? {
+        Some((Reply::Status(status), _)) => {
+            Ok(status.latest_run.filter(|_| status.restart_pending))
+        }
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// Until the run has ended, or the keeper tells no more.
+async fn follow(keeper: &Path, run: Run) -> io::Result<()> {
+    let question = Ask::Log {
+        run,
+        offset: 0,
+        follow: true,
+    };
+    let Some((mut reply, mut answer)) = begin(keeper, &question).await? else {
+        return Ok(());
+    };
+    loop {
+        match reply {
+            Reply::Record(record) if record.status.has_ended() => return Ok(()),
+            Reply::Record(_) | Reply::Log { .. } => {}
+            _ => return Ok(()),
+        }
+        match answer.next().await? {
+            Some(next) => reply = next,
+            None => return Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Gate, until_trusted};
+    use crate::companion::evolve::Door;
+    use crate::protocol::evolve::{Reply, Status};
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::time::Duration;
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+    use tokio::net::UnixListener;
+    use tokio::time::sleep;
+
+    /// A keeper that answers whether it places a container.
+    #[derive(Default)]
+    struct Keeper {
+        places: AtomicBool,
+        asked: AtomicUsize,
+    }
+
+    fn keeper(socket: &Path) -> (Arc<Keeper>, tokio::task::JoinHandle<()>) {
+        let listener = UnixListener::bind(socket).unwrap();
+        let keeper = Arc::new(Keeper::default());
+        keeper.places.store(true, Ordering::SeqCst);
+        let asked = keeper.clone();
+        let task = tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut line = String::new();
+                let mut reader = BufReader::new(&mut stream);
+                reader.read_line(&mut line).await.unwrap();
+                // Who wants to follow the run is hung up on.
+                if !line.contains("status") {
+                    continue;
+                }
+                asked.asked.fetch_add(1, Ordering::SeqCst);
+                let status = Status {
+                    restart_pending: asked.places.load(Ordering::SeqCst),
+                    latest_run: "20261120-193600".parse().ok(),
+                    ..Status::default()
+                };
+                let answer = serde_json::to_string(&Reply::Status(status)).unwrap();
+                let answer = format!("{answer}\n");
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        (keeper, task)
+    }
+
+    /// Waits until it was asked twice more.
+    async fn asked(keeper: &Keeper) {
+        let before = keeper.asked.load(Ordering::SeqCst);
+        while keeper.asked.load(Ordering::SeqCst) < before + 2 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    fn doubted() -> Gate {
+        let gate = Gate::default();
+        gate.doubt();
+        gate
+    }
+
+    fn is_open(gate: &Gate) -> bool {
+        gate.admit(Door::Outside).is_some()
+    }
+
+    #[tokio::test]
+    async fn others_wait_until_the_run_that_brings_the_container_has_ended_or_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let (keeper, task) = keeper(&socket);
+        let lease = Duration::from_secs(600);
+        for says_so in [true, false] {
+            keeper.places.store(true, Ordering::SeqCst);
+            let gate = doubted();
+            let (waiting, path) = (gate.clone(), socket.clone());
+            let waits = tokio::spawn(async move { until_trusted(&waiting, &path, lease).await });
+            asked(&keeper).await;
+            assert!(!is_open(&gate) && gate.admit(Door::Inside).is_some());
+            match says_so {
+                true => gate.trust(),
+                false => keeper.places.store(false, Ordering::SeqCst),
+            }
+            waits.await.unwrap();
+            assert!(is_open(&gate));
+        }
+        task.abort();
+    }
+
+    #[tokio::test]
+    async fn a_keeper_that_is_gone_holds_nobody_up_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let long = Duration::from_secs(600);
+        // Of one that ran once the socket is left.
+        drop(UnixListener::bind(&socket).unwrap());
+        let gate = doubted();
+        until_trusted(&gate, &socket, long).await;
+        assert!(is_open(&gate));
+        std::fs::remove_file(&socket).unwrap();
+        let (keeper, task) = keeper(&socket);
+        let gate = doubted();
+        let (waiting, path) = (gate.clone(), socket.clone());
+        let waits =
+            tokio::spawn(async move { until_trusted(&waiting, &path, Duration::ZERO).await });
+        asked(&keeper).await;
+        assert!(!is_open(&gate));
+        task.abort();
+        waits.await.unwrap();
+        assert!(is_open(&gate));
+    }
+}

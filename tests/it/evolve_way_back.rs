@@ -1,0 +1,295 @@
+//! The ways back, and the moments around the swap: what is waited for, what is not let in yet, what is
+//! kept meanwhile, and ports that somebody else has taken.
+
+use crate::commands::Followed;
+use crate::evolve::{
+    assert_one_that_remembers, assert_remembers, base, engine, latest, read, remember, small, write,
+};
+use crate::harness::{Engine, Home};
+use crate::instance::container_id;
+use crate::middle::engine_socket_behind;
+use crate::second_engine::{short_folder, until};
+use crate::trials;
+use serde_json::{Value, json};
+use std::fs;
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+
+trials![
+    ports_that_somebody_took_meanwhile_are_had_again_when_they_are_free,
+    what_a_body_does_not_have_any_more_is_not_demanded_of_it,
+    nobody_is_let_in_before_the_new_container_is_proved,
+    a_cell_that_is_waited_for_goes_on_when_the_run_is_stopped,
+    what_a_body_is_tried_with_is_not_pruned_meanwhile,
+    a_rescue_is_a_run_that_can_be_stopped,
+];
+
+fn configure(home: &Home, more: &str) {
+    let base = base();
+    home.write_config(&format!("base: {base}\ndesktop:\n  run: \"off\"\n{more}"));
+}
+
+/// Code that a body runs where it is in place, before its companion.
+fn in_place(entrypoint: &str, code: &str) -> String {
+    let code = format!("if test -S /run/os/keeper.sock; then {code}; fi\nexec /opt");
+    let changed = entrypoint.replace("exec /opt", &code);
+    assert_ne!(changed, entrypoint);
+    changed
+}
+
+/// The address at which the engine publishes that port of the container.
+fn published(home: &Home, port: &str) -> Value {
+    let path = format!("/containers/{}/json", home.container());
+    engine(home).get(&path).json()["NetworkSettings"]["Ports"][port][0]["HostPort"].clone()
+}
+
+/// Who takes the kernel's port when the new container is about to be started.
+#[derive(Debug, Default)]
+struct Taker {
+    port: u16,
+    start: String,
+    taken: Option<TcpListener>,
+}
+
+impl Taker {
+    fn hear(&mut self, asked: &str) {
+        if self.port > 0 && self.taken.is_none() && asked.contains(&self.start) {
+            self.taken = TcpListener::bind(("127.0.0.1", self.port)).ok();
+        }
+    }
+}
+
+fn ports_that_somebody_took_meanwhile_are_had_again_when_they_are_free() {
+    let mut home = small("it-back-port");
+    let folder = short_folder();
+    let taker = Arc::new(Mutex::new(Taker::default()));
+    let hears = Arc::clone(&taker);
+    let socket = folder.path().join("docker.sock");
+    let address = engine_socket_behind(&socket, move |asked| hears.lock().unwrap().hear(asked));
+    home.env.insert("DOCKER_HOST".into(), address);
+    home.up();
+    remember(&home);
+    home.api().exec("live = iter(range(9))\nnext(live)");
+    let before = container_id(&home);
+    let port: u16 = published(&home, "8080/tcp")
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    *taker.lock().unwrap() = Taker {
+        port,
+        start: format!("/containers/{}/start", home.container()),
+        taken: None,
+    };
+    write(&home, "kernel/more.py", "\"\"\"More.\"\"\"\n");
+    let record = home.json(["evolve"]);
+    assert!(taker.lock().unwrap().taken.is_some());
+    assert_eq!(
+        (&record["status"], &record["gate"]),
+        (&json!("rolled_back"), &json!("swapping")),
+        "{record:#}"
+    );
+    // Neither is anything said that is not so, nor is it the end.
+    let why = record["why"].as_str().unwrap();
+    assert!(why.contains("is not to be reached"), "{record:#}");
+    assert_eq!(container_id(&home), before);
+    assert_eq!(published(&home, "8080/tcp"), Value::Null);
+    // A keeper that is started again knows it, too.
+    let keeper = format!("/containers/os-keeper-{}/restart", home.instance);
+    assert_eq!(Engine.send("POST", &keeper, &Value::Null).status, 204);
+    taker.lock().unwrap().port = 0;
+    drop(taker.lock().unwrap().taken.take());
+    until("the ports of the old container", || {
+        published(&home, "8080/tcp") == json!(port.to_string())
+    });
+    assert_one_that_remembers(&home);
+    assert_eq!(container_id(&home), before);
+    assert_eq!(home.api().exec("next(live)")["result"], "1");
+    until("the history's word", || {
+        let record = latest(&home);
+        record["why"].as_str().unwrap().contains("its ports again")
+    });
+    home.ok(["evolve"]);
+    assert_one_that_remembers(&home);
+    home.down();
+}
+
+fn what_a_body_does_not_have_any_more_is_not_demanded_of_it() {
+    let home = small("it-back-server");
+    home.up();
+    remember(&home);
+    let mut servers: Value = serde_json::from_str(&read(&home, "mcp.json")).unwrap();
+    servers["mcpServers"]["second"] = servers["mcpServers"]["echo"].clone();
+    write(&home, "mcp.json", &servers.to_string());
+    home.ok(["evolve"]);
+    home.ok(["mcp", "tools", "second"]);
+    let record = home.json(["evolve", "rollback"]);
+    assert_eq!(record["status"], "succeeded", "{record:#}");
+    let checks = record["checks"].as_array().unwrap();
+    let left_out = checks.iter().find(|check| check["name"] == "mcp:second");
+    let said = &left_out.unwrap_or_else(|| panic!("{checks:#?}"))["detail"];
+    assert!(said.as_str().unwrap().contains("not have it any more"));
+    assert_one_that_remembers(&home);
+    home.down();
+}
+
+fn nobody_is_let_in_before_the_new_container_is_proved() {
+    let home = small("it-back-gate");
+    home.up();
+    remember(&home);
+    home.ok(["mcp", "tools", "echo"]);
+    // It takes its time in place, and has to be there, as it was before.
+    let waits = "import os, time\nwhile os.path.exists('/run/os/keeper.sock') and not \
+                 os.path.exists('/root/host/go'):\n    time.sleep(0.05)\n";
+    let server = read(&home, "servers/echo.py");
+    let later = server.replace("import json\n", &format!("import json\n{waits}"));
+    assert_ne!(later, server);
+    write(&home, "servers/echo.py", &later);
+    let api = home.api();
+    let mut evolve = Followed::start(home.command(["evolve"]));
+    let point = "verifying: looking whether everything is there";
+    assert!(evolve.wait_for(point), "{:?}", evolve.seen);
+    let refused = api.post("/exec", &json!({"code": "x = 0"}));
+    assert_eq!((refused.status, &*refused.error().1), (503, "evolving"));
+    assert_eq!(api.get("/ping").status, 200);
+    fs::write(home.files().join("go"), "").unwrap();
+    let (code, seen) = evolve.end();
+    assert_eq!(code, 0, "{seen:?}");
+    assert_eq!(api.exec("x")["result"], "41");
+    assert_one_that_remembers(&home);
+    home.down();
+}
+
+fn a_cell_that_is_waited_for_goes_on_when_the_run_is_stopped() {
+    let home = small("it-back-wait");
+    configure(&home, "evolve:\n  start: 20\n  grace: 3600\n");
+    home.up();
+    remember(&home);
+    let before = container_id(&home);
+    let api = home.api();
+    let waits =
+        "import os, time\nwhile not os.path.exists('/root/host/go'): time.sleep(0.05)\n'done'";
+    let begun = api.done("/exec", &json!({"code": waits, "wait": 0}));
+    let cell = format!("/exec/{}", begun["id"].as_str().unwrap());
+    write(&home, "kernel/more.py", "\"\"\"More.\"\"\"\n");
+    // Also one that was to be interrupted in the end.
+    let mut evolve = Followed::start(home.command(["evolve", "--force"]));
+    assert!(evolve.wait_for("freezing: waiting"), "{:?}", evolve.seen);
+    let command = json!({"command": "echo fine"});
+    until("the closed gate", || {
+        api.post("/shell", &command).status == 503
+    });
+    home.ok(["evolve", "stop"]);
+    assert_eq!(evolve.end().0, 1);
+    assert_eq!(api.done("/shell", &command)["stdout"], "fine\n");
+    assert_eq!(api.get(&cell).json()["status"], "running");
+    let record = latest(&home);
+    assert_eq!(
+        (&record["gate"], &record["status"], &record["why"]),
+        (
+            &json!("freezing"),
+            &json!("failed"),
+            &json!("a person has stopped it")
+        )
+    );
+    fs::write(home.files().join("go"), "").unwrap();
+    until("the cell's end", || {
+        api.get(&cell).json()["status"] == "completed"
+    });
+    assert_eq!(api.get(&cell).json()["result"], "'done'");
+    assert_eq!(container_id(&home), before);
+    assert_one_that_remembers(&home);
+    home.down();
+}
+
+/// The generations that are stored of the default session.
+fn generations(home: &Home) -> Vec<u64> {
+    let entries = fs::read_dir(home.data().join("cryo/default")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut numbers: Vec<u64> = names.filter_map(|name| name.parse().ok()).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+fn what_a_body_is_tried_with_is_not_pruned_meanwhile() {
+    let home = small("it-back-pin");
+    configure(&home, "cryo:\n  keep: 1\n");
+    home.up();
+    remember(&home);
+    let waits = "#!/bin/sh\nuntil test -e /repo/go; do sleep 0.1; done\n";
+    write(&home, "selftest.d/10-waits", waits);
+    let mut evolve = Followed::start(home.command(["evolve", "--dry-run"]));
+    assert!(evolve.wait_for("testing: testing it"), "{:?}", evolve.seen);
+    let tried = *generations(&home).last().unwrap();
+    for _ in 0..3 {
+        home.ok(["cryo", "store"]);
+    }
+    assert!(generations(&home).contains(&tried), "{tried} is gone");
+    fs::write(home.project.join("go"), "").unwrap();
+    let (code, seen) = evolve.end();
+    assert_eq!(code, 0, "{seen:?}");
+    // Nobody needs it any more.
+    home.ok(["cryo", "store"]);
+    assert_eq!(generations(&home), [tried + 4]);
+    assert_one_that_remembers(&home);
+    home.down();
+}
+
+fn a_rescue_is_a_run_that_can_be_stopped() {
+    let home = small("it-back-rescue");
+    configure(
+        &home,
+        "evolve:\n  start: 300\n  grace: 2\n  probation: 300\n",
+    );
+    let entrypoint = read(&home, "entrypoint.sh");
+    // What the keeper goes back to does not get ready.
+    let held = "while test -e /root/host/hold; do sleep 0.1; done";
+    write(&home, "entrypoint.sh", &in_place(&entrypoint, held));
+    home.up();
+    remember(&home);
+    let crash = "(until test -e /root/host/crash; do sleep 0.1; done; kill -9 $$) &";
+    write(
+        &home,
+        "entrypoint.sh",
+        &in_place(&entrypoint, &format!("{crash} true")),
+    );
+    home.ok(["evolve"]);
+    let image = home.json(["status"])["image"].clone();
+    let file = |name: &str| home.files().join(name);
+    fs::write(file("hold"), "").unwrap();
+    fs::write(file("crash"), "").unwrap();
+    let mut run = Value::Null;
+    until("the rescue", || {
+        let record = latest(&home);
+        run = record["run"].clone();
+        record["task"] == "rescue" && record["status"] == "verifying"
+    });
+    let status = home.json(["evolve", "status"]);
+    assert_eq!(
+        (&status["evolve_in_progress"], &status["latest_run"]),
+        (&json!(true), &run)
+    );
+    let ran = home.run(["evolve"]);
+    let busy = format!("`{}` is on", run.as_str().unwrap());
+    assert!(ran.code == 4 && ran.stderr.contains(&busy), "{ran:?}");
+    fs::remove_file(file("crash")).unwrap();
+    home.ok(["evolve", "stop"]);
+    let record = latest(&home);
+    assert_eq!(
+        (&record["run"], &record["status"], &record["why"]),
+        (
+            &run,
+            &json!("rolled_back"),
+            &json!("a person has stopped it; it is not tried again")
+        )
+    );
+    assert_remembers(&home);
+    assert_eq!(home.json(["status"])["image"], image);
+    // Nothing is left to be done.
+    let journal = format!(
+        "/containers/os-keeper-{}/archive?path=/state/journal.json",
+        home.instance
+    );
+    until("the journal's end", || Engine.get(&journal).status == 404);
+    home.down();
+}
