@@ -103,6 +103,8 @@ pub(super) async fn prepare(
         body: None,
         refused_ms: None,
         receipt: Vec::new(),
+        besides: Vec::new(),
+        folder: site.charge.body.to_str().map(str::to_owned),
     };
     let entry = Entry {
         run: run.clone(),

@@ -302,6 +302,8 @@ mod tests {
             body: None,
             refused_ms: None,
             receipt: Vec::new(),
+            besides: Vec::new(),
+            folder: None,
         }
     }
 

@@ -10,6 +10,7 @@
 //! ([`verify`]) it takes the place of another, which comes to [`rest`] meanwhile behind a [`gate`].
 //! Runs are told in the project's own repository, if there is one ([`chronicle`]).
 
+mod besides;
 mod check;
 mod chronicle;
 mod frozen;

@@ -52,6 +52,7 @@ impl Evolve {
             passed,
             checks,
             receipt,
+            besides: parts.besides_after(expected),
         }
     }
 }

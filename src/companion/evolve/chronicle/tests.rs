@@ -29,6 +29,8 @@ fn record(run: &str, status: Stage) -> Record {
         body: Some("sha256:b".into()),
         refused_ms: None,
         receipt: Vec::new(),
+        besides: Vec::new(),
+        folder: None,
     }
 }
 
