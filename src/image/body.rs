@@ -119,7 +119,6 @@ impl Body {
     ///
     /// # Errors
     /// When a path does not fit into one.
-    #[cfg(target_os = "linux")]
     pub(crate) fn archive(&self) -> Result<Vec<u8>> {
         let mut archive = tar::Builder::new(Vec::new());
         for (path, content) in &self.files {

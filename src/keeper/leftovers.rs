@@ -17,6 +17,7 @@ pub(super) async fn remove(site: &Site, shelf: &Shelf, entry: Option<&Entry>) {
         let names = remove_names(site, &records).await;
         let images = remove_nameless(site, &records, entry).await;
         shelf.prune(bounds.runs, bounds.bodies)?;
+        shelf.clear(&site.charge.spec.image)?;
         names.and(images)
     };
     if let Err(error) = removed.await {

@@ -145,6 +145,10 @@ pub(super) async fn prepare(
             return Err(error.into());
         }
     };
+    // Without it, it can't be told later what has changed.
+    if let Err(error) = shelf.keep_before(&record) {
+        tracing::warn!("{error:#}");
+    }
     shelf.attend(Some(run));
     Ok(Work {
         settings: settings.clone(),
