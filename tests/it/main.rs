@@ -27,6 +27,7 @@ mod desktop_person;
 mod desktop_vnc;
 mod embedded;
 mod evolve;
+mod evolve_back;
 mod evolve_broken;
 mod evolve_escapes;
 mod evolve_faults;
@@ -154,6 +155,7 @@ fn main() -> ExitCode {
         handover::trials(),
         succession::trials(),
         evolve::trials(),
+        evolve_back::trials(),
         evolve_broken::trials(),
         evolve_escapes::trials(),
         evolve_faults::trials(),
