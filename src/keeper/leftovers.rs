@@ -28,7 +28,7 @@ pub(super) async fn remove(site: &Site, shelf: &Shelf, entry: Option<&Entry>) {
 async fn remove_images(site: &Site, records: &[Record], entry: Option<&Entry>) -> Result<()> {
     // First of all, because it keeps an image.
     name_previous(site, records).await?;
-    let names = remove_names(site, records).await;
+    let names = remove_names(site, records, entry).await;
     let nameless = remove_nameless(site, records, entry).await;
     names.and(nameless)
 }
@@ -52,13 +52,34 @@ async fn name_previous(site: &Site, records: &[Record]) -> Result<()> {
 }
 
 /// The names of runs that did not succeed, and of those that are too old.
-async fn remove_names(site: &Site, records: &[Record]) -> Result<()> {
+async fn remove_names(site: &Site, records: &[Record], entry: Option<&Entry>) -> Result<()> {
+    let refuges = refuges(entry);
     let tags = site.docker.tags(&site.charge.image).await?;
     let (prefix, keep) = (site.tag("run-"), site.charge.bounds.images);
     for tag in outdated(&tags, &prefix, records, keep) {
-        site.docker.remove_image(tag).await?;
+        let image = site.docker.image(tag).await?;
+        if !image.is_some_and(|image| is_last_name(&image, &refuges)) {
+            site.docker.remove_image(tag).await?;
+        }
     }
     Ok(())
+}
+
+/// The images that what is on, or on probation, may fall back to.
+fn refuges(entry: Option<&Entry>) -> BTreeSet<String> {
+    let mut refuges = BTreeSet::new();
+    let mut at = entry;
+    while let Some(entry) = at {
+        let all = [&entry.image, &entry.previous, &entry.proven];
+        refuges.extend(all.into_iter().flatten().cloned());
+        at = entry.after.as_deref();
+    }
+    refuges
+}
+
+/// Whether one of the `refuges` would go with its name.
+fn is_last_name(image: &Image, refuges: &BTreeSet<String>) -> bool {
+    image.tags.len() < 2 && refuges.contains(&image.id)
 }
 
 fn outdated<'a>(
@@ -104,12 +125,7 @@ fn unwanted<'a>(
         .iter()
         .filter(|r| r.status == Stage::Succeeded && !r.dry_run);
     let mut wanted: BTreeSet<String> = succeeded.take(keep).flat_map(of).flatten().collect();
-    let mut at = entry;
-    while let Some(entry) = at {
-        let all = [&entry.image, &entry.previous, &entry.proven];
-        wanted.extend(all.into_iter().flatten().cloned());
-        at = entry.after.as_deref();
-    }
+    wanted.extend(refuges(entry));
     let is_ours = |image: &Image| {
         let label = image.labels.get(IMAGE_LABEL);
         label.map(String::as_str) == Some(instance) || known.contains(&image.id)
@@ -122,7 +138,7 @@ fn unwanted<'a>(
 
 #[cfg(test)]
 mod tests {
-    use super::{outdated, unwanted};
+    use super::{is_last_name, outdated, refuges, unwanted};
     use crate::engine::{IMAGE_LABEL, Image};
     use crate::keeper::journal::{Entry, Step};
     use crate::keeper::samples::{entry, record};
@@ -167,6 +183,12 @@ mod tests {
         entry.after = Some(Box::new(before));
         let found = unwanted(&images, "mine", &records, 2, Some(&entry));
         assert_eq!(found, ["failed"]);
+        // Nor does it go with its last name, however many have come after it.
+        let refuges = refuges(Some(&entry));
+        assert!(is_last_name(&image("proven", None, &["os:run"]), &refuges));
+        let named = image("proven", None, &["os:run", "os:previous"]);
+        assert!(!is_last_name(&named, &refuges));
+        assert!(!is_last_name(&image("old", None, &["os:run"]), &refuges));
     }
 
     #[test]
