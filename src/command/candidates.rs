@@ -45,6 +45,14 @@ pub(super) fn run_ids() -> Vec<CompletionCandidate> {
     })
 }
 
+/// Of evolving.
+pub(super) fn evolve_runs() -> Vec<CompletionCandidate> {
+    candidates(|client| async move {
+        let found = client.evolve_runs().await?.runs.into_iter();
+        Ok(found.map(|record| record.run.to_string()).collect())
+    })
+}
+
 pub(super) fn checkpoint_names() -> Vec<CompletionCandidate> {
     candidates(|client| async move {
         let found = client.checkpoints().await?.checkpoints.into_iter();

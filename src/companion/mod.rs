@@ -161,7 +161,7 @@ pub(crate) async fn serve(
     );
     os.offer(evolve.clone());
     evolve.wake(frozen);
-    evolve.tell_runs();
+    evolve.keep_telling();
     let handles = Handles {
         cryo: cryo.clone(),
         sessions: sessions.clone(),

@@ -7,9 +7,9 @@ use super::{base, build, specification, trust};
 use crate::config::Config;
 use crate::engine::{Build, Container, Docker, IMAGE_LABEL, Phase, Progress, identify};
 use crate::error::{Error, Result};
-use crate::image::{Companion, bare};
+use crate::image::{Body, Companion, bare};
 use crate::protocol::evolve::{
-    Ask, Authority, Bounds, CHARGE, Charge, Proxies, Reply, Status, refusal,
+    Ask, Authority, Bounds, CHARGE, Charge, Proxies, Reply, Status, built, refusal,
 };
 use crate::protocol::fault::Fault;
 use crate::protocol::spec::{Environment, Limits, Mount, Restart, Spec, Volume, Workload};
@@ -115,6 +115,18 @@ impl Keeper<'_> {
             }
         }
         self.docker.put(name, "/state", laid_down(charge)?).await
+    }
+
+    /// Puts the body of the image that the host has built where the keeper finds it, which compares with it
+    /// what replaces that.
+    ///
+    /// # Errors
+    /// When the engine does not take it.
+    pub(crate) async fn lay_down(&self, image: &str, body: &Body) -> Result<()> {
+        let archive = crate::image::single(&built(image), 0o600, &body.archive()?)?;
+        self.docker
+            .put(&self.instance.keeper(), "/state", archive)
+            .await
     }
 
     async fn image(&self, companion: &Companion, progress: &dyn Progress) -> Result<String> {

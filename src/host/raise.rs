@@ -96,7 +96,7 @@ impl Raise<'_> {
         };
         // A taken one is told before anything is built; what is free may be taken by when that is done.
         let ports = choose(wanted).await?;
-        let image = self.image(&project).await?;
+        let (image, body) = self.image(&project).await?;
         let ports = match auto {
             true => choose(ports).await?,
             false => ports,
@@ -140,7 +140,10 @@ impl Raise<'_> {
         let client = Client::new(instance, &record, config.bind)?;
         self.watch(&client, &spec.name).until_healthy().await?;
         let kept = match self.engine {
-            Engine::Docker(docker) => self.keep(docker, spec, &record.project, socket).await,
+            Engine::Docker(docker) => {
+                self.keep(docker, spec, &body, &record.project, socket)
+                    .await
+            }
             Engine::Embedded(_) => Ok(()),
         };
         Ok(Raised {
@@ -210,10 +213,11 @@ impl Raise<'_> {
         &self,
         docker: &Docker,
         spec: Spec,
+        body: &Body,
         project: &Path,
         socket: Option<&Path>,
     ) -> Result<()> {
-        let config = &self.resolved.config;
+        let (config, image) = (&self.resolved.config, spec.image.clone());
         let companion = Companion::load(config.companion.as_deref(), docker.architecture())?;
         let charge = keeper::charge(docker, config, self.instance, spec).await?;
         let keeper = Keeper {
@@ -222,7 +226,12 @@ impl Raise<'_> {
         };
         keeper
             .appoint(&charge, &companion, project, socket, self.progress)
-            .await
+            .await?;
+        // Only what a run has changed can't be told without it.
+        if let Err(error) = keeper.lay_down(&image, body).await {
+            self.progress.log(&format!("{error:#}"));
+        }
+        Ok(())
     }
 
     /// What an interrupted `up` left: containers of this instance that never ran, and a
@@ -262,8 +271,8 @@ impl Raise<'_> {
         }
     }
 
-    /// The image's id, or what takes its place.
-    async fn image(&self, project: &Path) -> Result<String> {
+    /// The image's id, or what takes its place, and the body that it is made of.
+    async fn image(&self, project: &Path) -> Result<(String, Body)> {
         let config = &self.resolved.config;
         match self.engine {
             Engine::Docker(docker) => self.docker_image(docker, config, project).await,
@@ -276,14 +285,14 @@ impl Raise<'_> {
         docker: &Docker,
         config: &Config,
         project: &Path,
-    ) -> Result<String> {
+    ) -> Result<(String, Body)> {
         let recipe = build::recipe(docker, config, project)?;
         let options = Options {
             folders: self.folders,
             may_install: self.may_install,
             force: false,
         };
-        Ok(build::ensure(
+        let built = build::ensure(
             docker,
             config,
             self.instance,
@@ -291,9 +300,8 @@ impl Raise<'_> {
             options,
             self.progress,
         )
-        .await?
-        .image
-        .id)
+        .await?;
+        Ok((built.image.id, recipe.body))
     }
 
     async fn embedded_body(
@@ -301,7 +309,7 @@ impl Raise<'_> {
         embedded: &Embedded,
         config: &Config,
         project: &Path,
-    ) -> Result<String> {
+    ) -> Result<(String, Body)> {
         let body = Body::of_project(project, &config.body)?;
         let question = "Python's environments, which the kernel needs, are missing. Install them?";
         if !Embedded::has_python().await
@@ -311,7 +319,8 @@ impl Raise<'_> {
             self.progress.step("installing Python");
             provision::install(&["python3", "python3-venv"], self.progress).await?;
         }
-        embedded.prepare(&body.files, self.progress).await
+        let prepared = embedded.prepare(&body.files, self.progress).await?;
+        Ok((prepared, body))
     }
 
     /// Ports that were said aloud win over the recorded ones, which win over the usual ones.

@@ -89,7 +89,8 @@ impl Body {
             body: folder.to_owned(),
             why,
         };
-        if let Some(path) = self.files.keys().find(|path| path.starts_with(".osctl/")) {
+        let is_ours = |path: &&String| *path == ".osctl" || path.starts_with(".osctl/");
+        if let Some(path) = self.files.keys().find(is_ours) {
             let why = format!(
                 "`{}` lies where osctl puts what is its own",
                 path.escape_debug()
@@ -118,7 +119,6 @@ impl Body {
     ///
     /// # Errors
     /// When a path does not fit into one.
-    #[cfg(target_os = "linux")]
     pub(crate) fn archive(&self) -> Result<Vec<u8>> {
         let mut archive = tar::Builder::new(Vec::new());
         for (path, content) in &self.files {
@@ -410,6 +410,23 @@ mod tests {
         );
         assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
         assert_eq!(fs::read_to_string(victim).unwrap(), "theirs");
+    }
+
+    #[test]
+    fn a_body_that_is_not_whole_or_takes_what_is_osctls_is_refused() {
+        let refused = |files: &[(&str, &str)]| {
+            let checked = body(files).check("here".as_ref());
+            checked.unwrap_err().to_string()
+        };
+        let manifest = ("body.yaml", "protocol: 1\n");
+        for path in [".osctl", ".osctl/osctl", ".osctl/ca/mine"] {
+            let why = refused(&[manifest, (path, "x")]);
+            assert!(why.contains(&format!("`{path}` lies where osctl")), "{why}");
+        }
+        let why = refused(&[("Dockerfile", "x")]);
+        assert!(why.contains("`body.yaml` is missing"), "{why}");
+        let why = refused(&[("body.yaml", "protocol: many")]);
+        assert!(why.contains("`body.yaml` can't be read"), "{why}");
     }
 
     #[test]

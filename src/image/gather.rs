@@ -13,6 +13,8 @@ use std::ffi::OsStr;
 use std::io::{ErrorKind, Read};
 use std::path::{Component, Path};
 
+/// What makes a folder a body.
+const DOCKERFILE: &str = "Dockerfile";
 /// Folders within folders.
 const DEEPEST: usize = 32;
 /// More files than this were certainly not meant.
@@ -44,9 +46,12 @@ pub(super) fn gather(
             Err(e) => return Err(e).with_context(|| format!("opening `{}`", name.display())),
         };
     }
-    let is_file = |look: Look| look.kind == EntryKind::File;
-    if !at.look(OsStr::new("Dockerfile")).is_ok_and(is_file) {
-        return Ok(None);
+    match at.look(OsStr::new(DOCKERFILE)) {
+        Ok(look) if look.kind == EntryKind::File => {}
+        // Another body in its place would be no answer to a person who meant this one.
+        Ok(_) => return Err(unfit(&name, format!("`{DOCKERFILE}` is no file"))),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e).with_context(|| format!("looking at `{}`", name.display())),
     }
     let mut gathering = Gathering {
         name: &name,
@@ -137,8 +142,12 @@ impl Gathering<'_> {
 #[cfg(all(test, unix))]
 mod tests {
     use super::gather;
+    use nix::sys::stat::Mode;
+    use std::ffi::OsStr;
     use std::fs;
+    use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
     use std::path::Path;
     use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -184,8 +193,65 @@ mod tests {
             assert!(refused(project.path(), "body").contains("`deep/link` is neither"));
             fs::remove_file(&link).unwrap();
         }
-        nix::unistd::mkfifo(&link, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        nix::unistd::mkfifo(&link, Mode::S_IRWXU).unwrap();
         assert!(refused(project.path(), "body").contains("`deep/link` is neither"));
+        fs::remove_file(&link).unwrap();
+        let socket = UnixListener::bind(&link).unwrap();
+        assert!(refused(project.path(), "body").contains("`deep/link` is neither"));
+        drop(socket);
+        fs::remove_file(&link).unwrap();
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_device_is_refused() {
+        use nix::sys::stat::{SFlag, makedev, mknod};
+        let project = project();
+        let device = project.path().join("body/deep/null");
+        // Where nobody may make one, nobody can plant one.
+        if mknod(&device, SFlag::S_IFCHR, Mode::S_IRWXU, makedev(1, 3)).is_ok() {
+            assert!(refused(project.path(), "body").contains("`deep/null` is neither"));
+        }
+    }
+
+    #[test]
+    fn a_dockerfile_that_is_no_file_is_refused_and_no_other_body_taken() {
+        let (project, outside) = (project(), tempfile::tempdir().unwrap());
+        let dockerfile = project.path().join("body/Dockerfile");
+        fs::rename(&dockerfile, outside.path().join("Dockerfile")).unwrap();
+        for target in [outside.path().join("Dockerfile"), "deep/file".into()] {
+            symlink(target, &dockerfile).unwrap();
+            assert!(refused(project.path(), "body").contains("`Dockerfile` is no file"));
+            fs::remove_file(&dockerfile).unwrap();
+        }
+        fs::create_dir(&dockerfile).unwrap();
+        assert!(refused(project.path(), "body").contains("`Dockerfile` is no file"));
+    }
+
+    #[test]
+    fn odd_names_and_depths_are_refused() {
+        let project = project();
+        let body = project.path().join("body");
+        let odd = body.join(OsStr::from_bytes(b"deep/\xff"));
+        fs::write(&odd, "").unwrap();
+        assert!(refused(project.path(), "body").contains("is not UTF-8"));
+        fs::remove_file(odd).unwrap();
+        let deepest = ["d"; super::DEEPEST + 1].join("/");
+        fs::create_dir_all(body.join(&deepest)).unwrap();
+        assert!(refused(project.path(), "body").contains("is too deep"));
+        fs::remove_dir(body.join(deepest)).unwrap();
+        gather(project.path(), Path::new("body"), 1 << 20).unwrap();
+    }
+
+    #[test]
+    fn more_files_than_anybody_means_are_refused() {
+        let project = project();
+        let first = project.path().join("body/deep/first");
+        fs::write(&first, "").unwrap();
+        for number in 0..super::MOST {
+            fs::hard_link(&first, first.with_file_name(number.to_string())).unwrap();
+        }
+        assert!(refused(project.path(), "body").contains("more than 20000 files"));
     }
 
     #[test]

@@ -159,13 +159,15 @@ impl Desk {
                 let Some(record) = self.shelf.record(&run)? else {
                     return Ok(Err(unknown(&run)));
                 };
-                if record.body.is_some() && self.shelf.body(&run)?.is_none() {
-                    let message = format!("the body of run `{run}` is not kept any more");
-                    return Ok(Err(Fault::new(refusal::NO_SUCH_RUN, message)));
-                }
                 let shelf = self.shelf.clone();
                 let compare = move || diff::changes(&shelf, &record);
-                let changes = tokio::task::spawn_blocking(compare).await??;
+                let changes = match tokio::task::spawn_blocking(compare).await?? {
+                    Ok(changes) => changes,
+                    Err(why) => {
+                        let hint = format!("`osctl evolve show {run}` tells what is known of it");
+                        return Ok(Err(Fault::new(refusal::NO_SUCH_RUN, why).hint(hint)));
+                    }
+                };
                 out.say(&Reply::Diff { run, changes }).await?;
                 return Ok(Ok(()));
             }
@@ -173,10 +175,18 @@ impl Desk {
         self.begin(order, out).await
     }
 
-    /// The body that a run was made of.
+    /// The body that a run was made of, or has gone back to.
     async fn body(&self, run: Run, out: &mut Out) -> Result<std::result::Result<(), Fault>> {
-        let (shelf, kept) = (self.shelf.clone(), run.clone());
-        let read = move || shelf.body(&kept)?.map(|b| Body::of_archive(&b)).transpose();
+        let Some(record) = self.shelf.record(&run)? else {
+            return Ok(Err(unknown(&run)));
+        };
+        let shelf = self.shelf.clone();
+        let read = move || {
+            let archive = shelf.body_of(&record)?;
+            archive
+                .map(|archive| Body::of_archive(&archive))
+                .transpose()
+        };
         let Some(body) = tokio::task::spawn_blocking(read).await?? else {
             return Ok(Err(unknown(&run)));
         };
@@ -319,3 +329,6 @@ pub(super) async fn ask(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

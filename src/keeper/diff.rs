@@ -1,9 +1,9 @@
-//! What in `body/` differs between a run and the one whose image ran before it.
+//! What in `body/` differs between what a run has built, or gone back to, and what ran when it began.
 
 use super::shelf::Shelf;
 use crate::error::Result;
 use crate::image::Body;
-use crate::protocol::evolve::{Change, Edit, Record, Stage};
+use crate::protocol::evolve::{Change, Edit, Record, Task};
 use crate::protocol::plain::printable;
 use similar::TextDiff;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,29 +18,30 @@ const LONGEST: usize = 1 << 20;
 
 type Files = BTreeMap<String, Vec<u8>>;
 
-/// The changes of a run, by path.
-pub(super) fn changes(shelf: &Shelf, record: &Record) -> Result<Vec<Change>> {
-    let Some(archive) = shelf.body(&record.run)? else {
-        return Ok(Vec::new());
+/// The changes of a run, by path; or why they are not known, in a sentence.
+pub(super) fn changes(
+    shelf: &Shelf,
+    record: &Record,
+) -> Result<std::result::Result<Vec<Change>, String>> {
+    let run = &record.run;
+    let Some(after) = shelf.body_of(record)? else {
+        return Ok(Err(match (record.task, &record.body) {
+            (Task::Evolve, None) => format!("run `{run}` has read no body"),
+            (Task::Evolve, Some(_)) => format!("the body of run `{run}` is not kept any more"),
+            _ => format!("the body that run `{run}` goes back to is not known"),
+        }));
     };
-    let before = match before(shelf, record)? {
-        Some(archive) => Body::of_archive(&archive)?,
-        // The host has built what ran before the first run.
-        None => Body::embedded(),
-    };
-    Ok(compare(&before.files, &Body::of_archive(&archive)?.files))
-}
-
-/// The body of the newest run before that succeeded.
-fn before(shelf: &Shelf, record: &Record) -> Result<Option<Vec<u8>>> {
-    let records = shelf.records()?.into_iter();
-    let earlier = records.filter(|r| r.run < record.run && r.status == Stage::Succeeded);
-    for earlier in earlier.filter(|r| !r.dry_run) {
-        if let Some(archive) = shelf.body(&earlier.run)? {
-            return Ok(Some(archive));
+    let before = match (shelf.body_before(record)?, &record.previous) {
+        (Some(archive), _) => Body::of_archive(&archive)?.files,
+        // Nothing ran.
+        (None, None) => Files::new(),
+        (None, Some(_)) => {
+            return Ok(Err(format!(
+                "the body that ran before run `{run}` is not known"
+            )));
         }
-    }
-    Ok(None)
+    };
+    Ok(Ok(compare(&before, &Body::of_archive(&after)?.files)))
 }
 
 fn compare(before: &Files, after: &Files) -> Vec<Change> {
@@ -85,8 +86,11 @@ fn lines(path: &str, old: Option<&Vec<u8>>, new: Option<&Vec<u8>>) -> Option<Str
 
 #[cfg(test)]
 mod tests {
-    use super::{Files, compare};
-    use crate::protocol::evolve::Edit;
+    use super::{Files, changes, compare};
+    use crate::image::Body;
+    use crate::keeper::samples;
+    use crate::keeper::shelf::Shelf;
+    use crate::protocol::evolve::{Edit, Record, Stage, Task, built};
 
     fn files(all: &[(&str, &[u8])]) -> Files {
         let all = all.iter();
@@ -124,5 +128,127 @@ mod tests {
         );
         assert_eq!(changes[1].diff, None, "what is no text has no lines");
         assert!(changes[3].diff.as_ref().unwrap().contains("--- /dev/null"));
+    }
+
+    /// A shelf, on which runs are made one after the other.
+    struct Runs {
+        folder: tempfile::TempDir,
+        shelf: Shelf,
+        second: f64,
+    }
+
+    impl Runs {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let shelf = Shelf::open(folder.path()).unwrap();
+            Self {
+                folder,
+                shelf,
+                second: 1e9,
+            }
+        }
+
+        fn body(word: &str) -> Vec<u8> {
+            let folder = None;
+            let files = files(&[("word", format!("{word}\n").as_bytes()), ("same", b"s")]);
+            Body { folder, files }.archive().unwrap()
+        }
+
+        /// As the host lays down what it has built.
+        fn lay_down(&self, image: &str, word: &str) {
+            std::fs::write(self.folder.path().join(built(image)), Self::body(word)).unwrap();
+        }
+
+        /// A run that has replaced `previous`, or should have.
+        fn run(&mut self, task: Task, status: Stage, image: &str, previous: &str) -> Record {
+            self.second += 1.0;
+            let record = Record {
+                run: self.shelf.make(self.second).unwrap(),
+                task,
+                ..samples::record(status, image, previous)
+            };
+            self.shelf.keep_before(&record).unwrap();
+            if task == Task::Evolve {
+                self.shelf
+                    .save_body(&record.run, &Self::body(image))
+                    .unwrap();
+            }
+            self.shelf.save(&record).unwrap();
+            record
+        }
+
+        /// The lines that have changed, or why they are not known.
+        fn told(&self, record: &Record) -> String {
+            match changes(&self.shelf, record).unwrap() {
+                Ok(changes) => {
+                    let diffs = changes.into_iter().map(|change| change.diff.unwrap());
+                    let text: String = diffs.collect();
+                    let lines = text
+                        .lines()
+                        .filter(|l| !l.starts_with("--- ") && !l.starts_with("+++ "));
+                    let lines = lines.filter(|line| line.starts_with(['-', '+']));
+                    lines.collect::<Vec<_>>().join(" ")
+                }
+                Err(why) => why,
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_is_compared_with_what_ran_when_it_began() {
+        let mut runs = Runs::new();
+        runs.lay_down("host", "by-the-host");
+        let first = runs.run(Task::Evolve, Stage::Succeeded, "one", "host");
+        let second = runs.run(Task::Evolve, Stage::Succeeded, "two", "one");
+        let failed = runs.run(Task::Evolve, Stage::RolledBack, "bad", "two");
+        let back = runs.run(Task::Rollback, Stage::Succeeded, "one", "two");
+        // What was left, and what has failed, is not what ran.
+        let third = runs.run(Task::Evolve, Stage::Succeeded, "three", "one");
+        let home = runs.run(Task::Rescue, Stage::Succeeded, "host", "three");
+        let fourth = runs.run(Task::Evolve, Stage::Failed, "four", "host");
+        for (record, told) in [
+            (&first, "-by-the-host +one"),
+            (&second, "-one +two"),
+            (&failed, "-two +bad"),
+            (&back, "-two +one"),
+            (&third, "-one +three"),
+            (&home, "-three +by-the-host"),
+            (&fourth, "-by-the-host +four"),
+        ] {
+            assert_eq!(runs.told(record), told, "{record:?}");
+        }
+        // What the host builds later, and which runs are forgotten, changes nothing of it.
+        std::fs::remove_file(runs.folder.path().join(built("host"))).unwrap();
+        runs.lay_down("later", "later");
+        runs.shelf.prune(1, 1 << 20).unwrap();
+        assert_eq!(runs.told(&fourth), "-by-the-host +four");
+    }
+
+    #[test]
+    fn what_is_not_known_is_said_and_not_guessed() {
+        let mut runs = Runs::new();
+        let first = runs.run(Task::Evolve, Stage::Succeeded, "one", "unknown");
+        let why = runs.told(&first);
+        assert!(
+            why.contains("ran before run") && why.contains("not known"),
+            "{why}"
+        );
+        let back = runs.run(Task::Rollback, Stage::Succeeded, "unknown", "one");
+        let why = runs.told(&back);
+        assert!(why.contains("goes back to is not known"), "{why}");
+        // One that a rule has refused has a body, and one that could not be read has none.
+        let unread = Record {
+            run: runs.shelf.make(runs.second + 1.0).unwrap(),
+            ..samples::record(Stage::Failed, "none", "one")
+        };
+        let why = runs.told(&unread);
+        assert!(why.contains("has read no body"), "{why}");
+        runs.shelf.prune(9, 0).unwrap();
+        let pruned = Record {
+            body: Some("sha256:1".into()),
+            ..first
+        };
+        let why = runs.told(&pruned);
+        assert!(why.contains("is not kept any more"), "{why}");
     }
 }

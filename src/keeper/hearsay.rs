@@ -1,7 +1,7 @@
 //! What a container tells of itself, cut to what is worth keeping: whoever the agent is wrote it.
 
 use crate::protocol::cryo::Row;
-use crate::protocol::evolve::inside::{Check, Kept};
+use crate::protocol::evolve::inside::{Besides, Check, Kept};
 use crate::protocol::plain::printable;
 
 /// Bytes that a verb inside may answer.
@@ -15,6 +15,7 @@ const SENTENCE: usize = 2000;
 const NAME: usize = 200;
 const CHECKS: usize = 256;
 const SESSIONS: usize = 64;
+const BESIDES: usize = 256;
 /// Rows of one session.
 const ROWS: usize = 1000;
 
@@ -68,6 +69,21 @@ fn kept(mut kept: Kept) -> Kept {
     }
 }
 
+/// What the old container said, but for what the new one has `found` of it.
+pub(super) fn besides(told: Vec<Besides>, found: Vec<Besides>) -> Vec<Besides> {
+    let is_found = |one: &Besides| found.iter().any(|other| other.what == one.what);
+    let mut all: Vec<Besides> = told.into_iter().filter(|one| !is_found(one)).collect();
+    all.extend(found);
+    all.sort_by(|a, b| a.what.cmp(&b.what));
+    all.truncate(BESIDES);
+    let each = all.into_iter().map(|one| Besides {
+        what: cut(&one.what, NAME),
+        detail: sentence(&one.detail),
+        ..one
+    });
+    each.collect()
+}
+
 fn cut(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", printable(&text[..end])),
@@ -77,9 +93,9 @@ fn cut(text: &str, most: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{CHECKS, checks, receipt, sentence};
+    use super::{BESIDES, CHECKS, besides, checks, receipt, sentence};
     use crate::protocol::cryo::{Row, Verdict};
-    use crate::protocol::evolve::inside::{Check, Kept, KeptBy};
+    use crate::protocol::evolve::inside::{Besides, Check, Kept, KeptBy};
 
     #[test]
     fn a_sentence_is_short_and_no_command_to_a_terminal() {
@@ -124,5 +140,31 @@ mod tests {
         assert_eq!((kept.len(), kept[0].rows.len()), (64, 1000));
         assert_eq!(kept[0].why.as_deref(), Some("so; 3 more are not listed"));
         assert_eq!(kept[0].session.chars().count(), 201);
+    }
+
+    #[test]
+    fn what_the_new_container_has_found_counts_and_what_ended_is_still_told() {
+        let told = |what: &str, kept: bool, detail: &str| Besides {
+            what: what.into(),
+            kept,
+            detail: detail.into(),
+        };
+        let before = vec![
+            told("shell:default", true, "it is in `/a`"),
+            told("job:default", false, "`sleep` ends"),
+            told("job:default", false, "`make` ends"),
+        ];
+        let found = vec![told("shell:default", false, "it begins\x1b anew")];
+        let all = besides(before, found);
+        let told: Vec<_> = all.iter().map(|b| (b.what.as_str(), b.kept)).collect();
+        let expected = [
+            ("job:default", false),
+            ("job:default", false),
+            ("shell:default", false),
+        ];
+        assert_eq!(told, expected);
+        assert!(all[2].detail.contains("\\u{1b}"), "{all:?}");
+        let many = vec![all[0].clone(); 1000];
+        assert_eq!(besides(many, Vec::new()).len(), BESIDES);
     }
 }

@@ -2,6 +2,7 @@
 //! instance's own is removed, and what can't be now is when the next run ends.
 
 use super::journal::Entry;
+use super::probation;
 use super::shelf::Shelf;
 use super::site::Site;
 use crate::engine::{IMAGE_LABEL, Image};
@@ -14,28 +15,84 @@ pub(super) async fn remove(site: &Site, shelf: &Shelf, entry: Option<&Entry>) {
     let bounds = &site.charge.bounds;
     let removed = async {
         let records = shelf.records()?;
-        let names = remove_names(site, &records).await;
-        let images = remove_nameless(site, &records, entry).await;
+        let images = remove_images(site, &records, entry).await;
         shelf.prune(bounds.runs, bounds.bodies)?;
-        names.and(images)
+        shelf.clear(&site.charge.spec.image)?;
+        images
     };
     if let Err(error) = removed.await {
         tracing::warn!("tidying up: {error:#}");
     }
 }
 
+async fn remove_images(site: &Site, records: &[Record], entry: Option<&Entry>) -> Result<()> {
+    // First of all, because it keeps an image.
+    name_previous(site, records).await?;
+    let names = remove_names(site, records, entry).await;
+    let nameless = remove_nameless(site, records, entry).await;
+    names.and(nameless)
+}
+
+/// What `previous` names is what would be gone back to now, also after somebody went back.
+async fn name_previous(site: &Site, records: &[Record]) -> Result<()> {
+    let (docker, tag) = (&site.docker, site.tag("previous"));
+    let Some(present) = site.find(site.name()).await? else {
+        return Ok(());
+    };
+    if let Some(image) = probation::brought(records, Some(&present.image))
+        && docker.image(image).await?.is_some()
+    {
+        return docker.tag(image, &tag).await;
+    }
+    match docker.image(&tag).await? {
+        // An image without any name is lost.
+        Some(image) if image.tags.len() > 1 => docker.remove_image(&tag).await,
+        _ => Ok(()),
+    }
+}
+
 /// The names of runs that did not succeed, and of those that are too old.
-async fn remove_names(site: &Site, records: &[Record]) -> Result<()> {
-    let prefix = site.tag("run-");
-    let kept: BTreeSet<String> = worth(records, site.charge.bounds.images)
-        .map(|record| format!("{prefix}{}", record.run))
-        .collect();
-    for tag in site.docker.tags(&site.charge.image).await? {
-        if tag.starts_with(&prefix) && !kept.contains(&tag) {
-            site.docker.remove_image(&tag).await?;
+async fn remove_names(site: &Site, records: &[Record], entry: Option<&Entry>) -> Result<()> {
+    let refuges = refuges(entry);
+    let tags = site.docker.tags(&site.charge.image).await?;
+    let (prefix, keep) = (site.tag("run-"), site.charge.bounds.images);
+    for tag in outdated(&tags, &prefix, records, keep) {
+        let image = site.docker.image(tag).await?;
+        if !image.is_some_and(|image| is_last_name(&image, &refuges)) {
+            site.docker.remove_image(tag).await?;
         }
     }
     Ok(())
+}
+
+/// The images that what is on, or on probation, may fall back to.
+fn refuges(entry: Option<&Entry>) -> BTreeSet<String> {
+    let mut refuges = BTreeSet::new();
+    let mut at = entry;
+    while let Some(entry) = at {
+        let all = [&entry.image, &entry.previous, &entry.proven];
+        refuges.extend(all.into_iter().flatten().cloned());
+        at = entry.after.as_deref();
+    }
+    refuges
+}
+
+/// Whether one of the `refuges` would go with its name.
+fn is_last_name(image: &Image, refuges: &BTreeSet<String>) -> bool {
+    image.tags.len() < 2 && refuges.contains(&image.id)
+}
+
+fn outdated<'a>(
+    tags: &'a [String],
+    prefix: &str,
+    records: &[Record],
+    keep: usize,
+) -> Vec<&'a String> {
+    let kept: BTreeSet<String> = worth(records, keep)
+        .map(|record| format!("{prefix}{}", record.run))
+        .collect();
+    let of_runs = tags.iter().filter(|tag| tag.starts_with(prefix));
+    of_runs.filter(|tag| !kept.contains(*tag)).collect()
 }
 
 /// Images that have lost their last name.
@@ -68,12 +125,7 @@ fn unwanted<'a>(
         .iter()
         .filter(|r| r.status == Stage::Succeeded && !r.dry_run);
     let mut wanted: BTreeSet<String> = succeeded.take(keep).flat_map(of).flatten().collect();
-    let mut at = entry;
-    while let Some(entry) = at {
-        let all = [&entry.image, &entry.previous, &entry.proven];
-        wanted.extend(all.into_iter().flatten().cloned());
-        at = entry.after.as_deref();
-    }
+    wanted.extend(refuges(entry));
     let is_ours = |image: &Image| {
         let label = image.labels.get(IMAGE_LABEL);
         label.map(String::as_str) == Some(instance) || known.contains(&image.id)
@@ -86,11 +138,11 @@ fn unwanted<'a>(
 
 #[cfg(test)]
 mod tests {
-    use super::unwanted;
+    use super::{is_last_name, outdated, refuges, unwanted};
     use crate::engine::{IMAGE_LABEL, Image};
     use crate::keeper::journal::{Entry, Step};
     use crate::keeper::samples::{entry, record};
-    use crate::protocol::evolve::Stage;
+    use crate::protocol::evolve::{Record, Stage, Task};
     use std::collections::HashMap;
 
     fn image(id: &str, of: Option<&str>, tags: &[&str]) -> Image {
@@ -131,5 +183,43 @@ mod tests {
         entry.after = Some(Box::new(before));
         let found = unwanted(&images, "mine", &records, 2, Some(&entry));
         assert_eq!(found, ["failed"]);
+        // Nor does it go with its last name, however many have come after it.
+        let refuges = refuges(Some(&entry));
+        assert!(is_last_name(&image("proven", None, &["os:run"]), &refuges));
+        let named = image("proven", None, &["os:run", "os:previous"]);
+        assert!(!is_last_name(&named, &refuges));
+        assert!(!is_last_name(&image("old", None, &["os:run"]), &refuges));
+    }
+
+    #[test]
+    fn of_runs_that_succeeded_the_newest_keep_their_names() {
+        let run = |second: u32, task, status, dry_run| Record {
+            run: format!("20261121-1000{second:02}").parse().unwrap(),
+            task,
+            dry_run,
+            body: (task == Task::Evolve).then(|| "sha256:b".into()),
+            ..record(status, "new", "before")
+        };
+        let records = [
+            run(7, Task::Evolve, Stage::Building, false),
+            run(6, Task::Evolve, Stage::Failed, false),
+            run(5, Task::Rollback, Stage::Succeeded, false),
+            run(4, Task::Evolve, Stage::Succeeded, false),
+            run(3, Task::Evolve, Stage::Succeeded, true),
+            run(2, Task::Evolve, Stage::Succeeded, false),
+            run(1, Task::Evolve, Stage::Succeeded, false),
+        ];
+        let tags: Vec<String> = (0..8)
+            .map(|second| format!("os:run-20261121-1000{second:02}"))
+            .chain(["os:latest".into(), "os:previous".into()])
+            .collect();
+        let gone = |keep| {
+            let gone = outdated(&tags, "os:run-", &records, keep).into_iter();
+            let seconds = gone.map(|tag| tag.chars().last().unwrap());
+            seconds.collect::<String>()
+        };
+        assert_eq!(gone(2), "013567");
+        assert_eq!(gone(3), "03567");
+        assert_eq!(gone(0), "01234567");
     }
 }

@@ -103,6 +103,8 @@ pub(super) async fn prepare(
         body: None,
         refused_ms: None,
         receipt: Vec::new(),
+        besides: Vec::new(),
+        folder: site.charge.body.to_str().map(str::to_owned),
     };
     let entry = Entry {
         run: run.clone(),
@@ -146,6 +148,10 @@ pub(super) async fn prepare(
             return Err(error.into());
         }
     };
+    // Without it, it can't be told later what has changed.
+    if let Err(error) = shelf.keep_before(&record) {
+        tracing::warn!("{error:#}");
+    }
     shelf.attend(Some(run));
     Ok(Work {
         settings: settings.clone(),

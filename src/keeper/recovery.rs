@@ -142,6 +142,8 @@ fn unknown(entry: &Entry) -> Record {
         body: None,
         refused_ms: None,
         receipt: Vec::new(),
+        besides: Vec::new(),
+        folder: None,
     }
 }
 

@@ -1,5 +1,7 @@
 //! What is kept of runs: a folder each, with its record, its log and the body it was made of.
 
+mod bodies;
+
 use super::journal::replace;
 use super::log::Log;
 use crate::error::Result;
@@ -14,8 +16,6 @@ use tokio::sync::watch;
 
 /// Bytes of a log that are read at once.
 const PIECE: u64 = 32 << 10;
-/// The body of a run, in its folder.
-const BODY: &str = "body.tar";
 /// Why a run has failed whose end nobody saw.
 pub(super) const ENDED: &str = "the keeper was ended meanwhile";
 
@@ -37,6 +37,7 @@ impl Changes {
 
 #[derive(Debug, Clone)]
 pub(super) struct Shelf {
+    state: PathBuf,
     folder: PathBuf,
     changes: Changes,
     /// The run that is on.
@@ -48,6 +49,7 @@ impl Shelf {
         let folder = state.join("runs");
         fs::create_dir_all(&folder)?;
         Ok(Self {
+            state: state.to_owned(),
             folder,
             changes: Changes::default(),
             on: Arc::default(),
@@ -205,42 +207,6 @@ impl Shelf {
         }
         Ok(bytes)
     }
-
-    /// The body that a run was made of, as an archive.
-    pub(super) fn save_body(&self, run: &Run, archive: &[u8]) -> Result<()> {
-        replace(&self.place(run).join(BODY), archive).context("keeping the run's body")
-    }
-
-    pub(super) fn body(&self, run: &Run) -> Result<Option<Vec<u8>>> {
-        match fs::read(self.place(run).join(BODY)) {
-            Ok(archive) => Ok(Some(archive)),
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(e).context("reading the run's body"),
-        }
-    }
-
-    /// Forgets all but the newest, and of those the bodies that together are larger than `bodies` bytes.
-    pub(super) fn prune(&self, keep: usize, bodies: u64) -> Result<()> {
-        let runs = self.runs()?;
-        for run in runs.iter().skip(keep) {
-            fs::remove_dir_all(self.place(run))?;
-        }
-        let mut room = bodies;
-        for run in runs.iter().take(keep) {
-            let place = self.place(run).join(BODY);
-            let Ok(found) = fs::metadata(&place) else {
-                continue;
-            };
-            match room.checked_sub(found.len()) {
-                Some(left) => room = left,
-                None => {
-                    room = 0;
-                    fs::remove_file(&place)?;
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 /// The record of a run that is not on.
@@ -307,6 +273,8 @@ mod tests {
             body: None,
             refused_ms: None,
             receipt: Vec::new(),
+            besides: Vec::new(),
+            folder: None,
         }
     }
 
@@ -357,19 +325,6 @@ mod tests {
         assert_eq!(shelf.written(&begun.run).unwrap().unwrap(), begun);
         shelf.mend().unwrap();
         assert_eq!(shelf.written(&begun.run).unwrap().unwrap(), told);
-    }
-
-    #[test]
-    fn bodies_are_kept_as_far_as_there_is_room() {
-        let folder = tempfile::tempdir().unwrap();
-        let shelf = Shelf::open(folder.path()).unwrap();
-        let runs: Vec<_> = (0..4).map(|n| shelf.make(f64::from(n)).unwrap()).collect();
-        for (run, size) in runs.iter().zip([1, 40, 40, 40]) {
-            shelf.save_body(run, &vec![0; size]).unwrap();
-        }
-        shelf.prune(4, 100).unwrap();
-        let kept = runs.iter().map(|run| shelf.body(run).unwrap().is_some());
-        assert_eq!(kept.collect::<Vec<_>>(), [false, false, true, true]);
     }
 
     #[test]

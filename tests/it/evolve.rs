@@ -2,7 +2,7 @@
 //!
 //! The body is a small one: a kernel and one MCP server, no desktop.
 
-use crate::commands::{Followed, Ran};
+use crate::commands::Followed;
 use crate::harness::{Engine, EngineAt, Home};
 use crate::instance::container_id;
 use crate::second_engine::{Second, until};
@@ -17,7 +17,6 @@ trials![
     the_agent_evolves_itself_and_uses_what_is_new,
     while_a_run_is_on_nobody_else_replaces_the_container,
     a_dry_run_changes_nothing,
-    one_goes_back_to_the_image_before_and_to_that_of_a_run,
     evolving_needs_no_os_host_that_runs,
     what_the_keeper_knows_survives_down_and_not_purge,
 ];
@@ -373,36 +372,6 @@ fn a_dry_run_changes_nothing() {
     let ran = home.run(["evolve", "rollback"]);
     assert_eq!(ran.code, 2, "{ran:?}");
     assert!(ran.stderr.contains("no image before"), "{ran:?}");
-    home.down();
-}
-
-fn marked(home: &Home) -> Ran {
-    home.ok(["exec", "print(open('/mark').read().strip())"])
-}
-
-fn one_goes_back_to_the_image_before_and_to_that_of_a_run() {
-    let home = small("it-evolve-back");
-    home.up();
-    remember(&home);
-    let evolve = |mark: &str| {
-        let text = format!("{DOCKERFILE}RUN echo {mark} > /mark\n");
-        write(&home, "Dockerfile", &text);
-        home.ok(["evolve"]);
-        assert!(marked(&home).stdout.contains(mark));
-        latest(&home)["run"].as_str().unwrap().to_owned()
-    };
-    let first = evolve("first");
-    evolve("second");
-    evolve("third");
-    home.ok(["evolve", "rollback", "--reason", "worse"]);
-    assert!(marked(&home).stdout.contains("second"));
-    assert_one_that_remembers(&home);
-    home.ok(["evolve", "rollback", &first]);
-    assert!(marked(&home).stdout.contains("first"));
-    assert_one_that_remembers(&home);
-    assert_eq!(latest(&home)["task"], "rollback");
-    let ran = home.run(["evolve", "rollback", "20200101-000000"]);
-    assert_eq!(ran.code, 2, "{ran:?}");
     home.down();
 }
 

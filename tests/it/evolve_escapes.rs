@@ -185,6 +185,16 @@ fn a_body_reaches_nothing_beyond_itself() {
         refused("`kernel/link` is neither a file nor a folder");
         fs::remove_file(body.join("kernel/link")).unwrap();
     }
+    // What makes a folder a body is no link, either, and no other body is taken for it.
+    fs::remove_file(body.join("Dockerfile")).unwrap();
+    symlink("/state/charge.json", body.join("Dockerfile")).unwrap();
+    refused("`Dockerfile` is no file");
+    fs::remove_file(body.join("Dockerfile")).unwrap();
+    write(&home, "Dockerfile", DOCKERFILE);
+    let log = keeper_log(&home);
+    for word in ["`FROM debian` is not allowed", "`kernel/link` is neither"] {
+        assert!(log.contains(word), "{word}: {log}");
+    }
     let aside = home.project.join("aside");
     fs::rename(&body, &aside).unwrap();
     symlink("/", &body).unwrap();

@@ -2,6 +2,7 @@
 //! one before it.
 
 use crate::harness::{Engine, Home, PATIENCE, shared};
+use crate::mcp::{BOTH, JSON, hello};
 use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
@@ -58,6 +59,18 @@ fn verdict<'a>(report: &'a Value, name: &str) -> &'a Value {
     let checks = report["checks"].as_array().unwrap();
     let found = checks.iter().find(|check| check["name"] == name);
     found.unwrap_or_else(|| panic!("nothing is said of `{name}`: {report:#}"))
+}
+
+/// What is said of something that is no variable.
+#[track_caller]
+fn besides<'a>(report: &'a Value, what: &str) -> &'a Value {
+    let all = report["besides"].as_array().unwrap();
+    let found = all.iter().find(|one| one["what"] == what);
+    found.unwrap_or_else(|| panic!("nothing is said of `{what}`: {report:#}"))
+}
+
+fn is_kept(one: &Value, words: &str) -> bool {
+    one["kept"] == true && one["detail"].as_str().unwrap().contains(words)
 }
 
 fn a_container_at_rest_lets_nobody_in_and_goes_on_when_told() {
@@ -262,9 +275,32 @@ fn the_next_container_has_the_whole_mind_and_says_so() {
         "mkdir -p /data/place && cd /data/place && export MINE=1 && unset HOST_PWD && f() { echo $MINE $1; }",
         "default",
     );
-    shell("cd /usr", "mind");
+    shell("cd /usr; sleep 600 > /dev/null 2>&1 &", "mind");
+    let hello = hello("2025-11-25", &json!({}));
+    let mut hub = home.hub().connect();
+    let greeted = hub.send(
+        "POST",
+        "/servers/filesystem/mcp",
+        &[JSON, BOTH],
+        hello.as_bytes(),
+    );
+    assert_eq!(greeted.status, 200, "{greeted:?}");
     let rest = inside(home, &["quiesce", "--grace", "5"]);
     assert_eq!(rest["quiesced"], true, "{rest}");
+    assert!(is_kept(besides(&rest, "mcp"), "go on"), "{rest}");
+    let (folder, other) = (
+        besides(&rest, "shell:default"),
+        besides(&rest, "shell:mind"),
+    );
+    assert!(
+        is_kept(folder, "`/data/place`") && is_kept(other, "`/usr`"),
+        "{rest}"
+    );
+    let job = besides(&rest, "job:mind");
+    assert!(
+        job["kept"] == false && job["detail"].as_str().unwrap().contains("sleep 600"),
+        "{rest}"
+    );
     // What keys a container was handed is not in what is kept of its shells.
     let kept = fs::read_to_string(home.data().join("mind.json")).unwrap();
     assert!(
@@ -286,6 +322,15 @@ fn the_next_container_has_the_whole_mind_and_says_so() {
         assert_eq!(verdict(&report, name)["passed"], true);
     }
     assert_eq!(report["receipt"][0]["by"], "objects", "{report:#}");
+    let (folder, other) = (
+        besides(&report, "shell:default"),
+        besides(&report, "shell:mind"),
+    );
+    assert!(
+        is_kept(folder, "`/data/place`") && is_kept(other, "`/usr`"),
+        "{report:#}"
+    );
+    assert!(is_kept(besides(&report, "mcp"), "go on"), "{report:#}");
     let after = api.exec("answer(2), list(frame.a)");
     assert_eq!(after["result"], "(42, [1, 2])");
     assert_eq!(after["kernel"]["state"], "restored", "{after}");
@@ -307,9 +352,15 @@ fn the_next_container_has_the_whole_mind_and_says_so() {
     let mut more: Value = serde_json::from_str(&expected).unwrap();
     let missing = json!({"session": "gone", "kernel": 1});
     more["sessions"].as_array_mut().unwrap().push(missing);
+    more["shells"]["gone"] = json!("/data");
+    more["shells"]["mind"] = json!("/not/there");
+    more["clients"] = json!(100_000);
     let report = inside(home, &["verify", "--expected", &more.to_string()]);
     assert_eq!(report["passed"], false);
     assert_eq!(verdict(&report, "session:gone")["passed"], false);
+    for what in ["shell:gone", "shell:mind", "mcp"] {
+        assert_eq!(besides(&report, what)["kept"], false, "{report:#}");
+    }
     api.connect().send("DELETE", "/sessions/mind", &[], b"");
     api.done("/shell", &json!({"command": "cd; unset -f f; unset MINE"}));
 }

@@ -120,6 +120,18 @@ fn code_asks_for_a_new_body_and_goes_on_in_it() {
     // It tells the body as it was built.
     let built = "git -C /repo show osctl/evolve:body/kernel/extensions/greet.py";
     assert!(shell(&api, built, "default").contains("hello"));
+    // A run that fails before anything in here hears of it is told, too.
+    let whole = fs::read_to_string(&dockerfile).unwrap();
+    fs::write(&dockerfile, format!("{whole}FROM debian\n")).unwrap();
+    let ran = home.run(["evolve", "--reason", "too much"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    fs::write(&dockerfile, whole).unwrap();
+    api.until("a commit of the run that failed", |api| {
+        let log = shell(api, log, "default");
+        (log.contains("Evolve: failed") && log.contains("too much")).then_some(())
+    });
+    let tried = "git -C /repo show osctl/evolve:body/Dockerfile | tail -n 1";
+    assert_eq!(shell(&api, tried, "default"), "FROM debian\n");
     let foreign = shell(
         &api,
         "find /repo/.git -not -user 1234; git -C /repo branch --show-current",

@@ -27,6 +27,7 @@ mod desktop_person;
 mod desktop_vnc;
 mod embedded;
 mod evolve;
+mod evolve_back;
 mod evolve_broken;
 mod evolve_escapes;
 mod evolve_faults;
@@ -157,6 +158,7 @@ fn main() -> ExitCode {
         handover::trials(),
         succession::trials(),
         evolve::trials(),
+        evolve_back::trials(),
         evolve_broken::trials(),
         evolve_escapes::trials(),
         evolve_way_back::trials(),

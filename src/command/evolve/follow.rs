@@ -1,6 +1,7 @@
 //! A run, followed to its end, and what is told of it then.
 
 use super::Context;
+use super::shown::besides;
 use crate::command::duration;
 use crate::error::{INTERRUPTED, NO, Outcome, Result};
 use crate::host::keeper::Keeper;
@@ -71,6 +72,9 @@ fn tell(record: &Record, cx: &Context) -> Result<()> {
                 "  session `{session}`: {whole} variables are there, {lost} are lost"
             ));
         }
+        for lost in record.besides.iter().filter(|one| !one.kept) {
+            cx.ui.line(besides(lost));
+        }
         return Ok(());
     }
     for text in &record.log_tail {
@@ -86,7 +90,8 @@ fn tell(record: &Record, cx: &Context) -> Result<()> {
     };
     cx.ui
         .warn(format!("run {run} failed while {gate}: {why}; {end}"));
+    let show = cx.instance.command(&format!("evolve show {run}"));
     let logs = cx.instance.command(&format!("evolve logs {run}"));
-    cx.ui.say(format!("next: {logs}"));
+    cx.ui.say(format!("next: {show}, or {logs}"));
     Ok(())
 }

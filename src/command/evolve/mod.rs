@@ -3,8 +3,10 @@
 
 mod follow;
 mod show;
+mod shown;
 
 use super::Context;
+use super::candidates::evolve_runs;
 use crate::engine::{Docker, Engine};
 use crate::error::{Error, Outcome, Result};
 use crate::host::handover::busy;
@@ -13,6 +15,7 @@ use crate::host::keeper::Keeper;
 use crate::host::run::end_of;
 use crate::protocol::evolve::{Ask, Evolve, Reply, Rollback, Run};
 use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCandidates;
 use serde_json::json;
 use std::time::Duration;
 
@@ -54,6 +57,8 @@ enum EvolveVerb {
     History,
     /// Go back to the image before, or to the one that a run brought
     Rollback(RollbackArgs),
+    /// Everything about a run: its stages, the gate that failed, what was kept and lost
+    Show(WhichArgs),
     /// What a run wrote
     Logs(LogsArgs),
     /// What a run has changed in body/
@@ -63,6 +68,7 @@ enum EvolveVerb {
 #[derive(Debug, Args)]
 struct RollbackArgs {
     /// The run whose image is gone back to
+    #[arg(add = ArgValueCandidates::new(evolve_runs))]
     run: Option<Run>,
     /// Why, for the history
     #[arg(long, value_name = "TEXT")]
@@ -85,6 +91,7 @@ struct StopArgs {
 #[derive(Debug, Args)]
 struct LogsArgs {
     /// Which run, as `osctl evolve history` lists it
+    #[arg(add = ArgValueCandidates::new(evolve_runs))]
     run: Run,
     /// Go on as it writes
     #[arg(short, long)]
@@ -94,6 +101,7 @@ struct LogsArgs {
 #[derive(Debug, Args)]
 struct WhichArgs {
     /// Which run, as `osctl evolve history` lists it
+    #[arg(add = ArgValueCandidates::new(evolve_runs))]
     run: Run,
 }
 
@@ -106,6 +114,7 @@ enum Plan {
     History,
     Logs { run: Run, follow: bool },
     Diff { run: Run },
+    Show { run: Run },
 }
 
 impl From<EvolveArgs> for Plan {
@@ -140,6 +149,7 @@ impl From<EvolveArgs> for Plan {
             Some(EvolveVerb::History) => Self::History,
             Some(EvolveVerb::Logs(LogsArgs { run, follow })) => Self::Logs { run, follow },
             Some(EvolveVerb::Diff(WhichArgs { run })) => Self::Diff { run },
+            Some(EvolveVerb::Show(WhichArgs { run })) => Self::Show { run },
         }
     }
 }
@@ -163,6 +173,7 @@ pub(crate) async fn run(args: EvolveArgs, cx: &Context) -> Result<Outcome> {
         Plan::History => show::history(&keeper, cx).await,
         Plan::Logs { run, follow } => show::logs(&keeper, &run, follow, cx).await,
         Plan::Diff { run } => show::diff(&keeper, &run, cx).await,
+        Plan::Show { run } => show::show(&keeper, &run, cx).await,
     }
 }
 

@@ -1,10 +1,11 @@
 //! What is known of runs.
 
 use super::Context;
+use super::shown::{shown, task};
 use crate::command::duration;
 use crate::error::{Error, Outcome, Result};
 use crate::host::keeper::Keeper;
-use crate::protocol::evolve::{Ask, Edit, Record, Reply, Run, Stage, Task};
+use crate::protocol::evolve::{Ask, Edit, Record, Reply, Run, Stage};
 use crate::protocol::plain;
 use anyhow::bail;
 use serde_json::json;
@@ -61,20 +62,27 @@ pub(super) async fn history(keeper: &Keeper<'_>, cx: &Context) -> Result<Outcome
 }
 
 fn row(record: &Record) -> Vec<String> {
-    let task = match (record.task, record.dry_run) {
-        (Task::Evolve, true) => "dry run",
-        (Task::Evolve, false) => "evolve",
-        (Task::Rollback, _) => "rollback",
-        (Task::Rescue, _) => "rescue",
-    };
     let why = record.why.as_ref().or(record.reason.as_ref());
     vec![
         record.run.to_string(),
-        task.into(),
+        task(record).into(),
         record.status.to_string(),
         duration(record.seconds()),
         why.map(|why| plain::line(why)).unwrap_or_default(),
     ]
+}
+
+pub(super) async fn show(keeper: &Keeper<'_>, run: &Run, cx: &Context) -> Result<Outcome> {
+    let record = match keeper.answer(&Ask::Show { run: run.clone() }).await? {
+        Reply::Record(record) => record,
+        other => return unasked(&other),
+    };
+    if cx.ui.json {
+        cx.ui.document(&record)?;
+        return Ok(Outcome::Done);
+    }
+    shown(&record).iter().for_each(|line| cx.ui.line(line));
+    Ok(Outcome::Done)
 }
 
 pub(super) async fn logs(

@@ -11,6 +11,7 @@
 //! opens when it is proved ([`newborn`]).
 //! Runs are told in the project's own repository, if there is one ([`chronicle`]).
 
+mod besides;
 mod check;
 mod chronicle;
 mod frozen;

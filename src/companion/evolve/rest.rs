@@ -93,6 +93,7 @@ impl Evolve {
                     why: None,
                     running: Vec::new(),
                     expected: before.expected(parts, &receipt),
+                    besides: parts.besides(before.browser).await,
                     receipt: receipt.into_iter().map(|(kept, _)| kept).collect(),
                 };
                 let browser = before.browser;
@@ -302,7 +303,6 @@ impl Parts {
     /// Stores every session, and says of each what is kept.
     async fn store(&self) -> Result<Vec<(Kept, Option<Stored>)>, String> {
         let views: BTreeMap<String, View> = self.sessions.all().into_iter().collect();
-        let mut ends = self.ends().await;
         let mut receipt = Vec::new();
         for (session, stored) in self.cryo.snapshot(Reason::Evolve).await {
             let view = views.get(&session);
@@ -340,11 +340,6 @@ impl Parts {
                     "it lies in the checkpoint `{checkpoint}`; `osctl criu restore` brings it back"
                 ));
             }
-            if let Some(ends) = ends.remove(&kept.session) {
-                let said = kept.why.take();
-                let both = said.into_iter().chain([ends]).collect::<Vec<_>>();
-                kept.why = Some(both.join("; "));
-            }
             receipt.push((kept, stored));
         }
         Ok(receipt)
@@ -362,24 +357,6 @@ impl Parts {
             timing_ms: 0.0,
             receipt: shown.receipt,
         })
-    }
-
-    /// What of each session ends with the container, in words.
-    async fn ends(&self) -> BTreeMap<String, String> {
-        let mut ends: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for job in self.shells.jobs().await {
-            let words = format!("the job `{}` ends", job.command);
-            ends.entry(job.session).or_default().push(words);
-        }
-        let terminals = self.terminals.all().len();
-        if terminals > 0 {
-            let words = format!("{terminals} terminals end");
-            let session = crate::protocol::kernel::DEFAULT_SESSION;
-            ends.entry(session.into()).or_default().push(words);
-        }
-        let each = ends.into_iter();
-        each.map(|(session, words)| (session, words.join("; ")))
-            .collect()
     }
 }
 
@@ -420,6 +397,8 @@ impl Before {
             healthy_before: self.services.clone(),
             sessions: sessions.collect(),
             servers: self.servers.clone(),
+            shells: parts.folders(),
+            clients: parts.hub.clients().0 as u64,
         }
     }
 }
@@ -453,6 +432,7 @@ fn not_quiesced(why: String, running: &[Running]) -> Quiesced {
         why: Some(why),
         running: running.iter().map(|one| one.id.clone()).collect(),
         receipt: Vec::new(),
+        besides: Vec::new(),
         expected: Expected::default(),
     }
 }

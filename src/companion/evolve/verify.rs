@@ -60,6 +60,7 @@ impl Evolve {
             passed,
             checks,
             receipt,
+            besides: parts.besides_after(expected),
         }
     }
 }

@@ -97,6 +97,22 @@ impl Hub {
         Ok(self.keep(session))
     }
 
+    /// How many sessions in use come back in a later container, and how many connections end with this one.
+    pub(in crate::companion) fn clients(&self) -> (usize, usize) {
+        let sessions = self.sessions();
+        let kept = sessions.keys().filter(|id| self.file(id).exists());
+        (kept.count(), self.0.visits.greeted())
+    }
+
+    /// How many sessions could come back.
+    pub(in crate::companion) fn kept_clients(&self) -> usize {
+        let folder = self.0.settings.data.join("sessions");
+        let files = fs::read_dir(folder).into_iter().flatten().flatten();
+        let read = files.filter_map(|file| fs::read(file.path()).ok());
+        read.filter(|text| serde_json::from_slice::<Kept>(text).is_ok())
+            .count()
+    }
+
     /// The id itself, which lets its holder in, is not on disk.
     pub(super) fn file(&self, id: &str) -> PathBuf {
         let name = hex(&Sha256::digest(id)[..16]);

@@ -38,6 +38,12 @@ impl Visits {
         });
     }
 
+    /// How many have shaken hands.
+    pub(super) fn greeted(&self) -> usize {
+        let visits = self.lock();
+        visits.values().filter(|v| v.session().is_some()).count()
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Visit>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -82,6 +82,15 @@ fn only_the_base_and_earlier_stages_are_ground_to_stand_on() {
     refused("FROM --platform=x ${BASE}", 1, "`FROM --platform`");
     refused("FR\\\nOM debian", 1, "`FROM debian`");
     refused("FROM ${BASE} AS a:b", 1, "name of a stage");
+    refused("FROM ${BASE} AS a b", 1, "`FROM` takes");
+    refused("FROM", 1, "`FROM` takes");
+    refused(
+        "ARG BASE=x\nARG TAG=y\nFROM ${BASE}:${TAG}",
+        3,
+        "FROM ${BASE}:${TAG}",
+    );
+    refused("FROM ${BASE}@sha256:0", 1, "FROM ${BASE}@sha256:0");
+    refused("FROM 0", 1, "`FROM 0`");
     refused("FROM later\nFROM ${BASE} AS later", 1, "`FROM later`");
     refused("RUN x", 1, "no `FROM ${BASE}`");
     refused("", 1, "no `FROM ${BASE}`");
@@ -149,6 +158,37 @@ fn a_step_runs_as_every_other_one_does() {
         "`RUN --security`",
     );
     refused("FROM ${BASE}\nRUN \\\n  --device=x y", 2, "`RUN --device`");
+    for flag in ["privileged", "cap-add=ALL", "user=0", "secret=x", "ssh"] {
+        let name = flag.split('=').next().unwrap();
+        let text = format!("FROM ${{BASE}}\nRUN --{flag} x");
+        refused(&text, 2, &format!("`RUN --{name}` is not allowed"));
+    }
+    refused(
+        "FROM ${BASE}\nPRIVILEGED true",
+        2,
+        "`PRIVILEGED` is no instruction",
+    );
+    refused(
+        "FROM ${BASE}\nRUN --mount=type=tmpfs,target=/x y",
+        2,
+        "`--mount=type=tmpfs`",
+    );
+    refused(
+        "FROM ${BASE}\nRUN --mount=type=cache y",
+        2,
+        "without a target",
+    );
+    refused(
+        "FROM ${BASE}\nRUN --mount=type=cache,target=/x,source=/ y",
+        2,
+        "`source` of a mount",
+    );
+    refused(
+        "FROM ${BASE}\nRUN --mount=\"type=bind\",target=/x y",
+        2,
+        "quotes",
+    );
+    refused("FROM ${BASE}\nRUN --mount y", 2, "`` of a mount");
     refused("FROM ${BASE}\nONBUILD RUN x", 2, "`ONBUILD`");
     refused(
         "FROM ${BASE}\nrUn --mount=type=bind,from=x y",

@@ -122,6 +122,7 @@ impl Work {
         }
         self.at_rest = Some(Instant::now());
         self.record.receipt = hearsay::receipt(quiesced.receipt);
+        self.record.besides = hearsay::besides(quiesced.besides, Vec::new());
         self.entry.expected = quiesced.expected;
         self.entry.expected.run = Some(self.record.run.to_string());
         Ok(())

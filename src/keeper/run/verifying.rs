@@ -31,6 +31,8 @@ impl Work {
         if !verified.receipt.is_empty() {
             self.record.receipt = hearsay::receipt(verified.receipt);
         }
+        let told = std::mem::take(&mut self.record.besides);
+        self.record.besides = hearsay::besides(told, verified.besides);
         self.judge(verified.passed, verified.checks)?;
         self.site.check_runs(&name, &self.log).await
     }

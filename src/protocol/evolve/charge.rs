@@ -9,6 +9,19 @@ use std::path::PathBuf;
 /// Where the host puts it, in a volume that no container but the keeper sees.
 pub(crate) const CHARGE: &str = "charge.json";
 
+/// Where the host puts the body of an image that it has built, beside the charge: what runs are compared
+/// with that replace it.
+pub(crate) fn built(image: &str) -> String {
+    format!("{BUILT}{}.tar", image.trim_start_matches("sha256:"))
+}
+
+/// Whether a file is such a body.
+pub(crate) fn is_built(name: &str) -> bool {
+    name.starts_with(BUILT)
+}
+
+const BUILT: &str = "built-";
+
 /// The keeper's whole leave. Nobody but the host can change it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Charge {

@@ -61,6 +61,9 @@ pub(crate) struct Quiesced {
     /// What was stored of each session.
     #[serde(default)]
     pub(crate) receipt: Vec<Kept>,
+    /// What becomes of all else.
+    #[serde(default)]
+    pub(crate) besides: Vec<Besides>,
     /// What the new container has to live up to; the keeper hands it on as it is, with the run's name.
     #[serde(default)]
     pub(crate) expected: Expected,
@@ -85,6 +88,12 @@ pub(crate) struct Expected {
     /// The MCP servers that answered.
     #[serde(default)]
     pub(crate) servers: Vec<String>,
+    /// The folder of each session's shell.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) shells: BTreeMap<String, String>,
+    /// How many sessions of MCP clients were kept.
+    #[serde(default)]
+    pub(crate) clients: u64,
 }
 
 /// A session that has to come back.
@@ -113,6 +122,9 @@ pub(crate) struct Verified {
     /// What came back of each session.
     #[serde(default)]
     pub(crate) receipt: Vec<Kept>,
+    /// What it found of all else; what it does not speak of is as the old container said.
+    #[serde(default)]
+    pub(crate) besides: Vec<Besides>,
 }
 
 /// What became of one session's variables.
@@ -126,6 +138,16 @@ pub(crate) struct Kept {
     /// Why something is missing, beyond what the rows tell.
     #[serde(default)]
     pub(crate) why: Option<String>,
+}
+
+/// What became of something that is no variable.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(crate) struct Besides {
+    /// Short and stable: `shell:default`, `job:default`, `terminals`, `mcp`, `mcp:sse`, `browser`.
+    pub(crate) what: String,
+    pub(crate) kept: bool,
+    /// How it is kept, or why it is not, in a sentence.
+    pub(crate) detail: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

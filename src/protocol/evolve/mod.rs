@@ -14,7 +14,7 @@ mod face;
 pub(crate) mod inside;
 mod record;
 
-pub(crate) use charge::{Authority, Bounds, CHARGE, Charge, Proxies};
+pub(crate) use charge::{Authority, Bounds, CHARGE, Charge, Proxies, built, is_built};
 pub(crate) use face::{Event, Found, Piece, Runs, Started};
 pub(crate) use record::{Asker, Change, Edit, Passed, Record, Run, Stage, Status, Task};
 
@@ -93,7 +93,7 @@ pub(crate) enum Ask {
     },
     /// [`Reply::Diff`].
     Diff { run: Run },
-    /// [`Reply::File`]s: the body that the run was made of, where it is kept.
+    /// [`Reply::File`]s: the body that the run was made of or has gone back to, where it is kept.
     Body { run: Run },
 }
 

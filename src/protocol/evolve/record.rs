@@ -1,6 +1,6 @@
 //! What is told of a run, while it is on and for ever after.
 
-use super::inside::{Check, Kept};
+use super::inside::{Besides, Check, Kept};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -179,6 +179,12 @@ pub(crate) struct Record {
     /// What became of each session's variables.
     #[serde(default)]
     pub(crate) receipt: Vec<Kept>,
+    /// What became of all else: shells, jobs, terminals, sessions of MCP.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) besides: Vec<Besides>,
+    /// Where the body lies beneath the project.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) folder: Option<String>,
 }
 
 impl Record {
@@ -193,6 +199,7 @@ impl Record {
         Self {
             checks: Vec::new(),
             receipt: Vec::new(),
+            besides: Vec::new(),
             ..self
         }
     }

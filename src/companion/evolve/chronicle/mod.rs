@@ -14,9 +14,9 @@ mod repository;
 
 use super::Evolve;
 use crate::error::Result;
-use crate::protocol::evolve::{Ask, Record, Reply, Run, Stage};
+use crate::protocol::evolve::{Ask, Record, Reply, Run, Stage, Status};
 use repository::Repository;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -24,11 +24,17 @@ use tokio::time::sleep;
 /// Where the commits are.
 const BRANCH: &str = "refs/heads/osctl/evolve";
 
+/// The body's usual place.
+const BODY: &str = "body";
+
 /// In each commit, the run that it is of.
 const TRAILER: &str = "Osctl-Run";
 
 /// Between two looks whether this container is at rest, or two questions to a keeper that is gone.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// Between two looks whether somebody has begun a run from outside.
+const TICK: Duration = Duration::from_secs(10);
 
 /// How long a run is followed.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -50,6 +56,28 @@ impl Chronicle {
 }
 
 impl Evolve {
+    /// Tells runs for as long as the container lives, also those that are begun from outside and end
+    /// before anything in here is asked.
+    pub(crate) fn keep_telling(&self) {
+        if self.settings.is_embedded {
+            return;
+        }
+        let evolve = self.clone();
+        tokio::spawn(async move {
+            let mut last = None;
+            loop {
+                if !evolve.parts.gate.is_shut()
+                    && let Ok((Reply::Status(now), _)) = evolve.ask(&Ask::Status {}).await
+                    && is_news(last.as_ref(), &now)
+                {
+                    evolve.tell_runs();
+                    last = Some(now);
+                }
+                sleep(TICK).await;
+            }
+        });
+    }
+
     /// Tells the runs that are not told yet, once the one that is on has ended.
     pub(crate) fn tell_runs(&self) {
         if !self.chronicle.repository.join(".git").is_dir() {
@@ -90,8 +118,9 @@ impl Evolve {
         let told = repository.told().await?;
         let untold = untold(&runs, &told);
         for run in &untold {
-            match self.body(run, &runs, &repository).await? {
-                true => repository.commit_body(&message(run)).await?,
+            let folder = folder(run);
+            match self.body(run, folder, &repository).await? {
+                true => repository.commit_body(folder, &message(run)).await?,
                 false => repository.commit_as_before(&message(run)).await?,
             }
         }
@@ -120,17 +149,16 @@ impl Evolve {
         sleep(LOOK).await;
     }
 
-    /// Lays the body out that a run was made of; whether anybody knows it.
-    async fn body(&self, run: &Record, runs: &[Record], repository: &Repository) -> Result<bool> {
-        let Some(made) = made_of(run, runs) else {
-            return Ok(false);
+    /// Lays the body out that a run was made of, or has gone back to; whether the keeper has it.
+    async fn body(&self, run: &Record, folder: &Path, repository: &Repository) -> Result<bool> {
+        let question = Ask::Body {
+            run: run.run.clone(),
         };
-        let question = Ask::Body { run: made.clone() };
         // It is not kept for ever.
         let Ok((mut reply, mut answer)) = self.ask(&question).await else {
             return Ok(false);
         };
-        let mut body = repository.body()?;
+        let mut body = repository.body(folder)?;
         loop {
             let Reply::File { path, base64 } = reply else {
                 anyhow::bail!("the keeper answers what it was not asked: {reply:?}");
@@ -144,14 +172,19 @@ impl Evolve {
     }
 }
 
-/// The run whose body a run was made of: its own, or the one that has built what it went back to.
-fn made_of<'a>(run: &'a Record, runs: &'a [Record]) -> Option<&'a Run> {
-    let has_built =
-        |other: &&Record| other.run < run.run && other.body.is_some() && other.image == run.image;
-    match (&run.body, &run.image) {
-        (Some(_), _) => Some(&run.run),
-        (None, Some(_)) => runs.iter().find(has_built).map(|other| &other.run),
-        (None, None) => None,
+/// Whether a run has begun or ended since the last look.
+fn is_news(last: Option<&Status>, now: &Status) -> bool {
+    let known = |status: &Status| (status.latest_run.clone(), status.evolve_in_progress);
+    now.latest_run.is_some() && last.map(known) != Some(known(now))
+}
+
+/// Where the body of a run lies beneath the repository's root.
+fn folder(run: &Record) -> &Path {
+    let folder = Path::new(run.folder.as_deref().unwrap_or(BODY));
+    let plain = |part| matches!(part, Component::Normal(_));
+    match folder.components().count() > 0 && folder.components().all(plain) {
+        true => folder,
+        false => Path::new(BODY),
     }
 }
 

@@ -66,8 +66,8 @@ impl Repository {
     }
 
     /// Where the next commit's body is laid out.
-    pub(super) fn body(&self) -> Result<Body> {
-        Body::new(self.scratch.path().join("tree/body"))
+    pub(super) fn body(&self, folder: &Path) -> Result<Body> {
+        Body::new(self.scratch.path().join("tree").join(folder))
     }
 
     pub(super) async fn is_checked_out(&self) -> Result<bool> {
@@ -96,10 +96,11 @@ impl Repository {
             .collect())
     }
 
-    /// A commit of the body that was laid out, beneath the project's root.
-    pub(super) async fn commit_body(&self, message: &str) -> Result<()> {
+    /// A commit of the body that was laid out in `folder`, beneath the project's root.
+    pub(super) async fn commit_body(&self, folder: &Path, message: &str) -> Result<()> {
         self.git(&["read-tree", "--empty"], "").await?;
-        self.git(&["add", "--all", "--force", "--", "body"], "")
+        let folder = format!(":(literal){}", folder.display());
+        self.git(&["add", "--all", "--force", "--", &folder], "")
             .await?;
         let tree = self.git(&["write-tree"], "").await?;
         self.commit(&tree, message).await

@@ -1,5 +1,5 @@
-use super::{BRANCH, Repository, made_of, message, untold};
-use crate::protocol::evolve::{Asker, Record, Stage, Task};
+use super::{BRANCH, Repository, folder, is_news, message, untold};
+use crate::protocol::evolve::{Asker, Record, Stage, Status, Task};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use std::fs;
@@ -29,6 +29,8 @@ fn record(run: &str, status: Stage) -> Record {
         body: Some("sha256:b".into()),
         refused_ms: None,
         receipt: Vec::new(),
+        besides: Vec::new(),
+        folder: None,
     }
 }
 
@@ -96,19 +98,21 @@ fn owners(folder: &Path, found: &mut Vec<u32>) {
 }
 
 /// Tells runs whose bodies are kept: each is one file, with the run's name in it.
-async fn tell(folder: &Path, runs: &[Record]) -> usize {
-    let repository = Repository::open(folder).unwrap();
+async fn tell(project: &Path, runs: &[Record]) -> usize {
+    let repository = Repository::open(project).unwrap();
     let told = repository.told().await.unwrap();
     let untold = untold(runs, &told);
     for run in &untold {
-        let Some(made) = made_of(run, runs) else {
+        // As the keeper answers: one that could not be read has none.
+        if run.body.is_none() && run.image.is_none() {
             repository.commit_as_before(&message(run)).await.unwrap();
             continue;
-        };
-        let mut body = repository.body().unwrap();
-        let content = BASE64_STANDARD.encode(made.as_str());
+        }
+        let folder = folder(run);
+        let mut body = repository.body(folder).unwrap();
+        let content = BASE64_STANDARD.encode(run.run.as_str());
         body.add("deep/Dockerfile", &content).unwrap();
-        repository.commit_body(&message(run)).await.unwrap();
+        repository.commit_body(folder, &message(run)).await.unwrap();
     }
     untold.len()
 }
@@ -130,23 +134,36 @@ async fn runs_become_commits_of_the_owner_and_nothing_else_is_touched() {
     second.image = Some("sha256:2".into());
     let mut back = record("20261120-120000", Stage::Succeeded);
     (back.task, back.body) = (Task::Rollback, None);
-    let all = [on, back, second, first, earlier];
-    assert_eq!(tell(folder.path(), &all).await, 2);
+    // A run whose body could not be read has the one before.
+    let mut unread = record("20261120-123000", Stage::Failed);
+    (unread.body, unread.image, unread.gate) = (None, None, Some(Stage::Building));
+    let all = [on, unread, back, second, first, earlier];
+    assert_eq!(tell(folder.path(), &all).await, 3);
     let subjects = git(&["log", "--format=%s|%an", BRANCH]);
     assert_eq!(
         subjects,
-        "Evolve: succeeded|osctl\nEvolve: rolled back|osctl\nEvolve: succeeded|osctl\n"
+        "Evolve: failed|osctl\nEvolve: succeeded|osctl\nEvolve: rolled back|osctl\nEvolve: succeeded|osctl\n"
+    );
+    let verdict = git(&["log", "-1", "--format=%B", BRANCH]);
+    assert!(
+        verdict.contains("Osctl-Outcome: failed\nOsctl-Gate: building\n"),
+        "{verdict}"
     );
     let files = git(&["ls-tree", "-r", "--name-only", BRANCH]);
     assert_eq!(files, "body/deep/Dockerfile\n");
-    for (commit, made) in [("", "100000"), ("~1", "110000"), ("~2", "100000")] {
+    for (commit, made) in [
+        ("", "120000"),
+        ("~1", "120000"),
+        ("~2", "110000"),
+        ("~3", "100000"),
+    ] {
         let made = format!("20261120-{made}");
         assert_eq!(
             git(&["show", &format!("{BRANCH}{commit}:body/deep/Dockerfile")]),
             made
         );
     }
-    let message = git(&["log", "-1", "--format=%B", &format!("{BRANCH}~1")]);
+    let message = git(&["log", "-1", "--format=%B", &format!("{BRANCH}~2")]);
     assert!(
         message.contains("Osctl-Run: 20261120-110000\n"),
         "{message}"
@@ -160,6 +177,37 @@ async fn runs_become_commits_of_the_owner_and_nothing_else_is_touched() {
     let mut found = Vec::new();
     owners(&folder.path().join(".git"), &mut found);
     assert!(found.iter().all(|owner| *owner == uid), "{found:?}");
+}
+
+#[tokio::test]
+async fn a_body_that_lies_deeper_is_committed_where_it_lies() {
+    let (folder, _) = project();
+    let mut deep = record("20261120-100000", Stage::Succeeded);
+    deep.folder = Some("agents/mine".into());
+    let mut odd = record("20261120-110000", Stage::Failed);
+    odd.folder = Some("../x".into());
+    assert_eq!(tell(folder.path(), &[deep.clone()]).await, 1);
+    let files = || run(folder.path(), &["ls-tree", "-r", "--name-only", BRANCH]);
+    assert_eq!(files(), "agents/mine/deep/Dockerfile\n");
+    assert_eq!(tell(folder.path(), &[odd, deep]).await, 1);
+    assert_eq!(files(), "body/deep/Dockerfile\n");
+}
+
+#[test]
+fn runs_that_begin_or_end_outside_are_news() {
+    let status = |run: Option<&str>, on| Status {
+        latest_run: run.map(|run| run.parse().unwrap()),
+        evolve_in_progress: on,
+        ..Status::default()
+    };
+    let (none, first) = (status(None, false), Some("20261120-100000"));
+    assert!(!is_news(None, &none));
+    assert!(is_news(None, &status(first, false)));
+    assert!(!is_news(Some(&status(first, false)), &status(first, false)));
+    assert!(is_news(Some(&status(first, true)), &status(first, false)));
+    // It has begun and failed between two looks.
+    let second = status(Some("20261120-110000"), false);
+    assert!(is_news(Some(&status(first, false)), &second));
 }
 
 #[tokio::test]

@@ -1,0 +1,238 @@
+//! A run's whole record, as people read it.
+
+use crate::command::{age, duration};
+use crate::protocol::cryo::Verdict;
+use crate::protocol::evolve::inside::{Besides, Kept, KeptBy};
+use crate::protocol::evolve::{Asker, Record, Stage, Task};
+use crate::protocol::plain::{line, printable};
+
+/// Lines of it.
+pub(super) fn shown(record: &Record) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut row = |what: &str, value: String| lines.push(format!("{what:<10}{value}"));
+    row("run", record.run.to_string());
+    row("task", task(record).into());
+    row("by", by(record).into());
+    row("began", format!("{} ago", age(record.began)));
+    row("status", status(record).into());
+    row("took", duration(record.seconds()));
+    for (what, text) in [("reason", &record.reason), ("why", &record.why)] {
+        text.iter().for_each(|text| row(what, line(text)));
+    }
+    if let Some(ms) = record.refused_ms {
+        row(
+            "refused",
+            format!("requests were not answered for {}", duration(ms / 1e3)),
+        );
+    }
+    let images = [("image", &record.image), ("before", &record.previous)];
+    for (what, id) in images.into_iter().chain([("body", &record.body)]) {
+        id.iter().for_each(|id| row(what, line(id)));
+    }
+    lines.extend(stages(record));
+    lines.extend(gate(record));
+    lines.extend(receipt(record));
+    lines
+}
+
+/// What a run is for, in a word or two.
+pub(super) fn task(record: &Record) -> &'static str {
+    match (record.task, record.dry_run) {
+        (Task::Evolve, true) => "dry run",
+        (Task::Evolve, false) => "evolve",
+        (Task::Rollback, _) => "rollback",
+        (Task::Rescue, _) => "rescue",
+    }
+}
+
+fn by(record: &Record) -> &'static str {
+    match (record.by, record.force) {
+        (Asker::Host, false) => "a person, from the host",
+        (Asker::Host, true) => "a person, from the host, with --force",
+        (Asker::Agent, _) => "code inside",
+        (Asker::Keeper, _) => "the keeper",
+    }
+}
+
+fn status(record: &Record) -> &'static str {
+    match (record.status, record.gate) {
+        (Stage::Succeeded, _) if record.dry_run => "succeeded: it would be tried in place",
+        (Stage::RolledBack, _) => "rolled_back: the old container goes on",
+        // The keeper has given it up.
+        (Stage::Failed, Some(Stage::Swapping | Stage::Verifying)) => {
+            "failed: what runs now is not known"
+        }
+        (Stage::Failed, _) => "failed: nothing was changed",
+        (other, _) => other.word(),
+    }
+}
+
+/// When each stage began, from the beginning of the run on, and how long it took.
+fn stages(record: &Record) -> Vec<String> {
+    let each = record.stages.iter().map(|stage| {
+        let after = duration((stage.began - record.began).max(0.0));
+        let took = match stage.seconds {
+            Some(seconds) => duration(seconds),
+            None if record.status.has_ended() => "?".into(),
+            None => "is on".into(),
+        };
+        format!("  {:<10} after {after:<8} {took}", stage.stage.word())
+    });
+    titled("stages", each.collect())
+}
+
+/// What was not passed, with what tells more about it.
+fn gate(record: &Record) -> Vec<String> {
+    let Some(gate) = record.gate else {
+        return Vec::new();
+    };
+    let failed = record.checks.iter().filter(|check| !check.passed);
+    let failed = failed.map(|check| format!("  {}: {}", line(&check.name), line(&check.detail)));
+    let log = record.log_tail.iter();
+    let log = log.map(|text| format!("  | {}", line(&printable(text))));
+    let all: Vec<String> = failed.chain(log).collect();
+    let title = format!("gate that was not passed: {}", gate.word());
+    match all.is_empty() {
+        true => vec![title],
+        false => titled(&title, all),
+    }
+}
+
+/// What of the mind has come over; only where another container has taken over.
+fn receipt(record: &Record) -> Vec<String> {
+    if record.status != Stage::Succeeded || record.dry_run {
+        return Vec::new();
+    }
+    let sessions = record.receipt.iter().flat_map(session);
+    titled(
+        "kept and lost",
+        sessions.chain(record.besides.iter().map(besides)).collect(),
+    )
+}
+
+fn session(kept: &Kept) -> Vec<String> {
+    let lost: Vec<_> = kept
+        .rows
+        .iter()
+        .filter(|row| row.verdict == Verdict::Lost)
+        .collect();
+    let (there, all) = (kept.rows.len() - lost.len(), kept.rows.len());
+    let how = match kept.by {
+        KeptBy::Process => "its whole process goes on".into(),
+        KeptBy::Objects => format!("{there} of {all} variables are there"),
+        KeptBy::Nothing => "it begins anew".into(),
+    };
+    let why = kept.why.iter().map(|why| format!("; {}", line(why)));
+    let name = line(&kept.session);
+    let mut lines = vec![format!(
+        "  session `{name}`: {how}{}",
+        why.collect::<String>()
+    )];
+    lines.extend(lost.into_iter().map(|row| {
+        let why = row.why.as_deref().unwrap_or("no reason is known");
+        let (name, kind) = (line(&row.name), line(&row.kind));
+        format!("    lost: `{name}` ({kind}): {}", line(why))
+    }));
+    lines
+}
+
+/// One thing that is no variable.
+pub(super) fn besides(one: &Besides) -> String {
+    let lost = if one.kept { "" } else { "lost: " };
+    format!("  {lost}{}: {}", line(&one.what), line(&one.detail))
+}
+
+fn titled(title: &str, lines: Vec<String>) -> Vec<String> {
+    match lines.is_empty() {
+        true => lines,
+        false => std::iter::once(title.to_owned()).chain(lines).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shown;
+    use crate::protocol::evolve::Record;
+    use serde_json::json;
+
+    fn record(more: serde_json::Value) -> Record {
+        let mut record = json!({
+            "run": "20261121-100000", "task": "evolve", "reason": "more\u{1b}[2J\nstatus    fine",
+            "by": "host", "force": false, "dry_run": false, "began": 1000.0, "status": "succeeded",
+            "stages": [
+                {"stage": "building", "began": 1000.0, "seconds": 12.5},
+                {"stage": "testing", "began": 1012.5, "seconds": 3.0},
+            ],
+            "gate": null, "why": null, "log_tail": [], "image": "sha256:2", "previous": "sha256:1",
+            "body": "sha256:b", "refused_ms": 640.0,
+            "receipt": [{"session": "default", "by": "objects", "rows": [
+                {"name": "x", "verdict": "saved", "type": "int", "bytes": 1, "why": null},
+                {"name": "s", "verdict": "lost", "type": "socket", "bytes": 0, "why": "it is a socket"},
+            ]}],
+            "besides": [
+                {"what": "shell:default", "kept": true, "detail": "it is in `/data`"},
+                {"what": "job:default", "kept": false, "detail": "`make` ends with the container"},
+            ],
+        });
+        let fields = more.as_object().unwrap().clone();
+        record.as_object_mut().unwrap().extend(fields);
+        serde_json::from_value(record).unwrap()
+    }
+
+    #[track_caller]
+    fn assert_has(lines: &[String], wanted: &[&str]) {
+        for line in wanted {
+            assert!(lines.iter().any(|l| l == line), "{line}: {lines:#?}");
+        }
+    }
+
+    #[test]
+    fn what_was_kept_and_lost_is_told_thing_by_thing() {
+        let lines = shown(&record(json!({})));
+        assert_has(
+            &lines,
+            &[
+                "run       20261121-100000",
+                "by        a person, from the host",
+                "took      15.5 s",
+                "reason    more\\u{1b}[2J status    fine",
+                "refused   requests were not answered for 640 ms",
+                "  building   after 0 ms     12.5 s",
+                "  testing    after 12.5 s   3.0 s",
+                "kept and lost",
+                "  session `default`: 1 of 2 variables are there",
+                "    lost: `s` (socket): it is a socket",
+                "  shell:default: it is in `/data`",
+                "  lost: job:default: `make` ends with the container",
+            ],
+        );
+    }
+
+    #[test]
+    fn the_gate_is_told_with_its_last_lines_and_nothing_is_lost_then() {
+        let lines = shown(&record(json!({
+            "status": "rolled_back", "gate": "verifying", "why": "`kernel` is not ready",
+            "log_tail": ["no module named x"],
+            "checks": [
+                {"name": "exec", "passed": true, "detail": "fine", "ms": 1.0},
+                {"name": "services", "passed": false, "detail": "`kernel` is not ready", "ms": 1.0},
+            ],
+        })));
+        assert_has(
+            &lines,
+            &[
+                "status    rolled_back: the old container goes on",
+                "why       `kernel` is not ready",
+                "gate that was not passed: verifying",
+                "  services: `kernel` is not ready",
+                "  | no module named x",
+            ],
+        );
+        assert!(
+            !lines.iter().any(|line| line.contains("lost")),
+            "{lines:#?}"
+        );
+        let lines = shown(&record(json!({"status": "failed", "gate": "building"})));
+        assert_has(&lines, &["status    failed: nothing was changed"]);
+    }
+}

@@ -1,0 +1,143 @@
+//! What is answered, and what is refused, without an engine.
+
+use super::Desk;
+use crate::keeper::Settings;
+use crate::keeper::owner::Owner;
+use crate::keeper::samples;
+use crate::keeper::shelf::Shelf;
+use crate::protocol::evolve::{Asker, LONGEST_ASK, Record, Reply, Stage, refusal};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+/// A desk with a shelf of its own, whose owner does nothing.
+struct Office {
+    _folder: tempfile::TempDir,
+    _owner: Owner,
+    shelf: Shelf,
+    desk: Desk,
+}
+
+impl Office {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let shelf = Shelf::open(folder.path()).unwrap();
+        let settings = Settings {
+            state: folder.path().into(),
+            ..Settings::default()
+        };
+        let (owner, handle) = Owner::new(settings, shelf.clone());
+        Self {
+            _folder: folder,
+            _owner: owner,
+            desk: Desk::new(shelf.clone(), handle),
+            shelf,
+        }
+    }
+
+    /// Everything that is answered to a question.
+    async fn ask(&self, by: Asker, question: &[u8]) -> Vec<Reply> {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let desk = self.desk.clone();
+        let talk = tokio::spawn(async move { desk.talk(theirs, by).await });
+        ours.write_all(question).await.unwrap();
+        ours.shutdown().await.unwrap();
+        let mut text = String::new();
+        ours.read_to_string(&mut text).await.unwrap();
+        talk.await.unwrap().unwrap();
+        let lines = text.lines();
+        lines
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    async fn refused(&self, question: &[u8], kind: &str, words: &str) {
+        let replies = self.ask(Asker::Agent, question).await;
+        let [Reply::Refused { error }] = replies.as_slice() else {
+            panic!("{replies:?}");
+        };
+        assert_eq!(error.kind, kind, "{error:?}");
+        assert!(error.message.contains(words), "{error:?}");
+    }
+
+    /// A run of which nothing is kept but its record.
+    fn run(&self, status: Stage) -> Record {
+        let record = Record {
+            run: self.shelf.make(1e9).unwrap(),
+            ..samples::record(status, "new", "before")
+        };
+        self.shelf.save(&record).unwrap();
+        record
+    }
+}
+
+fn line(question: &serde_json::Value) -> Vec<u8> {
+    format!("{question}\n").into_bytes()
+}
+
+#[tokio::test]
+async fn what_has_no_meaning_or_no_leave_is_refused_with_its_reason() {
+    let office = Office::new();
+    let bad = refusal::BAD_REQUEST;
+    for (question, words) in [
+        (
+            line(&json!({"ask": "evolve", "image": "debian"})),
+            "unknown field `image`",
+        ),
+        (
+            line(&json!({"ask": "evolve", "mounts": ["/:/x"]})),
+            "unknown field `mounts`",
+        ),
+        (
+            line(&json!({"ask": "evolve", "env": {}})),
+            "unknown field `env`",
+        ),
+        (line(&json!({"ask": "remove"})), "unknown variant `remove`"),
+        (
+            line(&json!({"ask": "rollback", "run": "../x"})),
+            "names no run",
+        ),
+        (line(&json!({"ask": "show"})), "missing field `run`"),
+        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "has no meaning"),
+        (b"{\"ask\": \"sta".to_vec(), "has no meaning"),
+        (b"\xff\n".to_vec(), "has no meaning"),
+        (vec![b'x'; 2 * LONGEST_ASK], "longer than 65536 bytes"),
+        (
+            line(&json!({"ask": "evolve", "reason": "x".repeat(1001)})),
+            "the reason is longer than 1000 characters",
+        ),
+        (
+            line(&json!({"ask": "rollback", "reason": "x".repeat(1001)})),
+            "the reason is longer than 1000 characters",
+        ),
+    ] {
+        office.refused(&question, bad, words).await;
+    }
+    let stop = line(&json!({"ask": "stop"}));
+    office
+        .refused(&stop, refusal::FORBIDDEN, "stopped from the host alone")
+        .await;
+}
+
+#[tokio::test]
+async fn of_runs_that_nobody_knows_nothing_is_told() {
+    let office = Office::new();
+    for ask in ["show", "log", "diff", "body"] {
+        let question = line(&json!({"ask": ask, "run": "20200101-000000"}));
+        office
+            .refused(&question, refusal::NO_SUCH_RUN, "there is no run")
+            .await;
+    }
+    let run = office.run(Stage::Failed).run;
+    let question = line(&json!({"ask": "diff", "run": run}));
+    office
+        .refused(&question, refusal::NO_SUCH_RUN, "has read no body")
+        .await;
+    let shown = office
+        .ask(Asker::Agent, &line(&json!({"ask": "show", "run": run})))
+        .await;
+    let [Reply::Record(record)] = shown.as_slice() else {
+        panic!("{shown:?}");
+    };
+    assert_eq!((&record.run, record.status), (&run, Stage::Failed));
+}

@@ -1,0 +1,199 @@
+//! Back to bodies that ran before: to which one, what is told of each run, and what is kept for it.
+
+use crate::completions::complete;
+use crate::evolve::{DOCKERFILE, assert_one_that_remembers, latest, remember, small, write};
+use crate::harness::{Engine, Home};
+use crate::second_engine::until;
+use crate::trials;
+use serde_json::{Value, json};
+use std::net::TcpListener;
+
+trials![
+    one_goes_back_to_the_image_before_and_to_that_of_a_run,
+    a_run_is_told_by_what_it_changed_kept_and_lost,
+    images_are_kept_as_far_as_somebody_may_go_back_to_them,
+];
+
+/// The ports of the host that the container has.
+fn published(home: &Home) -> Value {
+    let path = format!("/containers/{}/json", home.container());
+    Engine.get(&path).json()["HostConfig"]["PortBindings"].clone()
+}
+
+/// The id of the instance's image of that name.
+fn named(home: &Home, tag: &str) -> Option<String> {
+    let path = format!("/images/os-{}:{tag}/json", home.instance);
+    let found = Engine.get(&path);
+    (found.status == 200).then(|| found.json()["Id"].as_str().unwrap().to_owned())
+}
+
+fn running(home: &Home) -> String {
+    let path = format!("/containers/{}/json", home.container());
+    Engine.get(&path).json()["Image"].as_str().unwrap().into()
+}
+
+/// Evolves to a body with that mark; the run, and its image.
+#[track_caller]
+fn evolve(home: &Home, mark: &str) -> (String, String) {
+    let text = format!("{DOCKERFILE}RUN echo {mark} > /mark\n");
+    write(home, "Dockerfile", &text);
+    home.ok(["evolve"]);
+    assert_marked(home, mark);
+    let run = latest(home)["run"].as_str().unwrap().to_owned();
+    (run, running(home))
+}
+
+#[track_caller]
+fn assert_marked(home: &Home, mark: &str) {
+    let ran = home.ok(["exec", "print(open('/mark').read().strip())"]);
+    assert!(ran.stdout.contains(mark), "{ran:?}");
+}
+
+fn one_goes_back_to_the_image_before_and_to_that_of_a_run() {
+    let home = small("it-evolve-back");
+    // Whoever has the usual port, or had it when `up` chose another.
+    let taken = TcpListener::bind("127.0.0.1:8080");
+    home.up();
+    drop(taken);
+    let ports = published(&home);
+    assert_ne!(ports["8080/tcp"][0]["HostPort"], "8080", "{ports}");
+    remember(&home);
+    let host = running(&home);
+    let (first_run, first) = evolve(&home, "first");
+    assert_eq!(published(&home), ports);
+    assert_eq!(named(&home, "previous"), Some(host.clone()));
+    let (_, second) = evolve(&home, "second");
+    evolve(&home, "third");
+    assert_eq!(named(&home, "previous"), Some(second.clone()));
+    home.ok(["evolve", "rollback", "--reason", "worse"]);
+    assert_marked(&home, "second");
+    assert_eq!(running(&home), second);
+    // What was left is not what one would go back to next.
+    assert_eq!(named(&home, "previous"), Some(first));
+    assert_eq!(published(&home), ports);
+    assert_one_that_remembers(&home);
+    home.ok(["evolve", "rollback", &first_run]);
+    assert_marked(&home, "first");
+    assert_eq!(named(&home, "previous"), Some(host));
+    assert_one_that_remembers(&home);
+    assert_eq!(latest(&home)["task"], "rollback");
+    assert_eq!(published(&home), ports);
+    let ran = home.run(["evolve", "rollback", "20200101-000000"]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    home.down();
+}
+
+fn a_run_is_told_by_what_it_changed_kept_and_lost() {
+    let home = small("it-evolve-told");
+    home.up();
+    remember(&home);
+    home.ok(["shell", "cd /data && export MINE=1"]);
+    home.ok(["exec", "import socket\nlost = socket.socket()"]);
+    let evolve = |word: &str| {
+        write(&home, "kernel/more.py", &format!("\"\"\"{word}.\"\"\"\n"));
+        home.ok(["evolve"]);
+        latest(&home)["run"].as_str().unwrap().to_owned()
+    };
+    let changes = |run: &str| home.json(["evolve", "diff", run])["changes"].clone();
+    let only = |run: &str, lines: &str| {
+        let changes = changes(run);
+        assert_eq!(changes.as_array().unwrap().len(), 1, "{changes:#}");
+        assert_eq!(changes[0]["path"], "kernel/more.py");
+        assert!(
+            changes[0]["diff"].as_str().unwrap().contains(lines),
+            "{changes:#}"
+        );
+    };
+    let first = evolve("First");
+    // The person's own body, which `up` has built, is what ran before.
+    only(&first, "+\"\"\"First.\"\"\"");
+    let shown = home.ok(["evolve", "show", &first]).stdout;
+    for line in [
+        &*format!("run       {first}"),
+        "status    succeeded",
+        "  building   after",
+        "  verifying  after",
+        "kept and lost",
+        "  session `default`: ",
+        "    lost: `lost` (",
+        "  shell:default: it is in `/data`, with its environment",
+    ] {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    let words = ["--instance", &home.instance, "evolve", "show", "20"];
+    // A completion that takes long is none.
+    until("the run's name", || {
+        complete(&home, &words) == [first.as_str()]
+    });
+    let record = home.json(["evolve", "show", &first]);
+    assert_eq!(record["receipt"][0]["session"], "default", "{record:#}");
+    let asked = home.api().get(&format!("/evolve/runs/{first}")).json();
+    assert_eq!(asked["besides"], record["besides"], "{asked:#}");
+    let second = evolve("Second");
+    only(&second, "-\"\"\"First.\"\"\"\n+\"\"\"Second.\"\"\"");
+    home.ok(["evolve", "rollback"]);
+    let back = latest(&home)["run"].as_str().unwrap().to_owned();
+    only(&back, "-\"\"\"Second.\"\"\"\n+\"\"\"First.\"\"\"");
+    write(&home, "Dockerfile", "FROM debian\n");
+    let failed = home.json(["evolve"]);
+    assert_eq!(failed["status"], "failed", "{failed:#}");
+    write(&home, "Dockerfile", DOCKERFILE);
+    let third = evolve("Third");
+    only(&third, "-\"\"\"First.\"\"\"\n+\"\"\"Third.\"\"\"");
+    let failed = failed["run"].as_str().unwrap();
+    let paths: Vec<Value> = changes(failed)
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|c| c["path"].clone())
+        .collect();
+    assert_eq!(paths, [json!("Dockerfile"), json!("kernel/more.py")]);
+    let shown = home.ok(["evolve", "show", failed]).stdout;
+    assert!(
+        shown.contains("status    failed: nothing was changed")
+            && shown.contains("gate that was not passed: building")
+            && shown.contains("`FROM debian` is not allowed"),
+        "{shown}"
+    );
+    let ran = home.run(["evolve", "show", "20200101-000000"]);
+    assert!(
+        ran.code == 2 && ran.stderr.contains("there is no run"),
+        "{ran:?}"
+    );
+    home.down();
+}
+
+fn images_are_kept_as_far_as_somebody_may_go_back_to_them() {
+    let home = small("it-evolve-images");
+    home.up();
+    remember(&home);
+    let all: Vec<_> = (0..7)
+        .map(|n| evolve(&home, &format!("mark-{n}")))
+        .collect();
+    write(&home, "selftest.d/10-no", "#!/bin/sh\nexit 1\n");
+    let failed = home.json(["evolve"]);
+    assert_eq!(failed["gate"], "testing", "{failed:#}");
+    let image = failed["image"].as_str().unwrap();
+    assert_eq!(Engine.get(&format!("/images/{image}/json")).status, 404);
+    let kept: Vec<bool> = all
+        .iter()
+        .map(|(run, _)| named(&home, &format!("run-{run}")).is_some())
+        .collect();
+    assert_eq!(kept[2..], [true; 5]);
+    // One may be the last that has lasted its probation.
+    assert!(!kept[0] || !kept[1], "{kept:?}");
+    assert_eq!(named(&home, "latest"), Some(all[6].1.clone()));
+    assert_eq!(named(&home, "previous"), Some(all[5].1.clone()));
+    // With its last name an image goes, and nothing of ours is left without one.
+    for ((_, image), kept) in all.iter().zip(&kept) {
+        let found = Engine.get(&format!("/images/{image}/json")).status == 200;
+        assert_eq!(found, *kept, "{image}");
+    }
+    let label = format!("osctl.image-of={}", home.instance);
+    let filters = json!({"dangling": ["true"], "label": [label]});
+    let nameless = Engine.get(&format!("/images/json?filters={filters}"));
+    assert_eq!(nameless.json(), json!([]));
+    home.ok(["evolve", "rollback", &all[2].0]);
+    assert_marked(&home, "mark-2");
+    home.down();
+}
