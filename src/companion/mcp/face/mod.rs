@@ -8,6 +8,8 @@
 //! | `/status`, `/servers/NAME/log` | how they stand ([`status`]) |
 
 mod events;
+#[cfg(test)]
+mod proofs;
 mod refusal;
 mod sse;
 mod stateless;
