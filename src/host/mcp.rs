@@ -31,6 +31,14 @@ struct Answer {
 #[derive(Debug, Deserialize)]
 struct Fault {
     message: String,
+    data: Option<Value>,
+}
+
+/// What an error of the hub's own has beside.
+#[derive(Debug, Deserialize)]
+struct Own {
+    #[serde(rename = "type")]
+    kind: String,
 }
 
 impl Client {
@@ -102,10 +110,16 @@ impl Client {
         let answer: Answer = serde_json::from_slice(&text).context("reading the hub's answer")?;
         match (answer.result, answer.error) {
             (Some(result), _) => Ok(result),
-            (None, fault) => {
-                let why = fault.map_or("no reason".into(), |fault| fault.message);
-                Err(refused("server_refused", format!("the server refuses: {why}")).into())
+            (None, Some(Fault { message, data })) => {
+                let own = data.filter(|_| status >= 400);
+                let own = own.and_then(|own| serde_json::from_value::<Own>(own).ok());
+                Err(match own {
+                    Some(own) => refused(&own.kind, message),
+                    None => refused("server_refused", format!("the server refuses: {message}")),
+                }
+                .into())
             }
+            (None, None) => Err(refused("server_refused", "no reason is told".into()).into()),
         }
     }
 }

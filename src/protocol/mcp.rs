@@ -1,6 +1,7 @@
 //! MCP servers: how they are configured, and how they stand.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
@@ -8,14 +9,20 @@ use utoipa::ToSchema;
 /// an event learns by it whether the stream is still there.
 pub(crate) const STREAM_HEADER: &str = "osctl-stream";
 
-/// A file of servers in the form that MCP's clients share. Fields that only they know are skipped.
+/// Of the error of a call that nobody knows the end of, because the companion was stopped while it ran: the
+/// `type` in its `data`, and its code, one of those that implementations choose.
+pub(crate) const LOST: &str = "lost";
+pub(crate) const LOST_CODE: i64 = -32000;
+
+/// A file of servers in the form that MCP's clients share.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Servers {
-    pub(crate) mcp_servers: BTreeMap<String, Entry>,
+    /// Each is an [`Entry`], and read by itself: one that makes no sense takes no other with it.
+    pub(crate) mcp_servers: BTreeMap<String, Value>,
 }
 
-/// One server: a command, or a URL.
+/// One server: a command, or a URL. Fields that only clients know are skipped.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -75,7 +82,7 @@ pub(crate) struct HubStatus {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct ServerStatus {
     pub(crate) name: String,
-    /// `child`, `remote` or `built in`.
+    /// `child`, `remote`, `built in`, or `unknown` of one that is refused.
     pub(crate) kind: String,
     pub(crate) state: ServerState,
     /// How it stands, in words.
@@ -105,6 +112,27 @@ pub(crate) enum ServerState {
     Running,
     /// It failed, and is not started again yet.
     Resting,
+    /// What the configuration says of it makes no sense.
+    Refused,
+}
+
+impl Entry {
+    /// # Errors
+    /// Which field does not fit, and why.
+    pub(crate) fn read(said: &Value) -> Result<Self, String> {
+        let read = |said: &Value| Self::deserialize(said).map_err(|e| e.to_string());
+        let Some(fields) = said.as_object() else {
+            return Err("it is no object".into());
+        };
+        read(said).map_err(|whole| {
+            // The message itself does not name the field.
+            let mut each = fields.iter().map(|(name, value)| {
+                let alone = serde_json::json!({name: value});
+                read(&alone).err().map(|why| format!("`{name}`: {why}"))
+            });
+            each.find_map(|why| why).unwrap_or(whole)
+        })
+    }
 }
 
 impl ServerState {
@@ -114,6 +142,7 @@ impl ServerState {
             Self::Starting => "starting",
             Self::Running => "running",
             Self::Resting => "resting",
+            Self::Refused => "refused",
         }
     }
 }

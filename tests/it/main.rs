@@ -57,6 +57,7 @@ mod mcp_os_desktop;
 mod mcp_os_files;
 mod mcp_remote;
 mod mcp_transports;
+mod mcp_words;
 mod middle;
 mod pages;
 mod pictures;
@@ -123,6 +124,7 @@ fn main() -> ExitCode {
         interrupts::trials(),
         mcp::trials(),
         mcp_transports::trials(),
+        mcp_words::trials(),
         mcp_children::trials(),
         mcp_killed::trials(),
         mcp_remote::trials(),

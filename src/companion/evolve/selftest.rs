@@ -139,7 +139,7 @@ fn must_answer(name: &str, words: &[String], state: &Path) -> bool {
     let mut overlays = overlays.flatten().map(|overlay| overlay.path());
     // By its name alone it may be one that was installed at run time.
     let is_installed = overlays.any(|overlay| overlay.join("bin").join(program).exists());
-    has_answered && !is_installed && !words.iter().any(is_ours)
+    has_answered && !words.is_empty() && !is_installed && !words.iter().any(is_ours)
 }
 
 impl Parts {

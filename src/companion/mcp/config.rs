@@ -1,7 +1,8 @@
 //! Which servers there are: `mcpServers` in the body's `mcp.json`, and the files that override it.
 //!
-//! Later files win, server by server. A file that can't be read counts as it was before, a server that makes
-//! no sense as none; both are told in the status and leave the others alone.
+//! Later files win, server by server. A file that can't be read counts as it was before. A server that makes no
+//! sense is refused, also where a file before had one of that name: nobody is offered what was meant to be
+//! narrowed. Both are told in the status and leave the others alone.
 
 use crate::protocol::hex::hex;
 use crate::protocol::mcp::{Entry, Servers, Start};
@@ -19,6 +20,8 @@ const IDLE: f64 = 1800.0;
 /// The server that is built in, whose tools have limits of their own.
 const BUILT_IN: &str = "os";
 const DAY: f64 = 24.0 * 3600.0;
+/// No clock reaches further.
+const LONGEST: f64 = 36_500.0 * DAY;
 
 /// One server, ready to be used.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,6 +78,8 @@ impl Server {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Found {
     pub(super) servers: BTreeMap<String, Server>,
+    /// Those that make no sense, and why.
+    pub(super) refused: BTreeMap<String, String>,
     pub(super) problems: Vec<String>,
 }
 
@@ -136,17 +141,21 @@ impl Found {
     }
 
     fn add(&mut self, file: &Path, servers: Servers, variable: impl Fn(&str) -> Option<String>) {
-        for (name, entry) in servers.mcp_servers {
-            if entry.disabled {
-                self.servers.remove(&name);
-                continue;
-            }
-            match server(&name, entry, &variable) {
-                Ok(server) => drop(self.servers.insert(name, server)),
+        for (name, said) in servers.mcp_servers {
+            self.servers.remove(&name);
+            self.refused.remove(&name);
+            let read = Entry::read(&said).and_then(|entry| match entry.disabled {
+                true => Ok(None),
+                false => server(&name, entry, &variable).map(Some),
+            });
+            match read {
+                Ok(None) => {}
+                Ok(Some(server)) => drop(self.servers.insert(name, server)),
                 Err(why) => {
                     let file = file.display();
                     self.problems
-                        .push(format!("the server `{name}` in `{file}`: {why}"));
+                        .push(format!("the server `{name}` in `{file}` is refused: {why}"));
+                    self.refused.insert(name, why);
                 }
             }
         }
@@ -189,22 +198,27 @@ fn server(
         (None, None) if is_built_in => Way::Inside,
         _ => return Err("it needs a `command` or a `url`".into()),
     };
-    let seconds = |given: Option<f64>, otherwise: f64| {
+    let seconds = |name: &str, given: Option<f64>, otherwise: f64| {
         let seconds = given.unwrap_or(otherwise);
-        Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{seconds}` is no time"))
+        let time = Duration::try_from_secs_f64(seconds.min(LONGEST));
+        time.map_err(|_| format!("`{name}`: `{seconds}` is no time"))
     };
     let (timeout, idle) = match is_built_in {
         true => (DAY, 0.0),
         false => (TIMEOUT, IDLE),
     };
-    let idle = seconds(entry.idle, idle)?;
+    let idle = seconds("idle", entry.idle, idle)?;
+    let timeout = seconds("timeout", entry.timeout, timeout)?;
+    if timeout.is_zero() {
+        return Err("`timeout`: no call can be answered in no time".into());
+    }
     Ok(Server {
         name: name.into(),
         // A remote server tells its clients apart by itself, by their sessions.
         shared: entry.shared && matches!(way, Way::Child { .. }),
         way,
         start: entry.start,
-        timeout: seconds(entry.timeout, timeout)?,
+        timeout,
         idle: (!idle.is_zero()).then_some(idle),
         tools: entry.tools,
     })
@@ -278,6 +292,41 @@ mod tests {
         let found = read(&[text]);
         assert_eq!(found.servers.len(), 1);
         assert_eq!(found.problems.len(), 3, "{:?}", found.problems);
+    }
+
+    #[test]
+    fn a_wrong_field_refuses_its_server_alone_and_is_named() {
+        for (wrong, why) in [
+            (r#"{"command": "x", "args": "y"}"#, "`args`: invalid type"),
+            (
+                r#"{"command": "x", "env": {"P": 1}}"#,
+                "`env`: invalid type",
+            ),
+            (r#"{"command": ["x"]}"#, "`command`: invalid type"),
+            (r#"{"command": "x", "start": "soon"}"#, "`start`: unknown"),
+            (r#"{"command": "x", "timeout": "1"}"#, "`timeout`: invalid"),
+            (r#"{"command": "x", "timeout": -1}"#, "`timeout`: `-1`"),
+            (r#"{"command": "x", "timeout": 0}"#, "`timeout`: no call"),
+            (r#"{"command": "x", "disabled": "no"}"#, "`disabled`: inv"),
+            (r#""x""#, "it is no object"),
+            ("null", "it is no object"),
+        ] {
+            // Not even the one of that name that was there before.
+            let before = r#"{"mcpServers": {"a": {"command": "x"}, "c": {"command": "x"}}}"#;
+            let text = format!(r#"{{"mcpServers": {{"a": {wrong}, "b": {{"command": "x"}}}}}}"#);
+            let found = read(&[before, &text]);
+            let names: Vec<_> = found.servers.keys().map(String::as_str).collect();
+            assert_eq!(names, ["b", "c"], "{wrong}");
+            assert!(found.refused["a"].starts_with(why), "{found:?}");
+            assert!(found.problems[0].contains("`a` in `mcp.json`"), "{found:?}");
+            // A later file may put it right, or away.
+            let right = read(&[&text, before]);
+            assert!(right.servers.contains_key("a") && right.refused.is_empty());
+            let away = read(&[&text, r#"{"mcpServers": {"a": {"disabled": true}}}"#]);
+            assert!(!away.servers.contains_key("a") && away.refused.is_empty());
+        }
+        let far = read(&[r#"{"mcpServers": {"a": {"command": "x", "timeout": 1e19}}}"#]);
+        assert!(far.servers["a"].timeout > Duration::from_secs(1 << 30));
     }
 
     #[test]

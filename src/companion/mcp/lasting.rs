@@ -1,8 +1,7 @@
 //! What of a session lasts longer than the companion: who the client is, and what it has asked for once
 //! and for all.
 
-use super::member::Ears;
-use super::message::{self, Message};
+use super::message::Message;
 use super::session::{Outlet, Session};
 use super::stream::Stream;
 use super::{Hub, Refusal, Wish, cache};
@@ -37,19 +36,42 @@ const LASTING: [&str; 3] = [
     "logging/setLevel",
 ];
 
-impl Kept {
+/// The same, of a session in memory.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Lasting {
+    pub(super) subscribed: BTreeSet<String>,
+    level: Option<Box<RawValue>>,
+}
+
+impl Lasting {
+    /// The parameters of the last `logging/setLevel`.
+    pub(super) fn level(&self) -> Option<String> {
+        self.level.as_ref().map(|level| level.get().to_owned())
+    }
+
     /// Whether there is something new in what the client asks for that must last.
-    fn note(&mut self, message: &Message) -> bool {
+    pub(super) fn note(&mut self, message: &Message) -> bool {
+        if !LASTING.contains(&message.method.as_str()) {
+            return false;
+        }
         let uri = || message.text_param(&["uri"]);
         match message.method.as_str() {
             "resources/subscribe" => uri().is_some_and(|uri| self.subscribed.insert(uri)),
             "resources/unsubscribe" => uri().is_some_and(|uri| self.subscribed.remove(&uri)),
-            "logging/setLevel" => {
+            _ => {
                 let level = message.params().map(str::to_owned);
                 self.level = level.and_then(|level| RawValue::from_string(level).ok());
                 true
             }
-            _ => false,
+        }
+    }
+}
+
+impl Kept {
+    fn lasting(&self) -> Lasting {
+        Lasting {
+            subscribed: self.subscribed.clone(),
+            level: self.level.clone(),
         }
     }
 }
@@ -57,18 +79,23 @@ impl Kept {
 impl Hub {
     /// Remembers what a client has asked for that must last as long as its session.
     pub(super) fn note_if_lasting(&self, session: &Session, message: &Message) {
-        if !LASTING.contains(&message.method.as_str()) {
-            return;
-        }
+        let lasting = {
+            let mut lasting = session.lasting();
+            if !lasting.note(message) {
+                return;
+            }
+            lasting.clone()
+        };
         let path = self.file(&session.id);
         let kept = fs::read(&path).ok();
         let kept = kept.and_then(|text| serde_json::from_slice::<Kept>(&text).ok());
+        // One of the older transport ends with its connection, and is not on disk.
         let Some(mut kept) = kept else {
             return;
         };
-        if kept.note(message)
-            && let Err(error) = cache::write(&path, &kept)
-        {
+        kept.subscribed = lasting.subscribed;
+        kept.level = lasting.level;
+        if let Err(error) = cache::write(&path, &kept) {
             tracing::warn!("a session can't be kept: {error:#}");
         }
     }
@@ -77,24 +104,20 @@ impl Hub {
     pub(super) fn revive(&self, id: &str) -> Result<Arc<Session>, Refusal> {
         let text = fs::read(self.file(id)).map_err(|_| Refusal::NoSession)?;
         let kept: Kept = serde_json::from_slice(&text).map_err(|_| Refusal::NoSession)?;
+        let before = self.changes();
         let outlet = Outlet::new(Arc::new(Stream::general(self.next())));
         let hello = Bytes::copy_from_slice(kept.hello.get().as_bytes());
         let backend = self.backend(&kept.wish, Some(hello), outlet.clone());
         let backend = backend.map_err(|_| Refusal::NoSession)?;
-        // The servers may be others by now.
-        for kind in ["tools", "prompts", "resources"] {
-            let method = format!("notifications/{kind}/list_changed");
-            outlet.hear(message::notification(&method, ""), false);
+        let lasting = kept.lasting();
+        if let Some(level) = lasting.level() {
+            backend.set_level(&level);
         }
-        if let Some(level) = &kept.level {
-            backend.set_level(level.get());
-        }
-        for uri in &kept.subscribed {
-            let params = serde_json::json!({"uri": uri}).to_string();
-            backend.ask_quietly("resources/subscribe", &params);
-        }
-        let session = Session::new(id.into(), kept.version, kept.wish.server, backend, outlet);
-        Ok(self.keep(session))
+        let Kept { wish, version, .. } = kept;
+        let session = Session::new(id.into(), version, wish.server, backend, lasting, outlet);
+        session.outlet.lists_may_differ();
+        session.subscribe();
+        self.keep(session, before)
     }
 
     /// How many sessions in use come back in a later container, and how many connections end with this one.
@@ -128,9 +151,10 @@ mod tests {
     fn what_a_client_has_asked_for_lasts_as_long_as_its_session() {
         let before = r#"{"wish":{"server":"a","servers":null,"tools":null},"version":"2025-11-25","hello":{"x":1.0}}"#;
         let mut kept: Kept = serde_json::from_str(before).unwrap();
+        let mut lasting = kept.lasting();
         let mut note = |method: &str, params: &str| {
             let text = format!(r#"{{"id":1,"method":"{method}","params":{params}}}"#);
-            kept.note(&Message::parse(text.into()).unwrap())
+            lasting.note(&Message::parse(text.into()).unwrap())
         };
         assert!(!note("tools/call", r#"{"uri":"a:b"}"#));
         assert!(note("resources/subscribe", r#"{"uri":"a:b"}"#));
@@ -138,10 +162,11 @@ mod tests {
         assert!(note("resources/subscribe", r#"{"uri":"a:c"}"#));
         assert!(note("resources/unsubscribe", r#"{"uri":"a:c"}"#));
         assert!(note("logging/setLevel", r#"{"level":"info"}"#));
+        (kept.subscribed, kept.level) = (lasting.subscribed, lasting.level);
         let text = serde_json::to_string(&kept).unwrap();
         let again: Kept = serde_json::from_str(&text).unwrap();
+        assert_eq!(again.lasting().level().unwrap(), r#"{"level":"info"}"#);
         assert_eq!(again.subscribed.into_iter().collect::<Vec<_>>(), ["a:b"]);
-        assert_eq!(again.level.unwrap().get(), r#"{"level":"info"}"#);
         assert_eq!(again.hello.get(), r#"{"x":1.0}"#);
     }
 }

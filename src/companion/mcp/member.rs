@@ -1,6 +1,7 @@
 //! A client as a server's owner knows it, and where the answer to a call goes.
 
 use super::filter::Filter;
+use super::links::Links;
 use super::message::{self, Message, find, splice};
 use super::stream::Stream;
 use bytes::Bytes;
@@ -49,6 +50,8 @@ pub(super) struct Shape {
     pub(super) is_list: bool,
     /// The resource that was asked for.
     pub(super) uri: Option<String>,
+    /// Where to note the resources that it points to.
+    pub(super) links: Option<Arc<Links>>,
 }
 
 /// What the revisions call a resource that there is not: up to 2025-11-25, and from 2026-07-28 on.
@@ -69,6 +72,9 @@ impl Reply {
     }
 
     pub(super) fn answer(&self, text: Bytes) {
+        if let Some(links) = &self.shape.links {
+            links.note(&text);
+        }
         self.stream.answer(self.shape.of(text));
     }
 
@@ -85,6 +91,11 @@ impl Reply {
         });
         let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#);
         self.answer(text.into());
+    }
+
+    /// Nobody knows what became of it.
+    pub(super) fn lost(&self, id: &str) {
+        self.stream.answer(message::lost(id));
     }
 
     pub(super) fn fail(&self, id: &str, code: i64, why: &str) {

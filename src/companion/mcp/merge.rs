@@ -1,14 +1,16 @@
-//! All servers as one: tools and prompts are called `<server>__<name>`, resources keep their URIs.
+//! All servers as one: tools and prompts are called `<server>__<name>`, resources keep their URIs, by which
+//! [`located`](super::located) finds whose they are.
 
 use super::filter::Filter;
+use super::links::Links;
 use super::member::{Ears, Member, Reply};
 use super::message::{self, Kind, Message, elements, find, splice};
 use super::server::{Access, NEWEST_WITH_HELLO, Served, WITH_HELLO};
 use super::stream::Stream;
 use bytes::Bytes;
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -22,32 +24,37 @@ const PAGES: usize = 100;
 
 #[derive(Debug)]
 pub(super) struct Merge {
-    servers: Vec<Arc<Access>>,
+    /// By their names. Each way has a number of its own, so that a server is not taken for the one before it.
+    servers: Mutex<BTreeMap<String, Arc<Access>>>,
+    wanted: Filter,
     tools: Filter,
     hello: Option<Bytes>,
     outlet: Arc<dyn Ears>,
-    /// Which server has told of which resource.
-    uris: Mutex<HashMap<String, usize>>,
+    /// Which way has told of which resource, or of which template.
+    uris: Mutex<HashMap<String, u64>>,
     asked: Arc<Asked>,
+    /// Whether it hears what belongs to no call.
+    listens: AtomicBool,
 }
 
 /// Requests of servers to the client, which may have the same ids.
 #[derive(Debug, Default)]
 struct Asked {
     last: AtomicU64,
-    open: Mutex<HashMap<String, (usize, String)>>,
+    open: Mutex<HashMap<String, (u64, String)>>,
 }
 
 /// One server's way to the client.
 #[derive(Debug)]
 struct Voice {
-    server: usize,
+    server: u64,
+    links: Arc<Links>,
     outlet: Arc<dyn Ears>,
     asked: Arc<Asked>,
 }
 
 impl Asked {
-    fn open(&self) -> std::sync::MutexGuard<'_, HashMap<String, (usize, String)>> {
+    fn open(&self) -> MutexGuard<'_, HashMap<String, (u64, String)>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -68,7 +75,7 @@ impl Ears for Voice {
             _ if message.method == "notifications/cancelled" => {
                 let id = message.raw_param(&["requestId"]).unwrap_or_default();
                 let mut open = self.asked.open();
-                let is_meant = |(_, (server, theirs)): &(&String, &(usize, String))| {
+                let is_meant = |(_, (server, theirs)): &(&String, &(u64, String))| {
                     *server == self.server && theirs == id
                 };
                 let Some(own) = open.iter().find(is_meant).map(|(own, _)| own.clone()) else {
@@ -78,6 +85,13 @@ impl Ears for Voice {
                 let span = message.param(&["requestId"]);
                 message.with(span.map(|span| (span, own.as_str())).into_iter().collect())
             }
+            // It may be below the one that was asked for, and in no list.
+            _ if message.method == "notifications/resources/updated" => {
+                if let Some(uri) = message.text_param(&["uri"]) {
+                    self.links.add(uri);
+                }
+                text
+            }
             _ => text,
         };
         self.outlet.hear(text, is_related);
@@ -85,35 +99,91 @@ impl Ears for Voice {
 }
 
 impl Merge {
-    /// `next` counts the members, of which each server gets one.
+    /// Of the servers those whose names are wanted. `next` counts the members, of which each server gets one.
     pub(super) fn new(
-        servers: &[Arc<Served>],
+        servers: BTreeMap<String, Arc<Served>>,
+        wanted: Filter,
         tools: Filter,
         hello: Option<Bytes>,
         outlet: Arc<dyn Ears>,
-        mut next: impl FnMut() -> u64,
+        next: impl FnMut() -> u64,
     ) -> Arc<Self> {
-        let asked = Arc::new(Asked::default());
-        let access = |(number, served): (usize, &Arc<Served>)| {
-            let member = Member {
-                number: next(),
-                hello: hello.clone(),
-                ears: Arc::new(Voice {
-                    server: number,
-                    outlet: outlet.clone(),
-                    asked: asked.clone(),
-                }),
-            };
-            Arc::new(served.access(Arc::new(member), &Filter::default()))
-        };
-        Arc::new(Self {
-            servers: servers.iter().enumerate().map(access).collect(),
+        let merge = Self {
+            servers: Mutex::default(),
+            wanted,
             tools,
             hello,
             outlet,
             uris: Mutex::default(),
-            asked,
-        })
+            asked: Arc::default(),
+            listens: AtomicBool::new(false),
+        };
+        merge.follow(&servers, None, next);
+        Arc::new(merge)
+    }
+
+    /// Goes on with the servers as they are now, and leaves those alone that are the same. Whether there was a change.
+    pub(super) fn follow(
+        &self,
+        servers: &BTreeMap<String, Arc<Served>>,
+        level: Option<&str>,
+        mut next: impl FnMut() -> u64,
+    ) -> bool {
+        let mut ways = self.ways();
+        let count = ways.len();
+        ways.retain(|name, access| servers.get(name).is_some_and(|served| access.is_of(served)));
+        let mut is_other = ways.len() < count;
+        let here: Vec<u64> = ways.values().map(|access| access.member.number).collect();
+        self.uris().retain(|_, number| here.contains(number));
+        let mut asked = self.asked.open();
+        asked.retain(|_, (number, _)| here.contains(number));
+        drop(asked);
+        for (name, served) in servers {
+            if ways.contains_key(name) || !self.wanted.admits(name) {
+                continue;
+            }
+            is_other = true;
+            let access = self.way_to(served, next());
+            if self.listens.load(Ordering::Relaxed) {
+                access.listen();
+            }
+            if let Some(level) = level
+                && access.known().cache.can("logging") == Some(true)
+            {
+                access.set_level(level);
+            }
+            ways.insert(name.clone(), Arc::new(access));
+        }
+        is_other
+    }
+
+    fn way_to(&self, served: &Arc<Served>, number: u64) -> Access {
+        let member = Member {
+            number,
+            hello: self.hello.clone(),
+            ears: Arc::new(Voice {
+                server: number,
+                links: served.known.links.clone(),
+                outlet: self.outlet.clone(),
+                asked: self.asked.clone(),
+            }),
+        };
+        served.access(Arc::new(member), &Filter::default())
+    }
+
+    fn ways(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Access>>> {
+        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All servers, in the order of their names.
+    pub(super) fn servers(&self) -> Vec<Arc<Access>> {
+        self.ways().values().cloned().collect()
+    }
+
+    fn numbered(&self, number: u64) -> Option<Arc<Access>> {
+        let ways = self.ways();
+        let found = ways.values().find(|access| access.member.number == number);
+        found.cloned()
     }
 
     pub(super) fn hello(&self) -> Bytes {
@@ -122,7 +192,8 @@ impl Merge {
             serde_json::from_str::<String>(&text[find(text, &["protocolVersion"])?]).ok()
         });
         let version = asked.filter(|asked| WITH_HELLO.contains(&asked.as_str()));
-        let instructions = self.servers.iter().filter_map(|server| {
+        let servers = self.servers();
+        let instructions = servers.iter().filter_map(|server| {
             let text = server.known().cache.text(&["instructions"])?;
             Some(format!("{}: {text}", server.name()))
         });
@@ -159,7 +230,7 @@ impl Merge {
                 self.located(message, &["uri"], reply);
             }
             "logging/setLevel" => {
-                for server in &self.servers {
+                for server in self.servers() {
                     if server.known().cache.can("logging") == Some(true) {
                         let stream = Arc::new(Stream::of_answers(0, 1));
                         server.request(message.clone(), Reply::plain(stream));
@@ -175,7 +246,8 @@ impl Merge {
     fn named(&self, message: &Message, path: &[&str], reply: &Reply) {
         let id = message.id().unwrap_or("null");
         let name = message.text_param(path).unwrap_or_default();
-        let found = self.servers.iter().find_map(|server| {
+        let servers = self.servers();
+        let found = servers.iter().find_map(|server| {
             let rest = name.strip_prefix(server.name())?.strip_prefix(BETWEEN)?;
             Some((server, rest))
         });
@@ -193,108 +265,86 @@ impl Merge {
         }
         let rest = serde_json::Value::from(rest).to_string();
         match Message::parse(message.with(vec![(span, &rest)])) {
-            Ok(message) => server.request(message, reply.clone()),
+            Ok(message) => server.request(message, pointing(server, reply.clone())),
             Err(why) => reply.fail(id, -32603, &format!("{why:?}")),
         }
-    }
-
-    /// A call about a resource: its server is asked, or one after the other until one knows it.
-    fn located(self: &Arc<Self>, message: Message, path: &[&str], mut reply: Reply) {
-        let uri = message.text_param(path).unwrap_or_default();
-        reply.shape.uri = Some(uri.clone());
-        let known = self.uris().get(&uri).copied();
-        if let Some(server) = known.and_then(|number| self.servers.get(number)) {
-            return server.request(message, reply);
-        }
-        let merge = self.clone();
-        tokio::spawn(async move {
-            let id = message.id().unwrap_or("null").to_owned();
-            for (number, server) in merge.servers.iter().enumerate() {
-                if server.known().cache.can("resources") == Some(false) {
-                    continue;
-                }
-                let stream = Arc::new(Stream::of_answers(0, 1));
-                server.request(message.clone(), Reply::plain(stream.clone()));
-                let answer = stream
-                    .only()
-                    .await
-                    .and_then(|text| Message::parse(text).ok());
-                if let Some(answer) = answer.filter(|answer| answer.result().is_some()) {
-                    merge.uris().insert(uri, number);
-                    return reply.answer(answer.text().clone());
-                }
-            }
-            reply.no_resource(&id, &uri);
-        });
     }
 
     /// The lists of all, as one.
     async fn list(self: Arc<Self>, message: Message, reply: Reply) {
         let id = message.id().unwrap_or("null").to_owned();
-        let method = message.method.clone();
-        let (key, capability) = match method.as_str() {
-            "tools/list" => ("tools", "tools"),
-            "prompts/list" => ("prompts", "prompts"),
-            "resources/list" => ("resources", "resources"),
-            _ => ("resourceTemplates", "resources"),
-        };
-        let mut asked = JoinSet::new();
-        for (number, server) in self.servers.iter().enumerate() {
-            let (server, method) = (server.clone(), method.clone());
-            asked.spawn(async move {
-                if server.known().cache.hello().is_none() && server.hello().await.is_err() {
-                    return None;
-                }
-                if server.known().cache.can(capability) != Some(true) {
-                    return Some((number, Vec::new()));
-                }
-                Some((number, all_pages(&server, &method).await?))
-            });
-        }
-        let deadline = Instant::now() + PATIENCE;
-        let mut found: Vec<Vec<String>> = vec![Vec::new(); self.servers.len()];
-        while let Ok(Some(one)) = timeout_at(deadline, asked.join_next()).await {
-            if let Ok(Some((number, pages))) = one {
-                found[number] = pages;
-            }
-        }
-        if !asked.is_empty() {
-            tokio::spawn(self.clone().tell_later(asked, capability));
+        let (found, missing) = self.gather(&message.method).await;
+        let (key, capability) = keys(&message.method);
+        if !missing.is_empty() {
+            tokio::spawn(self.clone().tell_later(missing, capability));
         }
         let mut items = Vec::new();
-        for (number, pages) in found.iter().enumerate() {
-            for page in pages {
-                let Some(span) = find(page, &[key]) else {
-                    continue;
-                };
-                for item in elements(&page[span]) {
-                    items.extend(self.renamed(number, item, capability));
+        for (server, listed) in &found {
+            match listed {
+                Listed::Items(listed) => {
+                    let renamed = listed
+                        .iter()
+                        .map(|item| self.renamed(server, item, capability));
+                    items.extend(renamed.flatten());
                 }
+                // What all have is not known.
+                Listed::Lost => return reply.lost(&id),
             }
         }
         reply.result(&id, &format!("{{\"{key}\":[{}]}}", items.join(",")));
     }
 
-    /// A tool, prompt or resource under the name that it has here.
-    fn renamed(&self, server: usize, item: &str, kind: &str) -> Option<String> {
-        if kind == "resources"
-            && let Some(span) = find(item, &["uri"])
-            && let Ok(uri) = serde_json::from_str::<String>(&item[span])
-        {
-            self.uris().entry(uri).or_insert(server);
+    /// What each server has in its list, in the order of their names, and those that need longer to tell.
+    pub(super) async fn gather(&self, method: &str) -> (Vec<(Arc<Access>, Listed)>, Slow) {
+        let (key, capability) = keys(method);
+        let mut asked = JoinSet::new();
+        for server in self.servers() {
+            let method = method.to_owned();
+            asked.spawn(async move {
+                if server.known().cache.hello().is_none() && server.hello().await.is_err() {
+                    return None;
+                }
+                let mut items = Vec::new();
+                if server.known().cache.can(capability) == Some(true) {
+                    match all_pages(&server, &method).await {
+                        Ok(pages) => items.extend(pages.iter().flat_map(|page| {
+                            let list = find(page, &[key]).map(|span| elements(&page[span]));
+                            list.unwrap_or_default().into_iter().map(str::to_owned)
+                        })),
+                        Err(why) if message::is_lost(&why) => return Some((server, Listed::Lost)),
+                        Err(_) => return None,
+                    }
+                }
+                Some((server, Listed::Items(items)))
+            });
         }
+        let deadline = Instant::now() + PATIENCE;
+        let mut found = Vec::new();
+        while let Ok(Some(one)) = timeout_at(deadline, asked.join_next()).await {
+            found.extend(one.ok().flatten());
+        }
+        found.sort_by(|(a, _), (b, _)| a.name().cmp(b.name()));
+        if capability == "resources" {
+            for (server, listed) in &found {
+                listed.uris().for_each(|uri| self.note(uri, server));
+            }
+        }
+        (found, asked)
+    }
+
+    /// A tool, prompt or resource under the name that it has here.
+    fn renamed(&self, server: &Access, item: &str, kind: &str) -> Option<String> {
         let span = find(item, &["name"])?;
         let name: String = serde_json::from_str(&item[span.clone()]).ok()?;
-        let access = &self.servers[server];
-        let full = format!("{}{BETWEEN}{name}", access.name());
-        if kind == "tools" && !(self.tools.admits(&full) && access.offers(&name)) {
+        let full = format!("{}{BETWEEN}{name}", server.name());
+        if kind == "tools" && !(self.tools.admits(&full) && server.offers(&name)) {
             return None;
         }
         let full = serde_json::Value::from(full).to_string();
         String::from_utf8(splice(item.as_bytes(), &[(span, &full)]).into()).ok()
     }
 
-    async fn tell_later<T: 'static>(self: Arc<Self>, mut asked: JoinSet<Option<T>>, kind: &str) {
+    async fn tell_later(self: Arc<Self>, mut asked: Slow, kind: &str) {
         while let Some(one) = asked.join_next().await {
             if matches!(one, Ok(Some(_))) {
                 let method = format!("notifications/{kind}/list_changed");
@@ -311,48 +361,119 @@ impl Merge {
                 return;
             };
             let text = message.with(message.new_id(&id).into_iter().collect());
-            if let (Some(server), Ok(message)) = (self.servers.get(server), Message::parse(text)) {
+            if let (Some(server), Ok(message)) = (self.numbered(server), Message::parse(text)) {
                 server.tell(message);
             }
             return;
         }
-        self.servers
-            .iter()
-            .for_each(|server| server.tell(message.clone()));
+        for server in self.servers() {
+            server.tell(message.clone());
+        }
     }
 
     pub(super) fn set_level(&self, level: &str) {
-        let servers = self.servers.iter();
-        servers
-            .filter(|server| server.known().cache.can("logging") == Some(true))
-            .for_each(|server| server.set_level(level));
+        for server in self.servers() {
+            if server.known().cache.can("logging") == Some(true) {
+                server.set_level(level);
+            }
+        }
     }
 
     pub(super) fn listen(&self) {
-        self.servers.iter().for_each(|server| server.listen());
+        self.listens.store(true, Ordering::Relaxed);
+        self.servers().iter().for_each(|server| server.listen());
     }
 
     pub(super) fn give_up(&self, stream: u64) {
-        self.servers
-            .iter()
-            .for_each(|server| server.give_up(stream));
+        for server in self.servers() {
+            server.give_up(stream);
+        }
     }
 
-    fn uris(&self) -> std::sync::MutexGuard<'_, HashMap<String, usize>> {
+    /// The server that has told of that resource or template here.
+    pub(super) fn teller(&self, uri: &str) -> Option<Arc<Access>> {
+        let number = self.uris().get(uri).copied()?;
+        let found = self.numbered(number);
+        if found.is_none() {
+            // It was noted when its server was just let go of.
+            self.uris().remove(uri);
+        }
+        found
+    }
+
+    pub(super) fn has_told_of(&self, uri: &str) -> bool {
+        self.uris().contains_key(uri)
+    }
+
+    /// Notes whose a resource or template is, unless another has told of it before.
+    pub(super) fn note(&self, uri: String, server: &Access) {
+        self.uris().entry(uri).or_insert(server.member.number);
+    }
+
+    fn uris(&self) -> MutexGuard<'_, HashMap<String, u64>> {
         self.uris.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+/// Servers that have not told their list yet.
+type Slow = JoinSet<Option<(Arc<Access>, Listed)>>;
+
+/// What a server's list has brought.
+#[derive(Debug)]
+pub(super) enum Listed {
+    Items(Vec<String>),
+    /// The companion was stopped meanwhile.
+    Lost,
+}
+
+impl Listed {
+    pub(super) fn items(&self) -> &[String] {
+        match self {
+            Self::Items(items) => items,
+            Self::Lost => &[],
+        }
+    }
+
+    /// Of resources and templates.
+    fn uris(&self) -> impl Iterator<Item = String> {
+        self.items().iter().filter_map(|item| {
+            let uri = find(item, &["uri"]).or_else(|| find(item, &["uriTemplate"]));
+            serde_json::from_str(&item[uri?]).ok()
+        })
+    }
+}
+
+/// Where the items of a list are, and which capability a server has who has such a list.
+fn keys(method: &str) -> (&'static str, &'static str) {
+    match method {
+        "tools/list" => ("tools", "tools"),
+        "prompts/list" => ("prompts", "prompts"),
+        "resources/list" => ("resources", "resources"),
+        _ => ("resourceTemplates", "resources"),
+    }
+}
+
+/// With a note of what the answer points to.
+pub(super) fn pointing(server: &Access, mut reply: Reply) -> Reply {
+    reply.shape.links = Some(server.known().links.clone());
+    reply
+}
+
 /// Every page of a server's list.
-pub(super) async fn all_pages(server: &Access, method: &str) -> Option<Vec<String>> {
+///
+/// # Errors
+/// What it answers instead; nothing, where it does not answer at all.
+pub(super) async fn all_pages(server: &Access, method: &str) -> Result<Vec<String>, Bytes> {
     let mut pages = Vec::new();
     let mut params = "{}".to_owned();
     while pages.len() < PAGES {
         let stream = Arc::new(Stream::of_answers(0, 1));
         let request = message::request("0", method, &params);
-        server.request(Message::parse(request).ok()?, Reply::plain(stream.clone()));
-        let answer = Message::parse(stream.only().await?).ok()?;
-        let result = answer.result()?.to_owned();
+        let request = Message::parse(request).map_err(|_| Bytes::new())?;
+        server.request(request, Reply::plain(stream.clone()));
+        let text = stream.only().await.unwrap_or_default();
+        let answer = Message::parse(text.clone()).map_err(|_| text.clone())?;
+        let result = answer.result().ok_or(text)?.to_owned();
         let next = find(&result, &["nextCursor"]).map(|span| result[span].to_owned());
         pages.push(result);
         match next.filter(|next| next != "null") {
@@ -360,5 +481,5 @@ pub(super) async fn all_pages(server: &Access, method: &str) -> Option<Vec<Strin
             None => break,
         }
     }
-    Some(pages)
+    Ok(pages)
 }

@@ -4,6 +4,7 @@
 //! stays, unknown fields, big numbers and `1.0` included. A line break between tokens becomes a
 //! space, because the servers' messages are lines.
 
+use crate::protocol::mcp::{LOST, LOST_CODE};
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -55,8 +56,8 @@ fn raw<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawValue
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Malformed {
     NotJson(String),
-    /// It is JSON and no JSON-RPC.
-    NotRpc(String),
+    /// It is JSON and no JSON-RPC; the raw id of what was meant as a request.
+    NotRpc(String, Option<String>),
 }
 
 impl Message {
@@ -66,7 +67,7 @@ impl Message {
         let text = on_one_line(text);
         let whole = std::str::from_utf8(&text).map_err(|e| Malformed::NotJson(e.to_string()))?;
         let parts: Parts = serde_json::from_str(whole).map_err(|e| match e.classify() {
-            serde_json::error::Category::Data => Malformed::NotRpc(e.to_string()),
+            serde_json::error::Category::Data => Malformed::NotRpc(e.to_string(), id_of(whole)),
             _ => Malformed::NotJson(e.to_string()),
         })?;
         let kind = match (&parts.method, parts.id) {
@@ -75,7 +76,9 @@ impl Message {
             (None, _) if parts.result.is_some() || parts.error.is_some() => Kind::Answer,
             (None, _) => {
                 let why = "neither a method, nor a result, nor an error is in it";
-                return Err(Malformed::NotRpc(why.into()));
+                let id = parts.id.map(RawValue::get).filter(|id| is_id(id));
+                let id = id.map(str::to_owned);
+                return Err(Malformed::NotRpc(why.into(), id));
             }
         };
         let at = |part: Option<&RawValue>| part.map(|part| span(whole, part.get()));
@@ -261,16 +264,57 @@ fn on_one_line(text: Bytes) -> Bytes {
     spaced.collect::<Vec<u8>>().into()
 }
 
+/// The raw id of an object that is no message; none where no answer can have it.
+fn id_of(text: &str) -> Option<String> {
+    let id = &text[find(text, &["id"])?];
+    is_id(id).then(|| id.to_owned())
+}
+
+/// Whether raw JSON can be an id.
+pub(super) fn is_id(raw: &str) -> bool {
+    !raw.starts_with(['{', '['])
+}
+
 /// Whether two ids or tokens mean the same: a server may have read `1.0` and written `1`.
 pub(super) fn same(a: &str, b: &str) -> bool {
+    // Of those that no double tells apart, too.
+    let is_whole = |text: &str| text.bytes().all(|b| b.is_ascii_digit() || b == b'-');
     let number = |text: &str| text.parse::<f64>().ok();
-    a == b || number(a).is_some_and(|a| Some(a) == number(b))
+    let words = |text: &str| serde_json::from_str::<String>(text).ok();
+    match a == b || (is_whole(a) && is_whole(b)) {
+        true => a == b,
+        false if a.starts_with('"') => words(a).is_some_and(|a| Some(a) == words(b)),
+        false => number(a).is_some_and(|a| Some(a) == number(b)),
+    }
 }
 
 /// An error in answer to a request.
 pub(super) fn error(id: &str, code: i64, message: &str) -> Bytes {
     let error = serde_json::json!({"code": code, "message": message});
     format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into()
+}
+
+/// An error of the hub itself, of a kind that it has a name for.
+pub(super) fn error_of(id: &str, code: i64, why: &str, kind: &str, hint: Option<&str>) -> Bytes {
+    let mut error = serde_json::json!({"code": code, "message": why, "data": {"type": kind}});
+    if let Some(hint) = hint {
+        error["data"]["hint"] = hint.into();
+    }
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into()
+}
+
+/// The error of a call that nobody knows the end of.
+pub(super) fn lost(id: &str) -> Bytes {
+    let why = "the companion was stopped while this ran, and whether it was done is not known";
+    let hint = "look what it has done before it is called again";
+    error_of(id, LOST_CODE, why, LOST, Some(hint))
+}
+
+/// Whether an answer says that.
+pub(super) fn is_lost(text: &[u8]) -> bool {
+    let text = std::str::from_utf8(text).unwrap_or_default();
+    let kind = find(text, &["error", "data", "type"]);
+    kind.is_some_and(|kind| text[kind].trim_matches('"') == LOST)
 }
 
 /// A result in answer to a request.
@@ -324,7 +368,9 @@ mod tests {
         let error = parse(r#"{"id":null,"error":{}}"#);
         assert_eq!((error.kind, error.id()), (Kind::Answer, Some("null")));
         let none = Message::parse(Bytes::from_static(br#"{"id":1}"#));
-        assert!(matches!(none, Err(Malformed::NotRpc(_))));
+        assert!(matches!(none, Err(Malformed::NotRpc(_, Some(id))) if id == "1"));
+        let none = Message::parse(Bytes::from_static(br#"{"id":"a","method":7}"#));
+        assert!(matches!(none, Err(Malformed::NotRpc(_, Some(id))) if id == "\"a\""));
         let none = Message::parse(Bytes::from_static(b"{"));
         assert!(matches!(none, Err(Malformed::NotJson(_))));
     }
@@ -347,7 +393,9 @@ mod tests {
     #[test]
     fn ids_are_compared_by_what_they_mean() {
         assert!(same("1.0", "1") && same("\"a\"", "\"a\"") && same("1e2", "100"));
+        assert!(same("\"A\"", r#""\u0041""#));
         assert!(!same("1", "\"1\"") && !same("null", "0"));
+        assert!(!same("9007199254740992", "9007199254740993"));
     }
 
     #[test]

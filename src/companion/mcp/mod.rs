@@ -19,6 +19,8 @@ mod config;
 mod face;
 mod filter;
 mod lasting;
+mod links;
+mod located;
 mod log;
 mod member;
 mod merge;
@@ -28,6 +30,7 @@ mod prove;
 mod server;
 mod session;
 mod stream;
+mod template;
 mod visits;
 
 pub(super) use face::routes;
@@ -37,10 +40,10 @@ use crate::error::Result;
 use crate::protocol::hex::hex;
 use crate::protocol::mcp::{HubStatus, ServerStatus};
 use bytes::Bytes;
-use child::NoHello;
+use child::{NoHello, Within};
 use config::{Files, Found};
 use filter::Filter;
-use lasting::Kept;
+use lasting::{Kept, Lasting};
 use member::{Ears, Member};
 use merge::Merge;
 use serde::{Deserialize, Serialize};
@@ -107,10 +110,11 @@ pub(super) struct Hub(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     settings: Settings,
-    os: Os,
+    os: Arc<dyn Within>,
     servers: Mutex<BTreeMap<String, Arc<Served>>>,
     files: Mutex<Files>,
-    problems: Mutex<Vec<String>>,
+    /// What the configuration can't be followed in.
+    amiss: Mutex<Amiss>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     /// Connections of the older transport.
     visits: Visits,
@@ -121,10 +125,20 @@ struct Inner {
     last: AtomicU64,
 }
 
+/// What is wrong with the configuration.
+#[derive(Debug, Default)]
+struct Amiss {
+    problems: Vec<String>,
+    /// Servers that make no sense, and why.
+    refused: BTreeMap<String, String>,
+}
+
 /// Why a client can't be served.
 #[derive(Debug)]
 enum Refusal {
+    /// In words.
     NoServer(String),
+    Stopping,
     NoSession,
     Hello(NoHello),
 }
@@ -132,23 +146,28 @@ enum Refusal {
 impl Hub {
     /// Reads the servers and watches their files. Nothing but eager servers is started.
     pub(super) fn start(settings: Settings, os: Os) -> Self {
+        let hub = Self::new(settings, Arc::new(os));
+        let stamp = config::stamp(&hub.0.settings.files);
+        hub.read_again();
+        tokio::spawn(hub.clone().watch(stamp));
+        hub
+    }
+
+    /// Without any server yet.
+    fn new(settings: Settings, os: Arc<dyn Within>) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let hub = Self(Arc::new(Inner {
+        Self(Arc::new(Inner {
             files: Mutex::new(Files::new(settings.files.clone())),
             settings,
             os,
             servers: Mutex::default(),
-            problems: Mutex::default(),
+            amiss: Mutex::default(),
             sessions: Mutex::default(),
             visits: Visits::default(),
             is_stopping: AtomicBool::new(false),
             changes: AtomicU64::new(0),
             last: AtomicU64::new(since.map_or(0, |s| s.as_secs()) * 100_000),
-        }));
-        let stamp = config::stamp(&hub.0.settings.files);
-        hub.read_again();
-        tokio::spawn(hub.clone().watch(stamp));
-        hub
+        }))
     }
 
     async fn watch(self, mut stamp: Vec<Option<(SystemTime, u64)>>) {
@@ -179,11 +198,10 @@ impl Hub {
         for problem in &found.problems {
             tracing::warn!("{problem}");
         }
-        *self
-            .0
-            .problems
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = found.problems;
+        *self.amiss() = Amiss {
+            problems: found.problems,
+            refused: found.refused,
+        };
         let mut gone = Vec::new();
         let mut is_new = false;
         {
@@ -206,22 +224,19 @@ impl Hub {
             return;
         }
         self.0.changes.fetch_add(1, Ordering::Relaxed);
-        // The next request brings them back, with the servers as they are now.
+        let servers = self.servers().clone();
         self.sessions().retain(|_, session| {
-            let is_other = match &session.server {
-                Some(name) => gone.iter().any(|served| served.name() == name),
-                None => true,
-            };
-            if is_other {
-                // Calls that are open still bring their answers.
+            let stays = session.follow(&servers, || self.next());
+            if !stays {
                 session.outlet.retire();
             }
-            !is_other
+            stays
         });
         let names: Vec<&str> = gone.iter().map(|served| served.name()).collect();
-        self.0
-            .visits
-            .end(|server| server.is_none_or(|name| names.contains(&name)));
+        self.0.visits.follow(|session, server| match session {
+            Some(session) => session.follow(&servers, || self.next()),
+            None => server.is_some_and(|name| !names.contains(&name)),
+        });
         gone.iter().for_each(|served| served.retire());
     }
 
@@ -245,13 +260,16 @@ impl Hub {
     pub(super) async fn shutdown(&self) {
         // From here on nobody is told that a session or a server is gone, which they are not.
         self.0.is_stopping.store(true, Ordering::Relaxed);
-        self.sessions()
-            .drain()
-            .for_each(|(_, session)| session.outlet.close());
-        self.0.visits.end(|_| true);
+        let sessions: Vec<_> = self.sessions().drain().collect();
+        let retiring = sessions.iter().map(|(_, session)| &session.outlet);
+        retiring.for_each(|outlet| outlet.retire());
+        // With their servers all open calls end, and who waits is told so.
         let servers: Vec<_> = std::mem::take(&mut *self.servers()).into_values().collect();
         let ends = servers.iter().map(|served| served.end());
         futures_util::future::join_all(ends).await;
+        let ended = sessions.iter().map(|(_, session)| &session.outlet);
+        ended.for_each(|outlet| outlet.close());
+        self.0.visits.end();
     }
 
     fn is_stopping(&self) -> bool {
@@ -268,20 +286,18 @@ impl Hub {
         hello: Option<Bytes>,
         ears: Arc<dyn Ears>,
     ) -> Result<Backend, Refusal> {
+        if self.is_stopping() {
+            return Err(Refusal::Stopping);
+        }
         let tools = Filter::from_query(wish.tools.as_deref());
         let Some(name) = &wish.server else {
             let wanted = Filter::from_query(wish.servers.as_deref());
-            let servers: Vec<_> = self
-                .servers()
-                .values()
-                .filter(|served| wanted.admits(served.name()))
-                .cloned()
-                .collect();
-            let merge = Merge::new(&servers, tools, hello, ears, || self.next());
+            let servers = self.servers().clone();
+            let merge = Merge::new(servers, wanted, tools, hello, ears, || self.next());
             return Ok(Backend::All(merge));
         };
         let served = self.servers().get(name).cloned();
-        let served = served.ok_or_else(|| Refusal::NoServer(name.clone()))?;
+        let served = served.ok_or_else(|| self.no_server(name))?;
         let number = self.next();
         let member = Member {
             number,
@@ -299,19 +315,27 @@ impl Hub {
     /// A session for who says `initialize` with these parameters, and the result for it.
     async fn open(&self, wish: Wish, hello: Bytes) -> Result<(Arc<Session>, Bytes), Refusal> {
         let id = new_id()?;
-        let (outlet, backend, result) = loop {
+        let (before, outlet, backend, result) = loop {
             let before = self.changes();
             let outlet = Outlet::new(Arc::new(Stream::general(self.next())));
             let backend = self.backend(&wish, Some(hello.clone()), outlet.clone())?;
             let result = backend.hello().await;
-            // Servers that were exchanged meanwhile would never be let go by this session.
+            // What was said by a server that was exchanged meanwhile does not count.
             if self.changes() == before {
-                break (outlet, backend, result.map_err(Refusal::Hello)?);
+                break (before, outlet, backend, result.map_err(Refusal::Hello)?);
             }
         };
         let version = version(&result);
         let server = wish.server.clone();
-        let session = Session::new(id.clone(), version.clone(), server, backend, outlet);
+        let lasting = Lasting::default();
+        let session = Session::new(
+            id.clone(),
+            version.clone(),
+            server,
+            backend,
+            lasting,
+            outlet,
+        );
         let raw = String::from_utf8(hello.into()).ok();
         if let Some(hello) = raw.and_then(|raw| RawValue::from_string(raw).ok()) {
             let kept = Kept {
@@ -325,15 +349,25 @@ impl Hub {
                 tracing::warn!("a session can't be kept: {error:#}");
             }
         }
-        Ok((self.keep(session), result))
+        Ok((self.keep(session, before)?, result))
     }
 
     fn changes(&self) -> u64 {
         self.0.changes.load(Ordering::Relaxed)
     }
 
-    /// The session under its id: this one, unless there is one already.
-    fn keep(&self, session: Session) -> Arc<Session> {
+    /// The session under its id: this one, unless there is one already. `before` it there were so many changes of
+    /// the servers; those since then it may not have seen.
+    fn keep(&self, session: Session, before: u64) -> Result<Arc<Session>, Refusal> {
+        let kept = self.keep_or_find(session);
+        if self.changes() != before && !kept.follow(&self.servers().clone(), || self.next()) {
+            self.sessions().remove(&kept.id);
+            return Err(Refusal::NoSession);
+        }
+        Ok(kept)
+    }
+
+    fn keep_or_find(&self, session: Session) -> Arc<Session> {
         let mut sessions = self.sessions();
         if sessions.len() >= SESSIONS {
             let oldest = sessions.values().max_by_key(|session| session.idle());
@@ -348,6 +382,9 @@ impl Hub {
 
     /// A session, which may come back from the time before a restart.
     fn session(&self, id: &str, server: Option<&str>) -> Result<Arc<Session>, Refusal> {
+        if self.is_stopping() {
+            return Err(Refusal::Stopping);
+        }
         let found = self.sessions().get(id).cloned();
         let session = match found {
             Some(session) => session,
@@ -369,15 +406,31 @@ impl Hub {
     }
 
     fn status(&self) -> HubStatus {
-        let servers: Vec<ServerStatus> = self.servers().values().map(|s| s.status()).collect();
-        let problems = self.0.problems.lock();
+        let mut servers: Vec<ServerStatus> = self.servers().values().map(|s| s.status()).collect();
+        let amiss = self.amiss();
+        let refused = amiss.refused.iter();
+        servers.extend(refused.map(|(name, why)| server::refused(name, why)));
+        servers.sort_by(|a, b| a.name.cmp(&b.name));
+        let problems = amiss.problems.clone();
+        drop(amiss);
         HubStatus {
             status: "ok".into(),
             version: env!("CARGO_PKG_VERSION").into(),
             sessions: self.sessions().len(),
             servers,
-            problems: problems.unwrap_or_else(PoisonError::into_inner).clone(),
+            problems,
         }
+    }
+
+    fn amiss(&self) -> MutexGuard<'_, Amiss> {
+        self.0.amiss.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn no_server(&self, name: &str) -> Refusal {
+        Refusal::NoServer(match self.amiss().refused.get(name) {
+            Some(why) => format!("the server `{name}` is refused: {why}"),
+            None => format!("there is no server `{name}`"),
+        })
     }
 
     fn server(&self, name: &str) -> Option<Arc<Served>> {

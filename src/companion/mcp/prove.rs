@@ -18,14 +18,16 @@ impl Ears for Deaf {
 }
 
 impl Hub {
-    /// The servers that run here; those at a URL are others' affair.
+    /// The servers that run here, and those that are refused; those at a URL are others' affair.
     pub(in crate::companion) fn local(&self) -> Vec<String> {
+        let refused: Vec<String> = self.amiss().refused.keys().cloned().collect();
         let servers = self.servers();
         let local = servers.values().filter(|served| served.is_local());
-        local.map(|served| served.name().to_owned()).collect()
+        let local = local.map(|served| served.name().to_owned());
+        local.chain(refused).collect()
     }
 
-    /// What a server is started with: its program, its arguments, and its folder.
+    /// What a server is started with: its program, its arguments, and its folder; nothing of one that is none.
     pub(in crate::companion) fn words(&self, name: &str) -> Vec<String> {
         let Some(served) = self.server(name) else {
             return Vec::new();
@@ -67,6 +69,9 @@ impl Hub {
     /// # Errors
     /// Why there is no answer, in words. It may take for ever.
     pub(in crate::companion) async fn prove(&self, name: &str) -> Result<usize, String> {
+        if let Some(why) = self.amiss().refused.get(name) {
+            return Err(format!("it is refused: {why}"));
+        }
         let served = self.server(name).ok_or("it is not configured")?;
         // What it said the last time does not count.
         served.wake().await.map_err(|why| match why {
@@ -81,7 +86,7 @@ impl Hub {
             return Err("it is not configured".into());
         };
         let pages = super::merge::all_pages(&access, "tools/list").await;
-        let pages = pages.ok_or("it does not list its tools")?;
+        let pages = pages.map_err(|_| "it does not list its tools")?;
         let count = |page: &String| find(page, &["tools"]).map(|span| elements(&page[span]).len());
         Ok(pages.iter().filter_map(count).sum())
     }

@@ -1,13 +1,12 @@
 //! One configured server: what is known of it, its children, and a client's way to it.
 
 use super::cache::{Cache, LISTS};
-use super::child::{Child, Known, NoHello, Phase};
+use super::child::{Child, Known, NoHello, Phase, Within};
 use super::config::{Server, Way};
 use super::filter::Filter;
 use super::log::Log;
 use super::member::{Member, Reply};
 use super::message::{Kind, Message, find, splice};
-use super::os::Os;
 use crate::protocol::mcp::{ServerState, ServerStatus, Start};
 use bytes::Bytes;
 use std::path::Path;
@@ -30,7 +29,7 @@ pub(super) struct Served {
 }
 
 impl Served {
-    pub(super) fn new(server: Server, data: &Path, os: &Os) -> Arc<Self> {
+    pub(super) fn new(server: Server, data: &Path, os: &Arc<dyn Within>) -> Arc<Self> {
         let name = &server.name;
         let cache = Cache::open(data.join(format!("cache/{name}.json")), server.digest());
         let log = Arc::new(Log::new(data.join(format!("logs/{name}.log"))));
@@ -39,6 +38,7 @@ impl Served {
             server,
             cache,
             log,
+            links: Arc::default(),
             os: os.clone(),
             crashes: AtomicUsize::new(0),
         };
@@ -181,6 +181,24 @@ impl Served {
     }
 }
 
+/// The status of a server that the configuration names and that makes no sense.
+pub(super) fn refused(name: &str, why: &str) -> ServerStatus {
+    ServerStatus {
+        name: name.into(),
+        kind: "unknown".into(),
+        state: ServerState::Refused,
+        detail: why.into(),
+        start: Start::default(),
+        shared: false,
+        pids: Vec::new(),
+        calls: 0,
+        crashes: 0,
+        title: None,
+        tools: None,
+        path: format!("/servers/{name}/mcp"),
+    }
+}
+
 /// One client's way to one server.
 #[derive(Debug)]
 pub(super) struct Access {
@@ -208,6 +226,22 @@ impl Access {
 
     pub(super) fn known(&self) -> &Known {
         &self.served.known
+    }
+
+    /// Whether it leads to that server, and not to one that had its name before.
+    pub(super) fn is_of(&self, served: &Arc<Served>) -> bool {
+        Arc::ptr_eq(&self.served, served)
+    }
+
+    /// The same client's way to another server.
+    pub(super) fn to(&self, served: &Arc<Served>, number: u64) -> Self {
+        let Member { hello, ears, .. } = &*self.member;
+        let member = Member {
+            number,
+            hello: hello.clone(),
+            ears: ears.clone(),
+        };
+        served.access(Arc::new(member), &self.tools)
     }
 
     fn is_own(&self) -> bool {

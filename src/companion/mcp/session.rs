@@ -1,13 +1,15 @@
 //! A client that has shaken hands: whom it talks to, and the streams on which it is talked to.
 
+use super::cache::LISTS;
 use super::child::NoHello;
+use super::lasting::Lasting;
 use super::member::{Ears, Reply};
 use super::merge::Merge;
 use super::message::{self, Message};
-use super::server::Access;
+use super::server::{Access, Served};
 use super::stream::Stream;
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -56,6 +58,14 @@ impl Backend {
         }
     }
 
+    /// Whether it is known who has that resource, and who so has been told who listens to it.
+    fn has_told_of(&self, uri: &str) -> bool {
+        match self {
+            Self::One(_) => false,
+            Self::All(merge) => merge.has_told_of(uri),
+        }
+    }
+
     /// The parameters of a `logging/setLevel` of former days; starts nothing.
     pub(super) fn set_level(&self, level: &str) {
         match self {
@@ -88,7 +98,9 @@ pub(super) struct Session {
     pub(super) version: String,
     /// The server's name; none for all.
     pub(super) server: Option<String>,
-    pub(super) backend: Backend,
+    backend: Mutex<Arc<Backend>>,
+    /// What it has asked for once and for all.
+    lasting: Mutex<Lasting>,
     pub(super) outlet: Arc<Outlet>,
     touched: Mutex<Instant>,
 }
@@ -99,15 +111,71 @@ impl Session {
         version: String,
         server: Option<String>,
         backend: Backend,
+        lasting: Lasting,
         outlet: Arc<Outlet>,
     ) -> Self {
         Self {
             id,
             version,
             server,
-            backend,
+            backend: Mutex::new(Arc::new(backend)),
+            lasting: Mutex::new(lasting),
             outlet,
             touched: Mutex::new(Instant::now()),
+        }
+    }
+
+    pub(super) fn backend(&self) -> Arc<Backend> {
+        let backend = self.backend.lock();
+        backend.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn lasting(&self) -> MutexGuard<'_, Lasting> {
+        self.lasting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes on with the servers as they are now: those that are the same are left alone, and calls to others
+    /// still bring their answers. `false` when there is nobody to go on with.
+    pub(super) fn follow(
+        &self,
+        servers: &BTreeMap<String, Arc<Served>>,
+        mut next: impl FnMut() -> u64,
+    ) -> bool {
+        let before = self.backend();
+        let level = self.lasting().level();
+        match &*before {
+            Backend::All(merge) => {
+                if !merge.follow(servers, level.as_deref(), next) {
+                    return true;
+                }
+            }
+            Backend::One(access) => {
+                let Some(served) = servers.get(access.name()) else {
+                    return false;
+                };
+                if access.is_of(served) {
+                    return true;
+                }
+                let access = access.to(served, next());
+                if let Some(level) = level {
+                    access.set_level(&level);
+                }
+                let mut backend = self.backend.lock().unwrap_or_else(PoisonError::into_inner);
+                *backend = Arc::new(Backend::One(access));
+            }
+        }
+        self.subscribe();
+        self.outlet.lists_may_differ();
+        true
+    }
+
+    /// Asks for what the client listens to, where it does not yet.
+    pub(super) fn subscribe(&self) {
+        let backend = self.backend();
+        let subscribed = self.lasting().subscribed.clone();
+        for uri in subscribed.iter().filter(|uri| !backend.has_told_of(uri)) {
+            let params = serde_json::json!({"uri": uri}).to_string();
+            backend.ask_quietly("resources/subscribe", &params);
         }
     }
 
@@ -117,7 +185,7 @@ impl Session {
 
     /// For how long nobody has asked or listened.
     pub(super) fn idle(&self) -> Duration {
-        if self.outlet.listens() {
+        if self.outlet.listens() || self.outlet.is_busy() {
             return Duration::ZERO;
         }
         let touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
@@ -152,6 +220,19 @@ impl Outlet {
         self.listens.load(Ordering::Relaxed)
     }
 
+    /// Whether calls are open.
+    fn is_busy(&self) -> bool {
+        self.calls().values().any(|stream| !stream.is_closed())
+    }
+
+    /// The servers may be others by now.
+    pub(super) fn lists_may_differ(&self) {
+        let told: BTreeSet<&str> = LISTS.iter().map(|(_, _, changed)| *changed).collect();
+        for method in told {
+            self.hear(message::notification(method, ""), false);
+        }
+    }
+
     /// A stream of answers that can tell more than them.
     pub(super) fn open(&self, stream: &Arc<Stream>) {
         let mut calls = self.calls();
@@ -177,9 +258,9 @@ impl Outlet {
         self.calls().get(&stream).cloned()
     }
 
-    /// Ends the stream that belongs to no call.
+    /// Ends the stream that belongs to no call, once it has brought the answers that it owes.
     pub(super) fn retire(&self) {
-        self.general.close();
+        self.general.retire();
     }
 
     /// Ends all streams.

@@ -19,6 +19,8 @@ const MOST_GENERAL_BYTES: usize = 4 << 20;
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) number: u64,
+    /// The raw ids of the requests that it answers, as a JSON array; empty where they are not known.
+    pub(super) asked: String,
     state: Mutex<State>,
     changed: Notify,
 }
@@ -31,8 +33,10 @@ struct State {
     bytes: usize,
     /// Up to this number a reader has come.
     read: u64,
-    /// Answers still to come; none for a stream without an end.
-    missing: Option<usize>,
+    /// Answers still to come.
+    missing: usize,
+    /// Whether it ends with the last of them.
+    ends: bool,
     closed: bool,
     /// Whoever reads last, reads; earlier readers end.
     reader: u64,
@@ -41,6 +45,11 @@ struct State {
 }
 
 impl State {
+    fn one_less(&mut self) {
+        self.missing = self.missing.saturating_sub(1);
+        self.closed |= self.ends && self.missing == 0;
+    }
+
     fn trim(&mut self) {
         loop {
             let (count, bytes) = (self.events.len(), self.bytes);
@@ -71,6 +80,13 @@ impl Stream {
         Self::new(number, Some(count), (MOST_UNREAD, MOST_UNREAD_BYTES))
     }
 
+    /// One that ends with the answers to these requests.
+    pub(super) fn of_requests(number: u64, ids: &[&str]) -> Self {
+        let mut stream = Self::of_answers(number, ids.len());
+        stream.asked = format!("[{}]", ids.join(","));
+        stream
+    }
+
     /// One without an end that brings everything, answers too.
     pub(super) fn endless(number: u64) -> Self {
         Self::new(number, None, (MOST_UNREAD, MOST_UNREAD_BYTES))
@@ -84,12 +100,14 @@ impl Stream {
     fn new(number: u64, missing: Option<usize>, most: (usize, usize)) -> Self {
         Self {
             number,
+            asked: String::new(),
             state: Mutex::new(State {
                 events: VecDeque::new(),
                 first: 1,
                 bytes: 0,
                 read: 0,
-                missing,
+                missing: missing.unwrap_or(0),
+                ends: missing.is_some(),
                 closed: missing == Some(0),
                 reader: 0,
                 most,
@@ -115,9 +133,8 @@ impl Stream {
         }
         state.bytes += text.len();
         state.events.push_back(text);
-        if let (true, Some(missing)) = (is_answer, &mut state.missing) {
-            *missing -= 1;
-            state.closed = *missing == 0;
+        if is_answer {
+            state.one_less();
         }
         state.trim();
         drop(state);
@@ -126,11 +143,20 @@ impl Stream {
 
     /// One answer less will come, as when a call is given up.
     pub(super) fn give_up(&self) {
+        self.lock().one_less();
+        self.changed.notify_waiters();
+    }
+
+    /// One answer more will come, on a stream without an end.
+    pub(super) fn expect(&self) {
+        self.lock().missing += 1;
+    }
+
+    /// Ends it, once the answers that are still to come are there.
+    pub(super) fn retire(&self) {
         let mut state = self.lock();
-        if let Some(missing) = &mut state.missing {
-            *missing = missing.saturating_sub(1);
-            state.closed |= *missing == 0;
-        }
+        state.ends = true;
+        state.closed |= state.missing == 0;
         drop(state);
         self.changed.notify_waiters();
     }
@@ -268,6 +294,22 @@ mod tests {
         let cancelled = Stream::of_answers(1, 1);
         cancelled.give_up();
         assert!(cancelled.is_over(0));
+    }
+
+    #[test]
+    fn a_stream_without_an_end_that_retires_brings_what_is_on_its_way() {
+        let stream = Stream::endless(1);
+        stream.expect();
+        stream.expect();
+        stream.answer("a".into());
+        stream.retire();
+        assert!(!stream.is_closed());
+        stream.answer("b".into());
+        assert!(stream.is_closed());
+        let idle = Stream::endless(2);
+        idle.answer("not asked for".into());
+        idle.retire();
+        assert!(idle.is_closed());
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! Connections that end with their server: those of the older transport, on which everything is told, with a
 //! session once hands were shaken, and those that listen without one.
 
+use super::lasting::Lasting;
 use super::message::Message;
 use super::session::{Outlet, Session};
 use super::stream::Stream;
@@ -27,14 +28,16 @@ impl Visit {
 pub(super) struct Visits(Mutex<HashMap<String, Arc<Visit>>>);
 
 impl Visits {
-    /// Ends those whose server, or none for all, is meant.
-    pub(super) fn end(&self, is_meant: impl Fn(Option<&str>) -> bool) {
+    /// Ends those who have nobody to go on with, once they have had the answers that are on their way. `goes_on` is
+    /// asked for the session, where hands were shaken, and for the server's name, or none for all.
+    pub(super) fn follow(&self, goes_on: impl Fn(Option<&Session>, Option<&str>) -> bool) {
         self.lock().retain(|_, visit| {
-            let ends = is_meant(visit.wish.server.as_deref());
-            if ends {
-                visit.stream.close();
+            let session = visit.session().map(|session| &**session);
+            let stays = goes_on(session, visit.wish.server.as_deref());
+            if !stays {
+                visit.stream.retire();
             }
-            !ends
+            stays
         });
     }
 
@@ -42,6 +45,11 @@ impl Visits {
     pub(super) fn greeted(&self) -> usize {
         let visits = self.lock();
         visits.values().filter(|v| v.session().is_some()).count()
+    }
+
+    pub(super) fn end(&self) {
+        let all = std::mem::take(&mut *self.lock());
+        all.into_values().for_each(|visit| visit.stream.close());
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Visit>>> {
@@ -77,12 +85,20 @@ impl Hub {
     pub(super) async fn greet(&self, visit: &Visit, message: &Message) -> Result<Bytes, Refusal> {
         let hello = Bytes::copy_from_slice(message.params().unwrap_or("{}").as_bytes());
         let outlet = Outlet::new(visit.stream.clone());
+        let before = self.changes();
         let backend = self.backend(&visit.wish, Some(hello), outlet.clone())?;
         let result = backend.hello().await.map_err(Refusal::Hello)?;
         let (id, server) = (visit.id.clone(), visit.wish.server.clone());
-        let session = Session::new(id, version(&result), server, backend, outlet);
+        let lasting = Lasting::default();
+        let session = Session::new(id, version(&result), server, backend, lasting, outlet);
         // Whoever shakes hands twice keeps the first session.
         let _ = visit.session.set(Arc::new(session));
+        if let Some(session) = visit.session()
+            && self.changes() != before
+            && !session.follow(&self.servers().clone(), || self.next())
+        {
+            visit.stream.retire();
+        }
         Ok(result)
     }
 

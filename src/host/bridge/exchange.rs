@@ -6,8 +6,10 @@ use super::line::Line;
 use super::link::{Failure, Session, agreed, is_events, stream, version};
 use super::policy::{Lost, Next, next, without_stream};
 use crate::protocol::fault::Failed;
+use crate::protocol::mcp::LOST;
 use crate::protocol::sse::Events;
 use reqwest::{Response, StatusCode};
+use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -15,6 +17,8 @@ use tokio::time::sleep;
 /// How often a request is asked that is lost each time, and the time between, which grows.
 const TRIES: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(100);
+/// Bytes of an error of the hub's own at most, among which no id is long.
+const SMALL: usize = 64 << 10;
 /// Of a session that there is not.
 const NO_SESSION: i64 = -32600;
 
@@ -107,7 +111,10 @@ impl Bridge {
         let Ok(text) = response.bytes().await else {
             return Came::Lost(Lost::Silent);
         };
-        let answer: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+        let answer: Value = serde_json::from_slice(&text).unwrap_or_default();
+        if answer["error"]["data"]["type"] == LOST {
+            return Came::Lost(Lost::Silent);
+        }
         let is_rpc = answer.get("result").is_some() || answer["error"]["code"].is_i64();
         if status == StatusCode::NOT_FOUND
             && answer["error"]["code"] == NO_SESSION
@@ -115,6 +122,14 @@ impl Bridge {
             && line.version.is_none()
         {
             return Came::Forgotten;
+        }
+        // What the hub itself refuses has a type.
+        let error = &answer["error"];
+        if let (true, Some(why)) = (
+            error["data"]["type"].is_string(),
+            error["message"].as_str().filter(|_| !status.is_success()),
+        ) {
+            tracing::error!("{why}");
         }
         if is_rpc && !answer["id"].is_null() || line.is_answered_by(&text) {
             if line.method == "initialize" && answer.get("result").is_some() {
@@ -148,8 +163,12 @@ impl Bridge {
                 if event.data.is_empty() {
                     continue;
                 }
+                let is_answer = line.is_answered_by(&event.data);
+                if is_answer && is_lost(&event.data) {
+                    return Came::Lost(Lost::Silent);
+                }
                 self.say(&event.data).await;
-                if line.is_answered_by(&event.data) {
+                if is_answer {
                     return Came::Answer;
                 }
             }
@@ -195,6 +214,15 @@ impl Bridge {
     fn is_cancelled(&self, id: &str) -> bool {
         self.asked().get(id).is_some_and(|asked| asked.is_cancelled)
     }
+}
+
+/// Whether an answer says that nobody knows the end of what was asked, because the hub was stopped.
+fn is_lost(answer: &[u8]) -> bool {
+    if answer.len() > SMALL {
+        return false;
+    }
+    let answer: Value = serde_json::from_slice(answer).unwrap_or_default();
+    answer["error"]["data"]["type"] == LOST
 }
 
 impl From<Failure> for Lost {

@@ -215,7 +215,7 @@ impl<T> Calls<T> {
 }
 
 /// Whether every server gives it back in the same bytes.
-fn is_plain(id: &str) -> bool {
+pub(super) fn is_plain(id: &str) -> bool {
     let digits = id.strip_prefix('-').unwrap_or(id);
     let is_small = digits.len() < 16
         && digits.bytes().all(|b| b.is_ascii_digit())

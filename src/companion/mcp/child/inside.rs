@@ -1,9 +1,15 @@
 //! The built-in server, reached through channels in the place of pipes: it is a part of this process.
 
 use super::pipe::Happened;
-use crate::companion::mcp::os::Os;
 use bytes::Bytes;
+use std::fmt::Debug;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+
+/// A server that is a part of this process.
+pub(in crate::companion::mcp) trait Within: Debug + Send + Sync {
+    /// Opens a pipe to what has that name: messages in, messages out. Dropping the way in is its end.
+    fn open(&self, name: &str) -> (UnboundedSender<Bytes>, UnboundedReceiver<Bytes>);
+}
 
 #[derive(Debug)]
 pub(super) struct Inside {
@@ -12,8 +18,8 @@ pub(super) struct Inside {
 }
 
 impl Inside {
-    pub(super) fn open(os: &Os) -> Self {
-        let (unsent, heard) = os.open();
+    pub(super) fn open(within: &dyn Within, name: &str) -> Self {
+        let (unsent, heard) = within.open(name);
         Self { unsent, heard }
     }
 

@@ -14,17 +14,19 @@ mod owner;
 mod pipe;
 mod policy;
 mod process;
+mod questions;
 mod remote;
 mod standing;
 
+pub(super) use inside::Within;
 pub(super) use policy::Phase;
 
 use super::cache::Cache;
 use super::config::Server;
+use super::links::Links;
 use super::log::Log;
 use super::member::{Member, Reply};
 use super::message::Message;
-use super::os::Os;
 use bytes::Bytes;
 use owner::Owner;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,8 +39,9 @@ pub(super) struct Known {
     pub(super) server: Server,
     pub(super) cache: Cache,
     pub(super) log: Arc<Log>,
+    pub(super) links: Arc<Links>,
     /// The server that is built in, should this be it.
-    pub(super) os: Os,
+    pub(super) os: Arc<dyn Within>,
     /// How often one of its children ended that nobody had ended.
     pub(super) crashes: AtomicUsize,
 }
@@ -107,7 +110,7 @@ impl Child {
     pub(super) async fn hello(&self) -> Result<Bytes, NoHello> {
         let (answer, receiver) = oneshot::channel();
         self.say(Ask::Hello(answer));
-        let gone = || NoHello::Failed("the server is not offered any more".into());
+        let gone = || NoHello::Failed(owner::GONE.into());
         receiver.await.map_err(|_| gone())?
     }
 
@@ -116,7 +119,7 @@ impl Child {
             && let Ask::Request(message, _, reply) = unsent.0
         {
             let id = message.id().unwrap_or("null");
-            reply.fail(id, -32603, "the server is not offered any more");
+            reply.fail(id, -32603, owner::GONE);
         }
     }
 

@@ -1,14 +1,12 @@
 //! The three ways to a server, as one: messages in, messages out, an end.
 
+use super::Known;
 use super::inside::Inside;
 use super::process::Process;
 use super::remote::Remote;
 use crate::companion::mcp::config::Way;
-use crate::companion::mcp::log::Log;
-use crate::companion::mcp::os::Os;
 use crate::error::Result;
 use bytes::Bytes;
-use std::sync::Arc;
 
 /// What a server did.
 #[derive(Debug)]
@@ -28,19 +26,26 @@ pub(super) enum Pipe {
 impl Pipe {
     /// # Errors
     /// When the process can't be started.
-    pub(super) async fn open(way: &Way, os: &Os, log: Arc<Log>) -> Result<Self> {
-        match way {
+    pub(super) async fn open(known: &Known) -> Result<Self> {
+        match &known.server.way {
             Way::Child {
                 command,
                 args,
                 env,
                 cwd,
             } => {
+                let log = known.log.clone();
                 let process = Process::start(command, args, env, cwd.as_deref(), log).await?;
                 Ok(Self::Process(Box::new(process)))
             }
-            Way::Remote { url, headers } => Ok(Self::Remote(Box::new(Remote::open(url, headers)?))),
-            Way::Inside => Ok(Self::Inside(Inside::open(os))),
+            Way::Remote { url, headers } => {
+                let remote = Remote::open(url, headers, known)?;
+                Ok(Self::Remote(Box::new(remote)))
+            }
+            Way::Inside => {
+                let inside = Inside::open(&*known.os, &known.server.name);
+                Ok(Self::Inside(inside))
+            }
         }
     }
 

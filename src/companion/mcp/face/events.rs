@@ -1,11 +1,14 @@
 //! A stream as server-sent events, or its only answer as JSON.
 
 use super::{Accepted, refusal};
+use crate::companion::mcp::message;
 use crate::companion::mcp::stream::{Stream, Told};
 use crate::protocol::mcp::STREAM_HEADER;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::stream::unfold;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,6 +19,9 @@ use tokio::time::timeout;
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// After so long an answer that may be events becomes them, so that nobody waits in silence.
 const SILENCE: Duration = Duration::from_secs(5);
+
+/// Bytes of the ids of requests that are told with each event.
+const MOST_ASKED: usize = 256;
 
 /// The ids of events, from which a client can go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,9 +129,10 @@ pub(super) fn respond(
 ) -> Response {
     let first = match form.primed && seen == 0 {
         true => Bytes::from(format!(
-            "id: {}{}.0\ndata:\n\n",
+            "id: {}{}.0{}\ndata:\n\n",
             form.ids.mark(),
-            stream.number
+            stream.number,
+            mark(&stream.asked),
         )),
         false => Bytes::new(),
     };
@@ -157,7 +164,7 @@ fn send(
         move |(stream, seen, at_end)| async move {
             match timeout(KEEP_ALIVE, stream.next(seen, reader)).await {
                 Ok(Some(told)) => {
-                    let piece = event(number, &told, form);
+                    let piece = event(&stream, &told, form);
                     Some((Ok(piece), (stream, told.seq, at_end)))
                 }
                 Ok(None) => None,
@@ -179,10 +186,11 @@ fn send(
     (headers, Body::from_stream(pieces)).into_response()
 }
 
-fn event(number: u64, told: &Told, form: Form) -> Bytes {
+fn event(stream: &Stream, told: &Told, form: Form) -> Bytes {
+    let (number, asked) = (stream.number, mark(&stream.asked));
     let id = match form.ids {
         Ids::None => String::new(),
-        ids => format!("id: {}{number}.{}\n", ids.mark(), told.seq),
+        ids => format!("id: {}{number}.{}{asked}\n", ids.mark(), told.seq),
     };
     // In one piece, so that it is one write.
     let mut piece = Vec::with_capacity(told.text.len() + id.len() + 24);
@@ -195,27 +203,63 @@ fn event(number: u64, told: &Told, form: Form) -> Bytes {
 }
 
 /// What an event's id names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) is_general: bool,
     pub(super) stream: u64,
     pub(super) seq: u64,
+    /// The raw ids of the requests that the stream answers, where they are known.
+    pub(super) asked: Vec<String>,
 }
 
 pub(super) fn place(id: &str) -> Option<Place> {
     let id = id.trim();
     let rest = id.strip_prefix(GENERAL);
-    let (stream, seq) = rest.unwrap_or(id).split_once('.')?;
-    Some(Place {
+    let mut parts = rest.unwrap_or(id).split('.');
+    let place = Place {
         is_general: rest.is_some(),
-        stream: stream.parse().ok()?,
-        seq: seq.parse().ok()?,
-    })
+        stream: parts.next()?.parse().ok()?,
+        seq: parts.next()?.parse().ok()?,
+        asked: match parts.next() {
+            Some(asked) => requests(asked)?,
+            None => Vec::new(),
+        },
+    };
+    parts.next().is_none().then_some(place)
+}
+
+/// The end of an event's id, which brings back after a restart whose stream it was.
+fn mark(asked: &str) -> String {
+    match asked.len() {
+        1..=MOST_ASKED => format!(".{}", URL_SAFE_NO_PAD.encode(asked)),
+        _ => String::new(),
+    }
+}
+
+fn requests(mark: &str) -> Option<Vec<String>> {
+    let asked = String::from_utf8(URL_SAFE_NO_PAD.decode(mark).ok()?).ok()?;
+    let ids = message::elements(&asked);
+    let all_are_ids = !ids.is_empty() && ids.iter().all(|id| message::is_id(id));
+    all_are_ids.then(|| ids.into_iter().map(str::to_owned).collect())
+}
+
+/// The end of a stream that there is not any more. Its own events name no requests, so that whoever asks once more is
+/// told that there is nothing.
+pub(super) fn lost(place: &Place) -> Response {
+    let mut pieces = Vec::new();
+    for (id, seq) in place.asked.iter().zip(place.seq + 1..) {
+        let id_of_event = format!("event: message\nid: {}.{seq}\ndata: ", place.stream);
+        pieces.extend_from_slice(id_of_event.as_bytes());
+        pieces.extend_from_slice(&message::lost(id));
+        pieces.extend_from_slice(b"\n\n");
+    }
+    let headers = [(header::CONTENT_TYPE, "text/event-stream")];
+    (headers, pieces).into_response()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Place, place};
+    use super::{MOST_ASKED, Place, mark, place};
 
     #[test]
     fn an_events_id_names_its_stream_and_place() {
@@ -223,11 +267,20 @@ mod tests {
             is_general,
             stream: 12,
             seq: 3,
+            asked: Vec::new(),
         };
         assert_eq!(place("12.3"), Some(of(false)));
         assert_eq!(place("g12.3"), Some(of(true)));
         for other in ["", "12", "g", "a.b", "12.3.4", "-1.0"] {
             assert_eq!(place(other), None, "{other}");
+        }
+        let odd = [r#""\u0041.é""#, "1.0", "null"];
+        let marked = mark(&format!("[{}]", odd.join(",")));
+        assert_eq!(place(&format!("12.3{marked}")).unwrap().asked, odd);
+        for (no_ids, count) in [("[{}]", 1), ("[]", 1), ("x", 1), ("1", MOST_ASKED + 1)] {
+            let marked = mark(&no_ids.repeat(count));
+            let place = place(&format!("12.3{marked}"));
+            assert!(place.is_none_or(|place| place.asked.is_empty()));
         }
     }
 }

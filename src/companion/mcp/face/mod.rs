@@ -8,6 +8,8 @@
 //! | `/status`, `/servers/NAME/log` | how they stand ([`status`]) |
 
 mod events;
+#[cfg(test)]
+mod proofs;
 mod refusal;
 mod sse;
 mod stateless;
@@ -16,7 +18,8 @@ mod streamable;
 
 use super::{Hub, Wish};
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, Query};
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::from_fn_with_state;
@@ -24,6 +27,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use refusal::failed;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use std::collections::HashMap;
 
 /// Bytes of a request's body.
@@ -62,15 +66,62 @@ impl<S: Send + Sync> FromRequestParts<S> for Wish {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
-        let bad = |why: String| failed(StatusCode::BAD_REQUEST, "invalid_query", why, None);
-        let path = Path::<HashMap<String, String>>::from_request_parts(parts, state).await;
-        let mut path = path.map_or_else(|_| HashMap::new(), |Path(path)| path);
-        let query = Query::<Narrowed>::from_request_parts(parts, state).await;
-        let Query(query) = query.map_err(|e| bad(e.body_text()))?;
+        let Named(server) = Named::from_request_parts(parts, state).await?;
+        let Asked(query) = Asked::<Narrowed>::from_request_parts(parts, state).await?;
         Ok(Self {
-            server: path.remove("name"),
+            server,
             servers: query.servers,
             tools: query.tools,
+        })
+    }
+}
+
+/// The server that the path names; none for all.
+#[derive(Debug)]
+struct Named(Option<String>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        let path = Path::<HashMap<String, String>>::from_request_parts(parts, state).await;
+        let found = path.map(|Path(mut path)| Self(path.remove("name")));
+        // What is no text is nobody's name, and must not be taken for none.
+        found.map_err(|e| failed(StatusCode::NOT_FOUND, "unknown_path", e.body_text(), None))
+    }
+}
+
+/// What the query asks for.
+#[derive(Debug)]
+struct Asked<T>(T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        let query = Query::<T>::from_request_parts(parts, state).await;
+        let bad = |why: String| failed(StatusCode::BAD_REQUEST, "invalid_query", why, None);
+        query
+            .map(|Query(query)| Self(query))
+            .map_err(|e| bad(e.body_text()))
+    }
+}
+
+/// A whole body.
+#[derive(Debug)]
+struct Body(Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for Body {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
+        let body = Bytes::from_request(request, state).await;
+        body.map(Self).map_err(|e| match e.status() {
+            status @ StatusCode::PAYLOAD_TOO_LARGE => {
+                let why = format!("the body is larger than {} MiB", BODY_LIMIT >> 20);
+                failed(status, "too_large", why, None)
+            }
+            status => failed(status, "unreadable_body", e.body_text(), None),
         })
     }
 }

@@ -1,12 +1,12 @@
 //! The transport of 2024-11-05: one stream of events down, and a path to send up.
 
 use super::events::{self, AtEnd, Form, Ids};
-use super::refusal::{self, failed, rpc};
+use super::refusal::{self, failed};
+use super::{Asked, Body};
 use crate::companion::mcp::member::Reply;
 use crate::companion::mcp::message::{self, Kind, Message};
 use crate::companion::mcp::{Hub, Wish};
-use axum::body::Bytes;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
@@ -20,11 +20,7 @@ pub(super) struct Of {
 pub(super) async fn open(State(hub): State<Hub>, wish: Wish) -> Response {
     let base = match &wish.server {
         Some(name) if hub.server(name).is_some() => format!("/servers/{name}"),
-        Some(name) => {
-            let why = format!("there is no server `{name}`");
-            let hint = Some("`GET /status` lists the servers");
-            return failed(StatusCode::NOT_FOUND, "unknown_server", why, hint);
-        }
+        Some(name) => return hub.no_server(name).answer(None),
         None => String::new(),
     };
     let Ok((id, stream)) = hub.begin(wish) else {
@@ -45,18 +41,27 @@ pub(super) async fn open(State(hub): State<Hub>, wish: Wish) -> Response {
 }
 
 /// Takes a message; what it brings is told on the stream.
-pub(super) async fn post(State(hub): State<Hub>, Query(of): Query<Of>, body: Bytes) -> Response {
-    let Some(visit) = of.session_id.as_deref().and_then(|id| hub.visit(id)) else {
-        let why = "there is no such session; open the stream first";
-        return rpc(StatusCode::NOT_FOUND, "null", -32600, why);
-    };
+pub(super) async fn post(
+    State(hub): State<Hub>,
+    Asked(of): Asked<Of>,
+    Body(body): Body,
+) -> Response {
     let messages = match Message::parse_all(body) {
+        Ok((messages, _)) if messages.is_empty() => return refusal::empty_batch(),
         Ok((messages, _)) => messages,
         Err(malformed) => return malformed.into_response(),
+    };
+    let Some(visit) = of.session_id.as_deref().and_then(|id| hub.visit(id)) else {
+        let why = "there is no such session; open the stream first";
+        let id = refusal::only_id(&messages);
+        return refusal::of_session(StatusCode::NOT_FOUND, id, why);
     };
     for message in messages {
         let reply = Reply::plain(visit.stream.clone());
         let id = message.id().unwrap_or("null").to_owned();
+        if message.kind == Kind::Request {
+            visit.stream.expect();
+        }
         if message.kind == Kind::Request && message.method == "initialize" {
             let hub = hub.clone();
             // It may have to start a server, which the client need not wait for here.
@@ -66,7 +71,7 @@ pub(super) async fn post(State(hub): State<Hub>, Query(of): Query<Of>, body: Byt
                         let result = String::from_utf8_lossy(&result).into_owned();
                         reply.result(&id, &result);
                     }
-                    Err(refusal) => reply.stream.tell(refusal.message(&id)),
+                    Err(refusal) => reply.stream.answer(refusal.message(&id)),
                 }
             });
             return refusal::accepted();
@@ -74,13 +79,16 @@ pub(super) async fn post(State(hub): State<Hub>, Query(of): Query<Of>, body: Byt
         let Some(session) = visit.session() else {
             if message.kind == Kind::Request {
                 let why = "say `initialize` first";
-                visit.stream.tell(message::error(&id, -32600, why));
+                visit.stream.answer(message::error(&id, -32600, why));
             }
             continue;
         };
         match message.kind {
-            Kind::Request => session.backend.request(message, reply),
-            Kind::Notification | Kind::Answer => session.backend.tell(message),
+            Kind::Request => {
+                hub.note_if_lasting(session, &message);
+                session.backend().request(message, reply);
+            }
+            Kind::Notification | Kind::Answer => session.backend().tell(message),
         }
     }
     refusal::accepted()

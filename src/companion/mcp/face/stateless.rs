@@ -80,7 +80,7 @@ pub(super) async fn post(
     }
     let backend = match hub.passing(&wish, Arc::new(Deaf)) {
         Ok(backend) => Arc::new(backend),
-        Err(refusal) => return refusal.answer(&id),
+        Err(refusal) => return refusal.answer(Some(&id)),
     };
     if method == "server/discover" {
         return discover(&backend, &id).await;
@@ -219,7 +219,7 @@ fn versions() -> Vec<&'static str> {
 async fn discover(backend: &Backend, id: &str) -> Response {
     let hello = match backend.hello().await {
         Ok(hello) => hello,
-        Err(why) => return crate::companion::mcp::Refusal::Hello(why).answer(id),
+        Err(why) => return crate::companion::mcp::Refusal::Hello(why).answer(Some(id)),
     };
     let hello: Value = serde_json::from_slice(&hello).unwrap_or_default();
     let mut result = json!({
@@ -310,7 +310,7 @@ fn listen(hub: &Hub, wish: &Wish, message: &Message, id: &str) -> Response {
     });
     let backend = match hub.passing(wish, listener.clone()) {
         Ok(backend) => backend,
-        Err(refusal) => return refusal.answer(id),
+        Err(refusal) => return refusal.answer(Some(id)),
     };
     let fields = format!(",\"notifications\":{}", Value::from(agreed));
     listener.tell("notifications/subscriptions/acknowledged", &fields);
@@ -321,7 +321,7 @@ fn listen(hub: &Hub, wish: &Wish, message: &Message, id: &str) -> Response {
     }
     let visit = match hub.count(wish.clone(), stream.clone()) {
         Ok(visit) => visit,
-        Err(refusal) => return refusal.answer(id),
+        Err(refusal) => return refusal.answer(Some(id)),
     };
     let reader = stream.take_over();
     let form = Form {

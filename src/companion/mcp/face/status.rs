@@ -1,12 +1,13 @@
 //! How the servers stand, and what they say beside their messages.
 
 use super::refusal::failed;
+use super::{Asked, Named};
 use crate::companion::mcp::Hub;
 use crate::protocol;
 use crate::protocol::service::{Description, Ping};
 use axum::Json;
 use axum::body::{Body, Bytes};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
@@ -74,13 +75,12 @@ pub(super) struct Wanted {
 
 pub(super) async fn log(
     State(hub): State<Hub>,
-    Path(name): Path<String>,
-    Query(wanted): Query<Wanted>,
+    Named(name): Named,
+    Asked(wanted): Asked<Wanted>,
 ) -> Response {
+    let name = name.unwrap_or_default();
     let Some(served) = hub.server(&name) else {
-        let why = format!("there is no server `{name}`");
-        let hint = Some("`GET /status` lists the servers");
-        return failed(StatusCode::NOT_FOUND, "unknown_server", why, hint);
+        return hub.no_server(&name).answer(None);
     };
     let log = served.known.log.clone();
     let piece = match log.read(None) {

@@ -1,14 +1,14 @@
 //! Streamable HTTP with sessions: the revisions 2025-03-26 to 2025-11-25.
 
 use super::events::{self, AtEnd, Form, Ids, Place};
-use super::refusal::{self, failed, rpc};
-use super::{accepted, stateless, text};
+use super::refusal::{self, failed};
+use super::{Body, accepted, stateless, text};
 use crate::companion::mcp::member::Reply;
 use crate::companion::mcp::message::{self, Kind, Message};
 use crate::companion::mcp::server::{NEWEST_WITH_HELLO, WITH_HELLO};
 use crate::companion::mcp::session::Session;
 use crate::companion::mcp::stream::Stream;
-use crate::companion::mcp::{Hub, Wish};
+use crate::companion::mcp::{Hub, Refusal, Wish};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -21,31 +21,26 @@ pub(super) async fn post(
     State(hub): State<Hub>,
     wish: Wish,
     headers: HeaderMap,
-    body: Bytes,
+    Body(body): Body,
 ) -> Response {
     if let Some(kind) = text(&headers, "content-type")
-        && !kind.trim_start().starts_with("application/json")
+        && !is_json_kind(kind)
     {
         let why = format!("the body is `{kind}`, and must be `application/json`");
         return failed(StatusCode::UNSUPPORTED_MEDIA_TYPE, "no_json", why, None);
     }
-    let accepted = accepted(&headers);
-    if !accepted.json && !accepted.events {
-        return not_acceptable("application/json, text/event-stream");
-    }
     let (messages, is_batch) = match Message::parse_all(body) {
-        Ok((messages, _)) if messages.is_empty() => {
-            return rpc(
-                StatusCode::BAD_REQUEST,
-                "null",
-                -32600,
-                "the batch is empty",
-            );
-        }
+        Ok((messages, _)) if messages.is_empty() => return refusal::empty_batch(),
         Ok(all) => all,
         Err(malformed) => return malformed.into_response(),
     };
-    if let [message] = &messages[..] {
+    let id = refusal::only_id(&messages).filter(|_| !is_batch);
+    let accepted = accepted(&headers);
+    if !accepted.json && !accepted.events {
+        return not_acceptable(id, "application/json, text/event-stream");
+    }
+    // Neither a handshake nor what the newest revision says comes in batches.
+    if let (false, [message]) = (is_batch, &messages[..]) {
         if stateless::is_meant(&headers, message) {
             return stateless::post(hub, wish, &headers, message.clone(), accepted).await;
         }
@@ -53,14 +48,16 @@ pub(super) async fn post(
             return initialize(&hub, wish, message).await;
         }
     }
-    let session = match session(&hub, &wish, &headers) {
+    let session = match session(&hub, &wish, &headers, id) {
         Ok(session) => session,
         Err(refusal) => return *refusal,
     };
-    let requests = messages.iter().filter(|m| m.kind == Kind::Request).count();
-    let stream = Arc::new(Stream::of_answers(hub.next(), requests));
+    let requests = messages.iter().filter(|m| m.kind == Kind::Request);
+    let ids: Vec<&str> = requests.map(|m| m.id().unwrap_or("null")).collect();
+    let is_asked = !ids.is_empty();
+    let stream = Arc::new(Stream::of_requests(hub.next(), &ids));
     // Who takes no events can hear nothing but answers.
-    if requests > 0 && accepted.events {
+    if is_asked && accepted.events {
         session.outlet.open(&stream);
     }
     for message in messages {
@@ -68,12 +65,12 @@ pub(super) async fn post(
             Kind::Request => {
                 hub.note_if_lasting(&session, &message);
                 let reply = Reply::plain(stream.clone());
-                session.backend.request(message, reply);
+                session.backend().request(message, reply);
             }
-            Kind::Notification | Kind::Answer => session.backend.tell(message),
+            Kind::Notification | Kind::Answer => session.backend().tell(message),
         }
     }
-    if requests == 0 {
+    if !is_asked {
         return refusal::accepted();
     }
     let form = Form {
@@ -107,32 +104,56 @@ async fn initialize(hub: &Hub, wish: Wish, message: &Message) -> Response {
             }
             response
         }
-        Err(refusal) => refusal.answer(id),
+        Err(refusal) => refusal.answer(Some(id)),
     }
 }
 
-/// The session that the headers name, in a version that there is.
-fn session(hub: &Hub, wish: &Wish, headers: &HeaderMap) -> Result<Arc<Session>, Box<Response>> {
+fn is_json_kind(kind: &str) -> bool {
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    kind.eq_ignore_ascii_case("application/json")
+}
+
+/// The session that the headers name, in a version that there is; `asked` is the id of the one request.
+fn session(
+    hub: &Hub,
+    wish: &Wish,
+    headers: &HeaderMap,
+    asked: Option<&str>,
+) -> Result<Arc<Session>, Box<Response>> {
+    let bad = |why: &str| {
+        let refused = refusal::of_session(StatusCode::BAD_REQUEST, asked, why);
+        Err(Box::new(refused))
+    };
     let Some(id) = text(headers, SESSION) else {
-        let why = "the header `Mcp-Session-Id` is missing; say `initialize` first";
-        return Err(Box::new(rpc(StatusCode::BAD_REQUEST, "null", -32600, why)));
+        return bad("the header `Mcp-Session-Id` is missing; say `initialize` first");
     };
     if let Some(version) = text(headers, "mcp-protocol-version")
         && !WITH_HELLO.contains(&version)
     {
-        let why = format!("the protocol version `{version}` has no sessions here");
-        return Err(Box::new(rpc(StatusCode::BAD_REQUEST, "null", -32600, &why)));
+        return bad(&format!(
+            "the protocol version `{version}` has no sessions here"
+        ));
     }
     let session = hub.session(id, wish.server.as_deref());
-    session.map_err(|refusal| Box::new(refusal.answer("null")))
+    session.map_err(|refusal| {
+        let gone = wish
+            .server
+            .as_ref()
+            .filter(|name| hub.server(name).is_none());
+        let refusal = match (refusal, gone) {
+            (Refusal::NoSession, Some(name)) => hub.no_server(name),
+            (refusal, _) => refusal,
+        };
+        Box::new(refusal.answer(asked))
+    })
 }
 
 /// Listens to what belongs to no call, or goes on where a connection was lost.
 pub(super) async fn get(State(hub): State<Hub>, wish: Wish, headers: HeaderMap) -> Response {
     if !accepted(&headers).events {
-        return not_acceptable("text/event-stream");
+        return not_acceptable(None, "text/event-stream");
     }
-    let session = match session(&hub, &wish, &headers) {
+    let session = match session(&hub, &wish, &headers, None) {
         Ok(session) => session,
         Err(refusal) => return *refusal,
     };
@@ -168,12 +189,14 @@ pub(super) async fn get(State(hub): State<Hub>, wish: Wish, headers: HeaderMap) 
 /// The rest of a call's stream. Where nothing more will come, clients need an answer that says so: they take
 /// the end of a stream for one more lost connection.
 fn go_on(session: &Session, place: Option<Place>, primed: bool) -> Response {
-    let found = place.and_then(|place| {
-        let stream = session.outlet.find(place.stream)?;
-        (!stream.is_over(place.seq)).then_some((stream, place.seq))
-    });
-    let Some((stream, seen)) = found else {
+    let Some(place) = place else {
         return StatusCode::NO_CONTENT.into_response();
+    };
+    let (stream, seen) = match session.outlet.find(place.stream) {
+        Some(stream) if !stream.is_over(place.seq) => (stream, place.seq),
+        // One of the time before a restart.
+        None if !place.asked.is_empty() => return events::lost(&place),
+        _ => return StatusCode::NO_CONTENT.into_response(),
     };
     let form = Form {
         ids: Ids::OfCall,
@@ -190,7 +213,7 @@ fn is_primed(headers: &HeaderMap, session: &Session) -> bool {
 }
 
 pub(super) async fn delete(State(hub): State<Hub>, wish: Wish, headers: HeaderMap) -> Response {
-    match session(&hub, &wish, &headers) {
+    match session(&hub, &wish, &headers, None) {
         Ok(session) => {
             hub.close(&session);
             StatusCode::OK.into_response()
@@ -199,7 +222,8 @@ pub(super) async fn delete(State(hub): State<Hub>, wish: Wish, headers: HeaderMa
     }
 }
 
-fn not_acceptable(kinds: &str) -> Response {
+fn not_acceptable(id: Option<&str>, kinds: &str) -> Response {
     let why = format!("the client must accept `{kinds}`");
-    rpc(StatusCode::NOT_ACCEPTABLE, "null", -32600, &why)
+    let status = StatusCode::NOT_ACCEPTABLE;
+    refusal::refused(status, "not_acceptable", (id, -32600), &why, None)
 }

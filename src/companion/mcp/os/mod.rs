@@ -30,6 +30,7 @@ use crate::companion::desktop::Desktop;
 use crate::companion::evolve::Evolve;
 use crate::companion::files::Files;
 use crate::companion::kernel::Sessions;
+use crate::companion::mcp::child::Within;
 use crate::companion::shell::Shells;
 use bytes::Bytes;
 use rmcp::handler::server::router::tool::ToolRouter;
@@ -78,12 +79,13 @@ impl Os {
         let _ = self.0.evolve.set(evolve);
     }
 
-    /// Opens a pipe: messages in, messages out. Dropping the way in is its end.
-    pub(super) fn open(&self) -> (UnboundedSender<Bytes>, UnboundedReceiver<Bytes>) {
-        server::start(self)
-    }
-
     fn tools(&self) -> &ToolRouter<Server> {
         self.0.tools.get_or_init(server::tools)
+    }
+}
+
+impl Within for Os {
+    fn open(&self, _name: &str) -> (UnboundedSender<Bytes>, UnboundedReceiver<Bytes>) {
+        server::start(self)
     }
 }

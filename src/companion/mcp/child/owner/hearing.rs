@@ -183,8 +183,8 @@ impl Owner {
         let capability = message.method.split('/').next().unwrap_or_default();
         match self.meant() {
             Some(member) if !self.shared || member.can(capability) => {
-                self.asked.insert(id.into(), member.number);
-                member.ears.hear(message.text().clone(), true);
+                let text = self.questions.begin(message, member.number);
+                member.ears.hear(text, true);
             }
             _ => {
                 let why = "no client can be asked: several share this server";
@@ -224,10 +224,10 @@ impl Owner {
                 }
             }
             "notifications/cancelled" => {
-                let id = message.raw_param(&["requestId"]).unwrap_or_default();
-                let member = self.asked.remove(id);
-                if let Some(member) = member.and_then(|number| self.members.get(&number)) {
-                    member.ears.hear(message.text().clone(), true);
+                if let Some((member, text)) = self.questions.withdrawn(message)
+                    && let Some(member) = self.members.get(&member)
+                {
+                    member.ears.hear(text, true);
                 }
             }
             method if method.ends_with("/list_changed") => {

@@ -1,11 +1,13 @@
 //! How the server comes, and what becomes of who waits when it goes.
 
-use super::{DISCOVER, Owner, PATIENCE, START, To};
+use super::{Ask, DISCOVER, GONE, Owner, PATIENCE, START, To};
 use crate::companion::mcp::child::NoHello;
 use crate::companion::mcp::child::era::Era;
 use crate::companion::mcp::child::pipe::Pipe;
 use crate::companion::mcp::child::policy::{Event, Phase};
+use crate::companion::mcp::member::Reply;
 use std::sync::atomic::Ordering;
+use tokio::sync::mpsc;
 
 impl Owner {
     /// Starts the server, unless it runs, starts or rests.
@@ -30,13 +32,7 @@ impl Owner {
         }
         self.show();
         self.known.log.note("it is started");
-        match Pipe::open(
-            &self.known.server.way,
-            &self.known.os,
-            self.known.log.clone(),
-        )
-        .await
-        {
+        match Pipe::open(&self.known).await {
             Ok(pipe) => {
                 self.pipe = Some(pipe);
                 self.refusal = None;
@@ -74,7 +70,7 @@ impl Owner {
 
     pub(super) fn drop_pipe(&mut self) {
         self.greeting = None;
-        self.asked.clear();
+        self.questions.clear();
         self.listening = None;
         self.listen_at = None;
         if let Some(pipe) = self.pipe.take() {
@@ -83,14 +79,36 @@ impl Owner {
     }
 
     pub(super) fn fail_all(&mut self, why: &str) {
-        for call in self.calls.take_all() {
-            if let To::Client { reply, .. } = call.to {
-                reply.fail(&call.id, -32603, why);
-            }
-        }
-        for (reply, id) in self.drop_asking(|_| true) {
+        for (reply, id) in self.drop_open() {
             reply.fail(&id, -32603, why);
         }
+        self.fail_unsent(why);
+    }
+
+    /// With the companion all ends. What was sent may have been done.
+    pub(super) fn stop_all(&mut self) {
+        for (reply, id) in self.drop_open() {
+            reply.lost(&id);
+        }
+        for (message, _, reply) in std::mem::take(&mut self.queue) {
+            reply.lost(message.id().unwrap_or("null"));
+        }
+        self.fail_unsent("the companion is stopping");
+    }
+
+    /// Forgets the calls that the server has, or that their client is asked about.
+    fn drop_open(&mut self) -> Vec<(Reply, String)> {
+        let calls = self.calls.take_all().into_iter();
+        let open = calls.filter_map(|call| match call.to {
+            To::Client { reply, .. } => Some((reply, call.id.into())),
+            _ => None,
+        });
+        let mut open: Vec<_> = open.collect();
+        open.extend(self.drop_asking(|_| true));
+        open
+    }
+
+    fn fail_unsent(&mut self, why: &str) {
         for (message, member, reply) in std::mem::take(&mut self.queue) {
             if message.method == "resources/subscribe"
                 && let Some(uri) = message.text_param(&["uri"])
@@ -104,6 +122,20 @@ impl Owner {
         for to in self.greeted.drain(..) {
             // Who asked may have gone.
             let _ = to.send(Err(no_hello.clone()));
+        }
+    }
+}
+
+/// Nobody waits for one that takes nothing any more.
+pub(super) async fn turn_away(mut mailbox: mpsc::UnboundedReceiver<Ask>, is_stopping: bool) {
+    mailbox.close();
+    while let Some(ask) = mailbox.recv().await {
+        if let Ask::Request(message, _, reply) = ask {
+            let id = message.id().unwrap_or("null");
+            match is_stopping {
+                true => reply.lost(id),
+                false => reply.fail(id, -32603, GONE),
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ use super::calls::{Call, Calls};
 use super::era::{self, Era};
 use super::pipe::{Happened, Pipe};
 use super::policy::{Event, Life, Phase};
+use super::questions::Questions;
 use super::standing::Standing;
 use super::{Ask, Known, NoHello, Seen};
 use crate::companion::mcp::cache::Page;
@@ -16,7 +17,7 @@ use crate::companion::mcp::member::{Member, Reply};
 use crate::companion::mcp::message::{self, Kind, Message};
 use bytes::Bytes;
 use stateless::{Asking, Listening, Round};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -33,6 +34,10 @@ const MOST_BYTES: usize = 256 << 20;
 const DISCOVER: &str = "server/discover";
 /// A rest that a call waits for; before a longer one it is refused.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+const CLIENT_GONE: &str = "the client that was asked is gone";
+/// What those are told who are too late.
+pub(super) const GONE: &str = "the server is not offered any more";
 
 /// Who waits for an answer.
 #[derive(Debug)]
@@ -89,8 +94,8 @@ pub(super) struct Owner {
     greeting: Option<Bytes>,
     calls: Calls<To>,
     members: BTreeMap<u64, Arc<Member>>,
-    /// Requests of the server, and who was asked.
-    asked: HashMap<Box<str>, u64>,
+    /// Requests of the server to its clients.
+    questions: Questions,
     standing: Standing,
     /// Calls that wait for what the server wants to know of their clients.
     asking: Vec<Asking>,
@@ -121,7 +126,7 @@ impl Owner {
             greeting: None,
             calls: Calls::new(shared),
             members: BTreeMap::new(),
-            asked: HashMap::new(),
+            questions: Questions::default(),
             standing: Standing::default(),
             asking: Vec::new(),
             listening: None,
@@ -135,28 +140,34 @@ impl Owner {
     }
 
     pub(super) async fn run(mut self, mut mailbox: mpsc::UnboundedReceiver<Ask>) {
-        let mut done = None;
+        let (mut done, mut is_known) = (None, true);
         loop {
             let wake = self.wake();
             tokio::select! {
-                ask = mailbox.recv() => match ask {
+                ask = mailbox.recv(), if is_known => match ask {
                     Some(Ask::End(word)) => {
                         done = Some(word);
                         break;
                     }
                     Some(ask) => self.take(ask).await,
-                    None => break,
+                    // Who asked is gone, and still gets the answers that are open.
+                    None => (is_known, self.is_retired) = (false, true),
                 },
                 happened = next(&mut self.pipe) => self.hear(happened),
                 () = sleep(wake) => self.tick().await,
                 Some(_) = self.leaving.join_next() => {}
             }
             self.show();
-            if self.is_retired && self.is_quiet() {
+            // What was asked before it retired is still answered.
+            if self.is_retired && self.is_quiet() && mailbox.is_empty() {
                 break;
             }
         }
-        self.fail_all("the server is being ended");
+        match done {
+            Some(_) => self.stop_all(),
+            None => self.fail_all(GONE),
+        }
+        life::turn_away(mailbox, done.is_some()).await;
         if let Some(pipe) = self.pipe.take() {
             self.leaving.spawn(pipe.end());
         }
@@ -291,7 +302,13 @@ impl Owner {
 
     fn leave(&mut self, member: u64) {
         self.members.remove(&member);
-        self.drop_asking(|asking| asking.member() == member);
+        // Its calls go on, and need no longer wait for what it would say.
+        for id in self.questions.unanswered(member) {
+            self.send(message::error(&id, -32603, CLIENT_GONE));
+        }
+        for (reply, id) in self.drop_asking(|asking| asking.member() == member) {
+            reply.fail(&id, -32603, CLIENT_GONE);
+        }
         let members = &self.members;
         let silent = self.standing.keep(|member| members.contains_key(&member));
         if self.era == Era::Stateless {
@@ -400,12 +417,11 @@ impl Owner {
         self.used = Instant::now();
         match (message.kind, message.method.as_str()) {
             (Kind::Answer, _) => {
-                let id = message.id().unwrap_or("null");
-                if self.asked.get(id) == Some(&member) {
-                    self.asked.remove(id);
-                    if !self.is_told(id, message) {
-                        self.send(message.text().clone());
-                    }
+                if self.is_told(message, member) {
+                    return;
+                }
+                if let Some(text) = self.questions.answered(message, member) {
+                    self.send(text);
                 }
             }
             (_, "notifications/cancelled") => self.cancel(message, member),

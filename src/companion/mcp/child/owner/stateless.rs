@@ -131,7 +131,6 @@ impl Owner {
         for (key, method, params) in questions {
             let id = self.calls.own_id();
             asked.push(message::request(&id, method, params));
-            self.asked.insert(id.clone(), asking.round.member.number);
             asking.open.insert(id, key.clone());
         }
         let member = asking.round.member.clone();
@@ -144,10 +143,11 @@ impl Owner {
         }
     }
 
-    /// Takes a client's answer to one of our questions; `false` when it is to the server's own.
-    pub(super) fn is_told(&mut self, id: &str, answer: &Message) -> bool {
-        let found = self.asking.iter().position(|a| a.open.contains_key(id));
-        let Some(place) = found else {
+    /// Takes a client's answer to one of our questions; `false` when it is to none.
+    pub(super) fn is_told(&mut self, answer: &Message, member: u64) -> bool {
+        let id = answer.id().unwrap_or("null");
+        let is_meant = |asking: &Asking| asking.member() == member && asking.open.contains_key(id);
+        let Some(place) = self.asking.iter().position(is_meant) else {
             return false;
         };
         let mut asking = self.asking.swap_remove(place);
@@ -209,7 +209,6 @@ impl Owner {
 
     fn withdraw(&mut self, asking: &Asking) {
         for id in asking.open.keys() {
-            self.asked.remove(id);
             let params = format!(r#"{{"requestId":{id}}}"#);
             let text = message::notification("notifications/cancelled", &params);
             asking.round.member.ears.hear(text, true);

@@ -130,14 +130,27 @@ impl Line {
         };
         let mut is_answered = false;
         for message in messages {
-            let is_answer = message.kind == Kind::Answer && message.id() == Some(id);
+            let is_same = |given: &str| message::same(given, id);
+            let is_answer = message.kind == Kind::Answer && message.id().is_some_and(is_same);
+            let mut text = message.text().clone();
             if is_answer {
                 self.agree_on_version(&message);
+                text = self.without_unfit_tools(&message);
             }
             is_answered |= is_answer;
-            self.tell(Happened::Line(message.text().clone()));
+            self.tell(Happened::Line(text));
         }
         is_answered
+    }
+
+    /// An answer as it is to be read, which is as it came unless it is a list of tools and some can't be called.
+    fn without_unfit_tools(&self, answer: &Message) -> Bytes {
+        let result = answer.result().filter(|_| self.lists_tools);
+        let result = result.unwrap_or_default();
+        match self.tools.learn(result, |why| self.log.note(why)) {
+            Some(rest) => message::result(answer.id().unwrap_or("null"), &rest),
+            None => answer.text().clone(),
+        }
     }
 
     /// Hears what belongs to no request, if the server tells such.

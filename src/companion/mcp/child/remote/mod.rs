@@ -6,16 +6,19 @@
 
 mod answer;
 mod older;
+mod params;
 mod unwelcome;
 
-use super::era;
 use super::pipe::Happened;
+use super::{Known, era};
+use crate::companion::mcp::log::Log;
 use crate::companion::mcp::message::{self, Kind, Message};
 use crate::error::Result;
 use anyhow::Context;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use params::Tools;
 use reqwest::header::{
     ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION,
     WWW_AUTHENTICATE,
@@ -35,6 +38,9 @@ const BOTH: &str = "application/json, text/event-stream";
 const EVENTS: &str = "text/event-stream";
 /// For what needs no answer: whatever comes after it waits.
 const SEND: Duration = Duration::from_secs(10);
+/// Pages of one list, and the id by which we ask for it ourselves.
+const PAGES: usize = 100;
+const LIST_ID: &str = "\"osctl-tools\"";
 /// For the last word.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -57,13 +63,22 @@ struct Line {
     /// A token is shown with every request.
     is_known: bool,
     agreed: Arc<Mutex<HeaderMap>>,
+    /// What has to be told of their arguments in headers.
+    tools: Arc<Tools>,
+    /// Whether what is asked now is the list of them.
+    lists_tools: bool,
+    log: Arc<Log>,
     heard: mpsc::UnboundedSender<Happened>,
 }
 
 impl Remote {
     /// # Errors
     /// When the URL or a header makes no sense.
-    pub(super) fn open(url: &str, headers: &BTreeMap<String, String>) -> Result<Self> {
+    pub(super) fn open(
+        url: &str,
+        headers: &BTreeMap<String, String>,
+        known: &Known,
+    ) -> Result<Self> {
         let mut own = HeaderMap::new();
         for (name, value) in headers {
             let mut value = HeaderValue::from_str(value)
@@ -88,8 +103,15 @@ impl Remote {
             older: Arc::default(),
             is_known,
             agreed: Arc::default(),
+            tools: Arc::default(),
+            lists_tools: false,
+            log: known.log.clone(),
             heard,
         };
+        for page in known.cache.pages("tools/list").unwrap_or_default() {
+            // What can't be called is not in there any more.
+            line.tools.learn(&page, |_| {});
+        }
         let mut tasks = JoinSet::new();
         tasks.spawn(line.clone().send_all(queue));
         Ok(Self {
@@ -198,7 +220,7 @@ impl Line {
             .header(ACCEPT, BOTH)
             .header(CONTENT_TYPE, "application/json")
             .body(message.text().clone());
-        let request = described(request, message);
+        let request = described(request, message, &self.tools);
         request.send().await.map_err(|e| cause(&e))
     }
 
@@ -230,11 +252,14 @@ impl Line {
     }
 
     /// Sends a request, and takes what comes until it is answered.
-    async fn ask(self, message: Message) {
+    async fn ask(mut self, message: Message) {
         let id = message.id().unwrap_or("null").to_owned();
+        let is_modern = era::is_enveloped(&message);
+        self.lists_tools = is_modern && message.method == "tools/list";
         let answered = match message.method == "initialize" {
             true => self.greet(&message, &id).await,
             false if self.is_older() => self.post(&message).await.map(drop),
+            false if is_modern && message.method == "tools/call" => self.call(&message, &id).await,
             false => match self.post(&message).await {
                 Ok(response) => self.take(response, &id).await,
                 Err(why) => Err(why),
@@ -244,6 +269,54 @@ impl Line {
             let why = format!("the server at its URL does not serve: {why}");
             self.tell(Happened::Line(message::error(&id, -32603, &why)));
         }
+    }
+
+    /// A call of a tool, made once more where the tool wants other headers than it did when its list came.
+    async fn call(&self, message: &Message, id: &str) -> Result<(), String> {
+        let response = self.send(message).await?;
+        if response.status() != StatusCode::BAD_REQUEST {
+            return self.take(self.admit(response)?, id).await;
+        }
+        let status = response.status();
+        let body = answer::whole(response).await?;
+        if params::is_mismatch(&body) && self.list_tools().await.is_ok() {
+            return self.take(self.post(message).await?, id).await;
+        }
+        match self.pass(body, id) {
+            true => Ok(()),
+            false => Err(format!("it answered {status}")),
+        }
+    }
+
+    /// Asks for the list of tools, for ourselves alone.
+    async fn list_tools(&self) -> Result<(), String> {
+        let mut params = "{}".to_owned();
+        for _ in 0..PAGES {
+            let (heard, mut told) = mpsc::unbounded_channel();
+            let line = Self {
+                lists_tools: true,
+                heard,
+                ..self.clone()
+            };
+            let request = message::request(LIST_ID, "tools/list", &params);
+            let request = Message::parse(request).map_err(|_| "no message")?;
+            let request = era::enveloped(request, &era::own_envelope());
+            line.take(line.post(&request).await?, LIST_ID).await?;
+            let mut next = None;
+            while let Ok(happened) = told.try_recv() {
+                if let Happened::Line(line) = happened
+                    && let Ok(answer) = Message::parse(line)
+                    && let Some(result) = answer.result()
+                {
+                    next = message::find(result, &["nextCursor"]).map(|at| result[at].to_owned());
+                }
+            }
+            match next.filter(|next| next != "null") {
+                Some(next) => params = format!("{{\"cursor\":{next}}}"),
+                None => return Ok(()),
+            }
+        }
+        Ok(())
     }
 
     /// The first message, by which it turns out which transport is spoken.
@@ -286,13 +359,17 @@ fn redirected(attempt: Attempt<'_>) -> reqwest::redirect::Action {
 }
 
 /// The headers that the newest revision wants beside what the body says.
-fn described(request: RequestBuilder, message: &Message) -> RequestBuilder {
+fn described(request: RequestBuilder, message: &Message, tools: &Tools) -> RequestBuilder {
     let Some(version) = message.text_param(&["_meta", era::VERSION]) else {
         return request;
     };
     let request = request
         .header(VERSION, version)
         .header("mcp-method", plain(&message.method));
+    let request = match message.method.as_str() {
+        "tools/call" => request.headers(tools.headers(message)),
+        _ => request,
+    };
     let name = match message.method.as_str() {
         "tools/call" | "prompts/get" => message.text_param(&["name"]),
         "resources/read" => message.text_param(&["uri"]),
@@ -306,8 +383,8 @@ fn described(request: RequestBuilder, message: &Message) -> RequestBuilder {
 
 /// A header's value, in base64 where it is not plain.
 fn plain(value: &str) -> String {
-    let is_plain = value.bytes().all(|b| (b'!'..=b'~').contains(&b)) && !value.starts_with("=?");
-    match is_plain {
+    let is_plain = value.bytes().all(|b| (b' '..=b'~').contains(&b)) && value.trim() == value;
+    match is_plain && !value.starts_with("=?") {
         true => value.into(),
         false => format!("=?base64?{}?=", STANDARD.encode(value)),
     }
@@ -332,7 +409,8 @@ mod tests {
 
     #[test]
     fn names_fit_into_headers() {
-        assert_eq!(plain("a-b_c"), "a-b_c");
+        assert_eq!(plain("a-b c"), "a-b c");
+        assert_eq!(plain(" a"), "=?base64?IGE=?=");
         assert_eq!(plain("é"), "=?base64?w6k=?=");
         assert_eq!(plain("=?x"), "=?base64?PT94?=");
     }

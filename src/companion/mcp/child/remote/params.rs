@@ -1,0 +1,280 @@
+//! Arguments of a tool that a server elsewhere wants told in headers, too, as the newest revision has it: where
+//! `x-mcp-header` stands in the schema of a tool, the argument goes along as `Mcp-Param-…`.
+
+use super::plain;
+use crate::companion::mcp::message::{Message, elements, find, splice};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use serde_json::{Map, Value};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, PoisonError};
+
+const MARK: &str = "x-mcp-header";
+/// What a server answers that misses headers, or finds others than the body says.
+const MISMATCH: &str = "-32020";
+/// Whatever is below them is a value, and no schema.
+const VALUES: [&str; 4] = ["const", "default", "enum", "examples"];
+/// Whole numbers that every reader has.
+const SAFE: f64 = 9_007_199_254_740_991.0;
+
+/// An argument that goes into a header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Mirrored {
+    header: HeaderName,
+    path: Vec<String>,
+}
+
+/// What is known of a server's tools.
+#[derive(Debug, Default)]
+pub(super) struct Tools(Mutex<HashMap<String, Vec<Mirrored>>>);
+
+impl Tools {
+    /// Takes the result of `tools/list` in. What remains of it without the tools that can't be called, because their
+    /// marks make no sense, where there are such; `refused` is told of each.
+    pub(super) fn learn(&self, result: &str, mut refused: impl FnMut(&str)) -> Option<String> {
+        let span = find(result, &["tools"])?;
+        let all = elements(&result[span.clone()]);
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut is_fit = |tool: &&str| {
+            let name = text(tool, "name").unwrap_or_default();
+            let schema = find(tool, &["inputSchema"]).map(|at| serde_json::from_str(&tool[at]));
+            let schema = schema.and_then(Result::ok).unwrap_or_default();
+            match mirrored(&schema) {
+                Ok(all) => {
+                    known.insert(name, all);
+                    true
+                }
+                Err(why) => {
+                    refused(&format!("the tool `{name}` is left out: {why}"));
+                    false
+                }
+            }
+        };
+        let fit: Vec<&str> = all.iter().copied().filter(|tool| is_fit(tool)).collect();
+        if fit.len() == all.len() {
+            return None;
+        }
+        let list = format!("[{}]", fit.join(","));
+        String::from_utf8(splice(result.as_bytes(), &[(span, &list)]).into()).ok()
+    }
+
+    /// The headers of a call.
+    pub(super) fn headers(&self, call: &Message) -> HeaderMap {
+        let name = call.text_param(&["name"]).unwrap_or_default();
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mirrored = known.get(&name).map_or(&[][..], Vec::as_slice);
+        let arguments = call.raw_param(&["arguments"]).unwrap_or_default();
+        let told = mirrored.iter().filter_map(|one| {
+            let path: Vec<&str> = one.path.iter().map(String::as_str).collect();
+            let value = told(&arguments[find(arguments, &path)?])?;
+            Some((
+                one.header.clone(),
+                HeaderValue::from_str(&plain(&value)).ok()?,
+            ))
+        });
+        told.collect()
+    }
+}
+
+/// Whether a server wants other headers than it got.
+pub(super) fn is_mismatch(body: &[u8]) -> bool {
+    let text = std::str::from_utf8(body).unwrap_or_default();
+    find(text, &["error", "code"]).is_some_and(|code| &text[code] == MISMATCH)
+}
+
+/// A raw value as a header tells it; nothing for what has no place there.
+fn told(raw: &str) -> Option<String> {
+    match raw.as_bytes().first()? {
+        b'"' => serde_json::from_str(raw).ok(),
+        b't' | b'f' => Some(raw.into()),
+        b'-' | b'0'..=b'9' => {
+            let number: f64 = raw.parse().ok()?;
+            let is_plain = raw.bytes().all(|b| b == b'-' || b.is_ascii_digit());
+            let is_whole = number.fract() == 0.0 && number.abs() <= SAFE;
+            // `1.0` and `1e2` are whole numbers, too.
+            Some(match is_whole && !is_plain {
+                true => format!("{number:.0}"),
+                false => raw.into(),
+            })
+        }
+        _ => None,
+    }
+}
+
+/// The arguments that a schema marks.
+///
+/// # Errors
+/// When a mark is none, or stands where no argument is.
+fn mirrored(schema: &Value) -> Result<Vec<Mirrored>, String> {
+    let mut found = Vec::new();
+    walk(schema, Some(&mut Vec::new()), &mut found)?;
+    let mut names = BTreeSet::new();
+    match found.iter().find(|one| !names.insert(one.header.as_str())) {
+        Some(twice) => Err(format!("`{}` is the header of two arguments", twice.header)),
+        None => Ok(found),
+    }
+}
+
+/// `path` leads to the argument, unless what is below it can't be told from the schema alone.
+fn walk(
+    schema: &Value,
+    path: Option<&mut Vec<String>>,
+    found: &mut Vec<Mirrored>,
+) -> Result<(), String> {
+    match schema {
+        Value::Object(fields) => walk_fields(fields, path, found),
+        Value::Array(all) => all.iter().try_for_each(|one| walk(one, None, found)),
+        _ => Ok(()),
+    }
+}
+
+fn walk_fields(
+    fields: &Map<String, Value>,
+    mut path: Option<&mut Vec<String>>,
+    found: &mut Vec<Mirrored>,
+) -> Result<(), String> {
+    if let Some(mark) = fields.get(MARK) {
+        let Some(path) = path.as_deref().filter(|path| !path.is_empty()) else {
+            return Err(format!("`{MARK}` stands where no argument is"));
+        };
+        let header = mark.as_str().filter(|mark| !mark.is_empty());
+        let header = header.and_then(|mark| HeaderName::try_from(format!("mcp-param-{mark}")).ok());
+        let header = header.ok_or_else(|| format!("`{MARK}`: {mark} is no name of a header"))?;
+        if !is_simple(fields) {
+            return Err(format!("`{MARK}`: `{}` is no simple value", path.join(".")));
+        }
+        let path = path.clone();
+        found.push(Mirrored { header, path });
+    }
+    for (key, value) in fields {
+        match (key.as_str(), value, path.as_deref_mut()) {
+            ("properties", Value::Object(properties), Some(path)) => {
+                for (name, schema) in properties {
+                    path.push(name.clone());
+                    let walked = walk(schema, Some(path), found);
+                    path.pop();
+                    walked?;
+                }
+            }
+            // Names are no keywords.
+            ("properties", Value::Object(properties), None) => {
+                let mut schemas = properties.values();
+                schemas.try_for_each(|schema| walk(schema, None, found))?;
+            }
+            (key, ..) if VALUES.contains(&key) => {}
+            _ => walk(value, None, found)?,
+        }
+    }
+    Ok(())
+}
+
+/// Whether an argument is a text, a number or a truth value, as far as its schema says.
+fn is_simple(schema: &Map<String, Value>) -> bool {
+    let is_simple = |kind: &Value| {
+        let kinds = ["string", "integer", "number", "boolean", "null"];
+        kind.as_str().is_some_and(|kind| kinds.contains(&kind))
+    };
+    match schema.get("type") {
+        None => true,
+        Some(Value::Array(kinds)) => kinds.iter().all(is_simple),
+        Some(kind) => is_simple(kind),
+    }
+}
+
+fn text(object: &str, key: &str) -> Option<String> {
+    serde_json::from_str(&object[find(object, &[key])?]).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Tools, is_mismatch};
+    use crate::companion::mcp::message::Message;
+    use std::collections::BTreeMap;
+
+    const LIST: &str = r#"{"x":1.0,"tools":[{"name":"a","n":1e400,"inputSchema":{"type":"object","properties":{
+        "region":{"type":"string","x-mcp-header":"Region"},
+        "count":{"type":"integer","x-mcp-header":"Count","default":{"x-mcp-header":"no mark"}},
+        "is":{"type":["boolean","null"],"x-mcp-header":"Is"},
+        "deep":{"type":"object","properties":{"er":{"type":"string","x-mcp-header":"Deeper"}}},
+        "x-mcp-header":{"type":"string"}}}}]}"#;
+
+    fn headers(tools: &Tools, arguments: &str) -> BTreeMap<String, String> {
+        let call = format!(
+            r#"{{"id":1,"method":"tools/call","params":{{"name":"a","arguments":{arguments}}}}}"#
+        );
+        let headers = tools.headers(&Message::parse(call.into()).unwrap());
+        let text = |value: &reqwest::header::HeaderValue| value.to_str().unwrap().to_owned();
+        let each = headers.iter();
+        each.map(|(name, value)| (name.to_string(), text(value)))
+            .collect()
+    }
+
+    #[test]
+    fn marked_arguments_become_headers() {
+        let tools = Tools::default();
+        assert!(headers(&tools, r#"{"region":"x"}"#).is_empty());
+        assert_eq!(tools.learn(LIST, |why| panic!("{why}")), None);
+        let of = |arguments: &str| {
+            let all = headers(&tools, arguments).into_iter();
+            let all = all.map(|(name, value)| format!("{}: {value}", &name["mcp-param-".len()..]));
+            all.collect::<Vec<_>>().join("; ")
+        };
+        assert_eq!(
+            of(r#"{"region":"us west-1","count":42,"is":false,"deep":{"er":"d"},"other":1}"#),
+            "count: 42; deeper: d; is: false; region: us west-1"
+        );
+        assert_eq!(
+            of(r#"{"region":"Hello, 世界"}"#),
+            "region: =?base64?SGVsbG8sIOS4lueVjA==?="
+        );
+        assert_eq!(
+            of(r#"{"region":" padded "}"#),
+            "region: =?base64?IHBhZGRlZCA=?="
+        );
+        assert_eq!(
+            of(r#"{"region":"line1\nline2"}"#),
+            "region: =?base64?bGluZTEKbGluZTI=?="
+        );
+        let sentinel = of(r#"{"region":"=?base64?literal?="}"#);
+        assert_eq!(sentinel, "region: =?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?=");
+        assert_eq!(of(r#"{"count":-7.0}"#), "count: -7");
+        assert_eq!(of(r#"{"count":1e2}"#), "count: 100");
+        assert_eq!(of(r#"{"region":null,"deep":{},"is":null}"#), "");
+        assert_eq!(of(r#"{"region":{},"deep":"x"}"#), "");
+    }
+
+    #[test]
+    fn tools_whose_marks_make_no_sense_are_left_out_and_told() {
+        for bad in [
+            r#"{"properties":{"a":{"type":"string","x-mcp-header":""}}}"#,
+            r#"{"properties":{"a":{"type":"string","x-mcp-header":"A B"}}}"#,
+            r#"{"properties":{"a":{"type":"string","x-mcp-header":"A\r\nB"}}}"#,
+            r#"{"properties":{"a":{"type":"string","x-mcp-header":1}}}"#,
+            r#"{"properties":{"a":{"type":"object","x-mcp-header":"A"}}}"#,
+            r#"{"properties":{"a":{"type":"string","x-mcp-header":"A"},"b":{"type":"string","x-mcp-header":"a"}}}"#,
+            r#"{"properties":{"a":{"type":"array","items":{"type":"string","x-mcp-header":"A"}}}}"#,
+            r#"{"anyOf":[{"properties":{"a":{"type":"string","x-mcp-header":"A"}}}]}"#,
+            r#"{"$defs":{"a":{"type":"string","x-mcp-header":"A"}}}"#,
+            r#"{"x-mcp-header":"A"}"#,
+        ] {
+            let good = r#"{"n":1.0,"name":"good","inputSchema":{}}"#;
+            let list = format!(
+                r#"{{"tools":[{{"name":"bad","inputSchema":{bad}}},{good}],"nextCursor":"x"}}"#
+            );
+            let mut told = Vec::new();
+            let rest = Tools::default().learn(&list, |why| told.push(why.to_owned()));
+            let expected = format!(r#"{{"tools":[{good}],"nextCursor":"x"}}"#);
+            assert_eq!(rest.as_deref(), Some(&*expected), "{bad}");
+            assert!(
+                told[0].starts_with("the tool `bad` is left out: `"),
+                "{told:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_mismatch_is_told_from_other_errors() {
+        let of = |code: &str| format!(r#"{{"id":1,"error":{{"code":{code},"message":"x"}}}}"#);
+        assert!(is_mismatch(of("-32020").as_bytes()));
+        assert!(!is_mismatch(of("-32602").as_bytes()) && !is_mismatch(b"<html>"));
+    }
+}

@@ -1,0 +1,264 @@
+//! The hub over HTTP, proved in this process: servers that do as a test says, and clients that speak with them.
+
+mod changes;
+mod params;
+mod resources;
+mod stage;
+mod words;
+
+use super::routes;
+use crate::companion::mcp::config::{Found, Server, Way};
+use crate::companion::mcp::{Hub, Settings};
+use crate::protocol::mcp::Start;
+use crate::protocol::sse::Events;
+use axum::Router;
+use axum::body::{Body, BodyDataStream, to_bytes};
+use axum::http::{Request, Response};
+use futures_util::StreamExt;
+use serde_json::{Value, json};
+use stage::Stage;
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::time::timeout;
+use tower::ServiceExt;
+
+/// Longer than anything takes, on a slow machine, too.
+const PATIENCE: Duration = Duration::from_secs(120);
+const BOTH: &str = "application/json, text/event-stream";
+/// Who says so is given events at once.
+const EVENTS_FIRST: &str = "text/event-stream, application/json";
+
+/// A hub with servers on a stage.
+struct Scene {
+    hub: Hub,
+    stage: Stage,
+    data: TempDir,
+}
+
+/// A server on the stage; those with another `timeout` are others.
+fn server(name: &str, shared: bool, timeout: u64) -> Server {
+    Server {
+        name: name.into(),
+        way: Way::Inside,
+        start: Start::Lazy,
+        shared,
+        timeout: Duration::from_secs(timeout),
+        idle: None,
+        tools: Vec::new(),
+    }
+}
+
+fn found(servers: impl IntoIterator<Item = Server>) -> Found {
+    let servers = servers.into_iter();
+    Found {
+        servers: servers
+            .map(|server| (server.name.clone(), server))
+            .collect(),
+        ..Found::default()
+    }
+}
+
+fn hub(data: &Path, stage: &Stage) -> Hub {
+    let settings = Settings {
+        files: Vec::new(),
+        data: data.into(),
+        root: data.into(),
+    };
+    Hub::new(settings, Arc::new(stage.clone()))
+}
+
+impl Scene {
+    /// With `a`, which all share, and `b`, of which each client has its own.
+    fn new() -> Self {
+        let scene = Self::empty();
+        let servers = [server("a", true, 600), server("b", false, 600)];
+        scene.hub.adopt(found(servers));
+        scene
+    }
+
+    fn empty() -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let stage = Stage::default();
+        Self {
+            hub: hub(data.path(), &stage),
+            stage,
+            data,
+        }
+    }
+
+    /// The same after the companion was started anew.
+    fn again(self, servers: impl IntoIterator<Item = Server>) -> Self {
+        let hub = hub(self.data.path(), &self.stage);
+        hub.adopt(found(servers));
+        Self { hub, ..self }
+    }
+
+    /// A client that has shaken hands, and can be asked things.
+    async fn client(&self, path: &str) -> Client {
+        let mut client = Client {
+            routes: routes(self.hub.clone()),
+            path: path.into(),
+            session: String::new(),
+        };
+        let hello = json!({
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"sampling": {}},
+            "clientInfo": {"name": "proof", "version": "1"},
+        });
+        let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello});
+        let response = client.post(&hello.to_string()).await;
+        assert_eq!(response.status(), 200);
+        client.session = response.headers()["mcp-session-id"]
+            .to_str()
+            .unwrap()
+            .into();
+        client
+    }
+
+    /// The same client, after the companion was started anew.
+    fn back(&self, client: &Client) -> Client {
+        Client {
+            routes: routes(self.hub.clone()),
+            ..client.clone()
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Client {
+    routes: Router,
+    path: String,
+    session: String,
+}
+
+async fn text(response: Response<Body>) -> String {
+    let body = timeout(PATIENCE, to_bytes(response.into_body(), usize::MAX)).await;
+    String::from_utf8(body.unwrap().unwrap().into()).unwrap()
+}
+
+async fn ask(
+    routes: &Router,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: impl Into<Body>,
+) -> Response<Body> {
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(body.into()).unwrap();
+    let response = timeout(PATIENCE, routes.clone().oneshot(request)).await;
+    response.unwrap().unwrap()
+}
+
+impl Client {
+    async fn send(&self, method: &str, accept: &str, last: &str, body: &str) -> Response<Body> {
+        let mut headers = vec![("accept", accept), ("content-type", "application/json")];
+        if !self.session.is_empty() {
+            headers.push(("mcp-session-id", &self.session));
+        }
+        if !last.is_empty() {
+            headers.push(("last-event-id", last));
+        }
+        ask(&self.routes, method, &self.path, &headers, body.to_owned()).await
+    }
+
+    async fn post(&self, body: &str) -> Response<Body> {
+        self.send("POST", BOTH, "", body).await
+    }
+
+    /// The text of an answer.
+    async fn answer(&self, body: &str) -> String {
+        text(self.post(body).await).await
+    }
+
+    /// A call of a tool, whose answer comes as events.
+    async fn open(&self, id: &str, tool: &str, params: &str) -> Told {
+        let body = call(id, tool, params);
+        Told::new(self.send("POST", EVENTS_FIRST, "", &body).await)
+    }
+
+    /// What comes behind an event.
+    async fn go_on(&self, last: &str) -> Response<Body> {
+        self.send("GET", "text/event-stream", last, "").await
+    }
+}
+
+/// A call of a tool; `params` are what stands beside its name.
+fn call(id: &str, tool: &str, params: &str) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"{tool}"{params}}}}}"#
+    )
+}
+
+/// Events as they come.
+struct Told {
+    body: BodyDataStream,
+    events: Events,
+    ready: VecDeque<(String, String)>,
+}
+
+impl Told {
+    fn new(response: Response<Body>) -> Self {
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        Self {
+            body: response.into_body().into_data_stream(),
+            events: Events::default(),
+            ready: VecDeque::new(),
+        }
+    }
+
+    /// The next event, also an empty one: its id and its data.
+    async fn event(&mut self) -> Option<(String, String)> {
+        while self.ready.is_empty() {
+            let piece = timeout(PATIENCE, self.body.next()).await.unwrap()?.unwrap();
+            for event in self.events.take(&piece) {
+                let data = String::from_utf8(event.data).unwrap();
+                self.ready.push_back((event.id.unwrap_or_default(), data));
+            }
+        }
+        self.ready.pop_front()
+    }
+
+    /// What the next event says.
+    async fn next(&mut self) -> Option<String> {
+        loop {
+            let (_, data) = self.event().await?;
+            if !data.is_empty() {
+                return Some(data);
+            }
+        }
+    }
+}
+
+fn value(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+/// What a server says of itself, by what it is asked.
+fn lists(name: &str) -> BTreeMap<&'static str, Value> {
+    let resource = json!({"uri": format!("{name}:listed"), "name": "listed"});
+    let template = json!({"uriTemplate": format!("{name}:t/{{x}}"), "name": "t"});
+    let hello = json!({
+        "protocolVersion": "2025-11-25",
+        "capabilities": {"tools": {}, "resources": {"subscribe": true}, "logging": {}},
+        "serverInfo": {"name": name, "version": "1"},
+    });
+    BTreeMap::from([
+        ("initialize", hello),
+        (
+            "tools/list",
+            json!({"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}),
+        ),
+        ("resources/list", json!({"resources": [resource]})),
+        (
+            "resources/templates/list",
+            json!({"resourceTemplates": [template]}),
+        ),
+    ])
+}

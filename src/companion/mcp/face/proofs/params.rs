@@ -1,0 +1,126 @@
+//! A server elsewhere, of the newest revision, that wants arguments of its tools in headers, too.
+
+use super::{PATIENCE, Scene, call, found, server, value};
+use crate::companion::mcp::config::{Server, Way};
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::time::{Instant, sleep};
+
+#[derive(Debug, Default)]
+struct Wants {
+    /// Whether the tool wants another header now than it did first.
+    other: AtomicBool,
+    refused: AtomicUsize,
+    /// Lists that were asked for, but for those after a refusal.
+    lists: AtomicUsize,
+}
+
+async fn answer(State(wants): State<Arc<Wants>>, headers: HeaderMap, body: Bytes) -> Response {
+    let asked: Value = serde_json::from_slice(&body).unwrap();
+    let name = match wants.other.load(Ordering::Relaxed) {
+        true => "Zone",
+        false => "Region",
+    };
+    let region = json!({"type": "string", "x-mcp-header": name});
+    let schema = json!({"type": "object", "properties": {"region": region}});
+    let unfit = json!({"type": "object", "x-mcp-header": "Unfit"});
+    let tools = [
+        json!({"name": "unfit", "inputSchema": unfit}),
+        json!({"name": "where", "inputSchema": schema}),
+    ];
+    let told = headers.get(format!("mcp-param-{name}"));
+    let told = told.map(|value| value.to_str().unwrap());
+    let wanted = asked["params"]["arguments"]["region"].as_str();
+    let error = |code: i64| {
+        (
+            StatusCode::BAD_REQUEST,
+            json!({"error": {"code": code, "message": "no"}}),
+        )
+    };
+    let (status, mut answer) = match asked["method"].as_str().unwrap() {
+        "server/discover" => {
+            let capabilities = json!({"tools": {}});
+            let result = json!({"supportedVersions": ["2026-07-28"], "capabilities": capabilities});
+            (StatusCode::OK, json!({"result": result}))
+        }
+        "tools/list" => {
+            let is_after_refusal = asked["id"] == "osctl-tools";
+            wants
+                .lists
+                .fetch_add(usize::from(!is_after_refusal), Ordering::Relaxed);
+            (StatusCode::OK, json!({"result": {"tools": tools}}))
+        }
+        "tools/call" if told == wanted => (StatusCode::OK, json!({"result": {"told": told}})),
+        "tools/call" => {
+            wants.refused.fetch_add(1, Ordering::Relaxed);
+            error(-32020)
+        }
+        _ => error(-32601),
+    };
+    answer["jsonrpc"] = "2.0".into();
+    answer["id"] = asked["id"].clone();
+    let headers = [(header::CONTENT_TYPE, "application/json")];
+    (status, headers, answer.to_string()).into_response()
+}
+
+#[tokio::test]
+async fn arguments_go_into_the_headers_that_a_server_wants() {
+    // Whoever was first has done it.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let wants = Arc::new(Wants::default());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+    let app = Router::new()
+        .route("/mcp", post(answer))
+        .with_state(wants.clone());
+    let serving = tokio::spawn(async move { axum::serve(listener, app).await });
+    let headers = BTreeMap::new();
+    let far = Server {
+        way: Way::Remote { url, headers },
+        ..server("far", false, 60)
+    };
+    let scene = Scene::empty();
+    scene.hub.adopt(found([far]));
+    for path in ["/servers/far/mcp", "/mcp"] {
+        let lists = wants.lists.load(Ordering::Relaxed);
+        let client = scene.client(path).await;
+        let tool = if path == "/mcp" {
+            "far__where"
+        } else {
+            "where"
+        };
+        let told = async |region: &str| {
+            let params = format!(r#","arguments":{{"region":{region}}}"#);
+            let answer = client.answer(&call("1.0", tool, &params)).await;
+            value(&answer)["result"]["told"].clone()
+        };
+        assert_eq!(told(r#""us west""#).await, "us west");
+        assert_eq!(told("null").await, Value::Null);
+        // A tool whose marks make no sense is not offered.
+        let list = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
+        let list = client.answer(list).await;
+        assert!(list.contains("where") && !list.contains("unfit"), "{list}");
+        // It asks for the list by itself, too, when it has shaken hands.
+        let begin = Instant::now();
+        while wants.lists.load(Ordering::Relaxed) < lists + 2 {
+            assert!(begin.elapsed() < PATIENCE, "nobody asks for the list");
+            sleep(Duration::from_millis(2)).await;
+        }
+        // What it wants now is found out from its list, and the call made again.
+        wants.other.fetch_xor(true, Ordering::Relaxed);
+        let refused = wants.refused.load(Ordering::Relaxed);
+        assert_eq!(told(r#""eu""#).await, "eu");
+        assert!(wants.refused.load(Ordering::Relaxed) > refused);
+    }
+    serving.abort();
+}

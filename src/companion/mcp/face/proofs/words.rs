@@ -1,0 +1,448 @@
+//! What goes through all-in-one comes out in its own bytes, and what is refused is refused in JSON.
+
+use super::{BOTH, Scene, Told, ask, call, text, value};
+use crate::companion::mcp::message::Message;
+use serde_json::{Value, json};
+
+/// Ids and arguments as servers and clients of several languages write them, and worse.
+const ODD: [(&str, &str); 8] = [
+    ("1", r#"{"n":1.0}"#),
+    ("1.0", r#"{"n":1e400,"m":-0.0,"k":1E+2}"#),
+    ("-0", r#"{"big":123456789012345678901234567890}"#),
+    ("12345678901234567890", r#"{"a":{"a":[[[]]]},"a":2}"#),
+    ("null", r#"{"unknown":{"x-y":null}}"#),
+    (
+        r#""\u0041\ud83d\ude00""#,
+        r#"{"t":"\u0000\u2028 é 😀 \/","": ""}"#,
+    ),
+    (r#""""#, r#"{ "spaces" : [ 1 , 2 ]  , "tab":	1 }"#),
+    (r#""osctl-1""#, r#"{"name":"b__echo","id":7}"#),
+];
+
+#[tokio::test]
+async fn bytes_pass_through_all_as_one() {
+    let scene = Scene::new();
+    let client = scene.client("/mcp").await;
+    let large = format!(r#"{{"x":"{}","n":1.0}}"#, "é\\n0123456789".repeat(400_000));
+    assert!(large.len() > 5_000_000);
+    for server in ["a", "b"] {
+        for (id, arguments) in ODD.into_iter().chain([("1.50", &*large)]) {
+            let params = format!(r#", "arguments":{arguments},"unknown":[1.0]"#);
+            let answer = client
+                .answer(&call(id, &format!("{server}__echo"), &params))
+                .await;
+            let expected =
+                format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"name":"echo"{params}}}}}"#);
+            assert!(answer == expected, "{id}: {:.300}", answer);
+        }
+    }
+}
+
+#[tokio::test]
+async fn progress_comes_under_the_clients_own_token() {
+    let scene = Scene::new();
+    for path in ["/mcp", "/servers/a/mcp", "/servers/b/mcp"] {
+        let client = scene.client(path).await;
+        for token in ["1.0", r#""\u0041""#, "12345678901234567890", "7"] {
+            for server in ["a", "b"] {
+                let tool = match path {
+                    "/mcp" => format!("{server}__progress"),
+                    _ => "progress".into(),
+                };
+                let meta = format!(r#","_meta":{{"progressToken":{token}}}"#);
+                let mut told = client.open("3", &tool, &meta).await;
+                let expected = format!(
+                    r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{token},"progress":1.0,"x":[ ]}}}}"#
+                );
+                assert_eq!(told.next().await.unwrap(), expected);
+                let end = told.next().await.unwrap();
+                assert_eq!(end, r#"{"jsonrpc":"2.0","id":3,"result":{}}"#);
+                assert_eq!(told.next().await, None);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_call_is_taken_back_at_its_own_server_alone() {
+    let scene = Scene::new();
+    let client = scene.client("/mcp").await;
+    for (server, id) in [("a", "9007199254740993"), ("b", r#""\u0041""#)] {
+        let tool = format!("{server}__wait");
+        let mut told = client.open(id, &tool, "").await;
+        let mut other = client.open("9007199254740992", &tool, "").await;
+        let first = scene.stage.hears(server, "wait", 1).await;
+        let second = scene.stage.hears(server, "wait", 2).await;
+        let cancel = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"x":1.0}}}}"#
+        );
+        // Of another client that is nobody's call.
+        let stranger = scene.client("/mcp").await;
+        assert_eq!(stranger.post(&cancel).await.status(), 202);
+        assert_eq!(client.post(&cancel).await.status(), 202);
+        assert_eq!(told.next().await, None);
+        let heard = scene
+            .stage
+            .hears(server, "notifications/cancelled", 1)
+            .await;
+        assert_eq!(heard.raw_param(&["requestId"]), first.id());
+        assert!(heard.params().unwrap().ends_with(r#","x":1.0}"#));
+        scene.stage.answer(server, 0, &second, "{}");
+        let end = other.next().await.unwrap();
+        assert_eq!(
+            end,
+            r#"{"jsonrpc":"2.0","id":9007199254740992,"result":{}}"#
+        );
+        assert_eq!(
+            scene.stage.heard(server, "notifications/cancelled").len(),
+            1
+        );
+    }
+    let others =
+        scene.stage.heard("a", "cancelled").len() + scene.stage.heard("b", "cancelled").len();
+    assert_eq!(others, 2);
+}
+
+#[tokio::test]
+async fn odd_ids_of_servers_come_back_in_their_own_bytes() {
+    for path in ["/servers/a/mcp", "/servers/b/mcp", "/mcp"] {
+        let scene = Scene::new();
+        let client = scene.client(path).await;
+        let (server, tool) = match path {
+            "/servers/b/mcp" => ("b", "ask"),
+            "/mcp" => ("b", "b__ask"),
+            _ => ("a", "ask"),
+        };
+        let ids = [
+            "null",
+            "1.0",
+            "-0",
+            "1e3",
+            "12345678901234567890",
+            "0",
+            r#""""#,
+        ];
+        for (count, id) in ids
+            .into_iter()
+            .chain([r#""\u0041""#, r#""osctl-0""#])
+            .enumerate()
+        {
+            let mut told = client
+                .open("5", tool, &format!(r#","arguments":{{"id":{id}}}"#))
+                .await;
+            let asked = told.next().await.unwrap();
+            assert!(
+                asked.ends_with(r#""params":{"n":1.0,"big":1e400}}"#),
+                "{asked}"
+            );
+            // As a client writes it that has read it.
+            let shown = Message::parse(asked.into()).unwrap();
+            let shown: Value = serde_json::from_str(shown.id().unwrap()).unwrap();
+            let answer =
+                |id: &Value| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"n":1.0}}}}"#);
+            // Nobody was asked that, or by that name.
+            let stranger = scene.client(path).await;
+            assert_eq!(stranger.post(&answer(&shown)).await.status(), 202);
+            assert_eq!(client.post(&answer(&json!("nobody"))).await.status(), 202);
+            assert_eq!(client.post(&answer(&Value::Null)).await.status(), 202);
+            assert_eq!(client.post(&answer(&shown)).await.status(), 202);
+            let heard = scene
+                .stage
+                .hears(server, r#""result":{"n":1.0}"#, count + 1)
+                .await;
+            assert_eq!(heard.id(), Some(id), "{path}");
+            let end = told.next().await.unwrap();
+            assert!(
+                end.starts_with(r#"{"jsonrpc":"2.0","id":5,"result":"#),
+                "{end}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn answers_that_nobody_waits_for_do_no_harm() {
+    let scene = Scene::new();
+    for server in ["a", "b"] {
+        let client = scene.client(&format!("/servers/{server}/mcp")).await;
+        let mut told = client.open("1", "wait", "").await;
+        let open = scene.stage.hears(server, "wait", 1).await;
+        for odd in [
+            r#"{"jsonrpc":"2.0","id":999,"result":{}}"#,
+            r#"{"jsonrpc":"2.0","id":"osctl-999","result":{}}"#,
+            r#"{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"x"}}"#,
+            r#"{"jsonrpc":"2.0","result":{}}"#,
+            r#"{"jsonrpc":"2.0","id":{},"result":{}}"#,
+            r#"{"jsonrpc":"2.0","id":1.5e9999,"result":{}}"#,
+            r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#,
+            r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":null}}"#,
+            "[]",
+            "no message",
+        ] {
+            scene.stage.say(server, 0, odd);
+        }
+        scene.stage.answer(server, 0, &open, r#"{"n":1.0}"#);
+        let end = told.next().await.unwrap();
+        assert_eq!(end, r#"{"jsonrpc":"2.0","id":1,"result":{"n":1.0}}"#);
+    }
+}
+
+/// Either the id and the code of an error of JSON-RPC, or the type of one of the API.
+fn kind(text: &str) -> String {
+    let said = value(text);
+    let error = &said["error"];
+    match said["jsonrpc"].as_str() {
+        Some(_) => format!("{} {}", said["id"], error["code"]),
+        None => {
+            assert_eq!(said["status"], "failed", "{text}");
+            assert!(error["message"].is_string(), "{text}");
+            error["type"].as_str().unwrap().into()
+        }
+    }
+}
+
+#[tokio::test]
+async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
+    let scene = Scene::new();
+    let client = scene.client("/servers/a/mcp").await;
+    let session = ("mcp-session-id", client.session.as_str());
+    let (json, both) = (("content-type", "application/json"), ("accept", BOTH));
+    let stranger = ("mcp-session-id", "0123");
+    let ping = r#"{"jsonrpc":"2.0","id":1.5,"method":"ping"}"#;
+    let told = r#"{"jsonrpc":"2.0","method":"notifications/x"}"#;
+    let hello = r#"{"jsonrpc":"2.0","id":"h","method":"initialize","params":{}}"#;
+    let batched = format!("[{hello}]");
+    let modern = r#"{"jsonrpc":"2.0","id":2,"method":"ping","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#;
+    let version = ("mcp-protocol-version", "1999-01-01");
+    let (a, nobody) = ("/servers/a/mcp", "/servers/nobody/mcp");
+    for (method, path, headers, body, status, expected) in [
+        (
+            "POST",
+            a,
+            &[json, both, session][..],
+            "{",
+            400,
+            "malformed_json",
+        ),
+        ("POST", a, &[json, both, session], "", 400, "malformed_json"),
+        (
+            "POST",
+            a,
+            &[json, both, session],
+            "\u{0}",
+            400,
+            "malformed_json",
+        ),
+        ("POST", a, &[json, both, session], "[]", 400, "no_message"),
+        ("POST", a, &[json, both, session], "1", 400, "no_message"),
+        ("POST", a, &[json, both, session], "[1]", 400, "no_message"),
+        (
+            "POST",
+            a,
+            &[json, both, session],
+            r#"{"id":"x"}"#,
+            400,
+            "\"x\" -32600",
+        ),
+        (
+            "POST",
+            a,
+            &[json, both, session],
+            r#"{"id":3,"method":7}"#,
+            400,
+            "3 -32600",
+        ),
+        (
+            "POST",
+            a,
+            &[json, both, session],
+            r#"{"id":{},"method":7}"#,
+            400,
+            "no_message",
+        ),
+        ("POST", a, &[json, both], ping, 400, "1.5 -32600"),
+        ("POST", a, &[json, both], told, 400, "no_session"),
+        ("POST", a, &[json, both], &batched, 400, "no_session"),
+        ("POST", a, &[json, both, stranger], ping, 404, "1.5 -32600"),
+        (
+            "POST",
+            a,
+            &[json, both, stranger],
+            told,
+            404,
+            "unknown_session",
+        ),
+        (
+            "POST",
+            a,
+            &[json, both, session, version],
+            ping,
+            400,
+            "1.5 -32600",
+        ),
+        ("POST", a, &[json, both], modern, 400, "2 -32020"),
+        ("POST", nobody, &[json, both], hello, 404, "\"h\" -32602"),
+        (
+            "POST",
+            nobody,
+            &[json, both, session],
+            told,
+            404,
+            "unknown_server",
+        ),
+        (
+            "POST",
+            nobody,
+            &[json, both, stranger],
+            ping,
+            404,
+            "1.5 -32602",
+        ),
+        (
+            "POST",
+            a,
+            &[json, ("accept", "text/html")],
+            ping,
+            406,
+            "1.5 -32600",
+        ),
+        (
+            "POST",
+            a,
+            &[json, ("accept", "text/html")],
+            told,
+            406,
+            "not_acceptable",
+        ),
+        (
+            "GET",
+            a,
+            &[("accept", "application/json"), session],
+            "",
+            406,
+            "not_acceptable",
+        ),
+        (
+            "GET",
+            a,
+            &[("accept", "text/event-stream")],
+            "",
+            400,
+            "no_session",
+        ),
+        (
+            "GET",
+            a,
+            &[("accept", "text/event-stream"), stranger],
+            "",
+            404,
+            "unknown_session",
+        ),
+        ("DELETE", a, &[stranger], "", 404, "unknown_session"),
+        (
+            "POST",
+            a,
+            &[("content-type", "text/plain"), both],
+            ping,
+            415,
+            "no_json",
+        ),
+        (
+            "POST",
+            a,
+            &[("content-type", "application/jsonl"), both],
+            ping,
+            415,
+            "no_json",
+        ),
+        ("PUT", a, &[json, both, session], ping, 405, "wrong_method"),
+        ("GET", "/nowhere", &[], "", 404, "unknown_path"),
+        (
+            "POST",
+            "/servers/%ff/mcp",
+            &[json, both],
+            hello,
+            404,
+            "unknown_path",
+        ),
+        ("GET", "/servers/%ff/log", &[], "", 404, "unknown_path"),
+        ("GET", "/servers/nobody/log", &[], "", 404, "unknown_server"),
+        (
+            "GET",
+            "/servers/a/log?tail=x",
+            &[],
+            "",
+            400,
+            "invalid_query",
+        ),
+        ("GET", "/servers/nobody/sse", &[], "", 404, "unknown_server"),
+        (
+            "POST",
+            "/messages?session_id=0",
+            &[json],
+            ping,
+            404,
+            "1.5 -32600",
+        ),
+        (
+            "POST",
+            "/messages?session_id=0",
+            &[json],
+            told,
+            404,
+            "unknown_session",
+        ),
+        ("POST", "/messages", &[json], "{", 400, "malformed_json"),
+    ] {
+        let told = format!("{method} {path} {headers:?} {body}");
+        let response = ask(&client.routes, method, path, headers, body.to_owned()).await;
+        assert_eq!(response.status(), status, "{told}");
+        assert_eq!(
+            response.headers()["content-type"],
+            "application/json",
+            "{told}"
+        );
+        assert_eq!(kind(&text(response).await), expected, "{told}");
+    }
+    let much = vec![b' '; (64 << 20) + 1];
+    for path in [a, "/messages?session_id=0"] {
+        let response = ask(
+            &client.routes,
+            "POST",
+            path,
+            &[json, both, session],
+            much.clone(),
+        )
+        .await;
+        assert_eq!(response.status(), 413);
+        assert_eq!(kind(&text(response).await), "too_large");
+    }
+    // However it is written, JSON is JSON.
+    let written = ("content-type", "Application/JSON ; charset=utf-8");
+    let response = ask(&client.routes, "POST", a, &[written, both, session], ping).await;
+    assert_eq!(
+        text(response).await,
+        r#"{"jsonrpc":"2.0","id":1.5,"result":{}}"#
+    );
+}
+
+#[tokio::test]
+async fn a_batch_brings_all_of_its_answers() {
+    let scene = Scene::new();
+    let client = scene.client("/mcp").await;
+    let (one, two) = (call("1.0", "a__echo", ""), call("null", "b__echo", ""));
+    let batch = format!(r#"[{one},{{"jsonrpc":"2.0","method":"notifications/x"}},{two}]"#);
+    let response = client.send("POST", "application/json", "", &batch).await;
+    let answers = value(&text(response).await);
+    let mut ids: Vec<String> = answers
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|answer| answer["id"].to_string())
+        .collect();
+    ids.sort();
+    assert_eq!(ids, ["1.0", "null"]);
+    let mut told = Told::new(client.post(&batch).await);
+    assert!(told.next().await.is_some() && told.next().await.is_some());
+    assert_eq!(told.next().await, None);
+}

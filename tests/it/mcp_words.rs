@@ -1,0 +1,60 @@
+//! What the hub says when something is wrong: a server's configuration, or a call that a restart has cut.
+
+use crate::harness::servers;
+use crate::mcp::{Client, status};
+use crate::mcp_children::with_servers;
+use crate::trials;
+use serde_json::{Value, json};
+
+trials![
+    a_wrong_field_refuses_one_server_and_is_told,
+    a_call_that_a_restart_has_cut_is_told_as_that,
+];
+
+fn a_wrong_field_refuses_one_server_and_is_told() {
+    let home = servers();
+    let echo = Client::new("/servers/echo/mcp");
+    let pid = echo.ask("test/pid", &json!({}));
+    let wrong = json!({"command": "python3", "args": "/repo/echo.py"});
+    let right = json!({"command": "python3", "args": ["/repo/echo.py"]});
+    with_servers(&[("wrong", wrong), ("right", right)], || {
+        let listed = home.ok(["mcp", "list"]);
+        let row = listed.stdout.lines().find(|line| line.starts_with("wrong"));
+        let row = row.unwrap_or_else(|| panic!("{listed:?}"));
+        assert!(row.contains("refused") && row.contains("`args`"), "{row}");
+        assert!(listed.stderr.contains("`wrong` in `"), "{listed:?}");
+        let call = home.run(["mcp", "call", "wrong", "x"]);
+        assert_eq!(call.code, 2, "{call:?}");
+        assert!(call.stderr.contains("`wrong` is refused"), "{call:?}");
+        let right = Client::new("/servers/right/mcp");
+        assert_eq!(right.ask("test/x", &json!({"a": 1})), json!({"a": 1}));
+        assert_eq!(status(&right.api, "wrong")["state"], "refused");
+    });
+    assert_eq!(echo.ask("test/pid", &json!({})), pid);
+}
+
+fn a_call_that_a_restart_has_cut_is_told_as_that() {
+    let home = servers();
+    let client = Client::with("/mcp?servers=echo", &json!({"sampling": {}}));
+    let body =
+        r#"{"jsonrpc":"2.0","id":1.0,"method":"tools/call","params":{"name":"echo__ask","n":1}}"#;
+    let connection = client.api.connect();
+    let mut events = connection.open("POST", &client.path, &client.headers(), body);
+    let (last, asked) = events.sse().unwrap();
+    assert!(asked.contains("sampling/createMessage"), "{asked}");
+    drop(events);
+    home.ok(["restart"]);
+    let mut headers = client.headers();
+    headers.push(("Last-Event-ID", &last));
+    let connection = servers().hub().connect();
+    let (status, mut events) = connection.try_open("GET", &client.path, &headers, "");
+    assert_eq!(status, 200);
+    let (_, told) = events.sse().unwrap();
+    assert!(
+        told.starts_with(r#"{"jsonrpc":"2.0","id":1.0,"error":"#),
+        "{told}"
+    );
+    let told: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(told["error"]["data"]["type"], "lost", "{told}");
+    assert_eq!(events.sse(), None);
+}
