@@ -6,7 +6,7 @@ use super::patience::{self, Next, is_away};
 use super::probation::{self, Verdict};
 use super::recovery::{After, give_up, recover};
 use super::run::Work;
-use super::shelf::Shelf;
+use super::shelf::{ENDED, Shelf};
 use super::site::Site;
 use super::stop::{self, Stop};
 use super::{Settings, hearsay, reach};
@@ -111,7 +111,7 @@ pub(super) struct Owner {
 impl Owner {
     pub(super) fn new(settings: Settings, shelf: Shelf) -> (Self, Handle) {
         let (sender, inbox) = mpsc::channel(8);
-        let current = recovery(settings.clone(), shelf.clone());
+        let current = recovery(settings.clone(), shelf.clone(), ENDED.into());
         let owner = Self {
             settings,
             shelf,
@@ -201,7 +201,8 @@ impl Owner {
             Done::Lost(error) => {
                 tracing::warn!("{error:#}");
                 self.state = State::Recovery;
-                self.current = recovery(self.settings.clone(), self.shelf.clone());
+                let why = hearsay::sentence(&format!("{error:#}"));
+                self.current = recovery(self.settings.clone(), self.shelf.clone(), why);
             }
         }
         Ok(())
@@ -291,14 +292,14 @@ async fn drive(work: Work) -> Result<Done> {
     })
 }
 
-/// Tries until the engine has done what it takes, or refuses for long.
-fn recovery(settings: Settings, shelf: Shelf) -> BoxFuture<'static, Result<Done>> {
+/// Tries until the engine has done what it takes, or refuses for long. What was on was cut by `why`.
+fn recovery(settings: Settings, shelf: Shelf, why: String) -> BoxFuture<'static, Result<Done>> {
     Box::pin(async move {
         let mut heard = Instant::now();
         let mut refused = 0;
         loop {
             let error = match site(&settings).await {
-                Ok(site) => match recover(&settings, &shelf, &site).await {
+                Ok(site) => match recover(&settings, &shelf, &site, &why).await {
                     Ok(after) => return Ok(Done::Recovered(site, after)),
                     Err(error) => error,
                 },

@@ -4,7 +4,7 @@ use super::Settings;
 use super::journal::{Entry, Journal, Step};
 use super::leftovers;
 use super::run::Work;
-use super::shelf::{ENDED, Shelf};
+use super::shelf::Shelf;
 use super::site::Site;
 use super::stop::Stop;
 use crate::error::Result;
@@ -35,16 +35,21 @@ fn end_of(step: Step) -> Option<Stage> {
     }
 }
 
-/// Ends what the journal tells of, and says what is on probation.
+/// Ends what the journal tells of, and says what is on probation. `why` is what cut it.
 ///
 /// # Errors
 /// When the engine does not do what it takes; it can be called again.
-pub(super) async fn recover(settings: &Settings, shelf: &Shelf, site: &Site) -> Result<After> {
+pub(super) async fn recover(
+    settings: &Settings,
+    shelf: &Shelf,
+    site: &Site,
+    why: &str,
+) -> Result<After> {
     let journal = Journal::new(&settings.state);
     if let Some(entry) = journal.read()?
         && let Some(end) = end_of(entry.step)
     {
-        finish(settings, shelf, site, entry, end).await?;
+        finish(settings, shelf, site, entry, (end, why)).await?;
     } else if let Err(error) = site.remove_trial().await {
         match super::patience::is_away(&error) {
             true => return Err(error),
@@ -82,7 +87,7 @@ async fn finish(
     shelf: &Shelf,
     site: &Site,
     entry: Entry,
-    end: Stage,
+    (end, why): (Stage, &str),
 ) -> Result<()> {
     tracing::warn!(run = %entry.run, step = ?entry.step, %end, "going on from the journal");
     shelf.attend(Some(entry.run.clone()));
@@ -111,7 +116,7 @@ async fn finish(
         stop: Stop::default(),
     };
     if end != Stage::Succeeded && !stage.has_ended() {
-        work.blame(stage, &anyhow::anyhow!(ENDED));
+        work.blame(stage, &anyhow::anyhow!(why.to_owned()));
     }
     work.end(end).await
 }

@@ -261,8 +261,10 @@ fn a_disk_that_fills_while_building_changes_nothing() {
         (&"building".into(), &"failed".into()),
         "{record:#}"
     );
+    // It is full before the keeper sees it coming, where that is slow.
+    let why = record["why"].as_str().unwrap();
     assert!(
-        record["why"].as_str().unwrap().contains("disk"),
+        why.contains("disk") || why.contains("No space left"),
         "{record:#}"
     );
     assert_remembers(&home);
