@@ -130,6 +130,7 @@ impl Embedded {
         Ok(Some(Container {
             id: String::new(),
             networks: BTreeSet::new(),
+            ports: spec.ports,
             has_ports: running,
             restarts: 0,
             phase,

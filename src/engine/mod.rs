@@ -14,7 +14,7 @@ pub(crate) use identity::{DIGEST_LABEL, IMAGE_LABEL, OWNER_LABEL, identify};
 pub(crate) use turn::Turn;
 
 use crate::error::Result;
-use crate::protocol::spec::Spec;
+use crate::protocol::spec::{Port, Spec};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Who is told how the work goes.
@@ -55,7 +55,9 @@ pub(crate) struct Container {
     pub(crate) labels: BTreeMap<String, String>,
     /// The networks it is on.
     pub(crate) networks: BTreeSet<String>,
-    /// Whether it publishes all the ports that it was made to publish, as one that runs should.
+    /// What it was made to publish.
+    pub(crate) ports: Vec<Port>,
+    /// Whether it publishes all of them, as one that runs should.
     pub(crate) has_ports: bool,
     /// How often the engine has started it again by itself.
     pub(crate) restarts: u64,

@@ -163,7 +163,7 @@ pub(super) async fn prepare(
         entry,
         refusing: None,
         at_rest: None,
-        is_robbed: false,
+        robbed: None,
         stop: Stop::default(),
     })
 }

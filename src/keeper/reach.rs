@@ -55,7 +55,7 @@ impl Mark {
             .ok()
     }
 
-    fn clear(&self) {
+    pub(super) fn clear(&self) {
         if let Err(error) = fs::remove_file(&self.0) {
             tracing::warn!("what is reached again: {error}");
         }
@@ -108,24 +108,18 @@ async fn attempt(settings: &Settings, mark: &Mark, unreached: &Unreached) -> Res
     if found.exit.is_some() && !unreached.has_ended {
         return Ok(Tried::Gone);
     }
-    if unreached.has_ended {
+    if found.exit.is_some() {
         site.docker.start(id).await?;
         return Ok(Tried::Reached);
     }
-    match site.reach_again(&found, &unreached.run).await {
-        Ok(true) => Ok(Tried::Renewed),
-        Ok(false) => Ok(Tried::Reached),
-        Err(error) => {
-            // It was ended for it, and somebody was quicker.
-            let found = site.find(id).await?;
-            if found.is_some_and(|found| found.exit.is_some()) {
-                mark.write(&Unreached {
-                    has_ended: true,
-                    ..unreached.clone()
-                })?;
-            }
-            Err(error)
-        }
+    let ended = Unreached {
+        has_ended: true,
+        ..unreached.clone()
+    };
+    let again = site.reach_again(&found, &unreached.run, || mark.write(&ended));
+    match again.await? {
+        true => Ok(Tried::Renewed),
+        false => Ok(Tried::Reached),
     }
 }
 

@@ -112,7 +112,7 @@ async fn finish(
         entry,
         refusing: None,
         at_rest: None,
-        is_robbed: false,
+        robbed: None,
         stop: Stop::default(),
     };
     if end != Stage::Succeeded && !stage.has_ended() {

@@ -300,12 +300,17 @@ impl Site {
     ///
     /// # Errors
     /// When somebody has a port still.
-    pub(super) async fn reach_again(&self, container: &Container, run: &Run) -> Result<bool> {
+    pub(super) async fn reach_again(
+        &self,
+        container: &Container,
+        run: &Run,
+        before_end: impl FnOnce() -> Result<()>,
+    ) -> Result<bool> {
         if !self.lacks_ports(container) {
             return self.reach(container).await.map(|()| false);
         }
         let mut probe = self.trial(&container.image, run);
-        probe.ports.clone_from(&self.charge.spec.ports);
+        probe.ports.clone_from(&container.ports);
         self.remove_trial().await?;
         let free = self.docker.create(&probe).await;
         self.remove_trial().await?;
@@ -315,6 +320,8 @@ impl Site {
             Err(error) if is_away(&error) => Err(error),
             Err(error) => {
                 tracing::warn!("it is started again: {error:#}");
+                // Whatever cuts it between the two, it is known to be started.
+                before_end()?;
                 self.docker.stop(&container.id).await?;
                 self.docker.start(&container.id).await?;
                 Ok(true)

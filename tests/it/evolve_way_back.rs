@@ -276,12 +276,14 @@ fn a_rescue_is_a_run_that_can_be_stopped() {
     home.ok(["evolve", "stop"]);
     let record = latest(&home);
     assert_eq!(
-        (&record["run"], &record["status"], &record["why"]),
-        (
-            &run,
-            &json!("rolled_back"),
-            &json!("a person has stopped it; it is not tried again")
-        )
+        (&record["run"], &record["status"]),
+        (&run, &json!("rolled_back"))
+    );
+    // It may have to be said, too, that what crashes was started again.
+    let why = record["why"].as_str().unwrap();
+    assert!(
+        why.starts_with("a person has stopped it; it is not tried again"),
+        "{record:#}"
     );
     assert_remembers(&home);
     assert_eq!(home.json(["status"])["image"], image);

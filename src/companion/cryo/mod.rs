@@ -31,6 +31,7 @@ use crate::protocol::kernel::Raised;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -71,7 +72,7 @@ pub(crate) struct Cryo {
     /// One after the other under each name.
     turns: Arc<Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>>,
     /// When what a session holds was stored last.
-    fresh: Arc<Mutex<BTreeMap<String, Instant>>>,
+    fresh: Arc<Mutex<BTreeMap<String, Range<Instant>>>>,
     /// Whether the stop that follows is to store, and when that was said.
     said: Arc<Mutex<Option<(Instant, bool)>>>,
     /// What must not go now, and since when.
@@ -139,11 +140,13 @@ impl Cryo {
             files: wish.files,
             compress: self.settings.compress,
         };
+        let asked = Instant::now();
         let answer = self.sessions.ask(&wish.session, question).await?;
         let written: Written = told(answer.value.map_err(Refusal::of_store)?)?;
         if !wish.dry_run {
             if name == wish.session {
-                locked(&self.fresh).insert(name.clone(), Instant::now());
+                let stored = asked..Instant::now();
+                locked(&self.fresh).insert(name.clone(), stored);
             }
             let (limits, pinned) = (self.settings.limits, self.pinned());
             self.blocking(move |store, _| store.prune(limits, &pinned), &name)

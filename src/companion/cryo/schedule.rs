@@ -118,8 +118,9 @@ impl Cryo {
         let is_empty = view.counts.globals_count == 0 && view.counts.execution_count == 0;
         let is_new = match locked(&self.fresh).get(session) {
             None => true,
-            Some(stored) if view.changed > *stored => true,
-            Some(stored) => reason != Reason::Schedule && stored.elapsed() > JUST_NOW,
+            // Code that ended while it was stored may not be in it.
+            Some(stored) if view.changed > stored.start => true,
+            Some(stored) => reason != Reason::Schedule && stored.end.elapsed() > JUST_NOW,
         };
         view.ready && view.checkpoint.is_none() && !is_empty && is_new
     }

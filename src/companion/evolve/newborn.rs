@@ -24,6 +24,9 @@ const AGAIN: Duration = Duration::from_millis(200);
 /// How long one answer may take.
 const ANSWER: Duration = Duration::from_secs(2);
 
+/// How long one may take to listen: both are started together when the engine is.
+const LISTENS: Duration = Duration::from_secs(10);
+
 /// How long a keeper may give no answer that has said that the container is to be proved: it may be
 /// started again meanwhile, and takes it back then.
 const LEASE: Duration = Duration::from_secs(60);
@@ -38,7 +41,7 @@ impl Evolve {
             tokio::spawn(async move {
                 // What it came back from is what it has to prove that it has.
                 evolve.parts.cryo.pin().await;
-                until_trusted(&evolve.parts.gate, &evolve.settings.keeper, LEASE).await;
+                until_trusted(&evolve.parts.gate, &evolve.settings.keeper, LISTENS, LEASE).await;
                 evolve.parts.cryo.unpin();
             });
         }
@@ -46,19 +49,19 @@ impl Evolve {
     }
 }
 
-async fn until_trusted(gate: &Gate, keeper: &Path, lease: Duration) {
+async fn until_trusted(gate: &Gate, keeper: &Path, listens: Duration, lease: Duration) {
     let heard = async {
-        let mut heard: Option<Instant> = None;
+        // Nothing was heard yet that would make it wait for longer.
+        let mut heard = (Instant::now(), listens);
         loop {
             match timeout(ANSWER, placing(keeper)).await {
                 Ok(Ok(Some(run))) => {
                     // However it stops telling, it is asked again.
                     let _ = timeout(lease, follow(keeper, run)).await;
-                    heard = Some(Instant::now());
+                    heard = (Instant::now(), lease);
                 }
                 Ok(Ok(None)) => return,
-                // One that was not there has brought nothing.
-                _ if heard.is_none_or(|heard| heard.elapsed() > lease) => return,
+                _ if heard.0.elapsed() > heard.1 => return,
                 _ => {}
             }
             sleep(AGAIN).await;
@@ -181,7 +184,8 @@ mod tests {
             keeper.places.store(true, Ordering::SeqCst);
             let gate = doubted();
             let (waiting, path) = (gate.clone(), socket.clone());
-            let waits = tokio::spawn(async move { until_trusted(&waiting, &path, lease).await });
+            let waits =
+                tokio::spawn(async move { until_trusted(&waiting, &path, lease, lease).await });
             asked(&keeper).await;
             assert!(!is_open(&gate) && gate.admit(Door::Inside).is_some());
             match says_so {
@@ -202,14 +206,15 @@ mod tests {
         // Of one that ran once the socket is left.
         drop(UnixListener::bind(&socket).unwrap());
         let gate = doubted();
-        until_trusted(&gate, &socket, long).await;
+        until_trusted(&gate, &socket, Duration::ZERO, long).await;
         assert!(is_open(&gate));
         std::fs::remove_file(&socket).unwrap();
         let (keeper, task) = keeper(&socket);
         let gate = doubted();
         let (waiting, path) = (gate.clone(), socket.clone());
-        let waits =
-            tokio::spawn(async move { until_trusted(&waiting, &path, Duration::ZERO).await });
+        let waits = tokio::spawn(async move {
+            until_trusted(&waiting, &path, Duration::ZERO, Duration::ZERO).await
+        });
         asked(&keeper).await;
         assert!(!is_open(&gate));
         task.abort();

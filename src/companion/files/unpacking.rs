@@ -38,6 +38,24 @@ struct Table {
     slots: HashMap<Name, (u64, Slot)>,
 }
 
+impl Table {
+    /// How that one ended, if nobody has fed it since.
+    fn take_ended(
+        &mut self,
+        name: &Name,
+        turn: u64,
+    ) -> Option<oneshot::Receiver<Result<Tally, Refusal>>> {
+        match self.slots.remove(name) {
+            Some((number, Slot::Waits(stream))) if number == turn => Some(stream.outcome),
+            Some(other) => {
+                self.slots.insert(name.clone(), other);
+                None
+            }
+            None => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 enum Slot {
     /// A request feeds it.
@@ -205,10 +223,10 @@ impl Kept {
     /// When it has ended before its time, why.
     pub(super) async fn mark(&self, id: &str, place: &Place) -> Result<Option<Mark>, Refusal> {
         let name = (id.to_owned(), place.path.clone());
-        let (given, mut seen) = match self.table().slots.get(&name) {
+        let (turn, given, mut seen) = match self.table().slots.get(&name) {
             None => return Ok(None),
             Some((_, Slot::Fed)) => return Err(Refusal::InProgress(id.into())),
-            Some((_, Slot::Waits(stream))) => (stream.given, stream.seen.clone()),
+            Some((turn, Slot::Waits(stream))) => (*turn, stream.given, stream.seen.clone()),
         };
         // The thread has yet to come to the end of what it was given, unless it has ended before.
         let seen = seen.wait_for(|seen| seen.mark(given).is_some()).await;
@@ -216,9 +234,9 @@ impl Kept {
         if mark.is_some() {
             return Ok(mark);
         }
-        let ended = match self.table().slots.remove(&name) {
-            Some((_, Slot::Waits(stream))) => stream.outcome,
-            _ => return Err(Refusal::InProgress(id.into())),
+        let Some(ended) = self.table().take_ended(&name, turn) else {
+            // Another one has begun meanwhile.
+            return Err(Refusal::InProgress(id.into()));
         };
         match ended.await {
             Ok(Err(refusal)) => Err(refusal),

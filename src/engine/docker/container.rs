@@ -306,20 +306,34 @@ fn read(found: ContainerInspectResponse) -> Container {
     let labels = found.config.and_then(|c| c.labels).unwrap_or_default();
     let settings = found.network_settings.unwrap_or_default();
     let wanted = found.host_config.and_then(|c| c.port_bindings);
-    let has_ports = publishes(
-        &wanted.unwrap_or_default(),
-        &settings.ports.unwrap_or_default(),
-    );
+    let wanted = wanted.unwrap_or_default();
+    let has_ports = publishes(&wanted, &settings.ports.unwrap_or_default());
     Container {
         id: found.id.unwrap_or_default(),
         phase,
         image: found.image.unwrap_or_default(),
         labels: labels.into_iter().collect(),
         networks: settings.networks.unwrap_or_default().into_keys().collect(),
+        ports: ports(&wanted),
         has_ports,
         restarts: found.restart_count.unwrap_or_default().unsigned_abs(),
         exit,
     }
+}
+
+/// Those that are bound to an address of the host.
+fn ports(wanted: &PortMap) -> Vec<Port> {
+    let each = wanted.iter().flat_map(|(inside, bindings)| {
+        let bindings = bindings.iter().flatten();
+        bindings.map(move |binding| {
+            Some(Port {
+                bind: binding.host_ip.as_ref()?.parse().ok()?,
+                host: binding.host_port.as_ref()?.parse().ok()?,
+                container: inside.strip_suffix("/tcp")?.parse().ok()?,
+            })
+        })
+    });
+    each.flatten().collect()
 }
 
 /// Whether each port that is wanted is bound; one that is only exposed is named without a binding.

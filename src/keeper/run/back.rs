@@ -50,7 +50,8 @@ impl Work {
     async fn restore(&mut self, name: &str, old: &Container) -> Result<()> {
         self.log.step("the old container goes on");
         let docker = self.site.docker.clone();
-        let joined = match self.is_robbed {
+        let is_robbed = old.ports.iter().any(|port| Some(port.host) == self.robbed);
+        let joined = match is_robbed {
             true => Err(anyhow::anyhow!("somebody has a port of it")),
             false => self.site.reach(old).await,
         };
@@ -93,9 +94,18 @@ impl Work {
             let Some(found) = self.site.find(old).await? else {
                 return Ok(());
             };
-            match self.site.reach_again(&found, &self.record.run).await {
+            let mark = Mark::new(&self.settings.state);
+            let ended = Unreached {
+                run: self.record.run.clone(),
+                container: old.into(),
+                has_ended: true,
+            };
+            let run = &self.record.run;
+            let again = self.site.reach_again(&found, run, || mark.write(&ended));
+            match again.await {
                 Ok(false) => return Ok(()),
                 Ok(true) => {
+                    mark.clear();
                     self.add("the old container was started again to have its ports");
                     return Ok(());
                 }

@@ -38,8 +38,8 @@ pub(super) struct Work {
     pub(super) refusing: Option<Instant>,
     /// Since when the old container is at rest for certain.
     pub(super) at_rest: Option<Instant>,
-    /// Whether somebody else has a port of the container's.
-    pub(super) is_robbed: bool,
+    /// The port that somebody else has.
+    pub(super) robbed: Option<u16>,
     pub(super) stop: Stop,
 }
 
@@ -101,6 +101,11 @@ impl Work {
         }
         if let Some(since) = self.refusing.take() {
             self.record.refused_ms = Some(since.elapsed().as_secs_f64() * 1e3);
+        }
+        if end != Stage::Succeeded {
+            // What was to end with the old container has gone on with it.
+            self.record.receipt.clear();
+            self.record.besides.clear();
         }
         self.record.status = end;
         self.log.step(&format!("{end}{}", self.because()));
@@ -185,7 +190,9 @@ impl Work {
 
     /// The first gate that was not passed is the one that counts.
     pub(super) fn blame(&mut self, stage: Stage, error: &anyhow::Error) {
-        self.is_robbed |= matches!(error.downcast_ref(), Some(Error::PortTaken { .. }));
+        if let Some(Error::PortTaken { port, .. }) = error.downcast_ref() {
+            self.robbed = Some(*port);
+        }
         let said = hearsay::sentence(&format!("{error:#}"));
         let mut lines = self.log.tail();
         if let (true, Some(named)) = (lines.is_empty(), error.downcast_ref::<Error>()) {

@@ -12,9 +12,9 @@
 mod bodies;
 mod repository;
 
-use super::Evolve;
+use super::{Evolve, Refusal};
 use crate::error::Result;
-use crate::protocol::evolve::{Ask, Record, Reply, Run, Stage, Status};
+use crate::protocol::evolve::{Ask, Record, Reply, Run, Stage, Status, refusal};
 use repository::Repository;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -69,8 +69,8 @@ impl Evolve {
                 if !evolve.parts.gate.is_shut()
                     && let Ok((Reply::Status(now), _)) = evolve.ask(&Ask::Status {}).await
                     && is_news(last.as_ref(), &now)
+                    && evolve.tell_now().await
                 {
-                    evolve.tell_runs();
                     last = Some(now);
                 }
                 sleep(TICK).await;
@@ -80,30 +80,34 @@ impl Evolve {
 
     /// Tells the runs that are not told yet, once the one that is on has ended.
     pub(crate) fn tell_runs(&self) {
-        if !self.chronicle.repository.join(".git").is_dir() {
-            return;
-        }
         let evolve = self.clone();
-        tokio::spawn(async move {
-            // Somebody tells already, and waits for the same run.
-            let Ok(_turn) = evolve.chronicle.turn.clone().try_lock_owned() else {
-                return;
-            };
-            match tokio::time::timeout(PATIENCE, evolve.tell()).await {
-                Err(_) => tracing::warn!("a run has not ended for {PATIENCE:?}, and is not told"),
-                Ok(Ok(0)) => {}
-                Ok(Ok(count)) => tracing::info!("{count} runs are told in `{BRANCH}`"),
-                Ok(Err(error)) => tracing::warn!("runs are not told in `{BRANCH}`: {error:#}"),
-            }
-        });
+        tokio::spawn(async move { evolve.tell_now().await });
     }
 
-    /// How many runs are told now.
-    async fn tell(&self) -> Result<usize> {
+    /// Whether nothing is left that could be told later.
+    async fn tell_now(&self) -> bool {
+        if !self.chronicle.repository.join(".git").is_dir() {
+            return true;
+        }
+        // Somebody tells already, perhaps of the run before.
+        let Ok(_turn) = self.chronicle.turn.clone().try_lock_owned() else {
+            return false;
+        };
+        match tokio::time::timeout(PATIENCE, self.tell()).await {
+            Err(_) => tracing::warn!("a run has not ended for {PATIENCE:?}, and is not told"),
+            Ok(Ok(None)) => return false,
+            Ok(Ok(Some(0))) => {}
+            Ok(Ok(Some(count))) => tracing::info!("{count} runs are told in `{BRANCH}`"),
+            Ok(Err(error)) => tracing::warn!("runs are not told in `{BRANCH}`: {error:#}"),
+        }
+        true
+    }
+
+    /// How many runs are told now; nothing where the keeper does not answer.
+    async fn tell(&self) -> Result<Option<usize>> {
         let runs = loop {
-            // Without a keeper there are no runs.
             let Ok(runs) = self.history().await else {
-                return Ok(0);
+                return Ok(None);
             };
             match runs.first().filter(|run| !run.status.has_ended()) {
                 Some(run) => self.until_ended(&run.run).await,
@@ -120,11 +124,12 @@ impl Evolve {
         for run in &untold {
             let folder = folder(run);
             match self.body(run, folder, &repository).await? {
-                true => repository.commit_body(folder, &message(run)).await?,
-                false => repository.commit_as_before(&message(run)).await?,
+                None => return Ok(None),
+                Some(true) => repository.commit_body(folder, &message(run)).await?,
+                Some(false) => repository.commit_as_before(&message(run)).await?,
             }
         }
-        Ok(untold.len())
+        Ok(Some(untold.len()))
     }
 
     /// The keeper tells by itself when it has ended.
@@ -149,14 +154,24 @@ impl Evolve {
         sleep(LOOK).await;
     }
 
-    /// Lays the body out that a run was made of, or has gone back to; whether the keeper has it.
-    async fn body(&self, run: &Record, folder: &Path, repository: &Repository) -> Result<bool> {
+    /// Lays the body out that a run was made of, or has gone back to; whether the keeper has it, where it
+    /// answers.
+    async fn body(
+        &self,
+        run: &Record,
+        folder: &Path,
+        repository: &Repository,
+    ) -> Result<Option<bool>> {
         let question = Ask::Body {
             run: run.run.clone(),
         };
-        // It is not kept for ever.
-        let Ok((mut reply, mut answer)) = self.ask(&question).await else {
-            return Ok(false);
+        let (mut reply, mut answer) = match self.ask(&question).await {
+            Ok(answer) => answer,
+            // It is not kept for ever.
+            Err(Refusal::Keeper(fault)) if fault.kind == refusal::NO_SUCH_RUN => {
+                return Ok(Some(false));
+            }
+            Err(_) => return Ok(None),
         };
         let mut body = repository.body(folder)?;
         loop {
@@ -166,7 +181,7 @@ impl Evolve {
             body.add(&path, &base64)?;
             match answer.next().await? {
                 Some(next) => reply = next,
-                None => return Ok(true),
+                None => return Ok(Some(true)),
             }
         }
     }
