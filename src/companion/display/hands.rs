@@ -6,9 +6,11 @@ use super::pace::{self, STOP, STOPS};
 use super::{Refusal, keys};
 use crate::protocol::display::{Action, Button, Place};
 use std::thread;
+use std::time::Duration;
+use x11rb::CURRENT_TIME;
 use x11rb::protocol::xproto::{
-    BUTTON_PRESS_EVENT, BUTTON_RELEASE_EVENT, ConnectionExt as _, KEY_PRESS_EVENT,
-    KEY_RELEASE_EVENT, MOTION_NOTIFY_EVENT,
+    BUTTON_PRESS_EVENT, BUTTON_RELEASE_EVENT, ConnectionExt as _, EventMask, GrabMode, GrabStatus,
+    KEY_PRESS_EVENT, KEY_RELEASE_EVENT, MOTION_NOTIFY_EVENT,
 };
 use x11rb::protocol::xtest::ConnectionExt as _;
 use xkeysym::Keysym;
@@ -21,6 +23,10 @@ const MOST: usize = 1000;
 
 /// Notches of one turn of the wheel.
 const FARTHEST: u16 = 200;
+
+/// Looks whether a click has come to its window, and how long between two.
+const ARRIVES: u32 = 40;
+const ARRIVING: Duration = Duration::from_millis(5);
 
 /// Which button the wheel presses.
 const WHEEL: [(u8, u8); 2] = [(4, 5), (6, 7)];
@@ -40,6 +46,7 @@ pub(super) fn act(
         connection,
         keyboard,
         is_awaited: &is_awaited,
+        has_pushed: false,
     };
     for action in actions {
         hands.act(action)?;
@@ -111,6 +118,8 @@ struct Hands<'a> {
     connection: &'a Connection,
     keyboard: &'a mut Keyboard,
     is_awaited: &'a dyn Fn() -> bool,
+    /// Buttons may not have come to their window yet.
+    has_pushed: bool,
 }
 
 impl Hands<'_> {
@@ -124,6 +133,14 @@ impl Hands<'_> {
 
     fn act(&mut self, action: &Action) -> Result<(), Refusal> {
         self.go_on()?;
+        match action {
+            Action::Key { .. } | Action::KeyDown { .. } | Action::Text { .. } => self.arrive()?,
+            Action::Click { .. }
+            | Action::ButtonDown { .. }
+            | Action::ButtonUp { .. }
+            | Action::Drag { .. } => self.has_pushed = true,
+            Action::Move { .. } | Action::Scroll { .. } | Action::KeyUp { .. } => {}
+        }
         match action {
             Action::Move { x, y } => self.point(*x, *y),
             Action::Click {
@@ -169,6 +186,35 @@ impl Hands<'_> {
             }
             Action::Text { text } => self.write(text),
         }
+    }
+
+    /// Waits until what was clicked has come to its window: the window manager looks at it first, and
+    /// keys that come meanwhile are before it. It holds the pointer for that time; a menu that holds it
+    /// for longer is not waited for.
+    fn arrive(&mut self) -> Result<(), Refusal> {
+        if !std::mem::take(&mut self.has_pushed) {
+            return Ok(());
+        }
+        let x = &self.connection.x;
+        for _ in 0..ARRIVES {
+            let (root, mode, none) = (self.connection.root, GrabMode::ASYNC, x11rb::NONE);
+            let held = x.grab_pointer(
+                true,
+                root,
+                EventMask::NO_EVENT,
+                mode,
+                mode,
+                none,
+                none,
+                CURRENT_TIME,
+            );
+            let held = held.map_err(failed)?.reply().map_err(failed)?;
+            if held.status == GrabStatus::SUCCESS {
+                return x.ungrab_pointer(CURRENT_TIME).map(drop).map_err(failed);
+            }
+            thread::sleep(ARRIVING);
+        }
+        Ok(())
     }
 
     fn drag(&mut self, from: Place, to: Place) -> Result<(), Refusal> {
