@@ -288,6 +288,9 @@ pub(super) fn same(a: &str, b: &str) -> bool {
     }
 }
 
+/// Takes a request back.
+pub(super) const CANCELLED: &str = "notifications/cancelled";
+
 /// An error in answer to a request.
 pub(super) fn error(id: &str, code: i64, message: &str) -> Bytes {
     let error = serde_json::json!({"code": code, "message": message});
@@ -308,6 +311,13 @@ pub(super) fn lost(id: &str) -> Bytes {
     let why = "the companion was stopped while this ran, and whether it was done is not known";
     let hint = "look what it has done before it is called again";
     error_of(id, LOST_CODE, why, LOST, Some(hint))
+}
+
+/// The error of a call whose answer is not kept any more.
+pub(super) fn not_kept(id: &str) -> Bytes {
+    let why = "the answer to this call is not kept any more";
+    let hint = "look what it has done before it is called again";
+    error_of(id, LOST_CODE, why, "not_kept", Some(hint))
 }
 
 /// Whether an answer says that nobody knows the end.
