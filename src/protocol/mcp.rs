@@ -120,18 +120,57 @@ impl Entry {
     /// # Errors
     /// Which field does not fit, and why.
     pub(crate) fn read(said: &Value) -> Result<Self, String> {
-        let read = |said: &Value| Self::deserialize(said).map_err(|e| e.to_string());
-        let Some(fields) = said.as_object() else {
-            return Err("it is no object".into());
-        };
-        read(said).map_err(|whole| {
-            // The message itself does not name the field.
-            let mut each = fields.iter().map(|(name, value)| {
-                let alone = serde_json::json!({name: value});
-                read(&alone).err().map(|why| format!("`{name}`: {why}"))
-            });
-            each.find_map(|why| why).unwrap_or(whole)
+        let fields = said.as_object().ok_or("it is no object")?;
+        // serde's own words quote values, which may be secrets.
+        Self::deserialize(said).map_err(|_| {
+            let mut wrong = fields.iter().filter_map(|(name, value)| wrong(name, value));
+            let first = wrong.next();
+            first.unwrap_or_else(|| "a field does not fit".into())
         })
+    }
+}
+
+/// Which part of a field is of another kind than it must be; never what it says.
+fn wrong(name: &str, value: &Value) -> Option<String> {
+    let told = |part: &str, value: &Value, wanted: &str| {
+        let found = kind(value);
+        Some(format!(
+            "`{name}{part}`: it is {found}, and must be {wanted}"
+        ))
+    };
+    match (name, value) {
+        ("command" | "cwd" | "url" | "timeout" | "idle", Value::Null) => None,
+        ("command" | "cwd" | "url", Value::String(_)) => None,
+        ("command" | "cwd" | "url", other) => told("", other, "a text"),
+        ("timeout" | "idle", Value::Number(_)) => None,
+        ("timeout" | "idle", other) => told("", other, "a number"),
+        ("disabled" | "shared", Value::Bool(_)) => None,
+        ("disabled" | "shared", other) => told("", other, "`true` or `false`"),
+        ("start", Value::String(start)) if ["lazy", "eager"].contains(&&**start) => None,
+        ("start", Value::String(_)) => Some("`start`: it must be `lazy` or `eager`".into()),
+        ("start", other) => told("", other, "`lazy` or `eager`"),
+        ("args" | "tools", Value::Array(all)) => {
+            let at = all.iter().position(|one| !one.is_string())?;
+            told(&format!("[{at}]"), &all[at], "a text")
+        }
+        ("args" | "tools", other) => told("", other, "a list of texts"),
+        ("env" | "headers", Value::Object(all)) => {
+            let (key, other) = all.iter().find(|(_, one)| !one.is_string())?;
+            told(&format!(".{key}"), other, "a text")
+        }
+        ("env" | "headers", other) => told("", other, "an object of texts"),
+        _ => None,
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a truth value",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
     }
 }
 
@@ -144,5 +183,61 @@ impl ServerState {
             Self::Resting => "resting",
             Self::Refused => "refused",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Entry;
+    use serde_json::json;
+
+    #[test]
+    fn a_wrong_field_is_named_and_what_it_says_is_not() {
+        for (wrong, why) in [
+            (
+                json!({"args": "-y server --api-key sk-1"}),
+                "`args`: it is a text, and must be a list of texts",
+            ),
+            (
+                json!({"args": ["a", {"sk-1": "sk-1"}]}),
+                "`args[1]`: it is an object, and must be a text",
+            ),
+            (
+                json!({"headers": "Authorization: Bearer sk-1"}),
+                "`headers`: it is a text, and must be an object of texts",
+            ),
+            (
+                json!({"env": {"TOKEN": 1234}}),
+                "`env.TOKEN`: it is a number, and must be a text",
+            ),
+            (
+                json!({"url": ["sk-1"]}),
+                "`url`: it is a list, and must be a text",
+            ),
+            (
+                json!({"start": "sk-1"}),
+                "`start`: it must be `lazy` or `eager`",
+            ),
+            (
+                json!({"start": {"eager": "sk-1"}}),
+                "`start`: it is an object, and must be `lazy` or `eager`",
+            ),
+            (
+                json!({"shared": "sk-1"}),
+                "`shared`: it is a text, and must be `true` or `false`",
+            ),
+            (
+                json!({"timeout": "sk-1"}),
+                "`timeout`: it is a text, and must be a number",
+            ),
+            (
+                json!({"tools": null}),
+                "`tools`: it is null, and must be a list of texts",
+            ),
+        ] {
+            assert_eq!(Entry::read(&wrong).unwrap_err(), why);
+        }
+        let fine = json!({"command": "x", "cwd": null, "idle": null, "type": "stdio"});
+        assert!(Entry::read(&fine).is_ok());
     }
 }

@@ -5,6 +5,7 @@ use crate::mcp::{Client, status};
 use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
+use std::path::Path;
 use std::thread;
 
 trials![
@@ -332,6 +333,17 @@ fn all_as_one_bring_prompts_and_the_clients_roots() {
     assert!(told.contains("file:///a"), "{told}");
 }
 
+/// Writes a file as it was before.
+struct Back<'a>(&'a Path, &'a str);
+
+impl Drop for Back<'_> {
+    fn drop(&mut self) {
+        let written = fs::write(self.0, self.1);
+        // A second failure would hide the first.
+        assert!(written.is_ok() || thread::panicking(), "{written:?}");
+    }
+}
+
 /// With more servers than there are, as long as the story goes.
 pub(crate) fn with_servers(more: &[(&str, Value)], story: impl FnOnce()) {
     let home = servers();
@@ -341,13 +353,15 @@ pub(crate) fn with_servers(more: &[(&str, Value)], story: impl FnOnce()) {
     for (name, server) in more {
         all["mcpServers"][name] = server.clone();
     }
+    // Also where the story fails, so that others find what they expect.
+    let back = Back(&path, &before);
     fs::write(&path, all.to_string()).unwrap();
     home.hub().until("the new servers", |api| {
         let is_there = |(name, _): &(&str, Value)| status(api, name).is_object();
         more.iter().all(is_there).then_some(())
     });
     story();
-    fs::write(&path, &before).unwrap();
+    drop(back);
     home.hub().until("their end", |api| {
         let is_gone = |(name, _): &(&str, Value)| status(api, name).is_null();
         more.iter().all(is_gone).then_some(())

@@ -1,24 +1,33 @@
-//! The hub's servers when they are killed while many call them.
+//! The hub's servers when they are killed while many call them. The seed is printed; `OSCTL_KILL_SEED` strikes the same.
 
 use crate::harness::{PATIENCE, servers};
 use crate::mcp::{Client, status};
+use crate::soak::{Random, number, say};
 use crate::trials;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 trials![killed_under_load_every_call_ends_and_the_others_never_notice];
 
 /// Calls in all, at least, and after how many a server is killed.
 const CALLS: usize = 1000;
 const EACH: usize = 25;
+/// So many kills at least.
+const KILLS: usize = CALLS / 50;
 
 fn killed_under_load_every_call_ends_and_the_others_never_notice() {
     let api = servers().hub();
     let processes = "import os; len([p for p in os.listdir('/proc') if p.isdigit() and b'echo.py' in open(f'/proc/{p}/cmdline', 'rb').read()])";
     let (calls, done) = (AtomicUsize::new(0), AtomicBool::new(false));
     let (results, errors) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let kills = AtomicUsize::new(0);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let seed = number("OSCTL_KILL_SEED", u64::from(now.subsec_nanos()) | 1);
+    say(&format!("OSCTL_KILL_SEED={seed}"));
+    // Zero would stay zero for ever.
+    let mut random = Random(seed.max(1));
     let clients: Vec<Client> = (0..4)
         .flat_map(|_| ["/servers/echo/mcp", "/servers/echo-own/mcp"])
         .map(Client::new)
@@ -29,23 +38,23 @@ fn killed_under_load_every_call_ends_and_the_others_never_notice() {
     thread::scope(|scope| {
         let killer = scope.spawn(|| {
             let ended = || results.load(Ordering::Relaxed) + errors.load(Ordering::Relaxed);
-            let mut kills = 0;
             while !done.load(Ordering::Relaxed) {
-                if ended() < kills * EACH {
+                let struck = kills.load(Ordering::Relaxed);
+                if ended() < struck * EACH {
                     thread::sleep(Duration::from_millis(5));
                     continue;
                 }
                 // One that has answered, so that it is started again at once.
-                let client = &clients[kills % clients.len()];
+                let client = &clients[random.below(clients.len())];
                 let asked = client.post(r#"{"jsonrpc":"2.0","id":"pid","method":"test/pid"}"#);
                 let pid = &last_message(&asked.body)["result"];
                 // None, where the end of the one before is not known yet.
                 if pid.is_u64() {
-                    let signal = ["SIGKILL", "SIGTERM", "SIGSEGV"][kills % 3];
+                    let signal = ["SIGKILL", "SIGTERM", "SIGSEGV"][struck % 3];
                     kernel.exec(&format!(
                         "import os, signal; os.kill({pid}, signal.{signal})"
                     ));
-                    kills += 1;
+                    kills.fetch_add(1, Ordering::Relaxed);
                 }
             }
         });
@@ -58,11 +67,11 @@ fn killed_under_load_every_call_ends_and_the_others_never_notice() {
             .iter()
             .enumerate()
             .map(|(number, client)| {
-                let (calls, results, errors) = (&calls, &results, &errors);
+                let (calls, results, errors, kills) = (&calls, &results, &errors, &kills);
                 scope.spawn(move || {
-                    // They go on until the killer has struck one of them.
-                    let is_hurt = || errors.load(Ordering::Relaxed) > 0 || begin.elapsed() > PATIENCE;
-                    let next = |n| (n < CALLS || !is_hurt()).then_some(n + 1);
+                    // They go on until the killer has struck often enough, and one of them.
+                    let is_hurt = || errors.load(Ordering::Relaxed) > 0 && kills.load(Ordering::Relaxed) >= KILLS;
+                    let next = |n| (n < CALLS || !(is_hurt() || begin.elapsed() > PATIENCE)).then_some(n + 1);
                     let take = || calls.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
                     while let Ok(call) = take() {
                         let pause = if call % 3 == 0 { 0.02 } else { 0.0 };
@@ -95,6 +104,7 @@ fn killed_under_load_every_call_ends_and_the_others_never_notice() {
         results > CALLS / 2 && errors > 0,
         "{results} results, {errors} errors"
     );
+    assert!(kills.into_inner() >= KILLS);
     for client in &clients {
         let mut connection = client.api.connect();
         connection.send("DELETE", &client.path, &client.headers(), b"");

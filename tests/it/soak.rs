@@ -40,10 +40,10 @@ fn left(api: &Api) -> Value {
 
 /// Numbers that look random and are the same for a seed (xorshift64*, Vigna 2016).
 #[derive(Debug)]
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, count: usize) -> usize {
+    pub(crate) fn below(&mut self, count: usize) -> usize {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -51,7 +51,7 @@ impl Random {
     }
 }
 
-fn number(name: &str, otherwise: u64) -> u64 {
+pub(crate) fn number(name: &str, otherwise: u64) -> u64 {
     let said = std::env::var(name).ok();
     said.map_or(otherwise, |text| text.parse().unwrap())
 }
@@ -104,7 +104,7 @@ fn surplus(before: &Value, after: &Value) -> Option<String> {
     clippy::print_stdout,
     reason = "without its seed a failure can't be replayed"
 )]
-fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     println!("{line}");
 }
 

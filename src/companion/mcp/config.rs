@@ -102,7 +102,7 @@ impl Files {
         let mut found = Found::built_in();
         for (path, good) in self.paths.iter().zip(&mut self.good) {
             let read = match fs::read(path) {
-                Ok(text) => serde_json::from_slice(&text).map_err(|e| e.to_string()),
+                Ok(text) => serde_json::from_slice(&text).map_err(|e| unread(&e)),
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Servers::default()),
                 Err(e) => Err(e.to_string()),
             };
@@ -118,6 +118,14 @@ impl Files {
             }
         }
         found
+    }
+}
+
+/// Why a file makes no sense, without what it says, which may be secret.
+fn unread(error: &serde_json::Error) -> String {
+    match error.is_data() {
+        true => "it is no object with an object of servers in `mcpServers`".into(),
+        false => error.to_string(),
     }
 }
 
@@ -297,17 +305,26 @@ mod tests {
     #[test]
     fn a_wrong_field_refuses_its_server_alone_and_is_named() {
         for (wrong, why) in [
-            (r#"{"command": "x", "args": "y"}"#, "`args`: invalid type"),
+            (r#"{"command": "x", "args": "y"}"#, "`args`: it is a text"),
             (
                 r#"{"command": "x", "env": {"P": 1}}"#,
-                "`env`: invalid type",
+                "`env.P`: it is a number",
             ),
-            (r#"{"command": ["x"]}"#, "`command`: invalid type"),
-            (r#"{"command": "x", "start": "soon"}"#, "`start`: unknown"),
-            (r#"{"command": "x", "timeout": "1"}"#, "`timeout`: invalid"),
+            (r#"{"command": ["x"]}"#, "`command`: it is a list"),
+            (
+                r#"{"command": "x", "start": "soon"}"#,
+                "`start`: it must be",
+            ),
+            (
+                r#"{"command": "x", "timeout": "1"}"#,
+                "`timeout`: it is a text",
+            ),
             (r#"{"command": "x", "timeout": -1}"#, "`timeout`: `-1`"),
             (r#"{"command": "x", "timeout": 0}"#, "`timeout`: no call"),
-            (r#"{"command": "x", "disabled": "no"}"#, "`disabled`: inv"),
+            (
+                r#"{"command": "x", "disabled": "no"}"#,
+                "`disabled`: it is a text",
+            ),
             (r#""x""#, "it is no object"),
             ("null", "it is no object"),
         ] {
@@ -350,6 +367,8 @@ mod tests {
                 (whole.servers.clone(), 1)
             );
         }
+        fs::write(&second, r#"{"mcpServers": "sk-1"}"#).unwrap();
+        assert!(!files.read().problems[0].contains("sk-1"));
         fs::remove_file(&second).unwrap();
         assert!(!files.read().servers.contains_key("b"));
     }

@@ -79,13 +79,11 @@ impl Kept {
 impl Hub {
     /// Remembers what a client has asked for that must last as long as its session.
     pub(super) fn note_if_lasting(&self, session: &Session, message: &Message) {
-        let lasting = {
-            let mut lasting = session.lasting();
-            if !lasting.note(message) {
-                return;
-            }
-            lasting.clone()
-        };
+        // Until it is written, so that what is asked at once is not written over, nor a closed session brought back.
+        let mut lasting = session.lasting();
+        if !lasting.note(message) {
+            return;
+        }
         let path = self.file(&session.id);
         let kept = fs::read(&path).ok();
         let kept = kept.and_then(|text| serde_json::from_slice::<Kept>(&text).ok());
@@ -93,8 +91,8 @@ impl Hub {
         let Some(mut kept) = kept else {
             return;
         };
-        kept.subscribed = lasting.subscribed;
-        kept.level = lasting.level;
+        kept.subscribed = lasting.subscribed.clone();
+        kept.level = lasting.level.clone();
         if let Err(error) = cache::write(&path, &kept) {
             tracing::warn!("a session can't be kept: {error:#}");
         }
@@ -108,7 +106,10 @@ impl Hub {
         let outlet = Outlet::new(Arc::new(Stream::general(self.next())));
         let hello = Bytes::copy_from_slice(kept.hello.get().as_bytes());
         let backend = self.backend(&kept.wish, Some(hello), outlet.clone());
-        let backend = backend.map_err(|_| Refusal::NoSession)?;
+        let backend = backend.map_err(|refusal| match refusal {
+            Refusal::Stopping => refusal,
+            _ => Refusal::NoSession,
+        })?;
         let lasting = kept.lasting();
         if let Some(level) = lasting.level() {
             backend.set_level(&level);

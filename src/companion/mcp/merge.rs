@@ -2,14 +2,14 @@
 //! [`located`](super::located) finds whose they are.
 
 use super::filter::Filter;
-use super::links::Links;
 use super::member::{Ears, Member, Reply};
 use super::message::{self, Kind, Message, elements, find, splice};
 use super::server::{Access, NEWEST_WITH_HELLO, Served, WITH_HELLO};
 use super::stream::Stream;
+use super::voice::{Asked, Voice};
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -26,6 +26,8 @@ const PAGES: usize = 100;
 pub(super) struct Merge {
     /// By their names. Each way has a number of its own, so that a server is not taken for the one before it.
     servers: Mutex<BTreeMap<String, Arc<Access>>>,
+    /// Ways to servers before them, as long as their calls are open.
+    former: Mutex<Vec<Arc<Access>>>,
     wanted: Filter,
     tools: Filter,
     hello: Option<Bytes>,
@@ -35,67 +37,6 @@ pub(super) struct Merge {
     asked: Arc<Asked>,
     /// Whether it hears what belongs to no call.
     listens: AtomicBool,
-}
-
-/// Requests of servers to the client, which may have the same ids.
-#[derive(Debug, Default)]
-struct Asked {
-    last: AtomicU64,
-    open: Mutex<HashMap<String, (u64, String)>>,
-}
-
-/// One server's way to the client.
-#[derive(Debug)]
-struct Voice {
-    server: u64,
-    links: Arc<Links>,
-    outlet: Arc<dyn Ears>,
-    asked: Arc<Asked>,
-}
-
-impl Asked {
-    fn open(&self) -> MutexGuard<'_, HashMap<String, (u64, String)>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Ears for Voice {
-    fn hear(&self, text: Bytes, is_related: bool) {
-        let Ok(message) = Message::parse(text.clone()) else {
-            return;
-        };
-        let text = match (message.kind, message.id()) {
-            (Kind::Request, Some(id)) => {
-                let number = self.asked.last.fetch_add(1, Ordering::Relaxed);
-                let own = format!("\"osctl-{number}\"");
-                let text = message.with(message.new_id(&own).into_iter().collect());
-                self.asked.open().insert(own, (self.server, id.into()));
-                text
-            }
-            _ if message.method == "notifications/cancelled" => {
-                let id = message.raw_param(&["requestId"]).unwrap_or_default();
-                let mut open = self.asked.open();
-                let is_meant = |(_, (server, theirs)): &(&String, &(u64, String))| {
-                    *server == self.server && theirs == id
-                };
-                let Some(own) = open.iter().find(is_meant).map(|(own, _)| own.clone()) else {
-                    return;
-                };
-                open.remove(&own);
-                let span = message.param(&["requestId"]);
-                message.with(span.map(|span| (span, own.as_str())).into_iter().collect())
-            }
-            // It may be below the one that was asked for, and in no list.
-            _ if message.method == "notifications/resources/updated" => {
-                if let Some(uri) = message.text_param(&["uri"]) {
-                    self.links.add(uri);
-                }
-                text
-            }
-            _ => text,
-        };
-        self.outlet.hear(text, is_related);
-    }
 }
 
 impl Merge {
@@ -110,6 +51,7 @@ impl Merge {
     ) -> Arc<Self> {
         let merge = Self {
             servers: Mutex::default(),
+            former: Mutex::default(),
             wanted,
             tools,
             hello,
@@ -131,12 +73,23 @@ impl Merge {
     ) -> bool {
         let mut ways = self.ways();
         let count = ways.len();
-        ways.retain(|name, access| servers.get(name).is_some_and(|served| access.is_of(served)));
+        let mut former = self.former();
+        ways.retain(|name, access| {
+            let stays = servers.get(name).is_some_and(|served| access.is_of(served));
+            if !stays {
+                access.retire();
+                former.push(access.clone());
+            }
+            stays
+        });
         let mut is_other = ways.len() < count;
-        let here: Vec<u64> = ways.values().map(|access| access.member.number).collect();
+        let number = |access: &Arc<Access>| access.member.number;
+        let here: Vec<u64> = ways.values().map(number).collect();
         self.uris().retain(|_, number| here.contains(number));
+        let before: Vec<u64> = former.iter().map(number).collect();
+        drop(former);
         let mut asked = self.asked.open();
-        asked.retain(|_, (number, _)| here.contains(number));
+        asked.retain(|_, (number, _)| here.contains(number) || before.contains(number));
         drop(asked);
         for (name, served) in servers {
             if ways.contains_key(name) || !self.wanted.admits(name) {
@@ -173,6 +126,13 @@ impl Merge {
 
     fn ways(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Access>>> {
         self.servers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn former(&self) -> MutexGuard<'_, Vec<Arc<Access>>> {
+        let former = self.former.lock();
+        let mut former = former.unwrap_or_else(PoisonError::into_inner);
+        former.retain(|access| !access.is_over());
+        former
     }
 
     /// All servers, in the order of their names.
@@ -361,10 +321,21 @@ impl Merge {
                 return;
             };
             let text = message.with(message.new_id(&id).into_iter().collect());
-            if let (Some(server), Ok(message)) = (self.numbered(server), Message::parse(text)) {
+            let former = || {
+                let former = self.former();
+                let found = former.iter().find(|access| access.member.number == server);
+                found.cloned()
+            };
+            let server = self.numbered(server).or_else(former);
+            if let (Some(server), Ok(message)) = (server, Message::parse(text)) {
                 server.tell(message);
             }
             return;
+        }
+        if message.method == message::CANCELLED {
+            for server in &*self.former() {
+                server.tell(message.clone());
+            }
         }
         for server in self.servers() {
             server.tell(message.clone());

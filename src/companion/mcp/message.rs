@@ -288,6 +288,9 @@ pub(super) fn same(a: &str, b: &str) -> bool {
     }
 }
 
+/// Takes a request back.
+pub(super) const CANCELLED: &str = "notifications/cancelled";
+
 /// An error in answer to a request.
 pub(super) fn error(id: &str, code: i64, message: &str) -> Bytes {
     let error = serde_json::json!({"code": code, "message": message});
@@ -310,11 +313,19 @@ pub(super) fn lost(id: &str) -> Bytes {
     error_of(id, LOST_CODE, why, LOST, Some(hint))
 }
 
-/// Whether an answer says that.
+/// The error of a call whose answer is not kept any more.
+pub(super) fn not_kept(id: &str) -> Bytes {
+    let why = "the answer to this call is not kept any more";
+    let hint = "look what it has done before it is called again";
+    error_of(id, LOST_CODE, why, "not_kept", Some(hint))
+}
+
+/// Whether an answer says that nobody knows the end.
 pub(super) fn is_lost(text: &[u8]) -> bool {
     let text = std::str::from_utf8(text).unwrap_or_default();
-    let kind = find(text, &["error", "data", "type"]);
-    kind.is_some_and(|kind| text[kind].trim_matches('"') == LOST)
+    let told = |path: &[&str]| find(text, path).map(|span| text[span].trim_matches('"'));
+    let code = told(&["error", "code"]).and_then(|code| code.parse::<i64>().ok());
+    code == Some(LOST_CODE) && told(&["error", "data", "type"]) == Some(LOST)
 }
 
 /// A result in answer to a request.
@@ -338,7 +349,7 @@ pub(super) fn notification(method: &str, params: &str) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use super::{Kind, Malformed, Message, elements, find, same, without};
+    use super::{Kind, Malformed, Message, elements, find, is_lost, lost, same, without};
     use bytes::Bytes;
 
     fn parse(text: &'static str) -> Message {
@@ -373,6 +384,18 @@ mod tests {
         assert!(matches!(none, Err(Malformed::NotRpc(_, Some(id))) if id == "\"a\""));
         let none = Message::parse(Bytes::from_static(b"{"));
         assert!(matches!(none, Err(Malformed::NotJson(_))));
+    }
+
+    #[test]
+    fn a_lost_call_is_told_from_an_error_of_a_server() {
+        assert!(is_lost(&lost("1")));
+        for other in [
+            r#"{"id":1,"error":{"code":-32603,"message":"x","data":{"type":"lost"}}}"#,
+            r#"{"id":1,"error":{"code":-32000,"message":"x"}}"#,
+            r#"{"id":1,"result":{"error":{"code":-32000,"data":{"type":"lost"}}}}"#,
+        ] {
+            assert!(!is_lost(other.as_bytes()), "{other}");
+        }
     }
 
     #[test]

@@ -32,6 +32,7 @@ mod session;
 mod stream;
 mod template;
 mod visits;
+mod voice;
 
 pub(super) use face::routes;
 pub(super) use os::{Handles, Os};
@@ -121,8 +122,12 @@ struct Inner {
     is_stopping: AtomicBool,
     /// How often servers have changed.
     changes: AtomicU64,
+    /// Servers that are not offered any more, as long as calls to them are open.
+    retired: Mutex<Vec<Arc<Served>>>,
     /// Of members and streams. It goes on after a restart, so that no old event id names a new stream.
     last: AtomicU64,
+    /// The last number of the time before.
+    before: u64,
 }
 
 /// What is wrong with the configuration.
@@ -156,6 +161,8 @@ impl Hub {
     /// Without any server yet.
     fn new(settings: Settings, os: Arc<dyn Within>) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        // More in a microsecond there can't be.
+        let before = since.map_or(0, |s| u64::try_from(s.as_micros()).unwrap_or(0));
         Self(Arc::new(Inner {
             files: Mutex::new(Files::new(settings.files.clone())),
             settings,
@@ -166,7 +173,9 @@ impl Hub {
             visits: Visits::default(),
             is_stopping: AtomicBool::new(false),
             changes: AtomicU64::new(0),
-            last: AtomicU64::new(since.map_or(0, |s| s.as_secs()) * 100_000),
+            retired: Mutex::default(),
+            last: AtomicU64::new(before),
+            before,
         }))
     }
 
@@ -238,11 +247,15 @@ impl Hub {
             None => server.is_some_and(|name| !names.contains(&name)),
         });
         gone.iter().for_each(|served| served.retire());
+        let mut retired = self.retired();
+        retired.retain(|served| !served.is_over());
+        retired.extend(gone);
     }
 
     fn sweep(&self) {
         self.sessions()
             .retain(|_, session| session.idle() < FORGOTTEN);
+        self.retired().retain(|served| !served.is_over());
         let folder = self.0.settings.data.join("sessions");
         tokio::task::spawn_blocking(move || {
             for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -264,7 +277,8 @@ impl Hub {
         let retiring = sessions.iter().map(|(_, session)| &session.outlet);
         retiring.for_each(|outlet| outlet.retire());
         // With their servers all open calls end, and who waits is told so.
-        let servers: Vec<_> = std::mem::take(&mut *self.servers()).into_values().collect();
+        let mut servers: Vec<_> = std::mem::take(&mut *self.servers()).into_values().collect();
+        servers.append(&mut self.retired());
         let ends = servers.iter().map(|served| served.end());
         futures_util::future::join_all(ends).await;
         let ended = sessions.iter().map(|(_, session)| &session.outlet);
@@ -274,6 +288,11 @@ impl Hub {
 
     fn is_stopping(&self) -> bool {
         self.0.is_stopping.load(Ordering::Relaxed)
+    }
+
+    /// Whether a stream of that number was one of the companion before this one.
+    fn is_of_before(&self, stream: u64) -> bool {
+        stream <= self.0.before
     }
 
     fn next(&self) -> u64 {
@@ -400,8 +419,11 @@ impl Hub {
     /// Ends a session for ever.
     fn close(&self, session: &Session) {
         self.sessions().remove(&session.id);
+        // Not while what it has asked for is written, which would bring it back.
+        let lasting = session.lasting();
         // Gone already is as good.
         let _ = fs::remove_file(self.file(&session.id));
+        drop(lasting);
         session.outlet.close();
     }
 
@@ -440,6 +462,13 @@ impl Hub {
     fn servers(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Served>>> {
         self.0
             .servers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn retired(&self) -> MutexGuard<'_, Vec<Arc<Served>>> {
+        self.0
+            .retired
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }

@@ -24,7 +24,7 @@ pub(super) struct Served {
     pub(super) known: Arc<Known>,
     /// For all who share it, and for those who come without a session.
     common: OnceLock<Child>,
-    /// Of single clients.
+    /// Of single clients, also of those that have gone, as long as calls are open.
     own: Mutex<Vec<Child>>,
 }
 
@@ -76,7 +76,9 @@ impl Served {
         let child = match &member.hello {
             Some(hello) if !self.known.server.shared => {
                 let child = Child::new(self.known.clone(), hello.clone(), false);
-                self.own().push(child.clone());
+                let mut own = self.own();
+                own.retain(|child| !child.is_over());
+                own.push(child.clone());
                 child
             }
             _ => self.common().clone(),
@@ -114,17 +116,20 @@ impl Served {
     }
 
     fn children(&self) -> Vec<Child> {
-        let own = self.own().clone();
-        self.common.get().cloned().into_iter().chain(own).collect()
-    }
-
-    fn forget(&self, child: &Child) {
-        self.own().retain(|one| !one.is(child));
+        let mut own = self.own();
+        own.retain(|child| !child.is_over());
+        let common = self.common.get().cloned().into_iter();
+        common.chain(own.iter().cloned()).collect()
     }
 
     /// Lets open calls end, and takes no more.
     pub(super) fn retire(&self) {
         self.children().iter().for_each(Child::retire);
+    }
+
+    /// Whether it has retired and answered all that was open.
+    pub(super) fn is_over(&self) -> bool {
+        self.children().iter().all(Child::is_over)
     }
 
     pub(super) async fn end(&self) {
@@ -212,10 +217,7 @@ pub(super) struct Access {
 impl Drop for Access {
     fn drop(&mut self) {
         self.child.leave(self.member.number);
-        if self.is_own() {
-            self.served.forget(&self.child);
-            self.child.retire();
-        }
+        self.retire();
     }
 }
 
@@ -242,6 +244,18 @@ impl Access {
             ears: ears.clone(),
         };
         served.access(Arc::new(member), &self.tools)
+    }
+
+    /// Lets open calls end where the server runs for this client alone.
+    pub(super) fn retire(&self) {
+        if self.is_own() {
+            self.child.retire();
+        }
+    }
+
+    /// Whether its server has retired and answered all that was open.
+    pub(super) fn is_over(&self) -> bool {
+        self.child.is_over()
     }
 
     fn is_own(&self) -> bool {

@@ -5,7 +5,7 @@ use super::child::NoHello;
 use super::lasting::Lasting;
 use super::member::{Ears, Reply};
 use super::merge::Merge;
-use super::message::{self, Message};
+use super::message::{self, Kind, Message};
 use super::server::{Access, Served};
 use super::stream::Stream;
 use bytes::Bytes;
@@ -15,9 +15,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Streams that ended, kept for clients whose connection was lost before they heard the end; the last one
-/// whatever its size.
-const KEPT: usize = 4;
+/// Streams that ended, kept for clients whose connection was lost before they heard the end: those that nobody has read
+/// to it, and those that were written out and may be lost on the way. The last one whatever its size.
+const KEPT: usize = 32;
+const KEPT_READ: usize = 4;
 const KEPT_BYTES: usize = 16 << 20;
 
 /// Whom a client talks to.
@@ -89,6 +90,11 @@ impl Backend {
             Self::All(merge) => merge.give_up(stream),
         }
     }
+
+    /// Whether its server has retired and answered all that was open.
+    fn is_over(&self) -> bool {
+        matches!(self, Self::One(access) if access.is_over())
+    }
 }
 
 #[derive(Debug)]
@@ -99,6 +105,8 @@ pub(super) struct Session {
     /// The server's name; none for all.
     pub(super) server: Option<String>,
     backend: Mutex<Arc<Backend>>,
+    /// Those before it, as long as their calls are open.
+    former: Mutex<Vec<Arc<Backend>>>,
     /// What it has asked for once and for all.
     lasting: Mutex<Lasting>,
     pub(super) outlet: Arc<Outlet>,
@@ -119,6 +127,7 @@ impl Session {
             version,
             server,
             backend: Mutex::new(Arc::new(backend)),
+            former: Mutex::default(),
             lasting: Mutex::new(lasting),
             outlet,
             touched: Mutex::new(Instant::now()),
@@ -128,6 +137,23 @@ impl Session {
     pub(super) fn backend(&self) -> Arc<Backend> {
         let backend = self.backend.lock();
         backend.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn former(&self) -> MutexGuard<'_, Vec<Arc<Backend>>> {
+        let former = self.former.lock();
+        let mut former = former.unwrap_or_else(PoisonError::into_inner);
+        former.retain(|backend| !backend.is_over());
+        former
+    }
+
+    /// A notification or an answer of the client. It may be about a call that was open when the server changed.
+    pub(super) fn tell(&self, message: Message) {
+        if message.kind == Kind::Answer || message.method == message::CANCELLED {
+            for backend in &*self.former() {
+                backend.tell(message.clone());
+            }
+        }
+        self.backend().tell(message);
     }
 
     pub(super) fn lasting(&self) -> MutexGuard<'_, Lasting> {
@@ -156,12 +182,15 @@ impl Session {
                 if access.is_of(served) {
                     return true;
                 }
+                access.retire();
                 let access = access.to(served, next());
                 if let Some(level) = level {
                     access.set_level(&level);
                 }
                 let mut backend = self.backend.lock().unwrap_or_else(PoisonError::into_inner);
                 *backend = Arc::new(Backend::One(access));
+                drop(backend);
+                self.former().push(before.clone());
             }
         }
         self.subscribe();
@@ -190,6 +219,14 @@ impl Session {
         }
         let touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
         touched.elapsed()
+    }
+}
+
+/// Tells that the servers may be others by now.
+pub(super) fn lists_may_differ(ears: &dyn Ears) {
+    let told: BTreeSet<&str> = LISTS.iter().map(|(_, _, changed)| *changed).collect();
+    for method in told {
+        ears.hear(message::notification(method, ""), false);
     }
 }
 
@@ -227,22 +264,24 @@ impl Outlet {
 
     /// The servers may be others by now.
     pub(super) fn lists_may_differ(&self) {
-        let told: BTreeSet<&str> = LISTS.iter().map(|(_, _, changed)| *changed).collect();
-        for method in told {
-            self.hear(message::notification(method, ""), false);
-        }
+        lists_may_differ(self);
     }
 
     /// A stream of answers that can tell more than them.
     pub(super) fn open(&self, stream: &Arc<Stream>) {
         let mut calls = self.calls();
         let ended = calls.values().filter(|stream| stream.is_closed());
-        let ended: Vec<(u64, usize)> = ended.map(|s| (s.number, s.bytes())).collect();
+        let ended: Vec<_> = ended.map(|s| (s.number, s.bytes(), s.is_read())).collect();
+        let (unread, read): (Vec<_>, Vec<_>) = ended.into_iter().rev().partition(|s| !s.2);
+        let too_many = read.get(KEPT_READ..).unwrap_or_default().iter();
+        let too_many = too_many.chain(unread.get(KEPT..).unwrap_or_default());
+        too_many.for_each(|(number, ..)| drop(calls.remove(number)));
+        let kept = unread.iter().take(KEPT).chain(read.iter().take(KEPT_READ));
         let mut bytes = 0;
-        for (place, (number, size)) in ended.into_iter().rev().enumerate() {
+        for (place, (number, size, _)) in kept.enumerate() {
             bytes += size;
-            if place >= KEPT || (place > 0 && bytes > KEPT_BYTES) {
-                calls.remove(&number);
+            if place > 0 && bytes > KEPT_BYTES {
+                calls.remove(number);
             }
         }
         calls.insert(stream.number, stream.clone());
@@ -315,8 +354,8 @@ mod tests {
         assert_eq!(general.next(1, of_all).await.unwrap().text, "late");
     }
 
-    #[test]
-    fn only_the_last_ended_streams_are_kept() {
+    #[tokio::test]
+    async fn only_the_last_ended_streams_are_kept() {
         let outlet = Outlet::new(Arc::new(Stream::endless(0)));
         for number in 1..=100 {
             let stream = Arc::new(Stream::of_answers(number, 1));
@@ -325,13 +364,23 @@ mod tests {
         }
         assert!(outlet.find(1).is_none() && outlet.find(100).is_some());
         assert!(outlet.calls().len() <= super::KEPT + 1);
+        // What was read makes room before what was not.
+        for number in 101..=120 {
+            let stream = Arc::new(Stream::of_answers(number, 1));
+            outlet.open(&stream);
+            stream.answer("x".into());
+            assert_eq!(stream.only().await.unwrap(), "x");
+            assert!(stream.next(1, stream.take_over()).await.is_none());
+        }
+        assert!(outlet.find(100).is_some());
+        assert!(outlet.find(101).is_none() && outlet.find(120).is_some());
         let large = vec![b'x'; super::KEPT_BYTES];
-        for number in 101..=103 {
+        for number in 201..=203 {
             let stream = Arc::new(Stream::of_answers(number, 1));
             outlet.open(&stream);
             stream.answer(large.clone().into());
         }
-        outlet.open(&Arc::new(Stream::of_answers(104, 1)));
-        assert!(outlet.find(102).is_none() && outlet.find(103).is_some());
+        outlet.open(&Arc::new(Stream::of_answers(204, 1)));
+        assert!(outlet.find(202).is_none() && outlet.find(203).is_some());
     }
 }

@@ -166,6 +166,12 @@ impl Stream {
         self.changed.notify_waiters();
     }
 
+    /// Whether it has ended, and its reader has come to the end.
+    pub(super) fn is_read(&self) -> bool {
+        let read = self.lock().read;
+        self.is_over(read)
+    }
+
     /// Whether nothing will ever come after event number `seen`.
     pub(super) fn is_over(&self, seen: u64) -> bool {
         let state = self.lock();

@@ -3,42 +3,63 @@
 /// How many bytes of the template the URI has as they stand there, so that the closest of several is known; nothing
 /// when it does not fit.
 pub(super) fn fits(template: &str, uri: &str) -> Option<usize> {
-    let (literal, rest) = match template.find('{') {
-        Some(at) => template.split_at(at),
-        None => (template, ""),
-    };
-    let uri = uri.strip_prefix(literal)?;
-    let Some(expression) = rest.strip_prefix('{') else {
-        return uri.is_empty().then_some(literal.len());
-    };
-    let (expression, rest) = expression.split_once('}')?;
-    let end = reach(expression, uri);
-    let least = usize::from(!may_be_empty(expression));
-    let ends = (least..=end).filter(|at| uri.is_char_boundary(*at));
-    let rests = ends.filter_map(|at| fits(rest, &uri[at..]));
-    rests.max().map(|count| count + literal.len())
-}
-
-/// An expression with an operator of its own begins with that, and may be left out as a whole.
-fn may_be_empty(expression: &str) -> bool {
-    expression.starts_with(['#', '.', '/', ';', '?', '&'])
-}
-
-/// How much of the URI an expression can be at most.
-fn reach(expression: &str, uri: &str) -> usize {
-    let until = |ends: &[char]| uri.find(ends).unwrap_or(uri.len());
-    let begun = |by: char, ends: &[char]| match uri.strip_prefix(by) {
-        Some(rest) => 1 + rest.find(ends).unwrap_or(rest.len()),
-        None => 0,
-    };
-    match expression.chars().next() {
-        Some('+') => uri.len(),
-        Some('#') => begun('#', &[]),
-        Some(by @ ('?' | '&')) => begun(by, &['#']),
-        Some('/') => begun('/', &['?', '#']),
-        Some(by @ ('.' | ';')) => begun(by, &['/', '?', '#']),
-        _ => until(&['/', '?', '#']),
+    let (mut parts, mut last) = (Vec::new(), template);
+    while let Some((literal, rest)) = last.split_once('{') {
+        let (expression, rest) = rest.split_once('}')?;
+        parts.push((literal, expression));
+        last = rest;
     }
+    // By the place in the URI: how well what begins there fits the template's end. From that end on, so that no place
+    // is looked at once more for each way that leads there.
+    let bytes = uri.as_bytes();
+    let begins = |at: usize, with: &str| bytes[at..].starts_with(with.as_bytes());
+    let places = || 0..=bytes.len();
+    let end = bytes.len().checked_sub(last.len());
+    let mut fit: Vec<Option<usize>> = places()
+        .map(|at| (Some(at) == end && begins(at, last)).then_some(last.len()))
+        .collect();
+    for (literal, expression) in parts.into_iter().rev() {
+        let behind = behind(expression, bytes, &fit);
+        let count = |at: usize| match uri.is_char_boundary(at) && begins(at, literal) {
+            true => Some(behind[at + literal.len()]? + literal.len()),
+            false => None,
+        };
+        fit = places().map(count).collect();
+    }
+    fit[0]
+}
+
+/// By the place in the URI: how well the template can fit from an expression on, where its rest fits like that.
+fn behind(expression: &str, uri: &[u8], rest: &[Option<usize>]) -> Vec<Option<usize>> {
+    let (operator, ends): (Option<u8>, &[u8]) = match expression.bytes().next() {
+        Some(b'+') => (None, b""),
+        Some(by @ b'#') => (Some(by), b""),
+        Some(by @ (b'?' | b'&')) => (Some(by), b"#"),
+        Some(by @ b'/') => (Some(by), b"?#"),
+        Some(by @ (b'.' | b';')) => (Some(by), b"/?#"),
+        _ => (None, b"/?#"),
+    };
+    // The best of all places that are reached from there on.
+    let mut best = rest.to_vec();
+    for at in (0..uri.len()).rev() {
+        if !ends.contains(&uri[at]) {
+            best[at] = best[at].max(best[at + 1]);
+        }
+    }
+    let from = |at: usize| {
+        let next = uri.get(at)?;
+        let further = best[at + 1];
+        match operator {
+            Some(operator) if *next == operator => rest[at].max(further),
+            // It begins with its operator, and may be left out as a whole.
+            Some(_) => rest[at],
+            None if ends.contains(next) => None,
+            None => further,
+        }
+    };
+    let at_end = operator.and(rest[uri.len()]);
+    let before = (0..uri.len()).map(from);
+    before.chain([at_end]).collect()
 }
 
 #[cfg(test)]
@@ -76,6 +97,11 @@ mod tests {
         ] {
             assert_eq!(fits(template, uri), None, "{template} {uri}");
         }
+        // Ways that lead nowhere are not gone twice.
+        let many = "a:".to_owned() + &"{+x}-{x}".repeat(40) + "!";
+        assert_eq!(fits(&many, &("a:".to_owned() + &"-".repeat(20_000))), None);
+        assert_eq!(fits("a:{x}{y}", "a:é"), None);
+        assert_eq!(fits("a:{x}-{y}", "a:--b"), Some(3));
         // The closest is the one with more of its own words.
         assert!(fits("a:b/{x}", "a:b/c") > fits("a:{+x}", "a:b/c"));
     }

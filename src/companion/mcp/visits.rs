@@ -2,8 +2,9 @@
 //! session once hands were shaken, and those that listen without one.
 
 use super::lasting::Lasting;
+use super::member::Ears;
 use super::message::Message;
-use super::session::{Outlet, Session};
+use super::session::{Outlet, Session, lists_may_differ};
 use super::stream::Stream;
 use super::{Hub, Refusal, Wish, new_id, version};
 use bytes::Bytes;
@@ -15,12 +16,22 @@ pub(super) struct Visit {
     id: String,
     wish: Wish,
     pub(super) stream: Arc<Stream>,
+    /// Who listens without a session, and is told before the end that there was a change.
+    listener: Option<Arc<dyn Ears>>,
     session: OnceLock<Arc<Session>>,
 }
 
 impl Visit {
     pub(super) fn session(&self) -> Option<&Arc<Session>> {
         self.session.get()
+    }
+
+    /// Ends it, once it has brought what it owes: its servers may be others by now.
+    pub(super) fn retire(&self) {
+        if let Some(listener) = &self.listener {
+            lists_may_differ(&**listener);
+        }
+        self.stream.retire();
     }
 }
 
@@ -35,7 +46,7 @@ impl Visits {
             let session = visit.session().map(|session| &**session);
             let stays = goes_on(session, visit.wish.server.as_deref());
             if !stays {
-                visit.stream.retire();
+                visit.retire();
             }
             stays
         });
@@ -61,20 +72,45 @@ impl Hub {
     /// A connection was opened: its id, and what it is to be told.
     pub(super) fn begin(&self, wish: Wish) -> Result<(String, Arc<Stream>), Refusal> {
         let stream = Arc::new(Stream::endless(self.next()));
-        Ok((self.count(wish, stream.clone())?, stream))
+        let visit = self.count(wish, stream.clone(), None)?;
+        Ok((visit.id.clone(), stream))
+    }
+
+    /// Counts a connection as one that listens, and ends when its servers change; `before` it was opened there were so
+    /// many changes.
+    pub(super) fn count_listener(
+        &self,
+        wish: Wish,
+        stream: Arc<Stream>,
+        listener: Arc<dyn Ears>,
+        before: u64,
+    ) -> Result<String, Refusal> {
+        let visit = self.count(wish, stream, Some(listener))?;
+        // That change did not find it yet.
+        if self.changes() != before {
+            visit.retire();
+        }
+        Ok(visit.id.clone())
     }
 
     /// Counts a connection as one that ends with its server.
-    pub(super) fn count(&self, wish: Wish, stream: Arc<Stream>) -> Result<String, Refusal> {
-        let id = new_id()?;
-        let visit = Visit {
-            id: id.clone(),
+    fn count(
+        &self,
+        wish: Wish,
+        stream: Arc<Stream>,
+        listener: Option<Arc<dyn Ears>>,
+    ) -> Result<Arc<Visit>, Refusal> {
+        let visit = Arc::new(Visit {
+            id: new_id()?,
             wish,
             stream,
+            listener,
             session: OnceLock::new(),
-        };
-        self.0.visits.lock().insert(id.clone(), Arc::new(visit));
-        Ok(id)
+        });
+        let mut visits = self.0.visits.lock();
+        visits.insert(visit.id.clone(), visit.clone());
+        drop(visits);
+        Ok(visit)
     }
 
     pub(super) fn visit(&self, id: &str) -> Option<Arc<Visit>> {

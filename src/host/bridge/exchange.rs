@@ -6,7 +6,7 @@ use super::line::Line;
 use super::link::{Failure, Session, agreed, is_events, stream, version};
 use super::policy::{Lost, Next, next, without_stream};
 use crate::protocol::fault::Failed;
-use crate::protocol::mcp::LOST;
+use crate::protocol::mcp::{LOST, LOST_CODE};
 use crate::protocol::sse::Events;
 use reqwest::{Response, StatusCode};
 use serde_json::Value;
@@ -112,7 +112,7 @@ impl Bridge {
             return Came::Lost(Lost::Silent);
         };
         let answer: Value = serde_json::from_slice(&text).unwrap_or_default();
-        if answer["error"]["data"]["type"] == LOST {
+        if says_lost(&answer) {
             return Came::Lost(Lost::Silent);
         }
         let is_rpc = answer.get("result").is_some() || answer["error"]["code"].is_i64();
@@ -222,7 +222,12 @@ fn is_lost(answer: &[u8]) -> bool {
         return false;
     }
     let answer: Value = serde_json::from_slice(answer).unwrap_or_default();
-    answer["error"]["data"]["type"] == LOST
+    says_lost(&answer)
+}
+
+fn says_lost(answer: &Value) -> bool {
+    let error = &answer["error"];
+    error["code"] == LOST_CODE && error["data"]["type"] == LOST
 }
 
 impl From<Failure> for Lost {
@@ -231,5 +236,20 @@ impl From<Failure> for Lost {
             Failure::Unsent => Self::Unsent,
             Failure::Cut => Self::Silent,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_lost;
+
+    #[test]
+    fn a_lost_call_is_told_from_an_error_of_a_server() {
+        let error = |code: i64, kind: &str| {
+            let error = format!(r#"{{"code":{code},"message":"x","data":{{"type":"{kind}"}}}}"#);
+            is_lost(format!(r#"{{"id":1,"error":{error}}}"#).as_bytes())
+        };
+        assert!(error(-32000, "lost"));
+        assert!(!error(-32603, "lost") && !error(-32000, "other"));
     }
 }

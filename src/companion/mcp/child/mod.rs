@@ -147,6 +147,11 @@ impl Child {
         let _ = receiver.await;
     }
 
+    /// Whether it has retired and has nothing open any more, or was ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.asks.is_closed()
+    }
+
     pub(super) fn phase(&self) -> (Phase, Option<i32>) {
         *self
             .seen
@@ -157,11 +162,6 @@ impl Child {
 
     pub(super) fn calls(&self) -> usize {
         self.seen.calls.load(Ordering::Relaxed)
-    }
-
-    /// Whether both are the same one.
-    pub(super) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.seen, &other.seen)
     }
 
     fn say(&self, ask: Ask) {

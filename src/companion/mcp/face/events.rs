@@ -243,14 +243,17 @@ fn requests(mark: &str) -> Option<Vec<String>> {
     all_are_ids.then(|| ids.into_iter().map(str::to_owned).collect())
 }
 
-/// The end of a stream that there is not any more. Its own events name no requests, so that whoever asks once more is
-/// told that there is nothing.
-pub(super) fn lost(place: &Place) -> Response {
+/// The end of a stream that there is not any more, with what to say of each request. Its own events name no requests,
+/// so that whoever asks once more is told that there is nothing.
+pub(super) fn end(place: &Place, answer: impl Fn(&str) -> Bytes) -> Response {
+    if place.asked.is_empty() {
+        return StatusCode::NO_CONTENT.into_response();
+    }
     let mut pieces = Vec::new();
     for (id, seq) in place.asked.iter().zip(place.seq + 1..) {
         let id_of_event = format!("event: message\nid: {}.{seq}\ndata: ", place.stream);
         pieces.extend_from_slice(id_of_event.as_bytes());
-        pieces.extend_from_slice(&message::lost(id));
+        pieces.extend_from_slice(&answer(id));
         pieces.extend_from_slice(b"\n\n");
     }
     let headers = [(header::CONTENT_TYPE, "text/event-stream")];

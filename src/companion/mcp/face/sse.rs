@@ -88,7 +88,7 @@ pub(super) async fn post(
                 hub.note_if_lasting(session, &message);
                 session.backend().request(message, reply);
             }
-            Kind::Notification | Kind::Answer => session.backend().tell(message),
+            Kind::Notification | Kind::Answer => session.tell(message),
         }
     }
     refusal::accepted()

@@ -308,6 +308,7 @@ fn listen(hub: &Hub, wish: &Wish, message: &Message, id: &str) -> Response {
         uris,
         stream: stream.clone(),
     });
+    let before = hub.changes();
     let backend = match hub.passing(wish, listener.clone()) {
         Ok(backend) => backend,
         Err(refusal) => return refusal.answer(Some(id)),
@@ -319,7 +320,8 @@ fn listen(hub: &Hub, wish: &Wish, message: &Message, id: &str) -> Response {
         let params = json!({"uri": uri}).to_string();
         backend.ask_quietly("resources/subscribe", &params);
     }
-    let visit = match hub.count(wish.clone(), stream.clone()) {
+    let counted = hub.count_listener(wish.clone(), stream.clone(), listener, before);
+    let visit = match counted {
         Ok(visit) => visit,
         Err(refusal) => return refusal.answer(Some(id)),
     };

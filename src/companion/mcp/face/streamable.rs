@@ -67,7 +67,7 @@ pub(super) async fn post(
                 let reply = Reply::plain(stream.clone());
                 session.backend().request(message, reply);
             }
-            Kind::Notification | Kind::Answer => session.backend().tell(message),
+            Kind::Notification | Kind::Answer => session.tell(message),
         }
     }
     if !is_asked {
@@ -166,7 +166,7 @@ pub(super) async fn get(State(hub): State<Hub>, wish: Wish, headers: HeaderMap) 
                 number if number == place.stream => place.seq,
                 _ => 0,
             },
-            place => return go_on(&session, place, primed),
+            place => return go_on(&hub, &session, place, primed),
         },
     };
     let stream = session.outlet.general.clone();
@@ -188,14 +188,14 @@ pub(super) async fn get(State(hub): State<Hub>, wish: Wish, headers: HeaderMap) 
 
 /// The rest of a call's stream. Where nothing more will come, clients need an answer that says so: they take
 /// the end of a stream for one more lost connection.
-fn go_on(session: &Session, place: Option<Place>, primed: bool) -> Response {
+fn go_on(hub: &Hub, session: &Session, place: Option<Place>, primed: bool) -> Response {
     let Some(place) = place else {
         return StatusCode::NO_CONTENT.into_response();
     };
     let (stream, seen) = match session.outlet.find(place.stream) {
         Some(stream) if !stream.is_over(place.seq) => (stream, place.seq),
-        // One of the time before a restart.
-        None if !place.asked.is_empty() => return events::lost(&place),
+        None if hub.is_of_before(place.stream) => return events::end(&place, message::lost),
+        None => return events::end(&place, message::not_kept),
         _ => return StatusCode::NO_CONTENT.into_response(),
     };
     let form = Form {

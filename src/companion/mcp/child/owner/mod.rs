@@ -230,9 +230,10 @@ impl Owner {
         {
             self.step(Event::Rested);
         }
-        let is_needed =
-            !self.queue.is_empty() || !self.greeted.is_empty() || !self.standing.is_empty();
-        if self.life.phase == Phase::Down && is_needed && !self.is_retired {
+        // Who retires still answers what waits for it.
+        let is_waited_for = !self.queue.is_empty() || !self.greeted.is_empty();
+        let is_listened_to = !self.standing.is_empty() && !self.is_retired;
+        if self.life.phase == Phase::Down && (is_waited_for || is_listened_to) {
             self.need().await;
         }
         if self.listen_at.is_some_and(|at| at <= now) {

@@ -1,11 +1,12 @@
-//! What becomes of calls when the servers change, when a connection is lost, and when the companion ends.
+//! What becomes of calls and listeners when the servers change.
 
-use super::{BOTH, Client, Scene, Told, ask, call, found, hub, routes, server, text, value};
-use crate::companion::mcp::stream::Stream;
-use crate::companion::mcp::{Found, Wish};
-use crate::protocol::mcp::LOST;
-use axum::http::StatusCode;
+use super::{BOTH, Client, PATIENCE, Scene, Told, ask, call, found, routes, server, text, value};
+use crate::companion::mcp::Found;
+use crate::companion::mcp::message::Message;
+use axum::body::Bytes;
 use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
 
 #[tokio::test]
 async fn open_calls_are_answered_when_their_server_changes_and_the_others_are_left_alone() {
@@ -93,21 +94,20 @@ async fn a_server_that_is_taken_away_answers_what_is_open_and_nothing_more() {
     ] {
         let scene = Scene::new();
         let client = scene.client(path).await;
-        let mut told = client.open("7", tool, r#","arguments":{"id":1.0}"#).await;
-        assert!(
-            told.next()
-                .await
-                .unwrap()
-                .contains("sampling/createMessage")
-        );
+        let (mut told, asked) = asked(&client, tool).await;
         let name = if tool == "a__ask" { "a" } else { "b" };
         let rest = if name == "a" { "b" } else { "a" };
         scene.hub.adopt(found([server(rest, rest == "a", 600)]));
-        // It need not wait for an answer that can't come any more.
-        let heard = scene
-            .stage
-            .hears(name, "the client that was asked is gone", 1)
-            .await;
+        let words = match path {
+            // The session goes on, and with it who was asked.
+            "/mcp" => {
+                client.answer(&answer_to(&asked)).await;
+                "it was asked"
+            }
+            // It need not wait for an answer that can't come any more.
+            _ => "the client that was asked is gone",
+        };
+        let heard = scene.stage.hears(name, words, 1).await;
         assert_eq!(heard.id(), Some("1.0"));
         let end = told.next().await.unwrap();
         assert!(
@@ -124,6 +124,115 @@ async fn a_server_that_is_taken_away_answers_what_is_open_and_nothing_more() {
             "{answer}"
         );
     }
+}
+
+/// A call whose server asks the client something, and what it asks.
+async fn asked(client: &Client, tool: &str) -> (Told, String) {
+    let mut told = client.open("7", tool, r#","arguments":{"id":1.0}"#).await;
+    let asked = told.next().await.unwrap();
+    assert!(asked.contains("sampling/createMessage"), "{asked}");
+    (told, asked)
+}
+
+/// What a client answers to that.
+fn answer_to(asked: &str) -> String {
+    let asked = Message::parse(Bytes::copy_from_slice(asked.as_bytes())).unwrap();
+    let id = asked.id().unwrap();
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"said":"it was asked"}}}}"#)
+}
+
+#[tokio::test]
+async fn a_call_that_is_open_over_a_change_is_still_its_clients() {
+    for (path, name) in [
+        ("/servers/a/mcp", "a"),
+        ("/servers/b/mcp", "b"),
+        ("/mcp", "b"),
+    ] {
+        let scene = Scene::new();
+        let client = scene.client(path).await;
+        let tool = |tool: &str| match path {
+            "/mcp" => format!("{name}__{tool}"),
+            _ => tool.into(),
+        };
+        // One that can be asked is its client's own.
+        let mut open = match name {
+            "b" => Some(asked(&client, &tool("ask")).await),
+            _ => None,
+        };
+        let mut waiting = client.open("8", &tool("wait"), "").await;
+        let call = scene.stage.hears(name, "\"wait\"", 1).await;
+        let before = scene.hub.server(name).unwrap();
+        scene
+            .hub
+            .adopt(found([server("a", true, 601), server("b", false, 601)]));
+        if let Some((told, asked)) = &mut open {
+            client.answer(&answer_to(asked)).await;
+            let heard = scene.stage.hears(name, "it was asked", 1).await;
+            assert_eq!(heard.id(), Some("1.0"));
+            assert!(told.next().await.unwrap().contains("it was asked"));
+        }
+        let params = r#"{"requestId":8}"#;
+        let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":"#;
+        client.answer(&format!("{cancel}{params}}}")).await;
+        let heard = scene.stage.hears(name, "notifications/cancelled", 1).await;
+        assert_eq!(heard.raw_param(&["requestId"]), call.id());
+        while let Some(told) = waiting.next().await {
+            assert!(!told.contains("\"id\":8"), "{told}");
+        }
+        // Nothing is open any more, and the server before ends.
+        let begin = Instant::now();
+        while !before.is_over() {
+            assert!(begin.elapsed() < PATIENCE, "{path}");
+            sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_waits_for_a_server_at_rest_is_answered_though_it_is_taken_away() {
+    let scene = Scene::new();
+    let client = scene.client("/servers/a/mcp").await;
+    scene.stage.break_next(1);
+    for tool in ["die", "echo"] {
+        let answer = client.answer(&call("1", tool, "")).await;
+        assert!(answer.contains("is gone: it ended"), "{answer}");
+    }
+    let mut told = client.open("2", "echo", "").await;
+    scene.hub.adopt(found([server("b", false, 600)]));
+    assert_eq!(
+        told.next().await.unwrap(),
+        r#"{"jsonrpc":"2.0","id":2,"result":{"name":"echo"}}"#
+    );
+}
+
+#[tokio::test]
+async fn a_listener_without_a_session_is_told_of_a_change_before_it_ends() {
+    let scene = Scene::new();
+    let app = routes(scene.hub.clone());
+    let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
+    let body = format!(
+        r#"{{"jsonrpc":"2.0","id":"l","method":"subscriptions/listen","params":{{{meta},"notifications":{{"toolsListChanged":true}}}}}}"#
+    );
+    let headers = [
+        ("accept", BOTH),
+        ("content-type", "application/json"),
+        ("mcp-protocol-version", "2026-07-28"),
+        ("mcp-method", "subscriptions/listen"),
+    ];
+    let listen = async || Told::new(ask(&app, "POST", "/mcp", &headers, body.clone()).await);
+    let mut told = listen().await;
+    assert!(told.next().await.unwrap().contains("acknowledged"));
+    scene.hub.adopt(found([
+        server("a", true, 600),
+        server("b", false, 600),
+        server("c", true, 600),
+    ]));
+    let changed = told.next().await.unwrap();
+    assert!(
+        changed.contains("tools/list_changed") && changed.contains("\"l\""),
+        "{changed}"
+    );
+    assert_eq!(told.next().await, None);
 }
 
 #[tokio::test]
@@ -231,122 +340,4 @@ async fn a_refused_server_says_why_and_hides_no_other() {
             .await
             .contains("result")
     );
-}
-
-#[tokio::test]
-async fn a_lost_stream_goes_on_where_the_companion_lives() {
-    let scene = Scene::new();
-    for (path, tool) in [("/mcp", "a__wait"), ("/servers/a/mcp", "wait")] {
-        let client = scene.client(path).await;
-        let count = scene.stage.heard("a", "wait").len();
-        let mut told = client.open("\"x\"", tool, "").await;
-        let (last, data) = told.event().await.unwrap();
-        assert_eq!(data, "");
-        drop(told);
-        let open = scene.stage.hears("a", "wait", count + 1).await;
-        scene.stage.answer("a", 0, &open, r#"{"n":1.0}"#);
-        let mut again = Told::new(client.go_on(&last).await);
-        let end = loop {
-            let (id, data) = again.event().await.unwrap();
-            if !data.is_empty() {
-                assert_eq!(data, r#"{"jsonrpc":"2.0","id":"x","result":{"n":1.0}}"#);
-                break id;
-            }
-        };
-        assert_eq!(again.next().await, None);
-        assert_eq!(client.go_on(&end).await.status(), StatusCode::NO_CONTENT);
-    }
-}
-
-/// That an answer says that nobody knows the end of the call.
-#[track_caller]
-fn is_lost(answer: &str, id: &str) {
-    let start = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":"#);
-    assert!(answer.starts_with(&start), "{answer}");
-    assert_eq!(value(answer)["error"]["data"]["type"], LOST, "{answer}");
-}
-
-#[tokio::test]
-async fn after_a_restart_a_lost_call_is_told_as_that_at_once() {
-    for (path, tool) in [("/mcp", "a__wait"), ("/servers/b/mcp", "wait")] {
-        let scene = Scene::new();
-        let client = scene.client(path).await;
-        let mut told = client.open("1.0", tool, "").await;
-        let (last, _) = told.event().await.unwrap();
-        // Killed, so that nobody was told anything.
-        let scene = scene.again([server("a", true, 600), server("b", false, 600)]);
-        let client = scene.back(&client);
-        let mut told = Told::new(client.go_on(&last).await);
-        let (end, data) = told.event().await.unwrap();
-        is_lost(&data, "1.0");
-        assert_eq!(told.next().await, None);
-        // Whoever then asks once more is told that there is nothing.
-        assert_eq!(client.go_on(&end).await.status(), StatusCode::NO_CONTENT);
-        // The session goes on.
-        let tool = tool.replace("wait", "echo");
-        assert!(
-            client
-                .answer(&call("2", &tool, ""))
-                .await
-                .contains("result")
-        );
-    }
-}
-
-#[tokio::test]
-async fn a_companion_that_stops_answers_what_is_open() {
-    let scene = Scene::new();
-    let (one, all) = (
-        scene.client("/servers/b/mcp").await,
-        scene.client("/mcp").await,
-    );
-    let mut streams = [
-        (one.open("1.0", "wait", "").await, "1.0"),
-        (all.open("null", "a__wait", "").await, "null"),
-    ];
-    let waiting = |client: &Client, tool: &str| {
-        let (client, body) = (client.clone(), call("3", tool, ""));
-        tokio::spawn(
-            async move { text(client.send("POST", "application/json", "", &body).await).await },
-        )
-    };
-    let wholes = [waiting(&one, "wait"), waiting(&all, "b__wait")];
-    scene.stage.hears("a", "wait", 1).await;
-    scene.stage.hears("b", "wait", 3).await;
-    scene.hub.shutdown().await;
-    for (told, id) in &mut streams {
-        is_lost(&told.next().await.unwrap(), id);
-        assert_eq!(told.next().await, None);
-    }
-    for whole in wholes {
-        is_lost(&whole.await.unwrap(), "3");
-    }
-    // Nothing is begun, and nobody is told that a session is gone, which it is not.
-    assert_eq!(
-        one.post(&call("4", "echo", "")).await.status(),
-        StatusCode::SERVICE_UNAVAILABLE
-    );
-    let after = hub(scene.data.path(), &scene.stage);
-    after.adopt(found([server("b", false, 600)]));
-    let one = Client {
-        routes: routes(after),
-        ..one
-    };
-    assert!(one.answer(&call("4", "echo", "")).await.contains("result"));
-}
-
-#[tokio::test]
-async fn a_session_with_an_open_call_is_in_use() {
-    let scene = Scene::new();
-    let client = scene.client("/servers/a/mcp").await;
-    let session = scene.hub.session(&client.session, Some("a"));
-    let session = session.unwrap_or_else(|why| panic!("{why:?}"));
-    let stream = std::sync::Arc::new(Stream::of_requests(1, &["1"]));
-    tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-    assert!(!session.idle().is_zero());
-    session.outlet.open(&stream);
-    assert!(session.idle().is_zero());
-    stream.answer("{}".into());
-    assert!(!session.idle().is_zero());
-    assert_eq!(Wish::default().server, None);
 }

@@ -1,6 +1,7 @@
 //! The hub over HTTP, proved in this process: servers that do as a test says, and clients that speak with them.
 
 mod changes;
+mod endings;
 mod params;
 mod resources;
 mod stage;

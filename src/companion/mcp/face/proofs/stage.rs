@@ -19,6 +19,8 @@ struct State {
     heard: Vec<(String, String)>,
     /// The ways out of each that was ever started.
     voices: HashMap<String, Vec<UnboundedSender<Bytes>>>,
+    /// So many that are started next end at once.
+    broken: usize,
 }
 
 impl Within for Stage {
@@ -26,6 +28,10 @@ impl Within for Stage {
         let (to, mut from) = unbounded_channel::<Bytes>();
         let (voice, heard) = unbounded_channel();
         let mut state = self.state();
+        if state.broken > 0 {
+            state.broken -= 1;
+            return (to, heard);
+        }
         state
             .voices
             .entry(name.into())
@@ -35,6 +41,10 @@ impl Within for Stage {
         tokio::spawn(async move {
             let mut asking = None;
             while let Some(line) = from.recv().await {
+                if line.windows(5).any(|word| word == b"\"die\"") {
+                    stage.state().voices.remove(&name);
+                    return;
+                }
                 stage.take(&name, line, &voice, &mut asking);
             }
         });
@@ -105,6 +115,11 @@ impl Stage {
             ("resources/read", _) => answer(id, &format!(r#"{{"of":"{name}","contents":[]}}"#)),
             _ => answer(id, params),
         }
+    }
+
+    /// Lets so many servers that are started next end at once.
+    pub(super) fn break_next(&self, count: usize) {
+        self.state().broken = count;
     }
 
     /// How often a server of that name was started.

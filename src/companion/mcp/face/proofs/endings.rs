@@ -1,0 +1,194 @@
+//! What becomes of calls when a connection is lost, and when the companion ends.
+
+use super::{BOTH, Client, Scene, Told, call, found, hub, routes, server, text, value};
+use crate::companion::mcp::message::Message;
+use crate::companion::mcp::stream::Stream;
+use crate::companion::mcp::{Refusal, Wish};
+use crate::protocol::mcp::LOST;
+use axum::http::StatusCode;
+
+#[tokio::test]
+async fn a_lost_stream_goes_on_where_the_companion_lives() {
+    let scene = Scene::new();
+    for (path, tool) in [("/mcp", "a__wait"), ("/servers/a/mcp", "wait")] {
+        let client = scene.client(path).await;
+        let count = scene.stage.heard("a", "wait").len();
+        let mut told = client.open("\"x\"", tool, "").await;
+        let (last, data) = told.event().await.unwrap();
+        assert_eq!(data, "");
+        drop(told);
+        let open = scene.stage.hears("a", "wait", count + 1).await;
+        scene.stage.answer("a", 0, &open, r#"{"n":1.0}"#);
+        let mut again = Told::new(client.go_on(&last).await);
+        let end = loop {
+            let (id, data) = again.event().await.unwrap();
+            if !data.is_empty() {
+                assert_eq!(data, r#"{"jsonrpc":"2.0","id":"x","result":{"n":1.0}}"#);
+                break id;
+            }
+        };
+        assert_eq!(again.next().await, None);
+        assert_eq!(client.go_on(&end).await.status(), StatusCode::NO_CONTENT);
+    }
+}
+
+/// That an answer says that nobody knows the end of the call.
+#[track_caller]
+fn is_lost(answer: &str, id: &str) {
+    let start = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":"#);
+    assert!(answer.starts_with(&start), "{answer}");
+    assert_eq!(value(answer)["error"]["data"]["type"], LOST, "{answer}");
+}
+
+#[tokio::test]
+async fn after_a_restart_a_lost_call_is_told_as_that_at_once() {
+    for (path, tool) in [("/mcp", "a__wait"), ("/servers/b/mcp", "wait")] {
+        let scene = Scene::new();
+        let client = scene.client(path).await;
+        let mut told = client.open("1.0", tool, "").await;
+        let (last, _) = told.event().await.unwrap();
+        // Killed, so that nobody was told anything.
+        let scene = scene.again([server("a", true, 600), server("b", false, 600)]);
+        let client = scene.back(&client);
+        let mut told = Told::new(client.go_on(&last).await);
+        let (end, data) = told.event().await.unwrap();
+        is_lost(&data, "1.0");
+        assert_eq!(told.next().await, None);
+        // Whoever then asks once more is told that there is nothing.
+        assert_eq!(client.go_on(&end).await.status(), StatusCode::NO_CONTENT);
+        // The session goes on.
+        let tool = tool.replace("wait", "echo");
+        assert!(
+            client
+                .answer(&call("2", &tool, ""))
+                .await
+                .contains("result")
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_companion_that_stops_answers_what_is_open() {
+    let scene = Scene::new();
+    let (one, all) = (
+        scene.client("/servers/b/mcp").await,
+        scene.client("/mcp").await,
+    );
+    let mut streams = [
+        (one.open("1.0", "wait", "").await, "1.0"),
+        (all.open("null", "a__wait", "").await, "null"),
+    ];
+    let waiting = |client: &Client, tool: &str| {
+        let (client, body) = (client.clone(), call("3", tool, ""));
+        tokio::spawn(
+            async move { text(client.send("POST", "application/json", "", &body).await).await },
+        )
+    };
+    let wholes = [waiting(&one, "wait"), waiting(&all, "b__wait")];
+    scene.stage.hears("a", "wait", 1).await;
+    scene.stage.hears("b", "wait", 3).await;
+    scene.hub.shutdown().await;
+    for (told, id) in &mut streams {
+        is_lost(&told.next().await.unwrap(), id);
+        assert_eq!(told.next().await, None);
+    }
+    for whole in wholes {
+        is_lost(&whole.await.unwrap(), "3");
+    }
+    // Nothing is begun, and nobody is told that a session is gone, which it is not.
+    assert_eq!(
+        one.post(&call("4", "echo", "")).await.status(),
+        StatusCode::SERVICE_UNAVAILABLE
+    );
+    let after = hub(scene.data.path(), &scene.stage);
+    after.adopt(found([server("b", false, 600)]));
+    let one = Client {
+        routes: routes(after),
+        ..one
+    };
+    assert!(one.answer(&call("4", "echo", "")).await.contains("result"));
+}
+
+#[tokio::test]
+async fn servers_that_are_not_offered_any_more_end_with_the_companion() {
+    let scene = Scene::new();
+    let one = scene.client("/servers/b/mcp").await;
+    let mut told = one.open("1", "wait", "").await;
+    scene.stage.hears("b", "\"wait\"", 1).await;
+    scene
+        .hub
+        .adopt(found([server("a", true, 600), server("b", false, 601)]));
+    let other = scene.client("/servers/b/mcp").await;
+    drop(other.open("2", "wait", "").await);
+    scene.stage.hears("b", "\"wait\"", 2).await;
+    let ended = other.send("DELETE", BOTH, "", "").await;
+    assert_eq!(ended.status(), StatusCode::OK);
+    // Its server has not answered yet, and is not forgotten.
+    let served = scene.hub.server("b").unwrap();
+    assert_eq!(served.status().calls, 1);
+    scene.hub.shutdown().await;
+    is_lost(&told.next().await.unwrap(), "1");
+    assert_eq!(told.next().await, None);
+    assert!(served.is_over());
+}
+
+#[tokio::test]
+async fn an_answer_that_has_made_room_is_not_told_as_lost_by_a_stop() {
+    let scene = Scene::new();
+    let client = scene.client("/servers/a/mcp").await;
+    let mut last = String::new();
+    for number in 0..8 {
+        let mut told = client.open(&number.to_string(), "echo", "").await;
+        let (id, _) = told.event().await.unwrap();
+        while told.next().await.is_some() {}
+        if number == 0 {
+            last = id;
+        }
+    }
+    let mut told = Told::new(client.go_on(&last).await);
+    let error = value(&told.next().await.unwrap())["error"].clone();
+    assert_eq!(error["data"]["type"], "not_kept", "{error}");
+    assert_eq!(told.next().await, None);
+}
+
+#[tokio::test]
+async fn what_is_asked_for_at_once_is_kept_all_and_a_stop_is_told_as_that() {
+    let scene = Scene::new();
+    let client = scene.client("/servers/a/mcp").await;
+    let session = scene.hub.session(&client.session, Some("a"));
+    let session = session.unwrap_or_else(|why| panic!("{why:?}"));
+    let (hub, session) = (&scene.hub, &session);
+    std::thread::scope(|scope| {
+        for of in 0..4 {
+            scope.spawn(move || {
+                for number in 0..25 {
+                    let body = format!(
+                        r#"{{"id":1,"method":"resources/subscribe","params":{{"uri":"a:{of}/{number}"}}}}"#
+                    );
+                    hub.note_if_lasting(session, &Message::parse(body.into()).unwrap());
+                }
+            });
+        }
+    });
+    let kept = std::fs::read_to_string(hub.file(&client.session)).unwrap();
+    assert_eq!(value(&kept)["subscribed"].as_array().unwrap().len(), 100);
+    hub.shutdown().await;
+    let refused = hub.revive(&client.session);
+    assert!(matches!(refused, Err(Refusal::Stopping)));
+}
+
+#[tokio::test]
+async fn a_session_with_an_open_call_is_in_use() {
+    let scene = Scene::new();
+    let client = scene.client("/servers/a/mcp").await;
+    let session = scene.hub.session(&client.session, Some("a"));
+    let session = session.unwrap_or_else(|why| panic!("{why:?}"));
+    let stream = std::sync::Arc::new(Stream::of_requests(1, &["1"]));
+    tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    assert!(!session.idle().is_zero());
+    session.outlet.open(&stream);
+    assert!(session.idle().is_zero());
+    stream.answer("{}".into());
+    assert!(!session.idle().is_zero());
+    assert_eq!(Wish::default().server, None);
+}
