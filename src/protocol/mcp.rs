@@ -11,6 +11,18 @@ pub(crate) const STREAM_HEADER: &str = "osctl-stream";
 
 /// Of the error of a call that nobody knows the end of, because the companion was stopped while it ran: the
 /// `type` in its `data`, and its code, one of those that implementations choose.
+/// Tools of the server `os` that only look: asking twice does no harm.
+pub(crate) const LOOKS: [&str; 8] = [
+    "desktop_read_clipboard",
+    "desktop_screenshot",
+    "desktop_windows",
+    "evolve_status",
+    "list_files",
+    "read_file",
+    "read_output",
+    "wait_for_run",
+];
+
 pub(crate) const LOST: &str = "lost";
 pub(crate) const LOST_CODE: i64 = -32000;
 

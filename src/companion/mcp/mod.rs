@@ -424,7 +424,7 @@ impl Hub {
         // Gone already is as good.
         let _ = fs::remove_file(self.file(&session.id));
         drop(lasting);
-        session.outlet.close();
+        session.end();
     }
 
     fn status(&self) -> HubStatus {

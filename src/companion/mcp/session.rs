@@ -208,6 +208,20 @@ impl Session {
         }
     }
 
+    /// The client is gone for good: nobody waits for what is open.
+    pub(super) fn end(&self) {
+        let backends: Vec<_> = self
+            .former()
+            .iter()
+            .cloned()
+            .chain([self.backend()])
+            .collect();
+        for stream in self.outlet.unanswered() {
+            backends.iter().for_each(|backend| backend.give_up(stream));
+        }
+        self.outlet.close();
+    }
+
     pub(super) fn touch(&self) {
         *self.touched.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
@@ -260,6 +274,13 @@ impl Outlet {
     /// Whether calls are open.
     fn is_busy(&self) -> bool {
         self.calls().values().any(|stream| !stream.is_closed())
+    }
+
+    /// Streams that still owe an answer.
+    fn unanswered(&self) -> Vec<u64> {
+        let calls = self.calls();
+        let open = calls.values().filter(|stream| !stream.is_closed());
+        open.map(|stream| stream.number).collect()
     }
 
     /// The servers may be others by now.

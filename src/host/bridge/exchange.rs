@@ -4,7 +4,7 @@ use super::Bridge;
 use super::fault::Fault;
 use super::line::Line;
 use super::link::{Failure, Session, agreed, is_events, stream, version};
-use super::policy::{Lost, Next, next, without_stream};
+use super::policy::{Lost, Next, is_harmless, next, without_stream};
 use crate::protocol::fault::Failed;
 use crate::protocol::mcp::{LOST, LOST_CODE};
 use crate::protocol::sse::Events;
@@ -65,12 +65,13 @@ impl Bridge {
             if self.is_cancelled(&line.id) {
                 return Ok(());
             }
-            let mut then = next(&line.method, lost);
+            let is_harmless = self.is_harmless(line);
+            let mut then = next(is_harmless, lost);
             while let Next::GoOn(event) = then {
                 match self.go_on(line, &event).await? {
                     Came::Answer => return Ok(()),
                     Came::Lost(Lost::Telling(event)) => then = Next::GoOn(event),
-                    _ => then = without_stream(&line.method),
+                    _ => then = without_stream(is_harmless),
                 }
             }
             match then {
@@ -79,6 +80,10 @@ impl Bridge {
             }
         }
         Err(Fault::lost(&line.method))
+    }
+
+    fn is_harmless(&self, line: &Line) -> bool {
+        is_harmless(&line.method, line.name.as_deref(), self.link.server())
     }
 
     /// Goes on behind an event, if the stream is still there.

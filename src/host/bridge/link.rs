@@ -38,6 +38,8 @@ pub(crate) type Start = Box<dyn Fn() -> BoxFuture<'static, Result<()>> + Send + 
 pub(super) struct Link {
     find: Find,
     start: Option<Start>,
+    /// The one server; none for all as one.
+    server: Option<String>,
     path: String,
     state: Mutex<State>,
     /// One looks for all.
@@ -104,9 +106,14 @@ impl Link {
             find: way.find,
             start: way.start,
             path,
+            server: way.server,
             state: Mutex::default(),
             mending: tokio::sync::Mutex::default(),
         })
+    }
+
+    pub(super) fn server(&self) -> Option<&str> {
+        self.server.as_deref()
     }
 
     pub(super) fn round(&self) -> u64 {

@@ -232,12 +232,20 @@ impl ServerHandler for Server {
 #[cfg(test)]
 mod tests {
     use super::{plain, tools};
+    use crate::protocol::mcp::LOOKS;
     use serde_json::{Value, json};
+    use std::collections::BTreeSet;
 
     #[test]
     fn every_tool_says_what_it_takes_gives_and_does() {
         let all = tools().list_all();
         assert!(all.len() > 15);
+        let looks = all.iter().filter(|tool| {
+            let hints = tool.annotations.as_ref();
+            hints.and_then(|hints| hints.read_only_hint) == Some(true)
+        });
+        let looks: BTreeSet<&str> = looks.map(|tool| &*tool.name).collect();
+        assert_eq!(looks, BTreeSet::from(LOOKS));
         for tool in &all {
             let name = &tool.name;
             let described = tool.description.as_deref().unwrap_or_default();
