@@ -174,7 +174,10 @@ fn images_are_kept_as_far_as_somebody_may_go_back_to_them() {
     let failed = home.json(["evolve"]);
     assert_eq!(failed["gate"], "testing", "{failed:#}");
     let image = failed["image"].as_str().unwrap();
-    assert_eq!(Engine.get(&format!("/images/{image}/json")).status, 404);
+    // It is tidied up once it is told that it has ended.
+    until("the end of what did not pass", || {
+        Engine.get(&format!("/images/{image}/json")).status == 404
+    });
     let kept: Vec<bool> = all
         .iter()
         .map(|(run, _)| named(&home, &format!("run-{run}")).is_some())
