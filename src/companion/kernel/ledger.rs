@@ -26,6 +26,18 @@ struct Entry {
     /// Whether what this life holds has been stored, and nobody has asked it away since.
     #[serde(default)]
     stored: bool,
+    /// Lives in a row that were to come back with it, and have not told that they have.
+    #[serde(default)]
+    attempts: u8,
+}
+
+/// One that fails to come back is not tried for ever.
+const ATTEMPTS: u8 = 3;
+
+impl Entry {
+    fn comes_back(self) -> bool {
+        self.stored || (1..ATTEMPTS).contains(&self.attempts)
+    }
 }
 
 impl Ledger {
@@ -65,18 +77,27 @@ impl Ledger {
 
     fn next(&mut self, restored: bool) {
         self.entry.generation += 1;
+        self.entry.attempts = match self.entry.comes_back() && !restored {
+            true => self.entry.attempts + 1,
+            false => 0,
+        };
         (self.entry.restored, self.entry.stored) = (restored, false);
         self.save();
     }
 
     /// Whether the next life is to begin with what this one has stored.
     pub(super) fn is_stored(&self) -> bool {
-        self.entry.stored
+        self.entry.comes_back()
+    }
+
+    /// Whether nothing is waited for that is to come back.
+    pub(super) fn has_come_back(&self) -> bool {
+        self.entry.attempts == 0
     }
 
     pub(super) fn note_stored(&mut self, stored: bool) {
-        if self.entry.stored != stored {
-            self.entry.stored = stored;
+        if (self.entry.stored, self.entry.attempts) != (stored, 0) {
+            (self.entry.stored, self.entry.attempts) = (stored, 0);
             self.save();
         }
     }
@@ -84,6 +105,7 @@ impl Ledger {
     /// This generation holds what an earlier one did.
     pub(super) fn note_restored(&mut self) {
         (self.entry.restored, self.entry.stored) = (true, true);
+        self.entry.attempts = 0;
         self.save();
     }
 
@@ -153,7 +175,7 @@ pub(crate) fn stored_sessions(folder: &Path) -> Vec<String> {
         let path = record.path();
         let name = path.file_stem()?.to_str()?.to_owned();
         let is_record = path.extension().is_some_and(|e| e == "json");
-        (is_record && Ledger::read(&path).stored).then_some(name)
+        (is_record && Ledger::read(&path).comes_back()).then_some(name)
     });
     let mut sessions: Vec<String> = named.collect();
     sessions.sort();
@@ -192,10 +214,6 @@ mod tests {
         let mut ledger = Ledger::open(folder.path(), "default");
         assert!(ledger.is_stored());
         ledger.begin();
-        assert!(
-            !ledger.is_stored(),
-            "a life that fails to come back is not tried for ever"
-        );
         ledger.note_restored();
         let report = ledger.report(2, None);
         assert_eq!(report.state, KernelState::Restored);
@@ -203,6 +221,29 @@ mod tests {
         assert_eq!(report.to(Some(1)).state, KernelState::Restored);
         ledger.begin();
         assert_eq!(ledger.report(3, Some(2)).state, KernelState::Lost);
+    }
+
+    #[test]
+    fn a_life_that_ends_while_it_comes_back_is_tried_again_and_not_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ledger = Ledger::open(folder.path(), "default");
+        ledger.begin();
+        ledger.note_stored(true);
+        let lives = (0..5).map(|_| {
+            let mut ledger = Ledger::open(folder.path(), "default");
+            let comes_back = ledger.is_stored();
+            ledger.begin();
+            comes_back
+        });
+        assert_eq!(lives.collect::<Vec<_>>(), [true, true, true, false, false]);
+        // What could not be brought back is given up at once, and what is new counts anew.
+        ledger.note_stored(true);
+        let mut ledger = Ledger::open(folder.path(), "default");
+        ledger.begin();
+        ledger.note_stored(false);
+        assert!(!Ledger::open(folder.path(), "default").is_stored());
+        ledger.note_stored(true);
+        assert!(Ledger::open(folder.path(), "default").is_stored());
     }
 
     #[test]

@@ -59,6 +59,10 @@ impl Owner {
     pub(super) fn thaw_next(&mut self) {
         self.thaw.on = None;
         let Some(folder) = self.thaw.left.pop_front() else {
+            // Nothing comes back any more, in later lives neither, unless it is stored again.
+            if !self.ledger.has_come_back() {
+                self.ledger.note_stored(false);
+            }
             return;
         };
         let (done, answer) = oneshot::channel();
