@@ -397,7 +397,10 @@ impl Owner {
     fn note(&mut self, question: &Question) {
         match question {
             // The namespace of the old generation is gone, which those who knew it must learn.
-            Question::Reset => self.ledger.begin(),
+            Question::Reset => {
+                self.ledger.note_stored(false);
+                self.ledger.begin();
+            }
             // A kernel that comes back into its own is the generation that it began as.
             Question::CryoReload { .. } => {
                 if !self.thaw.is_on() {
