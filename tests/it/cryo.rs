@@ -440,7 +440,20 @@ fn a_life_comes_back_unless_it_was_asked_away() {
         (&reply["result"], &reply["kernel"]["state"]),
         (&json!("6"), &json!("restored"))
     );
-    // What was reset or restarted by wish stays away.
+    // What was reset or restarted by wish stays away, and takes nothing's place.
+    let newest = || home.json(["cryo", "show", "default"])["generation"].clone();
+    home.ok(["restart"]);
+    let before = newest();
+    home.ok(["reset"]);
+    home.ok(["restart"]);
+    assert_eq!(newest(), before);
+    let reply = run("'get' in globals()");
+    assert_eq!(
+        (&reply["result"], &reply["kernel"]["state"]),
+        (&json!("False"), &json!("lost"))
+    );
+    home.ok(["cryo", "reload"]);
+    assert_eq!(run("get()")["result"], "6");
     home.ok(["reset", "--restart"]);
     crash(&home);
     let reply = run("'get' in globals()");

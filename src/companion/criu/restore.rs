@@ -140,7 +140,7 @@ impl Criu {
         if view.busy {
             return Err(kernel::Refusal::Busy.into());
         }
-        let held = match view.counts.globals_count == 0 && view.counts.execution_count == 0 {
+        let held = match view.is_blank() {
             true => Held::Nothing,
             false => self.hold(&manifest.session).await?,
         };

@@ -115,14 +115,13 @@ impl Cryo {
     /// On a schedule, whether code was run since it was stored. At an end, also whether a thread of it
     /// may have done something by itself.
     fn is_due(&self, session: &str, view: &View, reason: Reason) -> bool {
-        let is_empty = view.counts.globals_count == 0 && view.counts.execution_count == 0;
         let is_new = match locked(&self.fresh).get(session) {
             None => true,
             // Code that ended while it was stored may not be in it.
             Some(stored) if view.changed > stored.start => true,
             Some(stored) => reason != Reason::Schedule && stored.end.elapsed() > JUST_NOW,
         };
-        view.ready && view.checkpoint.is_none() && !is_empty && is_new
+        view.ready && view.checkpoint.is_none() && !view.is_blank() && is_new
     }
 }
 

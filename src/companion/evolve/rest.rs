@@ -317,7 +317,7 @@ impl Parts {
                 // Said below.
                 _ if is_frozen => None,
                 Ok(Some(stored)) => Some(stored),
-                Ok(None) if view.is_none_or(is_empty) => None,
+                Ok(None) if view.is_none_or(View::is_blank) => None,
                 // It was stored before, and nothing was done since.
                 Ok(None) => self.stored_before(&kept.session).await,
                 Err(cryo::Refusal::Kernel(kernel::Refusal::Checkpointed { .. })) => None,
@@ -401,10 +401,6 @@ impl Before {
             clients: parts.hub.clients().0 as u64,
         }
     }
-}
-
-fn is_empty(view: &View) -> bool {
-    view.counts.globals_count == 0 && view.counts.execution_count == 0
 }
 
 fn words(refusal: cryo::Refusal) -> String {

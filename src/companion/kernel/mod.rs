@@ -122,6 +122,8 @@ pub(crate) struct View {
     pub(crate) busy: bool,
     pub(crate) queued: usize,
     pub(crate) counts: Counts,
+    /// Cells that had run when its namespace was last emptied.
+    pub(crate) emptied: u64,
     pub(crate) report: KernelReport,
     pub(crate) python: Option<String>,
     /// The process that all of the session's descend from.
@@ -132,6 +134,13 @@ pub(crate) struct View {
     pub(crate) changed: Instant,
     /// Bytes that a store or reload has moved so far.
     pub(crate) moved: u64,
+}
+
+impl View {
+    /// Whether its namespace is as it began: nothing to store.
+    pub(crate) fn is_blank(&self) -> bool {
+        self.counts.globals_count == 0 && self.counts.execution_count <= self.emptied
+    }
 }
 
 /// What came of a question.

@@ -398,6 +398,7 @@ impl Owner {
         match question {
             // The namespace of the old generation is gone, which those who knew it must learn.
             Question::Reset => {
+                self.emptied = self.counts.execution_count;
                 self.ledger.note_stored(false);
                 self.ledger.begin();
             }

@@ -82,6 +82,8 @@ pub(super) struct Owner {
     /// Whether this life is without the packages that were installed at run time.
     is_plain: bool,
     counts: Counts,
+    /// Cells that had run when the namespace was last emptied.
+    emptied: u64,
     deaths: Deaths,
     leaving: Leaving,
     /// Those who wait until nothing runs any more.
@@ -115,6 +117,7 @@ impl Owner {
             busy: false,
             queued: 0,
             counts: Counts::default(),
+            emptied: 0,
             report: ledger.view(ledger.generation(), None),
             python: None,
             root: None,
@@ -162,6 +165,7 @@ impl Owner {
             hello: None,
             is_plain: false,
             counts: Counts::default(),
+            emptied: 0,
             deaths: Deaths::new(),
             leaving: Leaving::Staying,
             closing: Vec::new(),

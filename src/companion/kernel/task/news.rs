@@ -240,6 +240,7 @@ impl Owner {
         self.spill = Spill::default();
         self.hello = None;
         self.counts = Counts::default();
+        self.emptied = 0;
         self.used = Instant::now();
         self.changed = self.used;
         self.step(Event::Died);

@@ -19,6 +19,7 @@ impl Owner {
             busy: self.state.is_busy() && !self.is_checked(),
             queued: self.queue.len(),
             counts: self.counts,
+            emptied: self.emptied,
             report: self.ledger.view(self.ledger.generation(), None),
             python: self.hello.as_ref().map(|h| h.python.clone()),
             root: self.process.as_ref().and_then(Process::root),
