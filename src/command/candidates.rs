@@ -4,10 +4,13 @@
 use super::Context;
 use super::cp::INSIDE;
 use crate::cli;
+use crate::engine::Engine;
 use crate::error::Result;
 use crate::host::client::Client;
 use crate::host::folders::Folders;
 use crate::host::instance::{DEFAULT, Instance};
+use crate::host::keeper::Keeper;
+use crate::protocol::evolve::{Ask, Reply};
 use crate::protocol::files::{EntryKind, encode};
 use crate::protocol::kernel::DEFAULT_SESSION;
 use crate::ui::Ui;
@@ -45,11 +48,19 @@ pub(super) fn run_ids() -> Vec<CompletionCandidate> {
     })
 }
 
-/// Of evolving.
+/// Of evolving. The keeper tells, who is there also when the container is not.
 pub(super) fn evolve_runs() -> Vec<CompletionCandidate> {
-    candidates(|client| async move {
-        let found = client.evolve_runs().await?.runs.into_iter();
-        Ok(found.map(|record| record.run.to_string()).collect())
+    of(PATIENCE, async |cx| {
+        let engine = cx.engine(cx.record()?.engine).await?;
+        let Engine::Docker(docker) = engine else {
+            return Ok(Vec::new());
+        };
+        let (docker, instance) = (&docker, &cx.instance);
+        let keeper = Keeper { docker, instance };
+        match keeper.answer(&Ask::History {}).await? {
+            Reply::History { runs } => Ok(runs.into_iter().map(|r| r.run.to_string()).collect()),
+            _ => Ok(Vec::new()),
+        }
     })
 }
 
@@ -197,6 +208,13 @@ fn within<F: Future<Output = Result<Vec<String>>>>(
     patience: Duration,
     ask: impl FnOnce(Client) -> F,
 ) -> Vec<CompletionCandidate> {
+    of(patience, async |cx| ask(cx.client()?).await)
+}
+
+fn of(
+    patience: Duration,
+    ask: impl AsyncFnOnce(Context) -> Result<Vec<String>>,
+) -> Vec<CompletionCandidate> {
     let asked = || {
         let line = Line::being_completed();
         let folders = Folders::find()?;
@@ -206,11 +224,10 @@ fn within<F: Future<Output = Result<Vec<String>>>>(
             config_file: folders.config_file(line.config.as_deref()),
             folders,
         };
-        let client = cx.client()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        runtime.block_on(async { tokio::time::timeout(patience, ask(client)).await? })
+        runtime.block_on(async { tokio::time::timeout(patience, ask(cx)).await? })
     };
     let names = asked().unwrap_or_default();
     names.into_iter().map(CompletionCandidate::new).collect()

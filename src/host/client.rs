@@ -172,11 +172,6 @@ impl Client {
         self.get("/exec").await
     }
 
-    /// The runs of evolving.
-    pub(crate) async fn evolve_runs(&self) -> Result<protocol::evolve::Runs> {
-        self.get("/evolve/runs").await
-    }
-
     pub(crate) async fn reset(&self, session: &str) -> Result<Became> {
         self.of_session("/reset", session).await
     }

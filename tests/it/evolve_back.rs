@@ -121,10 +121,16 @@ fn a_run_is_told_by_what_it_changed_kept_and_lost() {
         assert!(shown.contains(line), "{line}: {shown}");
     }
     let words = ["--instance", &home.instance, "evolve", "show", "20"];
-    // A completion that takes long is none.
+    // The keeper knows it, whatever has become of the container. A completion that takes long is none.
+    let pause = |verb: &str| {
+        let path = format!("/containers/{}/{verb}", home.container());
+        assert_eq!(Engine.send("POST", &path, &Value::Null).status, 204);
+    };
+    pause("pause");
     until("the run's name", || {
         complete(&home, &words) == [first.as_str()]
     });
+    pause("unpause");
     let record = home.json(["evolve", "show", &first]);
     assert_eq!(record["receipt"][0]["session"], "default", "{record:#}");
     let asked = home.api().get(&format!("/evolve/runs/{first}")).json();
