@@ -99,6 +99,8 @@ pub(crate) struct Cryo {
 /// How long the keeper waits, in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Evolve {
+    /// For an image to be built.
+    pub(crate) build: u64,
     /// For a new container to become healthy.
     pub(crate) start: u64,
     /// For running code to come to its end.
@@ -219,6 +221,7 @@ impl Default for Config {
                 compression: Compression::None,
             },
             evolve: Evolve {
+                build: 1800,
                 start: 60,
                 grace: 20,
                 probation: 60,

@@ -67,6 +67,7 @@ pub(crate) async fn charge(
             .collect(),
         classic: build::is_classic(),
         bounds: Bounds {
+            build: config.evolve.build,
             start: config.evolve.start,
             grace: config.evolve.grace,
             probation: config.evolve.probation,

@@ -2,15 +2,19 @@
 
 use crate::desktop::{instance, is_ready, screenshot};
 use crate::harness::{Api, Home};
+use crate::mcp::status;
 use crate::pages::page;
 use crate::trials;
 use serde_json::{Value, json};
+use std::fs;
 
 trials![
     browser_use_works_in_the_browser_that_people_see,
     browser_use_comes_through_the_browsers_end,
     its_debugger_starts_nothing_that_somebody_has_closed,
     its_debugger_is_reached_from_inside_alone,
+    a_browser_without_a_window_is_had_where_that_is_wanted,
+    what_browser_use_does_is_told_to_nobody,
 ];
 
 /// Of the page, before and after its button is pressed.
@@ -21,7 +25,12 @@ const BLUE: [u8; 3] = [0, 0, 0xff];
 /// What a tool of browser-use says.
 #[track_caller]
 fn call(home: &Home, tool: &str, arguments: &[String]) -> String {
-    let mut words = vec!["mcp", "call", "browser-use", tool];
+    call_of("browser-use", home, tool, arguments)
+}
+
+#[track_caller]
+fn call_of(server: &str, home: &Home, tool: &str, arguments: &[String]) -> String {
+    let mut words = vec!["mcp", "call", server, tool];
     words.extend(arguments.iter().map(String::as_str));
     home.ok(words).stdout
 }
@@ -148,4 +157,54 @@ own.startswith("127."), [reached(host, port) for host in ("127.0.0.1", own) for 
     let expected = "(False, [True, True, False, False])";
     assert_eq!(api.exec(code)["result"], expected);
     close(&api);
+}
+
+/// How many browsers there are, and how many of them have no window.
+const BROWSERS: &str = r#"
+import glob
+def browsers():
+    lines = []
+    for path in glob.glob("/proc/[0-9]*/cmdline"):
+        try:
+            lines.append(open(path).read())
+        except OSError:
+            pass
+    own = [line for line in lines if "chrom" in line.split("\0")[0] and "--type=" not in line]
+    return len(own), sum("--headless" in line for line in own)
+"#;
+
+fn a_browser_without_a_window_is_had_where_that_is_wanted() {
+    let home = instance();
+    let (api, hub) = (home.api(), home.hub());
+    close(&api);
+    let quiet = json!({
+        "command": "/opt/osctl/body/servers/browser-use",
+        "env": {"IN_DOCKER": "true", "BROWSER_USE_HEADLESS": "true"},
+        "shared": true,
+    });
+    let added = home.data().join("mcp.json");
+    fs::write(&added, json!({"mcpServers": {"quiet": quiet}}).to_string()).unwrap();
+    hub.until("the server", |hub| {
+        status(hub, "quiet").is_object().then_some(())
+    });
+    let press = [format!("url={}", page(home, "press"))];
+    call_of("quiet", home, "browser_navigate", &press);
+    let state = call_of("quiet", home, "browser_get_state", &[]);
+    assert!(state.contains("press me"), "{state}");
+    api.exec(BROWSERS);
+    assert_eq!(api.exec("browsers()")["result"], "(1, 1)");
+    assert!(!is_ready(&api, "chromium"));
+    // It ends with its server.
+    fs::remove_file(&added).unwrap();
+    api.until("its end", |api| {
+        (api.exec("browsers()")["result"] == "(0, 0)").then_some(())
+    });
+}
+
+fn what_browser_use_does_is_told_to_nobody() {
+    let code = "from browser_use.config import CONFIG\n\
+        print(CONFIG.ANONYMIZED_TELEMETRY, CONFIG.BROWSER_USE_CLOUD_SYNC)";
+    let python = "/opt/osctl/servers/browser-use/bin/python";
+    let ran = instance().ok(["shell", python, "-c", code]);
+    assert_eq!(ran.stdout, "False False\n");
 }

@@ -99,6 +99,12 @@ pub(crate) fn write_small(home: &Home, base: &str) {
     ));
 }
 
+/// The small body's configuration, with these times.
+pub(crate) fn configure(home: &Home, more: &str) {
+    let base = base();
+    home.write_config(&format!("base: {base}\ndesktop:\n  run: \"off\"\n{more}"));
+}
+
 pub(crate) fn write(home: &Home, path: &str, text: &str) {
     let place = home.project.join("body").join(path);
     fs::create_dir_all(place.parent().unwrap()).unwrap();

@@ -135,6 +135,23 @@ fn a_run_is_told_by_what_it_changed_kept_and_lost() {
     assert_eq!(record["receipt"][0]["session"], "default", "{record:#}");
     let asked = home.api().get(&format!("/evolve/runs/{first}")).json();
     assert_eq!(asked["besides"], record["besides"], "{asked:#}");
+    // As a stream it is the whole log, and the record at its end.
+    let accept = ("Accept", "application/x-ndjson");
+    let path = format!("/evolve/runs/{first}");
+    let streamed = home.api().connect().send("GET", &path, &[accept], b"");
+    let lines = String::from_utf8(streamed.body).unwrap();
+    let events: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let log: String = events.iter().filter_map(|e| e["text"].as_str()).collect();
+    assert_eq!(log, home.ok(["evolve", "logs", &first]).stdout);
+    let last = events.last().unwrap();
+    assert_eq!(
+        (&last["type"], &last["run"]),
+        (&json!("record"), &json!(first))
+    );
+    assert_eq!(last["status"], "succeeded", "{last:#}");
     let second = evolve("Second");
     only(&second, "-\"\"\"First.\"\"\"\n+\"\"\"Second.\"\"\"");
     home.ok(["evolve", "rollback"]);

@@ -1,8 +1,8 @@
 //! Bodies that do not work: each is found out by a gate, the old container answers, and nothing is lost.
 
 use crate::evolve::{
-    DOCKERFILE, assert_one_that_remembers, assert_remembers, latest, on_second, read, remember,
-    small, write,
+    DOCKERFILE, assert_one_that_remembers, assert_remembers, configure, latest, on_second, read,
+    remember, small, write,
 };
 use crate::harness::{Engine, Home};
 use crate::instance::container_id;
@@ -96,6 +96,11 @@ fn what_does_not_build_or_start_changes_nothing() {
     let own = "#!/bin/sh\necho my own check says no >&2\nexit 1\n";
     write(&home, "selftest.d/10-mine", own);
     assert_fails(&home, "testing", "failed", "my own check says no");
+    let quick = "evolve:\n  build: 3\n  start: 20\n  grace: 2\n  probation: 12\n";
+    configure(&home, quick);
+    home.up();
+    let slow = more("RUN sleep 600");
+    fails("Dockerfile", &slow, "building", "it took longer than 3 s");
     // Of all these images none is left, with a name or without.
     let filter = format!(r#"{{"label":["osctl.image-of={}"]}}"#, home.instance);
     let left = Engine.get(&format!("/images/json?all=true&filters={filter}"));

@@ -1,7 +1,9 @@
 //! The whole story, with the whole body: code asks for a new one, comes back in it with all that it
 //! had, uses what is new, and asks again.
 
+use crate::desktop_memory;
 use crate::harness::{Api, Home, PATIENCE};
+use crate::pages::{page, serve_again};
 use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
@@ -76,6 +78,10 @@ fn code_asks_for_a_new_body_and_goes_on_in_it() {
         "default",
     );
     assert_eq!(api.post("/display/browser", &json!({})).status, 200);
+    // Something in its profile, which the page itself does not bring back.
+    let keeps = page(&home, "keeps");
+    let (code, said) = desktop_memory::read(&home, &keeps);
+    assert!(code == 0 && said.contains("a stranger"), "{code} {said}");
 
     let dockerfile = home.project.join("body/Dockerfile");
     let text = fs::read_to_string(&dockerfile).unwrap();
@@ -98,6 +104,10 @@ fn code_asks_for_a_new_body_and_goes_on_in_it() {
     assert_eq!(there["result"], "'too'");
     assert_eq!(shell(&api, "f x; pwd", "default"), "1 x\n/data/place\n");
     assert_eq!(api.get("/display/browser").json()["running"], true);
+    // The server of that page has ended with the old container.
+    serve_again(&home, &keeps);
+    let (code, said) = desktop_memory::read(&home, &keeps);
+    assert!(code == 0 && said.contains("has been here"), "{code} {said}");
     // What is new is used.
     assert_eq!(shell(&api, "echo '{\"a\":6}' | jq .a", "default"), "6\n");
     assert_eq!(

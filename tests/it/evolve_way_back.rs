@@ -3,7 +3,8 @@
 
 use crate::commands::Followed;
 use crate::evolve::{
-    assert_one_that_remembers, assert_remembers, base, engine, latest, read, remember, small, write,
+    assert_one_that_remembers, assert_remembers, configure, engine, latest, read, remember, small,
+    write,
 };
 use crate::harness::{Engine, Home};
 use crate::instance::container_id;
@@ -23,11 +24,6 @@ trials![
     what_a_body_is_tried_with_is_not_pruned_meanwhile,
     a_rescue_is_a_run_that_can_be_stopped,
 ];
-
-fn configure(home: &Home, more: &str) {
-    let base = base();
-    home.write_config(&format!("base: {base}\ndesktop:\n  run: \"off\"\n{more}"));
-}
 
 /// Code that a body runs where it is in place, before its companion.
 fn in_place(entrypoint: &str, code: &str) -> String {

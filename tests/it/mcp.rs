@@ -311,12 +311,24 @@ fn servers_are_taken_over_while_the_container_runs() {
     );
     assert_eq!(echo.ask("test/pid", &json!({})), pid);
     // The person's own configuration is handed in by `up`, to the same container.
-    let mine = "servers:\n  mine:\n    command: python3\n    args: [/repo/echo.py]\n";
+    let mine =
+        "servers:\n  mine:\n    command: python3\n    args: [/repo/echo.py]\n    tools: [\"o*\"]\n";
     home.write_config(&format!("{SERVERS_CONFIG}{mine}"));
     home.ok(["up", "--yes", "--auto-ports"]);
     api.until("the person's server", |api| {
         status(api, "mine").is_object().then_some(())
     });
+    // Of its tools, it offers what they say, by itself and among all.
+    for (path, prefix) in [("/servers/mine/mcp", ""), ("/mcp?servers=mine", "mine__")] {
+        let mine = Client::new(path);
+        let listed = mine.ask("tools/list", &json!({}))["tools"].clone();
+        assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
+        assert_eq!(listed[0]["name"], format!("{prefix}other"));
+        let params = json!({"name": format!("{prefix}echo")});
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+        let refused = mine.post(&call.to_string()).json();
+        assert_eq!(refused["error"]["code"], -32602, "{refused}");
+    }
     home.write_config(SERVERS_CONFIG);
     home.ok(["up", "--yes", "--auto-ports"]);
     api.until("its end", |api| status(api, "mine").is_null().then_some(()));

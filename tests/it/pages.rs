@@ -2,10 +2,21 @@
 
 use crate::harness::Home;
 
+const CODE: &str = include_str!("../mcp/pages.py");
+
 /// Serves them from a session of its own; the address of one.
 #[track_caller]
 pub(crate) fn page(home: &Home, name: &str) -> String {
-    let code = include_str!("../mcp/pages.py");
-    let port = home.ok(["exec", "--session", "pages", code]).stdout;
+    let port = home.ok(["exec", "--session", "pages", CODE]).stdout;
     format!("http://127.0.0.1:{}/{name}", port.trim())
+}
+
+/// Serves them again, where that address is.
+#[track_caller]
+pub(crate) fn serve_again(home: &Home, address: &str) {
+    let (authority, _) = address.rsplit_once('/').unwrap();
+    let (_, port) = authority.rsplit_once(':').unwrap();
+    let code = CODE.replace("127.0.0.1\", 0", &format!("127.0.0.1\", {port}"));
+    assert_ne!(code, CODE);
+    home.ok(["exec", "--session", "pages", &code]);
 }

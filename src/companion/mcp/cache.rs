@@ -1,12 +1,13 @@
 //! What a server said of itself when it last ran, kept on disk, so that its lists are told at once
 //! and without starting it.
 
-use super::message::find;
+use super::message::{elements, find};
 use crate::error::Result;
 use anyhow::Context;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
@@ -112,6 +113,25 @@ impl Cache {
         let kept = self.lock();
         let pages = kept.lists.get(method)?.iter();
         Some(pages.map(|page| page.result.get().to_owned()).collect())
+    }
+
+    /// How the server has described a tool, if that has this word in it.
+    pub(super) fn tool(&self, name: &str, word: &str) -> Option<String> {
+        let kept = self.lock();
+        let pages = kept.lists.get("tools/list")?.iter();
+        let pages = pages.map(|page| page.result.get());
+        let tools = pages.filter(|page| page.contains(word)).flat_map(|page| {
+            let span = find(page, &["tools"]);
+            span.map(|span| elements(&page[span])).unwrap_or_default()
+        });
+        let is_meant = |tool: &&str| {
+            let found = find(tool, &["name"]).map(|at| serde_json::from_str(&tool[at]));
+            matches!(found, Some(Ok(found)) if name == Cow::<str>::as_ref(&found))
+        };
+        tools
+            .filter(|tool| tool.contains(word))
+            .find(is_meant)
+            .map(str::to_owned)
     }
 
     pub(super) fn keep_hello(&self, hello: &str) {

@@ -7,6 +7,7 @@ use super::message::{self, Kind, Message, elements, find, splice};
 use super::server::{Access, NEWEST_WITH_HELLO, Served, WITH_HELLO};
 use super::stream::Stream;
 use super::voice::{Asked, Voice};
+use axum::http::HeaderMap;
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -206,11 +207,7 @@ impl Merge {
     fn named(&self, message: &Message, path: &[&str], reply: &Reply) {
         let id = message.id().unwrap_or("null");
         let name = message.text_param(path).unwrap_or_default();
-        let servers = self.servers();
-        let found = servers.iter().find_map(|server| {
-            let rest = name.strip_prefix(server.name())?.strip_prefix(BETWEEN)?;
-            Some((server, rest))
-        });
+        let found = self.named_by(&name);
         let is_tool = message.method == "tools/call";
         let (Some((server, rest)), Some(span)) = (found, message.param(path)) else {
             let why = format!("there is no `{name}`: names are `SERVER{BETWEEN}NAME`");
@@ -225,9 +222,27 @@ impl Merge {
         }
         let rest = serde_json::Value::from(rest).to_string();
         match Message::parse(message.with(vec![(span, &rest)])) {
-            Ok(message) => server.request(message, pointing(server, reply.clone())),
+            Ok(message) => server.request(message, pointing(&server, reply.clone())),
             Err(why) => reply.fail(id, -32603, &format!("{why:?}")),
         }
+    }
+
+    /// The server that a name begins with, and what is left for it.
+    fn named_by<'a>(&self, name: &'a str) -> Option<(Arc<Access>, &'a str)> {
+        self.servers().into_iter().find_map(|server| {
+            let rest = name.strip_prefix(server.name())?.strip_prefix(BETWEEN)?;
+            Some((server, rest))
+        })
+    }
+
+    pub(super) fn disagreement(
+        &self,
+        tool: &str,
+        call: &Message,
+        headers: &HeaderMap,
+    ) -> Option<String> {
+        let (server, rest) = self.named_by(tool)?;
+        server.disagreement(rest, call, headers)
     }
 
     /// The lists of all, as one.

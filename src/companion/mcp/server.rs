@@ -7,7 +7,9 @@ use super::filter::Filter;
 use super::log::Log;
 use super::member::{Member, Reply};
 use super::message::{Kind, Message, find, splice};
+use super::params::{MARK, disagreement};
 use crate::protocol::mcp::{ServerState, ServerStatus, Start};
+use axum::http::HeaderMap;
 use bytes::Bytes;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -303,6 +305,20 @@ impl Access {
 
     fn configured(&self) -> Filter {
         Filter::new(self.known().server.tools.iter().cloned())
+    }
+
+    /// What a client's headers do not say as its call of that tool does.
+    pub(super) fn disagreement(
+        &self,
+        tool: &str,
+        call: &Message,
+        headers: &HeaderMap,
+    ) -> Option<String> {
+        let known = self.known();
+        let tool = known.cache.tool(tool, MARK)?;
+        // A server elsewhere may want others by now: what it misses, it says itself.
+        let is_elsewhere = matches!(known.server.way, Way::Remote { .. });
+        disagreement(&tool, call, headers, !is_elsewhere)
     }
 
     pub(super) fn request(&self, message: Message, mut reply: Reply) {

@@ -8,6 +8,7 @@ use super::merge::Merge;
 use super::message::{self, Kind, Message};
 use super::server::{Access, Served};
 use super::stream::Stream;
+use axum::http::HeaderMap;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +35,15 @@ impl Backend {
         match self {
             Self::One(access) => access.hello().await,
             Self::All(merge) => Ok(merge.hello()),
+        }
+    }
+
+    /// What a client's headers do not say as its call of a tool does; starts nothing.
+    pub(super) fn disagreement(&self, call: &Message, headers: &HeaderMap) -> Option<String> {
+        let tool = call.text_param(&["name"])?;
+        match self {
+            Self::One(access) => access.disagreement(&tool, call, headers),
+            Self::All(merge) => merge.disagreement(&tool, call, headers),
         }
     }
 

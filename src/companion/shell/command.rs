@@ -1,7 +1,7 @@
 //! One command, from its start to its end: the task that owns its guard and its pipes.
 
 use super::Shells;
-use super::context::{Context, LEAVE};
+use super::context::{Context, LEAVE, leaving};
 use super::guard::{Guard, Said};
 use super::jobs::Background;
 use super::warden;
@@ -407,7 +407,8 @@ fn with_own_end(command: &str, leave: &str, left: &str) -> String {
         return command.into();
     }
     format!(
-        "{command}\n{{ __osctl_code=$?; ( . {leave} >|{left} ); }} 2>/dev/null; exit $__osctl_code"
+        "{command}\n{{ __osctl_code=$?; ( {} ); }} 2>/dev/null; exit $__osctl_code",
+        leaving(leave, left)
     )
 }
 

@@ -110,6 +110,13 @@ pub(crate) struct Packed {
     changes: String,
 }
 
+/// What makes bash write its context with [`LEAVE`]. A trap of DEBUG, which would strike in it, is taken away before,
+/// where nobody sees what it prints.
+pub(super) fn leaving(leave: &str, left: &str) -> String {
+    let debug = format!("builtin trap -p DEBUG >|{left}; builtin trap - DEBUG");
+    format!("{{ {{ {debug}; }} >/dev/null; . {leave} >>{left}; }} 2>/dev/null")
+}
+
 impl Context {
     pub(super) fn new(cwd: PathBuf) -> io::Result<Self> {
         let folder = Arc::new(open_folder(&cwd)?);
@@ -140,7 +147,8 @@ impl Context {
             None => script.extend_from_slice(b"shopt -u extglob\nshopt -s expand_aliases\n"),
         }
         script.extend_from_slice(&self.changes);
-        let trap = format!("unset BASH_ENV\ntrap '{{ . {leave} >|{left}; }} 2>/dev/null' EXIT\n");
+        let leaving = leaving(leave, left);
+        let trap = format!("unset BASH_ENV\ntrap '{leaving}' EXIT\n");
         script.extend_from_slice(trap.as_bytes());
         if let Some(left) = &self.left {
             script.extend_from_slice(&left.options);
@@ -155,17 +163,21 @@ impl Context {
         let mut next = || parts.next();
         // What comes behind the last NUL was printed by a trap for the end of a script.
         let [
+            Some(debug),
             Some(cwd),
             Some(is_there),
             Some(options),
             Some(rest),
             Some(_),
-        ] = [next(), next(), next(), next(), next()]
+        ] = [next(), next(), next(), next(), next(), next()]
         else {
             return None;
         };
+        let mut options = lines(options, |line| !line.starts_with(b"shopt -u compat"));
+        // It comes last, because it strikes before every command.
+        options.extend_from_slice(debug);
         let left = Left {
-            options: lines(options, |line| !line.starts_with(b"shopt -u compat")),
+            options,
             rest: lines(rest, |line| !is_its_own(line)),
         };
         let cwd = PathBuf::from(OsString::from_vec(cwd.to_vec()));
@@ -391,10 +403,10 @@ mod tests {
         assert!(context.after(b"").is_none());
         assert!(
             context
-                .after(b"/tmp\0here\0set +o xtrace\n\0declare")
+                .after(b"\0/tmp\0here\0set +o xtrace\n\0declare")
                 .is_none()
         );
-        let left = b"/tmp\0here\0set +o xtrace\nshopt -u compat31\n\0declare -- A=\"1\"\ndeclare -ir UID=\"0\"\n\0";
+        let left = b"\0/tmp\0here\0set +o xtrace\nshopt -u compat31\n\0declare -- A=\"1\"\ndeclare -ir UID=\"0\"\n\0";
         let next = context.after(left).unwrap();
         assert_eq!(next.cwd, Path::new("/tmp"));
         let script = String::from_utf8(next.script("L", "O")).unwrap();
@@ -410,7 +422,7 @@ mod tests {
     #[test]
     fn what_a_trap_prints_behind_the_context_is_none_of_it() {
         let context = Context::new("/".into()).unwrap();
-        let whole = b"/tmp\0here\0set +o xtrace\n\0declare -- A=\"1\"\n\0";
+        let whole = b"\0/tmp\0here\0set +o xtrace\n\0declare -- A=\"1\"\n\0";
         let next = context.after(whole).unwrap();
         let traced = context.after(&[whole.as_slice(), b"bye\n"].concat());
         assert_eq!(traced.unwrap().script("L", "O"), next.script("L", "O"));
@@ -426,7 +438,7 @@ mod tests {
         std::fs::create_dir(&folder).unwrap();
         let left = |is_there: &str| {
             let path = folder.display();
-            format!("{path}\0{is_there}\0set +o xtrace\n\0\0").into_bytes()
+            format!("\0{path}\0{is_there}\0set +o xtrace\n\0\0").into_bytes()
         };
         let entered = context.after(&left("here")).unwrap();
         let fresh = super::open_folder(&folder).unwrap();
@@ -442,7 +454,7 @@ mod tests {
     #[test]
     fn a_context_survives_being_packed() {
         let mut context = Context::new("/".into()).unwrap();
-        let left = b"/tmp\0here\0set +o xtrace\n\0declare -- A=\"\xff\"\n\0";
+        let left = b"\0/tmp\0here\0set +o xtrace\n\0declare -- A=\"\xff\"\n\0";
         context = context.after(left).unwrap();
         context.set("B", Some("it's"));
         let text = serde_json::to_string(&context.pack()).unwrap();

@@ -109,7 +109,7 @@ mod tests {
     use std::os::unix::ffi::OsStringExt;
     use std::path::Path;
 
-    const LEFT: &[u8] = b"/tmp\0here\0set +o xtrace\n\0trap -- 'echo struck' DEBUG\nf () \n{ \n    cat <<E\ndeclare -x NO=\"1\"\nE\n}\ndeclare -f f\ndeclare -x A=\"it's \\\"\\$B\\\"\"\ndeclare -- plain=\"1\"\ndeclare -rx LINES_OF=$'one\\ntwo\\377'\ndeclare -x NAMED\ndeclare -x GONE=\"1\"\ndeclare -x PATH=\"/nowhere\"\n\0";
+    const LEFT: &[u8] = b"\0/tmp\0here\0set +o xtrace\n\0trap -- 'echo struck' DEBUG\nf () \n{ \n    cat <<E\ndeclare -x NO=\"1\"\nE\n}\ndeclare -f f\ndeclare -x A=\"it's \\\"\\$B\\\"\"\ndeclare -- plain=\"1\"\ndeclare -rx LINES_OF=$'one\\ntwo\\377'\ndeclare -x NAMED\ndeclare -x GONE=\"1\"\ndeclare -x PATH=\"/nowhere\"\n\0";
 
     #[test]
     fn a_fresh_session_has_the_companions() {

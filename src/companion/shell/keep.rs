@@ -132,7 +132,7 @@ mod tests {
             ("UNSET", "1"),
             ("MINE", "theirs"),
         ]);
-        let left: &[u8] = b"/tmp\0here\0set +o xtrace\n\0f () \n{ \n    cat <<E\ndeclare -x PATH=\"/old\"\nE\n}\ndeclare -f f\ndeclare -x KEY=\"s\\\"ecret\"\ndeclare -x MINE=\"mine\"\ndeclare -x PATH=\"/old\"\ndeclare -- plain=\"1\"\n\0";
+        let left: &[u8] = b"\0/tmp\0here\0set +o xtrace\n\0f () \n{ \n    cat <<E\ndeclare -x PATH=\"/old\"\nE\n}\ndeclare -f f\ndeclare -x KEY=\"s\\\"ecret\"\ndeclare -x MINE=\"mine\"\ndeclare -x PATH=\"/old\"\ndeclare -- plain=\"1\"\n\0";
         let context = Context::new("/".into()).unwrap().after(left).unwrap();
         let kept = Kept::of(&context, &old);
         let text = serde_json::to_string(&kept).unwrap();

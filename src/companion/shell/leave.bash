@@ -1,7 +1,7 @@
 # Read by each command's bash as it exits: what the next one begins with. Builtins alone, because a
-# process more would be seen and felt. Four parts, each ended by NUL: folder, whether bash is in what
-# has that name by now, options, the rest.
-builtin printf '%s\0' "$PWD"
+# process more would be seen and felt. Five parts, each ended by NUL: the trap of DEBUG, which stands
+# there already, folder, whether bash is in what has that name by now, options, the rest.
+builtin printf '\0%s\0' "$PWD"
 [[ . -ef $PWD ]] && builtin printf here
 builtin printf '\0'
 builtin set +o

@@ -9,6 +9,7 @@ use super::events::{self, AtEnd, Form, Ids};
 use super::refusal::{self, json, rpc};
 use super::{Accepted, text};
 use crate::companion::mcp::child::era::{self, MODERN};
+use crate::companion::mcp::header::decoded;
 use crate::companion::mcp::member::{Ears, Reply, Shape};
 use crate::companion::mcp::message::{self, Kind, Message, find};
 use crate::companion::mcp::server::WITH_HELLO;
@@ -17,8 +18,6 @@ use crate::companion::mcp::stream::Stream;
 use crate::companion::mcp::{Hub, Wish};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -85,6 +84,11 @@ pub(super) async fn post(
     if method == "server/discover" {
         return discover(&backend, &id).await;
     }
+    if method == "tools/call"
+        && let Some(why) = backend.disagreement(&message, headers)
+    {
+        return mismatch(&id, &why);
+    }
     let stream = Arc::new(Stream::of_answers(hub.next(), 1));
     let shape = Shape {
         completed: true,
@@ -134,13 +138,14 @@ async fn with_status(mut response: Response, stream: &Stream) -> Response {
     response
 }
 
+fn mismatch(id: &str, why: &str) -> Response {
+    let why = format!("Header mismatch: {why}");
+    rpc(StatusCode::BAD_REQUEST, id, HEADER_MISMATCH, &why)
+}
+
 /// The headers must say what the body says.
 fn check(headers: &HeaderMap, message: &Message, id: &str) -> Result<(), Box<Response>> {
-    let mismatch = |why: String| {
-        let why = format!("Header mismatch: {why}");
-        let refusal = rpc(StatusCode::BAD_REQUEST, id, HEADER_MISMATCH, &why);
-        Err(Box::new(refusal))
-    };
+    let mismatch = |why: String| Err(Box::new(mismatch(id, &why)));
     let version = text(headers, VERSION).unwrap_or_default();
     let Some(said) = message.text_param(&META) else {
         let why = format!("`_meta` does not say `{}`", META[1]);
@@ -197,17 +202,6 @@ fn check(headers: &HeaderMap, message: &Message, id: &str) -> Result<(), Box<Res
         return mismatch(format!("`Mcp-Name` is `{given}`, the body says `{name}`"));
     }
     Ok(())
-}
-
-/// A header's value, which may be in base64.
-fn decoded(value: &str) -> Option<String> {
-    let inner = value
-        .strip_prefix("=?base64?")
-        .and_then(|rest| rest.strip_suffix("?="));
-    match inner {
-        Some(inner) => String::from_utf8(STANDARD.decode(inner).ok()?).ok(),
-        None => Some(value.to_owned()),
-    }
 }
 
 fn versions() -> Vec<&'static str> {
@@ -343,7 +337,7 @@ fn listen(hub: &Hub, wish: &Wish, message: &Message, id: &str) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use super::{Listener, check, decoded};
+    use super::{Listener, check};
     use crate::companion::mcp::member::Ears;
     use crate::companion::mcp::message::Message;
     use crate::companion::mcp::stream::Stream;
@@ -380,7 +374,6 @@ mod tests {
         ] {
             assert!(!is_fine(bad), "{bad:?}");
         }
-        assert_eq!(decoded("=?base64?!?="), None);
         let without = BODY.replace(r#","io.modelcontextprotocol/clientCapabilities":{}"#, "");
         let without = Message::parse(without.into()).unwrap();
         let refused = check(&headers(&[version, method, name]), &without, "1");

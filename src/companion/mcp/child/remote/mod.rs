@@ -6,19 +6,17 @@
 
 mod answer;
 mod older;
-mod params;
 mod unwelcome;
 
 use super::pipe::Happened;
 use super::{Known, era};
+use crate::companion::mcp::header::encoded;
 use crate::companion::mcp::log::Log;
 use crate::companion::mcp::message::{self, Kind, Message};
+use crate::companion::mcp::params::{self, Tools};
 use crate::error::Result;
 use anyhow::Context;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use params::Tools;
 use reqwest::header::{
     ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION,
     WWW_AUTHENTICATE,
@@ -365,7 +363,7 @@ fn described(request: RequestBuilder, message: &Message, tools: &Tools) -> Reque
     };
     let request = request
         .header(VERSION, version)
-        .header("mcp-method", plain(&message.method));
+        .header("mcp-method", encoded(&message.method));
     let request = match message.method.as_str() {
         "tools/call" => request.headers(tools.headers(message)),
         _ => request,
@@ -376,17 +374,8 @@ fn described(request: RequestBuilder, message: &Message, tools: &Tools) -> Reque
         _ => None,
     };
     match name {
-        Some(name) => request.header("mcp-name", plain(&name)),
+        Some(name) => request.header("mcp-name", encoded(&name)),
         None => request,
-    }
-}
-
-/// A header's value, in base64 where it is not plain.
-fn plain(value: &str) -> String {
-    let is_plain = value.bytes().all(|b| (b' '..=b'~').contains(&b)) && value.trim() == value;
-    match is_plain && !value.starts_with("=?") {
-        true => value.into(),
-        false => format!("=?base64?{}?=", STANDARD.encode(value)),
     }
 }
 
@@ -401,17 +390,4 @@ fn cause(error: &reqwest::Error) -> String {
         why = source;
     }
     why.to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::plain;
-
-    #[test]
-    fn names_fit_into_headers() {
-        assert_eq!(plain("a-b c"), "a-b c");
-        assert_eq!(plain(" a"), "=?base64?IGE=?=");
-        assert_eq!(plain("é"), "=?base64?w6k=?=");
-        assert_eq!(plain("=?x"), "=?base64?PT94?=");
-    }
 }

@@ -245,6 +245,8 @@ fn value(text: &str) -> Value {
 fn lists(name: &str) -> BTreeMap<&'static str, Value> {
     let resource = json!({"uri": format!("{name}:listed"), "name": "listed"});
     let template = json!({"uriTemplate": format!("{name}:t/{{x}}"), "name": "t"});
+    let region = json!({"type": "string", "x-mcp-header": "Region"});
+    let marked = json!({"type": "object", "properties": {"region": region}});
     let hello = json!({
         "protocolVersion": "2025-11-25",
         "capabilities": {"tools": {}, "resources": {"subscribe": true}, "logging": {}},
@@ -254,7 +256,10 @@ fn lists(name: &str) -> BTreeMap<&'static str, Value> {
         ("initialize", hello),
         (
             "tools/list",
-            json!({"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}),
+            json!({"tools": [
+                {"name": "echo", "inputSchema": {"type": "object"}},
+                {"name": "marked", "inputSchema": marked},
+            ]}),
         ),
         ("resources/list", json!({"resources": [resource]})),
         (

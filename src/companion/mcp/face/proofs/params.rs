@@ -1,6 +1,6 @@
-//! A server elsewhere, of the newest revision, that wants arguments of its tools in headers, too.
+//! Arguments of tools that stand in headers, too: for a server elsewhere, of the newest revision, and from clients.
 
-use super::{PATIENCE, Scene, call, found, server, value};
+use super::{BOTH, PATIENCE, Scene, ask, call, found, server, text, value};
 use crate::companion::mcp::config::{Server, Way};
 use axum::Router;
 use axum::body::Bytes;
@@ -123,4 +123,41 @@ async fn arguments_go_into_the_headers_that_a_server_wants() {
         assert!(wants.refused.load(Ordering::Relaxed) > refused);
     }
     serving.abort();
+}
+
+#[tokio::test]
+async fn what_a_clients_headers_say_of_arguments_is_what_its_call_says() {
+    let scene = Scene::empty();
+    scene.hub.adopt(found([server("a", true, 60)]));
+    let meta = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
+    for (path, tool) in [("/servers/a/mcp", "marked"), ("/mcp", "a__marked")] {
+        let client = scene.client(path).await;
+        let called = async |region: Option<&str>| {
+            let params = format!(r#","arguments":{{"region":"eu"}},"_meta":{meta}"#);
+            let mut headers = vec![
+                ("accept", BOTH),
+                ("content-type", "application/json"),
+                ("mcp-protocol-version", "2026-07-28"),
+                ("mcp-method", "tools/call"),
+                ("mcp-name", tool),
+            ];
+            headers.extend(region.map(|region| ("mcp-param-region", region)));
+            let body = call("1", tool, &params);
+            let response = ask(&client.routes, "POST", path, &headers, body).await;
+            (response.status(), value(&text(response).await))
+        };
+        // What the tool is like is known as soon as its server has told its list.
+        let begin = Instant::now();
+        while called(None).await.0 != StatusCode::BAD_REQUEST {
+            assert!(begin.elapsed() < PATIENCE, "nobody asks for the list");
+            sleep(Duration::from_millis(2)).await;
+        }
+        let (status, answer) = called(Some("eu")).await;
+        assert_eq!(status, StatusCode::OK, "{answer}");
+        for bad in [None, Some("us"), Some("=?base64?!?=")] {
+            let (status, answer) = called(bad).await;
+            assert_eq!(status, StatusCode::BAD_REQUEST, "{answer}");
+            assert_eq!(answer["error"]["code"], -32020, "{answer}");
+        }
+    }
 }

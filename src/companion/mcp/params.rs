@@ -1,14 +1,14 @@
-//! Arguments of a tool that a server elsewhere wants told in headers, too, as the newest revision has it: where
-//! `x-mcp-header` stands in the schema of a tool, the argument goes along as `Mcp-Param-…`.
+//! Arguments of a tool that are told in headers, too, as the newest revision has it: where `x-mcp-header` stands
+//! in the schema of a tool, the argument goes along as `Mcp-Param-…`, to servers elsewhere and from clients.
 
-use super::plain;
-use crate::companion::mcp::message::{Message, elements, find, splice};
+use super::header::{decoded, encoded};
+use super::message::{Message, elements, find, splice};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
-const MARK: &str = "x-mcp-header";
+pub(super) const MARK: &str = "x-mcp-header";
 /// What a server answers that misses headers, or finds others than the body says.
 const MISMATCH: &str = "-32020";
 /// Whatever is below them is a value, and no schema.
@@ -62,17 +62,59 @@ impl Tools {
         let name = call.text_param(&["name"]).unwrap_or_default();
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mirrored = known.get(&name).map_or(&[][..], Vec::as_slice);
-        let arguments = call.raw_param(&["arguments"]).unwrap_or_default();
         let told = mirrored.iter().filter_map(|one| {
-            let path: Vec<&str> = one.path.iter().map(String::as_str).collect();
-            let value = told(&arguments[find(arguments, &path)?])?;
+            let value = one.argument(call)?;
             Some((
                 one.header.clone(),
-                HeaderValue::from_str(&plain(&value)).ok()?,
+                HeaderValue::from_str(&encoded(&value)).ok()?,
             ))
         });
         told.collect()
     }
+}
+
+impl Mirrored {
+    /// What its header says for a call.
+    fn argument(&self, call: &Message) -> Option<String> {
+        let arguments = call.raw_param(&["arguments"]).unwrap_or_default();
+        let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
+        told(&arguments[find(arguments, &path)?])
+    }
+}
+
+/// What a client's headers do not say as its call does, for a tool that is described so. `is_whole` is whether
+/// none may be missing.
+pub(super) fn disagreement(
+    tool: &str,
+    call: &Message,
+    headers: &HeaderMap,
+    is_whole: bool,
+) -> Option<String> {
+    let schema = serde_json::from_str(&tool[find(tool, &["inputSchema"])?]).ok()?;
+    // Marks that make no sense ask for nothing.
+    let all = mirrored(&schema).ok()?;
+    all.iter().find_map(|one| {
+        let given = headers.get(&one.header).map(|value| {
+            let value = value.to_str().ok();
+            value.and_then(decoded).unwrap_or_default()
+        });
+        let said = one.argument(call);
+        let name = one.header.as_str();
+        match (&given, &said) {
+            _ if is_same(given.as_deref(), said.as_deref()) => None,
+            (None, _) => is_whole.then(|| format!("`{name}` is missing")),
+            (Some(given), None) => Some(format!("`{name}` is `{given}`, the body says nothing")),
+            (Some(given), Some(said)) => {
+                Some(format!("`{name}` is `{given}`, the body says `{said}`"))
+            }
+        }
+    })
+}
+
+/// `42.0` is the number `42`.
+fn is_same(given: Option<&str>, said: Option<&str>) -> bool {
+    let number = |text: Option<&str>| text?.parse::<f64>().ok().filter(|n| n.is_finite());
+    given == said || number(given).is_some_and(|given| number(said) == Some(given))
 }
 
 /// Whether a server wants other headers than it got.
@@ -186,8 +228,9 @@ fn text(object: &str, key: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Tools, is_mismatch};
-    use crate::companion::mcp::message::Message;
+    use super::{Tools, disagreement, is_mismatch};
+    use crate::companion::mcp::message::{Message, elements, find};
+    use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
     use std::collections::BTreeMap;
 
     const LIST: &str = r#"{"x":1.0,"tools":[{"name":"a","n":1e400,"inputSchema":{"type":"object","properties":{
@@ -202,7 +245,7 @@ mod tests {
             r#"{{"id":1,"method":"tools/call","params":{{"name":"a","arguments":{arguments}}}}}"#
         );
         let headers = tools.headers(&Message::parse(call.into()).unwrap());
-        let text = |value: &reqwest::header::HeaderValue| value.to_str().unwrap().to_owned();
+        let text = |value: &HeaderValue| value.to_str().unwrap().to_owned();
         let each = headers.iter();
         each.map(|(name, value)| (name.to_string(), text(value)))
             .collect()
@@ -240,6 +283,61 @@ mod tests {
         assert_eq!(of(r#"{"count":1e2}"#), "count: 100");
         assert_eq!(of(r#"{"region":null,"deep":{},"is":null}"#), "");
         assert_eq!(of(r#"{"region":{},"deep":"x"}"#), "");
+    }
+
+    #[test]
+    fn a_clients_headers_must_say_what_its_call_says() {
+        let tool = elements(&LIST[find(LIST, &["tools"]).unwrap()])[0];
+        let why = |arguments: &str, given: &[(&'static str, &str)]| {
+            let call = format!(
+                r#"{{"id":1,"method":"tools/call","params":{{"name":"a","arguments":{arguments}}}}}"#
+            );
+            let pairs = given.iter().map(|(name, value)| {
+                let name = HeaderName::from_static(name);
+                (name, HeaderValue::from_str(value).unwrap())
+            });
+            let headers: HeaderMap = pairs.collect();
+            let call = Message::parse(call.into()).unwrap();
+            let whole = disagreement(tool, &call, &headers, true);
+            let rest = disagreement(tool, &call, &headers, false);
+            let is_missing = whole.as_ref().is_some_and(|why| why.ends_with("missing"));
+            assert_eq!(rest, whole.clone().filter(|_| !is_missing));
+            whole
+        };
+        let region = |value| [("mcp-param-region", value)];
+        assert_eq!(why(r#"{"other":1}"#, &[]), None);
+        assert_eq!(why(r#"{"region":"x"}"#, &region("x")), None);
+        assert_eq!(why(r#"{"region":"é"}"#, &region("=?base64?w6k=?=")), None);
+        assert_eq!(why(r#"{"count":42}"#, &[("mcp-param-count", "42.0")]), None);
+        for (arguments, given, expected) in [
+            (
+                r#"{"region":"x"}"#,
+                &[][..],
+                "`mcp-param-region` is missing",
+            ),
+            (
+                r#"{"region":"x"}"#,
+                &region("y"),
+                "`mcp-param-region` is `y`, the body says `x`",
+            ),
+            (
+                r#"{"region":null}"#,
+                &region("y"),
+                "`mcp-param-region` is `y`, the body says nothing",
+            ),
+            (
+                r#"{"region":"x"}"#,
+                &region("=?base64?!?="),
+                "`mcp-param-region` is ``, the body says `x`",
+            ),
+            (
+                r#"{"count":42}"#,
+                &[("mcp-param-count", "43")],
+                "`mcp-param-count` is `43`, the body says `42`",
+            ),
+        ] {
+            assert_eq!(why(arguments, given).as_deref(), Some(expected));
+        }
     }
 
     #[test]
