@@ -16,6 +16,7 @@ use crate::protocol::kernel::DEFAULT_SESSION;
 use crate::ui::Ui;
 use clap::ArgMatches;
 use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter};
+use futures_util::future::{FutureExt, select_ok};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -25,6 +26,8 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_millis(300);
 /// How long for what may be far down a tree.
 const SHORT: Duration = Duration::from_millis(150);
+/// How long for what has to be asked of the engine.
+const LONG: Duration = Duration::from_secs(1);
 
 pub(crate) fn instance_names() -> Vec<CompletionCandidate> {
     let all = Folders::find().and_then(|folders| Instance::all(&folders));
@@ -48,19 +51,25 @@ pub(super) fn run_ids() -> Vec<CompletionCandidate> {
     })
 }
 
-/// Of evolving. The keeper tells, who is there also when the container is not.
+/// Of evolving. The companion tells them sooner, the keeper also when there is no companion that answers.
 pub(super) fn evolve_runs() -> Vec<CompletionCandidate> {
-    of(PATIENCE, async |cx| {
-        let engine = cx.engine(cx.record()?.engine).await?;
-        let Engine::Docker(docker) = engine else {
-            return Ok(Vec::new());
+    of(LONG, async |cx| {
+        let told = async { Ok(cx.client()?.evolve_runs().await?.runs) };
+        let known = async {
+            let Engine::Docker(docker) = cx.engine(cx.record()?.engine).await? else {
+                return Ok(Vec::new());
+            };
+            let (docker, instance) = (&docker, &cx.instance);
+            match (Keeper { docker, instance })
+                .answer(&Ask::History {})
+                .await?
+            {
+                Reply::History { runs } => Ok(runs),
+                other => anyhow::bail!("{other:?}"),
+            }
         };
-        let (docker, instance) = (&docker, &cx.instance);
-        let keeper = Keeper { docker, instance };
-        match keeper.answer(&Ask::History {}).await? {
-            Reply::History { runs } => Ok(runs.into_iter().map(|r| r.run.to_string()).collect()),
-            _ => Ok(Vec::new()),
-        }
+        let (runs, _) = select_ok([told.boxed_local(), known.boxed_local()]).await?;
+        Ok(runs.into_iter().map(|r| r.run.to_string()).collect())
     })
 }
 

@@ -240,6 +240,7 @@ pub(super) async fn wait(record: &Record, cx: &Context) -> Result<Outcome> {
         progress: &work,
     };
     watch.until_healthy().await?;
+    watch.until_open().await;
     drop(work);
     let outcome = "was restarted and is healthy; its variables are gone, its files stay";
     report(cx, &engine, record, &resolved.config, outcome).await

@@ -172,6 +172,11 @@ impl Client {
         self.get("/exec").await
     }
 
+    /// The runs of evolving.
+    pub(crate) async fn evolve_runs(&self) -> Result<protocol::evolve::Runs> {
+        self.get("/evolve/runs").await
+    }
+
     pub(crate) async fn reset(&self, session: &str) -> Result<Became> {
         self.of_session("/reset", session).await
     }
@@ -364,7 +369,8 @@ impl Client {
     /// A request to the hub of MCP servers.
     pub(super) fn hub_request(&self, method: Method, path: &str) -> RequestBuilder {
         let url = format!("{}{path}", self.hub);
-        self.http.request(method, url).bearer_auth(&self.token)
+        let request = self.http.request(method, url).bearer_auth(&self.token);
+        request.header(VERSION_HEADER, protocol::VERSION)
     }
 
     fn check_protocol(&self, response: &reqwest::Response) -> Result<()> {

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 /// How long a container may take from its start to its health.
 const HEALTHY: Duration = Duration::from_secs(120);
+/// How long a healthy one may keep others out that no run has brought.
+const OPEN: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(50);
 const LOG_LINES: usize = 15;
 
@@ -66,6 +68,15 @@ impl Watch<'_> {
                     .unhealthy(format!("it was not within {} s: {why}", HEALTHY.as_secs()))
                     .await);
             }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Waits until a healthy one lets everybody in, which is as soon as its keeper has said that no run
+    /// places it. What takes longer is told to who asks.
+    pub(crate) async fn until_open(&self) {
+        let begin = Instant::now();
+        while begin.elapsed() < OPEN && self.client.health().await.is_ok_and(|h| h.evolving) {
             tokio::time::sleep(POLL).await;
         }
     }

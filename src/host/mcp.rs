@@ -2,10 +2,9 @@
 
 use super::client::Client;
 use crate::error::{Error, Result};
+use crate::protocol::header::encoded;
 use crate::protocol::mcp::HubStatus;
 use anyhow::Context;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures_util::Stream;
 use reqwest::Method;
@@ -85,8 +84,7 @@ impl Client {
             .header("mcp-protocol-version", VERSION)
             .header("mcp-method", method);
         if let Some(name) = params["name"].as_str() {
-            let name = format!("=?base64?{}?=", STANDARD.encode(name));
-            request = request.header("mcp-name", name);
+            request = request.header("mcp-name", encoded(name));
         }
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
         let response = request.json(&body).send().await;

@@ -122,7 +122,9 @@ impl Raise<'_> {
                 .await?;
             let client = Client::new(instance, &record, config.bind)?;
             let name = instance.container();
-            self.watch(&client, &name).until_healthy().await?;
+            let watch = self.watch(&client, &name);
+            watch.until_healthy().await?;
+            watch.until_open().await;
             return Ok(Raised {
                 record,
                 done: Done::HandedOver,
@@ -138,7 +140,8 @@ impl Raise<'_> {
             keep_inherited(&mut spec, config, &running, label.as_ref());
         }
         let client = Client::new(instance, &record, config.bind)?;
-        self.watch(&client, &spec.name).until_healthy().await?;
+        let name = spec.name.clone();
+        self.watch(&client, &name).until_healthy().await?;
         let kept = match self.engine {
             Engine::Docker(docker) => {
                 self.keep(docker, spec, &body, &record.project, socket)
@@ -146,6 +149,7 @@ impl Raise<'_> {
             }
             Engine::Embedded(_) => Ok(()),
         };
+        self.watch(&client, &name).until_open().await;
         Ok(Raised {
             record,
             done,

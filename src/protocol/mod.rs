@@ -11,6 +11,7 @@ pub(crate) mod display;
 pub(crate) mod evolve;
 pub(crate) mod fault;
 pub(crate) mod files;
+pub(crate) mod header;
 pub(crate) mod hex;
 pub(crate) mod kernel;
 pub(crate) mod mcp;
@@ -26,7 +27,8 @@ pub(crate) mod tale;
 /// Version of the words between host and companion.
 pub(crate) const VERSION: u32 = 1;
 
-/// Response header in which the companion states [`VERSION`].
+/// Header in which the companion states [`VERSION`] with each answer, and osctl's own clients of MCP with each
+/// request.
 pub(crate) const VERSION_HEADER: &str = "osctl-protocol";
 
 /// Version of the frames between companion and kernel, and so of a body.

@@ -31,6 +31,9 @@ pub(crate) struct Status {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Health {
     pub(crate) status: HealthStatus,
+    /// Whether it is being evolved, or not proved yet: what changes anything is answered 503 `evolving`.
+    #[serde(default)]
+    pub(crate) evolving: bool,
     pub(crate) version: String,
     pub(crate) services: Vec<Service>,
 }

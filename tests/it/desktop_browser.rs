@@ -202,9 +202,22 @@ fn a_browser_without_a_window_is_had_where_that_is_wanted() {
 }
 
 fn what_browser_use_does_is_told_to_nobody() {
-    let code = "from browser_use.config import CONFIG\n\
-        print(CONFIG.ANONYMIZED_TELEMETRY, CONFIG.BROWSER_USE_CLOUD_SYNC)";
-    let python = "/opt/osctl/servers/browser-use/bin/python";
-    let ran = instance().ok(["shell", python, "-c", code]);
-    assert_eq!(ran.stdout, "False False\n");
+    let home = instance();
+    home.ok(["mcp", "tools", "browser-use"]);
+    call(home, "browser_list_tabs", &[]);
+    // By its own words, in the environment that its server has.
+    let code = r#"
+import glob, subprocess
+def told():
+    for folder in glob.glob("/proc/[0-9]*"):
+        words = open(f"{folder}/cmdline", "rb").read().split(b"\0")
+        if b"/opt/osctl/body/servers/shared_browser.py" in words:
+            pairs = open(f"{folder}/environ", "rb").read().split(b"\0")
+            environment = dict(pair.split(b"=", 1) for pair in pairs if pair)
+            code = "from browser_use.config import CONFIG; print(CONFIG.ANONYMIZED_TELEMETRY, CONFIG.BROWSER_USE_CLOUD_SYNC)"
+            return subprocess.check_output([words[0], "-c", code], env=environment).decode()
+told()
+"#;
+    assert_eq!(home.api().exec(code)["result"], "'False False\\n'");
+    close(&home.api());
 }

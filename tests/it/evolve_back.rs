@@ -121,7 +121,7 @@ fn a_run_is_told_by_what_it_changed_kept_and_lost() {
         assert!(shown.contains(line), "{line}: {shown}");
     }
     let words = ["--instance", &home.instance, "evolve", "show", "20"];
-    // The keeper knows it, whatever has become of the container. A completion that takes long is none.
+    // Who is asked does not matter. A completion that takes long is none.
     let pause = |verb: &str| {
         let path = format!("/containers/{}/{verb}", home.container());
         assert_eq!(Engine.send("POST", &path, &Value::Null).status, 204);

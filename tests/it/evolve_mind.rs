@@ -82,6 +82,7 @@ fn code_asks_for_a_new_body_and_goes_on_in_it() {
     let keeps = page(&home, "keeps");
     let (code, said) = desktop_memory::read(&home, &keeps);
     assert!(code == 0 && said.contains("a stranger"), "{code} {said}");
+    desktop_memory::until_kept(&api, &keeps);
 
     let dockerfile = home.project.join("body/Dockerfile");
     let text = fs::read_to_string(&dockerfile).unwrap();

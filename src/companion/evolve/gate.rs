@@ -77,6 +77,11 @@ impl Gate {
         })
     }
 
+    /// Whether everybody is let in.
+    pub(crate) fn is_open(&self) -> bool {
+        *self.stand.borrow() == Stand::Open && *self.is_proved.borrow()
+    }
+
     pub(super) fn open(&self) {
         self.stand.send_replace(Stand::Open);
     }

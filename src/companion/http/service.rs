@@ -67,6 +67,7 @@ pub(super) async fn health(Shared(state): Shared<State>) -> Response {
         code,
         Health {
             status,
+            evolving: !state.evolve.gate().is_open(),
             version: env!("CARGO_PKG_VERSION").into(),
             services,
         },

@@ -241,7 +241,7 @@ impl Merge {
         call: &Message,
         headers: &HeaderMap,
     ) -> Option<String> {
-        let (server, rest) = self.named_by(tool)?;
+        let (server, rest) = self.named_by(tool).filter(|_| self.tools.admits(tool))?;
         server.disagreement(rest, call, headers)
     }
 

@@ -18,7 +18,6 @@ mod child;
 mod config;
 mod face;
 mod filter;
-mod header;
 mod lasting;
 mod links;
 mod located;

@@ -1,8 +1,8 @@
 //! Arguments of a tool that are told in headers, too, as the newest revision has it: where `x-mcp-header` stands
 //! in the schema of a tool, the argument goes along as `Mcp-Param-…`, to servers elsewhere and from clients.
 
-use super::header::{decoded, encoded};
 use super::message::{Message, elements, find, splice};
+use crate::protocol::header::{decoded, encoded};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Map, Value};
 use std::collections::{BTreeSet, HashMap};
@@ -76,9 +76,34 @@ impl Tools {
 impl Mirrored {
     /// What its header says for a call.
     fn argument(&self, call: &Message) -> Option<String> {
-        let arguments = call.raw_param(&["arguments"]).unwrap_or_default();
+        told(self.raw(call)?)
+    }
+
+    fn raw<'a>(&self, call: &'a Message) -> Option<&'a str> {
+        let arguments = call.raw_param(&["arguments"])?;
         let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
-        told(&arguments[find(arguments, &path)?])
+        Some(&arguments[find(arguments, &path)?])
+    }
+
+    /// What a client's headers do not say as its call does. `is_whole` is whether it may not be missing.
+    fn disagreement(&self, call: &Message, headers: &HeaderMap, is_whole: bool) -> Option<String> {
+        let name = self.header.as_str();
+        let said = self.argument(call);
+        let mut given = headers.get_all(&self.header).iter();
+        let Some(first) = given.next() else {
+            return (said.is_some() && is_whole).then(|| format!("`{name}` is missing"));
+        };
+        if given.next().is_some() {
+            return Some(format!("`{name}` is there more than once"));
+        }
+        let Some(given) = first.to_str().ok().and_then(decoded) else {
+            return Some(format!("`{name}` is no text"));
+        };
+        match said {
+            None => Some(format!("`{name}` is `{given}`, the body says nothing")),
+            Some(said) if said == given || is_same_number(self.raw(call)?, &given) => None,
+            Some(said) => Some(format!("`{name}` is `{given}`, the body says `{said}`")),
+        }
     }
 }
 
@@ -93,28 +118,14 @@ pub(super) fn disagreement(
     let schema = serde_json::from_str(&tool[find(tool, &["inputSchema"])?]).ok()?;
     // Marks that make no sense ask for nothing.
     let all = mirrored(&schema).ok()?;
-    all.iter().find_map(|one| {
-        let given = headers.get(&one.header).map(|value| {
-            let value = value.to_str().ok();
-            value.and_then(decoded).unwrap_or_default()
-        });
-        let said = one.argument(call);
-        let name = one.header.as_str();
-        match (&given, &said) {
-            _ if is_same(given.as_deref(), said.as_deref()) => None,
-            (None, _) => is_whole.then(|| format!("`{name}` is missing")),
-            (Some(given), None) => Some(format!("`{name}` is `{given}`, the body says nothing")),
-            (Some(given), Some(said)) => {
-                Some(format!("`{name}` is `{given}`, the body says `{said}`"))
-            }
-        }
-    })
+    all.iter()
+        .find_map(|one| one.disagreement(call, headers, is_whole))
 }
 
-/// `42.0` is the number `42`.
-fn is_same(given: Option<&str>, said: Option<&str>) -> bool {
-    let number = |text: Option<&str>| text?.parse::<f64>().ok().filter(|n| n.is_finite());
-    given == said || number(given).is_some_and(|given| number(said) == Some(given))
+/// `42.0` is the number `42`, where both are such that every reader has the same.
+fn is_same_number(raw: &str, given: &str) -> bool {
+    let number = |text: &str| text.parse::<f64>().ok().filter(|n| n.abs() <= SAFE);
+    !raw.starts_with('"') && number(raw).is_some_and(|raw| number(given) == Some(raw))
 }
 
 /// Whether a server wants other headers than it got.
@@ -326,9 +337,24 @@ mod tests {
                 "`mcp-param-region` is `y`, the body says nothing",
             ),
             (
-                r#"{"region":"x"}"#,
+                r#"{"region":""}"#,
                 &region("=?base64?!?="),
-                "`mcp-param-region` is ``, the body says `x`",
+                "`mcp-param-region` is no text",
+            ),
+            (
+                r#"{"region":"1.10"}"#,
+                &region("1.1"),
+                "`mcp-param-region` is `1.1`, the body says `1.10`",
+            ),
+            (
+                r#"{"region":"x"}"#,
+                &[("mcp-param-region", "x"), ("mcp-param-region", "y")],
+                "`mcp-param-region` is there more than once",
+            ),
+            (
+                r#"{"count":9007199254740993}"#,
+                &[("mcp-param-count", "9007199254740992")],
+                "`mcp-param-count` is `9007199254740992`, the body says `9007199254740993`",
             ),
             (
                 r#"{"count":42}"#,

@@ -406,9 +406,9 @@ fn with_own_end(command: &str, leave: &str, left: &str) -> String {
     if !sets_trap || !(command.contains("EXIT") || command.contains(" 0")) {
         return command.into();
     }
+    let leaving = leaving(leave, left);
     format!(
-        "{command}\n{{ __osctl_code=$?; ( {} ); }} 2>/dev/null; exit $__osctl_code",
-        leaving(leave, left)
+        "{command}\n{{ __osctl_code=$?; ( {leaving} ); ( exit $__osctl_code ); }} >/dev/null 2>&1"
     )
 }
 

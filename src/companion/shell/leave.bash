@@ -6,6 +6,9 @@ builtin printf '\0%s\0' "$PWD"
 builtin printf '\0'
 builtin set +o
 builtin shopt -p
+# That of extdebug would take them back.
+[[ -o functrace ]] && builtin printf 'set -T\n' || builtin printf 'set +T\n'
+[[ -o errtrace ]] && builtin printf 'set -E\n' || builtin printf 'set +E\n'
 builtin set +eux
 builtin umask -p
 for __osctl in c d e f l m n q r s t u v x; do

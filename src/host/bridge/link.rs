@@ -5,9 +5,8 @@ use super::fault::Fault;
 use super::line::Line;
 use crate::error::{Error, Result};
 use crate::host::client::Client;
+use crate::protocol::header::encoded;
 use crate::protocol::mcp::STREAM_HEADER;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use futures_util::future::BoxFuture;
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
@@ -152,9 +151,9 @@ impl Link {
             .header(CONTENT_TYPE, "application/json")
             .body(line.text.clone());
         if line.version.is_some() {
-            request = request.header("mcp-method", plain(&line.method));
+            request = request.header("mcp-method", encoded(&line.method));
             if let Some(name) = &line.name {
-                request = request.header("mcp-name", plain(name));
+                request = request.header("mcp-name", encoded(name));
             }
         }
         sent(request).await
@@ -192,7 +191,7 @@ impl Link {
         let state = self.state();
         let mut request = state.client.as_ref()?.hub_request(method, &self.path);
         match (version, &state.session) {
-            (Some(version), _) => request = request.header(VERSION, plain(version)),
+            (Some(version), _) => request = request.header(VERSION, encoded(version)),
             (None, Some(session)) if in_session => {
                 request = request.header(SESSION, &session.id);
                 if !session.version.is_empty() {
@@ -312,14 +311,5 @@ async fn sent(request: RequestBuilder) -> Result<Response, Failure> {
         Ok(response) => Ok(response),
         Err(error) if error.is_connect() => Err(Failure::Unsent),
         Err(_) => Err(Failure::Cut),
-    }
-}
-
-/// A header's value, in base64 where it is not plain.
-fn plain(value: &str) -> String {
-    let is_plain = value.bytes().all(|b| (b'!'..=b'~').contains(&b)) && !value.starts_with("=?");
-    match is_plain {
-        true => value.into(),
-        false => format!("=?base64?{}?=", STANDARD.encode(value)),
     }
 }

@@ -10,11 +10,11 @@ mod unwelcome;
 
 use super::pipe::Happened;
 use super::{Known, era};
-use crate::companion::mcp::header::encoded;
 use crate::companion::mcp::log::Log;
 use crate::companion::mcp::message::{self, Kind, Message};
 use crate::companion::mcp::params::{self, Tools};
 use crate::error::Result;
+use crate::protocol::header::encoded;
 use anyhow::Context;
 use bytes::Bytes;
 use reqwest::header::{

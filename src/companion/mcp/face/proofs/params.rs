@@ -132,7 +132,7 @@ async fn what_a_clients_headers_say_of_arguments_is_what_its_call_says() {
     let meta = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
     for (path, tool) in [("/servers/a/mcp", "marked"), ("/mcp", "a__marked")] {
         let client = scene.client(path).await;
-        let called = async |region: Option<&str>| {
+        let called = async |region: Option<&str>, own: Option<&str>| {
             let params = format!(r#","arguments":{{"region":"eu"}},"_meta":{meta}"#);
             let mut headers = vec![
                 ("accept", BOTH),
@@ -142,20 +142,30 @@ async fn what_a_clients_headers_say_of_arguments_is_what_its_call_says() {
                 ("mcp-name", tool),
             ];
             headers.extend(region.map(|region| ("mcp-param-region", region)));
+            headers.extend(own.map(|own| ("osctl-protocol", own)));
             let body = call("1", tool, &params);
             let response = ask(&client.routes, "POST", path, &headers, body).await;
             (response.status(), value(&text(response).await))
         };
         // What the tool is like is known as soon as its server has told its list.
         let begin = Instant::now();
-        while called(None).await.0 != StatusCode::BAD_REQUEST {
+        while called(None, None).await.0 != StatusCode::BAD_REQUEST {
             assert!(begin.elapsed() < PATIENCE, "nobody asks for the list");
             sleep(Duration::from_millis(2)).await;
         }
-        let (status, answer) = called(Some("eu")).await;
-        assert_eq!(status, StatusCode::OK, "{answer}");
+        // osctl's own clients send none, and no false ones either.
+        for (region, own) in [
+            (Some("eu"), None),
+            (None, Some("1")),
+            (Some("eu"), Some("1")),
+        ] {
+            let (status, answer) = called(region, own).await;
+            assert_eq!(status, StatusCode::OK, "{answer}");
+        }
+        let (status, _) = called(Some("us"), Some("1")).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST);
         for bad in [None, Some("us"), Some("=?base64?!?=")] {
-            let (status, answer) = called(bad).await;
+            let (status, answer) = called(bad, None).await;
             assert_eq!(status, StatusCode::BAD_REQUEST, "{answer}");
             assert_eq!(answer["error"]["code"], -32020, "{answer}");
         }

@@ -1,4 +1,4 @@
-//! Values of the headers that say what a message says, of the revision of 2026-07-28.
+//! Values of the headers that say what a message of MCP says, since the revision of 2026-07-28.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -7,7 +7,7 @@ const BEGIN: &str = "=?base64?";
 const END: &str = "?=";
 
 /// In base64 where it is not plain.
-pub(super) fn encoded(value: &str) -> String {
+pub(crate) fn encoded(value: &str) -> String {
     let is_plain = value.bytes().all(|b| (b' '..=b'~').contains(&b)) && value.trim() == value;
     match is_plain && !value.starts_with("=?") {
         true => value.into(),
@@ -16,7 +16,7 @@ pub(super) fn encoded(value: &str) -> String {
 }
 
 /// Nothing, when it is in base64 and no text.
-pub(super) fn decoded(value: &str) -> Option<String> {
+pub(crate) fn decoded(value: &str) -> Option<String> {
     let inner = value.strip_prefix(BEGIN);
     match inner.and_then(|rest| rest.strip_suffix(END)) {
         Some(inner) => String::from_utf8(STANDARD.decode(inner).ok()?).ok(),
