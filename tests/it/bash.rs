@@ -36,7 +36,7 @@ const ALIKE: &[&str] = &[
     "trap 'echo term' TERM; kill -TERM $$; echo after",
     "trap 'echo err' ERR; false; true",
     "trap 'echo next: $BASH_COMMAND' DEBUG; true; echo hi",
-    "trap 'echo \"next: $BASH_COMMAND\"' DEBUG; trap 'echo bye $?' EXIT; (exit 5)",
+    "trap 'echo next' DEBUG; trap 'echo bye $?' EXIT; (exit 5)",
     "set -T; trap 'echo next: $BASH_COMMAND' DEBUG; f() { echo in; }; f; (echo out)",
     "kill -KILL $$",
     "kill -TERM $$",

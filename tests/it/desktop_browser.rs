@@ -169,7 +169,9 @@ def browsers():
             lines.append(open(path).read())
         except OSError:
             pass
-    own = [line for line in lines if "chrom" in line.split("\0")[0] and "--type=" not in line]
+    names = [line.split("\0")[0].split("/")[-1] for line in lines]
+    # Those of its own have a type, or are another program.
+    own = [line for name, line in zip(names, lines) if name.startswith("chrom") and "crashpad" not in name and "--type=" not in line]
     return len(own), sum("--headless" in line for line in own)
 "#;
 

@@ -11,6 +11,7 @@ use crate::trials;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use std::fs;
 
 trials![
     what_does_not_build_or_start_changes_nothing,
@@ -98,6 +99,7 @@ fn what_does_not_build_or_start_changes_nothing() {
     assert_fails(&home, "testing", "failed", "my own check says no");
     let quick = "evolve:\n  build: 3\n  start: 20\n  grace: 2\n  probation: 12\n";
     configure(&home, quick);
+    fs::remove_file(home.project.join("body/selftest.d/10-mine")).unwrap();
     home.up();
     let slow = more("RUN sleep 600");
     fails("Dockerfile", &slow, "building", "it took longer than 3 s");

@@ -4,10 +4,10 @@
 use super::filter::Filter;
 use super::member::{Ears, Member, Reply};
 use super::message::{self, Kind, Message, elements, find, splice};
+use super::params::Given;
 use super::server::{Access, NEWEST_WITH_HELLO, Served, WITH_HELLO};
 use super::stream::Stream;
 use super::voice::{Asked, Voice};
-use axum::http::HeaderMap;
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -235,14 +235,9 @@ impl Merge {
         })
     }
 
-    pub(super) fn disagreement(
-        &self,
-        tool: &str,
-        call: &Message,
-        headers: &HeaderMap,
-    ) -> Option<String> {
+    pub(super) fn disagreement(&self, tool: &str, call: &Message, given: Given) -> Option<String> {
         let (server, rest) = self.named_by(tool).filter(|_| self.tools.admits(tool))?;
-        server.disagreement(rest, call, headers)
+        server.disagreement(rest, call, given)
     }
 
     /// The lists of all, as one.

@@ -2,13 +2,14 @@
 //! in the schema of a tool, the argument goes along as `Mcp-Param-…`, to servers elsewhere and from clients.
 
 use super::message::{Message, elements, find, splice};
-use crate::protocol::header::{decoded, encoded};
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use crate::protocol::header::encoded;
 use serde_json::{Map, Value};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
 pub(super) const MARK: &str = "x-mcp-header";
+/// What the names of such headers begin with.
+pub(super) const BEGIN: &str = "mcp-param-";
 /// What a server answers that misses headers, or finds others than the body says.
 const MISMATCH: &str = "-32020";
 /// Whatever is below them is a value, and no schema.
@@ -19,7 +20,7 @@ const SAFE: f64 = 9_007_199_254_740_991.0;
 /// An argument that goes into a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mirrored {
-    header: HeaderName,
+    header: String,
     path: Vec<String>,
 }
 
@@ -57,20 +58,26 @@ impl Tools {
         String::from_utf8(splice(result.as_bytes(), &[(span, &list)]).into()).ok()
     }
 
-    /// The headers of a call.
-    pub(super) fn headers(&self, call: &Message) -> HeaderMap {
+    /// The headers of a call, as pairs of name and value.
+    pub(super) fn headers(&self, call: &Message) -> Vec<(String, String)> {
         let name = call.text_param(&["name"]).unwrap_or_default();
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mirrored = known.get(&name).map_or(&[][..], Vec::as_slice);
         let told = mirrored.iter().filter_map(|one| {
             let value = one.argument(call)?;
-            Some((
-                one.header.clone(),
-                HeaderValue::from_str(&encoded(&value)).ok()?,
-            ))
+            Some((one.header.clone(), encoded(&value)))
         });
         told.collect()
     }
+}
+
+/// What a client's headers say of a call's arguments.
+#[derive(Debug, Default)]
+pub(super) struct Given {
+    /// By the names of the headers; nothing for what is no text.
+    pub(super) arguments: Vec<(String, Option<String>)>,
+    /// Whether some may be missing.
+    pub(super) is_partial: bool,
 }
 
 impl Mirrored {
@@ -85,41 +92,34 @@ impl Mirrored {
         Some(&arguments[find(arguments, &path)?])
     }
 
-    /// What a client's headers do not say as its call does. `is_whole` is whether it may not be missing.
-    fn disagreement(&self, call: &Message, headers: &HeaderMap, is_whole: bool) -> Option<String> {
-        let name = self.header.as_str();
+    fn disagreement(&self, call: &Message, given: &Given) -> Option<String> {
+        let name = &self.header;
         let said = self.argument(call);
-        let mut given = headers.get_all(&self.header).iter();
-        let Some(first) = given.next() else {
-            return (said.is_some() && is_whole).then(|| format!("`{name}` is missing"));
+        let is_meant = |(header, _): &&(String, Option<String>)| header == name;
+        let mut all = given.arguments.iter().filter(is_meant);
+        let Some((_, first)) = all.next() else {
+            return (said.is_some() && !given.is_partial).then(|| format!("`{name}` is missing"));
         };
-        if given.next().is_some() {
+        if all.next().is_some() {
             return Some(format!("`{name}` is there more than once"));
         }
-        let Some(given) = first.to_str().ok().and_then(decoded) else {
+        let Some(first) = first else {
             return Some(format!("`{name}` is no text"));
         };
         match said {
-            None => Some(format!("`{name}` is `{given}`, the body says nothing")),
-            Some(said) if said == given || is_same_number(self.raw(call)?, &given) => None,
-            Some(said) => Some(format!("`{name}` is `{given}`, the body says `{said}`")),
+            None => Some(format!("`{name}` is `{first}`, the body says nothing")),
+            Some(said) if said == *first || is_same_number(self.raw(call)?, first) => None,
+            Some(said) => Some(format!("`{name}` is `{first}`, the body says `{said}`")),
         }
     }
 }
 
-/// What a client's headers do not say as its call does, for a tool that is described so. `is_whole` is whether
-/// none may be missing.
-pub(super) fn disagreement(
-    tool: &str,
-    call: &Message,
-    headers: &HeaderMap,
-    is_whole: bool,
-) -> Option<String> {
+/// What a client's headers do not say as its call does, for a tool that is described so.
+pub(super) fn disagreement(tool: &str, call: &Message, given: &Given) -> Option<String> {
     let schema = serde_json::from_str(&tool[find(tool, &["inputSchema"])?]).ok()?;
     // Marks that make no sense ask for nothing.
     let all = mirrored(&schema).ok()?;
-    all.iter()
-        .find_map(|one| one.disagreement(call, headers, is_whole))
+    all.iter().find_map(|one| one.disagreement(call, given))
 }
 
 /// `42.0` is the number `42`, where both are such that every reader has the same.
@@ -189,8 +189,8 @@ fn walk_fields(
         let Some(path) = path.as_deref().filter(|path| !path.is_empty()) else {
             return Err(format!("`{MARK}` stands where no argument is"));
         };
-        let header = mark.as_str().filter(|mark| !mark.is_empty());
-        let header = header.and_then(|mark| HeaderName::try_from(format!("mcp-param-{mark}")).ok());
+        let header = mark.as_str().filter(|mark| is_token(mark));
+        let header = header.map(|mark| format!("{BEGIN}{}", mark.to_ascii_lowercase()));
         let header = header.ok_or_else(|| format!("`{MARK}`: {mark} is no name of a header"))?;
         if !is_simple(fields) {
             return Err(format!("`{MARK}`: `{}` is no simple value", path.join(".")));
@@ -220,6 +220,12 @@ fn walk_fields(
     Ok(())
 }
 
+/// Whether it can be in a header's name.
+fn is_token(text: &str) -> bool {
+    let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_fine)
+}
+
 /// Whether an argument is a text, a number or a truth value, as far as its schema says.
 fn is_simple(schema: &Map<String, Value>) -> bool {
     let is_simple = |kind: &Value| {
@@ -239,9 +245,9 @@ fn text(object: &str, key: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Tools, disagreement, is_mismatch};
+    use super::{Given, Tools, disagreement, is_mismatch};
     use crate::companion::mcp::message::{Message, elements, find};
-    use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+    use crate::protocol::header::decoded;
     use std::collections::BTreeMap;
 
     const LIST: &str = r#"{"x":1.0,"tools":[{"name":"a","n":1e400,"inputSchema":{"type":"object","properties":{
@@ -256,10 +262,7 @@ mod tests {
             r#"{{"id":1,"method":"tools/call","params":{{"name":"a","arguments":{arguments}}}}}"#
         );
         let headers = tools.headers(&Message::parse(call.into()).unwrap());
-        let text = |value: &HeaderValue| value.to_str().unwrap().to_owned();
-        let each = headers.iter();
-        each.map(|(name, value)| (name.to_string(), text(value)))
-            .collect()
+        headers.into_iter().collect()
     }
 
     #[test]
@@ -299,20 +302,23 @@ mod tests {
     #[test]
     fn a_clients_headers_must_say_what_its_call_says() {
         let tool = elements(&LIST[find(LIST, &["tools"]).unwrap()])[0];
-        let why = |arguments: &str, given: &[(&'static str, &str)]| {
+        let why = |arguments: &str, given: &[(&str, &str)]| {
             let call = format!(
                 r#"{{"id":1,"method":"tools/call","params":{{"name":"a","arguments":{arguments}}}}}"#
             );
-            let pairs = given.iter().map(|(name, value)| {
-                let name = HeaderName::from_static(name);
-                (name, HeaderValue::from_str(value).unwrap())
-            });
-            let headers: HeaderMap = pairs.collect();
             let call = Message::parse(call.into()).unwrap();
-            let whole = disagreement(tool, &call, &headers, true);
-            let rest = disagreement(tool, &call, &headers, false);
+            let pairs = given
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), decoded(value)));
+            let mut given = Given {
+                arguments: pairs.collect(),
+                is_partial: false,
+            };
+            let whole = disagreement(tool, &call, &given);
+            given.is_partial = true;
             let is_missing = whole.as_ref().is_some_and(|why| why.ends_with("missing"));
-            assert_eq!(rest, whole.clone().filter(|_| !is_missing));
+            let expected = whole.clone().filter(|_| !is_missing);
+            assert_eq!(disagreement(tool, &call, &given), expected);
             whole
         };
         let region = |value| [("mcp-param-region", value)];

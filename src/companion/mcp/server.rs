@@ -7,10 +7,8 @@ use super::filter::Filter;
 use super::log::Log;
 use super::member::{Member, Reply};
 use super::message::{Kind, Message, find, splice};
-use super::params::{MARK, disagreement};
-use crate::protocol::VERSION_HEADER;
+use super::params::{Given, MARK, disagreement};
 use crate::protocol::mcp::{ServerState, ServerStatus, Start};
-use axum::http::HeaderMap;
 use bytes::Bytes;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -309,12 +307,7 @@ impl Access {
     }
 
     /// What a client's headers do not say as its call of that tool does.
-    pub(super) fn disagreement(
-        &self,
-        tool: &str,
-        call: &Message,
-        headers: &HeaderMap,
-    ) -> Option<String> {
+    pub(super) fn disagreement(&self, tool: &str, call: &Message, given: Given) -> Option<String> {
         if !self.offers(tool) {
             return None;
         }
@@ -322,9 +315,12 @@ impl Access {
         let tool = known.cache.tool(tool, MARK)?;
         // A server elsewhere may want others by now: what it misses, it says itself.
         let is_elsewhere = matches!(known.server.way, Way::Remote { .. });
-        // osctl's own clients send none: nobody is between who would look at them.
-        let is_own = headers.contains_key(VERSION_HEADER);
-        disagreement(&tool, call, headers, !is_elsewhere && !is_own)
+        let is_partial = given.is_partial || is_elsewhere;
+        let given = Given {
+            is_partial,
+            ..given
+        };
+        disagreement(&tool, call, &given)
     }
 
     pub(super) fn request(&self, message: Message, mut reply: Reply) {

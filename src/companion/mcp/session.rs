@@ -6,9 +6,9 @@ use super::lasting::Lasting;
 use super::member::{Ears, Reply};
 use super::merge::Merge;
 use super::message::{self, Kind, Message};
+use super::params::Given;
 use super::server::{Access, Served};
 use super::stream::Stream;
-use axum::http::HeaderMap;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,11 +39,11 @@ impl Backend {
     }
 
     /// What a client's headers do not say as its call of a tool does; starts nothing.
-    pub(super) fn disagreement(&self, call: &Message, headers: &HeaderMap) -> Option<String> {
+    pub(super) fn disagreement(&self, call: &Message, given: Given) -> Option<String> {
         let tool = call.text_param(&["name"])?;
         match self {
-            Self::One(access) => access.disagreement(&tool, call, headers),
-            Self::All(merge) => merge.disagreement(&tool, call, headers),
+            Self::One(access) => access.disagreement(&tool, call, given),
+            Self::All(merge) => merge.disagreement(&tool, call, given),
         }
     }
 

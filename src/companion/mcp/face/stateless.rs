@@ -11,12 +11,14 @@ use super::{Accepted, text};
 use crate::companion::mcp::child::era::{self, MODERN};
 use crate::companion::mcp::member::{Ears, Reply, Shape};
 use crate::companion::mcp::message::{self, Kind, Message, find};
+use crate::companion::mcp::params::{BEGIN, Given};
 use crate::companion::mcp::server::WITH_HELLO;
 use crate::companion::mcp::session::Backend;
 use crate::companion::mcp::stream::Stream;
 use crate::companion::mcp::{Hub, Wish};
+use crate::protocol::VERSION_HEADER;
 use crate::protocol::header::decoded;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -85,7 +87,7 @@ pub(super) async fn post(
         return discover(&backend, &id).await;
     }
     if method == "tools/call"
-        && let Some(why) = backend.disagreement(&message, headers)
+        && let Some(why) = backend.disagreement(&message, given(headers))
     {
         return mismatch(&id, &why);
     }
@@ -136,6 +138,21 @@ async fn with_status(mut response: Response, stream: &Stream) -> Response {
         _ => {}
     }
     response
+}
+
+/// What a client says of its call's arguments.
+fn given(headers: &HeaderMap) -> Given {
+    let ours = headers
+        .iter()
+        .filter(|(name, _)| name.as_str().starts_with(BEGIN));
+    let value = |value: &HeaderValue| value.to_str().ok().and_then(decoded);
+    Given {
+        arguments: ours
+            .map(|(name, said)| (name.as_str().to_owned(), value(said)))
+            .collect(),
+        // osctl's own clients send none: nobody is between who would look at them.
+        is_partial: headers.contains_key(VERSION_HEADER),
+    }
 }
 
 fn mismatch(id: &str, why: &str) -> Response {

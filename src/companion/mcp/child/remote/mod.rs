@@ -365,7 +365,12 @@ fn described(request: RequestBuilder, message: &Message, tools: &Tools) -> Reque
         .header(VERSION, version)
         .header("mcp-method", encoded(&message.method));
     let request = match message.method.as_str() {
-        "tools/call" => request.headers(tools.headers(message)),
+        "tools/call" => {
+            let headers = tools.headers(message).into_iter();
+            headers.fold(request, |request, (name, value)| {
+                request.header(name, value)
+            })
+        }
         _ => request,
     };
     let name = match message.method.as_str() {
