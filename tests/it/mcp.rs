@@ -329,6 +329,33 @@ fn servers_are_taken_over_while_the_container_runs() {
         let refused = mine.post(&call.to_string()).json();
         assert_eq!(refused["error"]["code"], -32602, "{refused}");
     }
+    // A marked argument stands in a header, too, but of osctl's own client.
+    let arguments = json!({"region": "eu"});
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let params = json!({"name": "other", "arguments": arguments, "_meta": meta});
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+    let asked = |more: &[(&str, &str)]| {
+        let mut headers = vec![
+            JSON,
+            BOTH,
+            ("MCP-Protocol-Version", "2026-07-28"),
+            ("Mcp-Method", "tools/call"),
+            ("Mcp-Name", "other"),
+        ];
+        headers.extend(more);
+        let body = body.to_string();
+        let path = "/servers/mine/mcp";
+        api.connect().send("POST", path, &headers, body.as_bytes())
+    };
+    assert_eq!(asked(&[("Mcp-Param-Region", "eu")]).status, 200);
+    let refused = asked(&[]);
+    assert_eq!(refused.status, 400);
+    assert_eq!(refused.json()["error"]["code"], -32020);
+    let told = home.json(["mcp", "call", "mine", "other", "region=eu"]);
+    assert_eq!(told["arguments"], arguments, "{told}");
     home.write_config(SERVERS_CONFIG);
     home.ok(["up", "--yes", "--auto-ports"]);
     api.until("its end", |api| status(api, "mine").is_null().then_some(()));

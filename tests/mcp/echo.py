@@ -25,7 +25,13 @@ HELLO = {
 }
 TOOLS = [
     {"name": "echo", "inputSchema": {"type": "object"}, "n": 1.0},
-    {"name": "other", "inputSchema": {"type": "object"}},
+    {
+        "name": "other",
+        "inputSchema": {
+            "type": "object",
+            "properties": {"region": {"type": "string", "x-mcp-header": "Region"}},
+        },
+    },
 ]
 
 lock = threading.Lock()
