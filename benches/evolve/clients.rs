@@ -48,7 +48,8 @@ impl Clients {
     pub(crate) fn end(self) -> [Gap; 2] {
         thread::sleep(Duration::from_secs(1));
         self.stop.store(true, Ordering::Relaxed);
-        self.threads.map(|thread| thread.join().unwrap_or_default())
+        self.threads
+            .map(|thread| thread.join().expect("a client asks to the end"))
     }
 }
 

@@ -116,16 +116,30 @@ fn what_works_beside_and_not_in_place_is_taken_back_with_all_in_memory() {
     remember(&home);
     // What no store can keep tells whether the process is the same.
     home.api().exec("def numbers():\n    n = 0\n    while True:\n        n += 1\n        yield n\nlive = numbers()\nnext(live)");
+    home.api()
+        .exec("import graphlib\norder = graphlib.TopologicalSorter()");
     let entrypoint = read(&home, "entrypoint.sh");
-    let in_place = "if test -S /run/os/keeper.sock; then echo not here >&2; exit 4; fi\nexec /opt";
-    write(
-        &home,
-        "entrypoint.sh",
-        &entrypoint.replace("exec /opt", in_place),
+    let mut lives = 1;
+    let mut fails = |code: &str, why: &str| {
+        let code = format!("if test -S /run/os/keeper.sock; then {code}; fi\nexec /opt");
+        let changed = entrypoint.replace("exec /opt", &code);
+        assert_ne!(changed, entrypoint);
+        write(&home, "entrypoint.sh", &changed);
+        let record = assert_fails(&home, "verifying", "rolled_back", why);
+        assert!(record["refused_ms"].as_f64().unwrap() > 0.0);
+        lives += 1;
+        assert_eq!(home.api().exec("next(live)")["result"], lives.to_string());
+    };
+    fails("echo not here >&2; exit 4", "not here");
+    // It runs and is not well: nobody reaches it, a server of it hangs, a variable can't come back.
+    fails(
+        "export OSCTL_LISTEN=127.0.0.1:8080",
+        "not healthy within 20 s",
     );
-    let record = assert_fails(&home, "verifying", "rolled_back", "not here");
-    assert!(record["refused_ms"].as_f64().unwrap() > 0.0);
-    assert_eq!(home.api().exec("next(live)")["result"], "2");
+    let hangs = "printf 'import time; time.sleep(1000)' > /opt/osctl/body/servers/echo.py";
+    fails(hangs, "mcp:echo");
+    let lost = "rm /usr/lib/python3*/graphlib.py";
+    fails(lost, "not all comes back: `order`");
     let status = home.json(["evolve", "status"]);
     assert_eq!(status["latest_status"], "rolled_back", "{status}");
     // The body is mended, and the way is free.

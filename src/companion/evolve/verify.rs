@@ -3,6 +3,7 @@
 //! What the new body does not declare any more is not demanded of it.
 
 use super::check::{KERNEL, check};
+use super::selftest::lost;
 use super::{Evolve, Parts};
 use crate::companion::kernel::{Answer, Question, Refusal};
 use crate::protocol::cryo::{Row, Verdict};
@@ -18,6 +19,9 @@ use tokio::time::{sleep, timeout};
 
 /// Between two questions to a kernel that executes code already.
 const AGAIN: Duration = Duration::from_millis(50);
+
+/// More variables than these are not asked for one by one.
+const MANY: usize = 20_000;
 
 /// How long a kernel may take to be asked what it holds.
 const LOOK: Duration = Duration::from_secs(20);
@@ -160,6 +164,11 @@ impl Parts {
         kept.by = KeptBy::Objects;
         let shown = self.cryo.show(session.clone(), Some(stored)).await;
         let rows = shown.map_err(|refusal| format!("{refusal:?}"))?.receipt;
+        if rows.len() > MANY {
+            let many = format!("all of {} variables are reloaded", rows.len());
+            kept.rows = rows;
+            return Ok(many);
+        }
         let names = match timeout(LOOK, self.names(session)).await {
             Ok(names) => names?,
             // Code of a client runs in it already, which is as good an answer.
@@ -168,7 +177,11 @@ impl Parts {
                 return Ok("it executes code".into());
             }
         };
-        kept.rows = rows.into_iter().map(|row| found(row, &names)).collect();
+        kept.rows = rows.iter().map(|row| found(row, &names)).collect();
+        let lost = lost(&rows, &kept.rows);
+        if !lost.is_empty() {
+            return Err(format!("not all comes back: {}", lost.join(", ")));
+        }
         let saved = kept.rows.iter().filter(|row| row.verdict != Verdict::Lost);
         Ok(format!(
             "{} of {} variables are there",
@@ -182,7 +195,8 @@ impl Parts {
         loop {
             let kernel = self.sessions.kernel(session);
             let kernel = kernel.map_err(|refusal| format!("{refusal:?}"))?;
-            match kernel.look(Question::Variables).await {
+            let limit = Some(MANY);
+            match kernel.look(Question::Variables { limit }).await {
                 Ok(Answer {
                     value: Ok(value), ..
                 }) => {
@@ -206,7 +220,8 @@ impl Parts {
 }
 
 /// A row of what was stored, after a look at what is there.
-fn found(row: Row, names: &BTreeSet<String>) -> Row {
+fn found(row: &Row, names: &BTreeSet<String>) -> Row {
+    let row = row.clone();
     match row.verdict {
         Verdict::Saved | Verdict::Recipe if !names.contains(&row.name) => Row {
             verdict: Verdict::Lost,

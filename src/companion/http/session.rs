@@ -178,7 +178,8 @@ pub(super) async fn variables(
     Params(query): Params<SessionQuery>,
 ) -> Response {
     let session = query.session();
-    let answer = state.sessions.ask(session, Question::Variables).await;
+    let question = Question::Variables { limit: None };
+    let answer = state.sessions.ask(session, question).await;
     let kernel = answer.as_ref().ok().map(|a| a.report);
     told(
         answer,

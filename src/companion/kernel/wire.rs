@@ -62,7 +62,11 @@ pub(crate) enum Question {
     Probe,
     /// End live objects, and after the reply the connection: the process is to be frozen.
     LetGo,
-    Variables,
+    Variables {
+        /// How many at most; the kernel has a number of its own.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        limit: Option<usize>,
+    },
     Complete {
         code: String,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -439,6 +443,22 @@ mod tests {
                 }
                 assert_eq!(wire.next().await.unwrap(), Some(Frame::Progress { bytes: 5 }));
                 assert_eq!(wire.next().await.unwrap(), None);
+            });
+        }
+
+        #[test]
+        fn whatever_comes_ends_and_takes_no_more_room_than_a_frame_may(
+            length in prop_oneof![any::<u32>(), 0..64u32],
+            rest in prop::collection::vec(any::<u8>(), 0..256),
+        ) {
+            let bytes = [&length.to_be_bytes()[..], &rest].concat();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let (mut wire, theirs) = connected(&bytes).await;
+                drop(theirs);
+                while let Ok(Some(_)) = wire.next().await {}
+                let room = wire.frames.read_buffer().capacity();
+                assert!(room <= MAX_FRAME + (64 << 10), "{room} bytes for a frame of {length}");
             });
         }
 
