@@ -12,6 +12,7 @@ use crate::protocol::evolve::{
     Ask, Authority, Bounds, CHARGE, Charge, Proxies, Reply, Status, built, refusal,
 };
 use crate::protocol::fault::Fault;
+use crate::protocol::plain;
 use crate::protocol::spec::{Environment, Limits, Mount, Restart, Spec, Volume, Workload};
 use anyhow::{Context, bail};
 use bytes::Bytes;
@@ -303,7 +304,9 @@ impl Keeper<'_> {
             while let Some(end) = rest.iter().position(|b| *b == b'\n') {
                 let line: Vec<u8> = rest.drain(..=end).collect();
                 let reply = serde_json::from_slice(&line);
-                match reply.context("reading what the keeper says")? {
+                // The engine's own words come in the same place.
+                let words = || format!("the keeper says: {}", said(&line));
+                match reply.with_context(words)? {
                     Reply::Refused { error } => return Err(refused(error)),
                     reply => each(reply)?,
                 }
@@ -381,4 +384,10 @@ fn socket_within(socket: &Path) -> PathBuf {
         true => socket.into(),
         false => "/var/run/docker.sock".into(),
     }
+}
+
+/// What is no answer, as far as it can be shown.
+fn said(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(line);
+    plain::line(text.trim()).chars().take(300).collect()
 }
