@@ -133,6 +133,7 @@ fn what_works_beside_and_not_in_place_is_taken_back_with_all_in_memory() {
     fails("echo not here >&2; exit 4", "not here");
     // It runs and is not well: nobody reaches it, a server of it hangs, a variable can't come back.
     fails("export OSCTL_LISTEN=127.0.0.1:8080", "port:8080");
+    home.ok(["mcp", "tools", "echo"]);
     let hangs = "printf 'import time; time.sleep(1000)' > /opt/osctl/body/servers/echo.py";
     fails(hangs, "mcp:echo");
     let lost = "rm /usr/lib/python3*/graphlib.py";
