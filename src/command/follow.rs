@@ -99,7 +99,7 @@ async fn watched(
             },
             () = &mut silent, if is_silent && work.is_none() && cx.ui.can_ask() => {
                 is_silent = false;
-                work = Some(cx.ui.work("running"));
+                work = Some(cx.ui.work("running, or waiting for its turn"));
             }
             Some(()) = presses.recv() => {
                 work = None;

@@ -28,7 +28,7 @@ fn evolving() -> Response {
     let mut response = failed(
         StatusCode::SERVICE_UNAVAILABLE,
         "evolving",
-        "the container is being evolved, and takes nothing new",
+        "the container is being evolved, or was just started, and takes nothing new yet",
         Some("ask again in a moment; `osctl evolve status` tells how it goes"),
     );
     let later = HeaderValue::from_static("1");
