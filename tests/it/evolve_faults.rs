@@ -88,6 +88,7 @@ fn a_keeper_killed_at_any_stage_comes_to_a_good_end() {
         let (code, seen) = evolve.end();
         assert!([0, 1].contains(&code), "{point}: {seen:?}");
         assert_good_end(&home, point);
+        restart(&home, &keeper);
     }
     // On probation, and with nothing to do.
     for number in 20..22 {
@@ -99,6 +100,7 @@ fn a_keeper_killed_at_any_stage_comes_to_a_good_end() {
         home.ok(["evolve"]);
         kill(process(&home, &keeper).unwrap(), Signal::SIGKILL).unwrap();
         assert_good_end(&home, "probation");
+        restart(&home, &keeper);
     }
     // On the way back.
     let entrypoint = read(&home, "entrypoint.sh");
@@ -112,6 +114,14 @@ fn a_keeper_killed_at_any_stage_comes_to_a_good_end() {
         assert_eq!(record["status"], "rolled_back", "{point}: {record:#}");
     }
     home.down();
+}
+
+/// The engine waits twice as long with each death soon after a start, up to a minute, and begins
+/// anew where somebody starts it.
+fn restart(home: &Home, keeper: &str) {
+    let path = format!("/containers/{keeper}/restart");
+    assert_eq!(engine(home).send("POST", &path, &Value::Null).status, 204);
+    until("the keeper", || home.run(["evolve", "status"]).code == 0);
 }
 
 /// Dies where it is not tried.
