@@ -3,8 +3,8 @@
 use crate::command::candidates::instance_names;
 use crate::command::{
     attach, build, completions, config, cp, criu, cryo, desktop, doctor, down, evolve, exec,
-    health, init, interrupt, jupyter, keeper, logs, ls, mcp, quiesce, reaper, remember, repl,
-    reset, restart, resume, runs, screenshot, selftest, sessions, shell, status, up, verify,
+    health, init, interrupt, jupyter, keeper, logs, ls, mcp, quiesce, reaper, relay, remember,
+    repl, reset, restart, resume, runs, screenshot, selftest, sessions, shell, status, up, verify,
 };
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
@@ -134,6 +134,9 @@ pub(crate) enum Verb {
     /// Guard a kernel and end all its descendants with it
     #[command(hide = true)]
     Reaper(reaper::ReaperArgs),
+    /// Join stdin and stdout with a port inside; run by the engine for a host on another machine
+    #[command(hide = true)]
+    Relay(relay::RelayArgs),
     /// Store what is idle; run by the keeper
     #[command(hide = true)]
     Remember(remember::RememberArgs),

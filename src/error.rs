@@ -86,10 +86,6 @@ pub(crate) enum Error {
     EngineUnreachable { address: String, why: String },
     #[error("the engine at {address} does not let you in")]
     EngineBarred { address: String },
-    #[error(
-        "the engine at {address} is on another machine: the container would see the folders and have the ports of that one"
-    )]
-    EngineElsewhere { address: String, machine: String },
     #[error("the engine went away while {doing}: {why}")]
     EngineLost { doing: String, why: String },
     #[error("port {port} on {bind} is taken{owner}")]
@@ -202,9 +198,6 @@ impl Error {
             Self::EngineBarred { .. } => {
                 "its socket is for the group `docker`, whose members are as mighty as root: `sudo usermod -aG docker $USER`, then log in again; or run osctl as the user that it belongs to".into()
             }
-            Self::EngineElsewhere { machine, .. } => format!(
-                "run osctl there: `ssh -t {machine} osctl up`; `ssh -nNT -L 8080:127.0.0.1:8080 {machine}` then brings its port here; or `unset DOCKER_HOST` and `docker context use default` for the engine of this machine"
-            ),
             Self::EngineLost { .. } => {
                 "start the engine again, then `osctl up`; nothing was lost".into()
             }
@@ -248,7 +241,6 @@ impl Error {
             Self::NoEngine { .. }
             | Self::EngineUnreachable { .. }
             | Self::EngineBarred { .. }
-            | Self::EngineElsewhere { .. }
             | Self::EngineLost { .. }
             | Self::PortTaken { .. }
             | Self::Foreign { .. }

@@ -72,6 +72,9 @@ fn act(cli: cli::Cli, ui: Ui) -> Result<Outcome> {
     if let cli::Verb::Reaper(args) = cli.verb {
         return command::reaper::run(args);
     }
+    if let cli::Verb::Relay(args) = cli.verb {
+        return command::relay::run(args);
+    }
     // One thread: an answer then needs no other thread to be woken, which is most of its time.
     // What computes or blocks for long goes to the runtime's blocking threads.
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -6,9 +6,11 @@ use crate::engine::Engine;
 use crate::error::{Error, Outcome, Result};
 use crate::host::build::{self, Options};
 use crate::host::project;
+use crate::host::remote::Volumes;
 use clap::Args;
 use serde_json::json;
 use std::path::{Path, PathBuf};
+use tempfile::TempDir;
 
 #[derive(Debug, Args)]
 pub(crate) struct BuildArgs {
@@ -77,7 +79,19 @@ pub(crate) async fn run(args: BuildArgs, cx: &Context) -> Result<Outcome> {
         .collect();
     let config = cx.config(Some(&project), flags)?.config;
     let work = cx.ui.work("looking at what the image is made of");
-    let recipe = build::recipe(&docker, &config, &project)?;
+    let copy = match recorded.and_then(|record| record.remote) {
+        Some(remote) if remote.copied => {
+            let volumes = Volumes {
+                docker: &docker,
+                instance: &cx.instance,
+                progress: &work,
+            };
+            volumes.body(&config.body).await?
+        }
+        _ => None,
+    };
+    let project = copy.as_ref().map_or(project.as_path(), TempDir::path);
+    let recipe = build::recipe(&docker, &config, project)?;
     let may_install = |question: &str| match plan.yes {
         false if cx.ui.can_ask() => work.pause(|| cx.ui.confirm(question, "--yes")),
         yes => Ok(yes),

@@ -6,8 +6,9 @@ use crate::config::{Config, EngineChoice};
 use crate::engine::{Docker, Engine};
 use crate::error::{Error, NO, Outcome, Result, addressed};
 use crate::host::instance::LABEL;
+use crate::host::ports::{self, Whose};
 use crate::host::provision::{self, Cure};
-use crate::host::{disk, ports, project};
+use crate::host::{disk, project};
 use crate::image::{Body, Companion};
 use clap::Args;
 use serde::Serialize;
@@ -87,7 +88,8 @@ pub(crate) async fn run(args: DoctorArgs, cx: &Context) -> Result<Outcome> {
             .is_some();
         if !running {
             let wanted = record.as_ref().map_or(config.ports, |r| r.ports);
-            let free = ports::choose(wanted, None, config.bind, false, engine).await;
+            let free =
+                ports::choose(wanted, None, Whose::of(engine, config.bind), false, engine).await;
             judge(&mut findings, "ports", free, |p| {
                 format!("{}, {}, {} are free", p.kernel, p.mcp, p.vnc)
             });
@@ -122,9 +124,6 @@ fn read_config(cx: &Context) -> Result<Config> {
 }
 
 async fn engine(choice: EngineChoice, fix: bool, cx: &Context) -> Result<Engine> {
-    if choice == EngineChoice::Docker {
-        Docker::check_here(&cx.folders.home)?;
-    }
     let found = cx.engine(choice).await;
     let cure = Cure::find();
     match found {

@@ -8,6 +8,7 @@ use crate::host::build;
 use crate::host::folders::Folders;
 use crate::host::instance::{Instance, LABEL};
 use crate::host::keeper::Keeper;
+use crate::host::remote::Volumes;
 use crate::protocol::cryo::Reason;
 use clap::Args;
 use serde_json::json;
@@ -67,11 +68,12 @@ pub(crate) async fn run(args: DownArgs, cx: &Context) -> Result<Outcome> {
     let record = cx.record()?;
     let instance = &cx.instance;
     if plan.purge && !plan.yes {
-        let question = format!(
-            "Forget the state of `{}` ({})?",
-            instance.name,
-            instance.data().display()
-        );
+        let [_, data, project] = instance.volumes();
+        let state = match record.remote {
+            None => instance.data().display().to_string(),
+            Some(_) => format!("the volumes `{data}` and `{project}`, the project's copy"),
+        };
+        let question = format!("Forget the state of `{}` ({state})?", instance.name);
         if !cx.ui.confirm(&question, "--yes")? {
             return Ok(Outcome::Code(crate::error::NO));
         }
@@ -119,6 +121,13 @@ pub(crate) async fn run(args: DownArgs, cx: &Context) -> Result<Outcome> {
         if plan.purge {
             build::remove(docker, instance).await?;
             Keeper { docker, instance }.forget().await?;
+            let progress = &work;
+            let volumes = Volumes {
+                docker,
+                instance,
+                progress,
+            };
+            volumes.forget().await?;
         }
     }
     if plan.purge {

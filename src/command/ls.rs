@@ -114,6 +114,7 @@ mod tests {
             engine: EngineChoice::Docker,
             ports: Config::default().ports,
             criu: false,
+            remote: None,
         };
         let bind = Ipv6Addr::LOCALHOST.into();
         let row = Row::new("a".into(), "running", Some(record), bind);

@@ -29,6 +29,7 @@ pub(crate) mod mcp;
 mod mcp_stdio;
 pub(crate) mod quiesce;
 pub(crate) mod reaper;
+pub(crate) mod relay;
 pub(crate) mod remember;
 pub(crate) mod repl;
 pub(crate) mod reset;
@@ -51,8 +52,8 @@ pub(crate) use ended::ended;
 
 use crate::cli::{Cli, Verb};
 use crate::config::{EngineChoice, Resolved};
-use crate::engine::{Docker, Embedded, Engine};
-use crate::error::{Outcome, Result};
+use crate::engine::{Address, Docker, Embedded, Engine};
+use crate::error::{Error, Outcome, Result};
 use crate::host::client::{Client, not_running};
 use crate::host::folders::Folders;
 use crate::host::instance::{Instance, Record};
@@ -124,6 +125,7 @@ pub(crate) async fn run(cli: Cli, ui: Ui) -> Result<Outcome> {
         | Verb::Health(_)
         | Verb::Keeper(_)
         | Verb::Reaper(_)
+        | Verb::Relay(_)
         | Verb::Remember(_)
         | Verb::Selftest(_)
         | Verb::Quiesce(_)
@@ -155,11 +157,34 @@ impl Context {
     /// The engine of that choice, which must answer.
     pub(crate) async fn engine(&self, choice: EngineChoice) -> Result<Engine> {
         Ok(match choice {
-            EngineChoice::Docker => {
-                Engine::Docker(Docker::find(&self.folders.home, Cure::find().hint()).await?)
-            }
+            EngineChoice::Docker => Engine::Docker(match self.remote()? {
+                Some(address) => Docker::of(&address).await?,
+                None => Docker::find(&self.folders.home, Cure::find().hint()).await?,
+            }),
             EngineChoice::Embedded => Engine::Embedded(Embedded::new(&self.folders.state)),
         })
+    }
+
+    /// The engine on another machine that the instance belongs to.
+    ///
+    /// # Errors
+    /// When the person has chosen another one now.
+    fn remote(&self) -> Result<Option<Address>> {
+        let record = self.instance.record()?;
+        let Some(remote) = record.and_then(|record| record.remote) else {
+            return Ok(None);
+        };
+        match Address::choice(&self.folders.home)? {
+            Some(chosen) if chosen != remote.address => {
+                let message = format!(
+                    "instance `{}` is on the engine `{}`, and `{chosen}` is chosen",
+                    self.instance.name, remote.address
+                );
+                let hint = "`unset DOCKER_HOST` and `docker context use default`, which it does not need; or another `--instance`";
+                Err(Error::precondition(message, hint).into())
+            }
+            _ => Ok(Some(remote.address)),
+        }
     }
 
     /// The companion's API.
@@ -203,5 +228,5 @@ fn age(created: f64) -> String {
 #[cfg(not(target_os = "linux"))]
 fn linux_only() -> anyhow::Error {
     let hint = "`osctl up --companion PATH` puts a Linux binary into the container";
-    crate::error::Error::precondition("this verb runs inside the container, on Linux", hint).into()
+    Error::precondition("this verb runs inside the container, on Linux", hint).into()
 }

@@ -26,6 +26,9 @@ pub(crate) struct Status {
     pub(crate) image: Option<String>,
     pub(crate) version: Option<String>,
     pub(crate) project: PathBuf,
+    /// The machine that the engine is on, whose the addresses are, unless that is this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) machine: Option<String>,
     pub(crate) endpoints: BTreeMap<&'static str, String>,
     pub(crate) token_file: PathBuf,
     pub(crate) vnc_password_file: PathBuf,
@@ -68,9 +71,10 @@ pub(crate) async fn run(args: StatusArgs, cx: &Context) -> Result<Outcome> {
     let mut rows = vec![
         ("instance", status.instance),
         ("state", state.into()),
-        ("engine", status.engine.into()),
+        ("engine", status.engine.to_owned()),
         ("project", status.project.display().to_string()),
     ];
+    rows.extend(status.machine.map(|m| ("machine", m)));
     rows.extend(status.version.map(|v| ("version", plain::line(&v))));
     rows.extend(status.image.map(|i| ("image", i)));
     rows.extend(
@@ -129,6 +133,10 @@ pub(crate) async fn gather(
         image: container.map(|c| c.image),
         version: health.as_ref().map(|h| h.version.clone()),
         project: record.project.clone(),
+        machine: record
+            .remote
+            .as_ref()
+            .and_then(|remote| Some(remote.address.elsewhere()?.to_owned())),
         endpoints: endpoints(record, config.bind),
         token_file: cx.instance.token_file(),
         vnc_password_file: cx.instance.vnc_password_file(),

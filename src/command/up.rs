@@ -2,7 +2,7 @@
 
 use super::Context;
 use crate::config::{Config, EngineChoice, Source};
-use crate::engine::{Docker, Engine};
+use crate::engine::Engine;
 use crate::error::{Error, Outcome, Result};
 use crate::host::client::Client;
 use crate::host::health::Watch;
@@ -104,6 +104,15 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
     let engine = find_engine(choice, &plan, cx, &work).await?;
     super::evolve::wake(&engine, cx).await;
     super::evolve::check_idle(&engine, cx).await?;
+    let remote = engine.elsewhere();
+    if let (Some(machine), Some(Record { remote: None, .. })) = (remote, &recorded) {
+        let message = format!(
+            "instance `{}` is on this machine, and the engine on `{machine}`",
+            cx.instance.name
+        );
+        let hint = "`unset DOCKER_HOST` and `docker context use default`; or another `--instance`";
+        return Err(Error::precondition(message, hint).into());
+    }
     let socket = socket(&engine);
     let project = project::find(
         plan.project.as_deref(),
@@ -126,6 +135,11 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
         let message = "the embedded engine has no container that may freeze processes";
         return Err(Error::usage(message, hint).into());
     }
+    if let (Some(machine), Some(mount)) = (remote, resolved.config.mounts.first()) {
+        let message = format!("`{mount}` can't be mounted: the engine is on `{machine}`");
+        let hint = "take `mounts` out with `osctl config edit`; `osctl cp` brings files there";
+        return Err(Error::usage(message, hint).into());
+    }
     check_mounts(&resolved.config, &project, &cx.instance, &cx.folders)?;
     let may_install = |question: &str| match plan.yes {
         false if cx.ui.can_ask() => work.pause(|| cx.ui.confirm(question, "--yes")),
@@ -144,7 +158,10 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
         record,
         done,
         without_keeper,
-    } = raise.run(project, socket.as_deref()).await?;
+    } = {
+        let there = remote.map(|_| resolved.config.remote_socket.as_path());
+        raise.run(project, there.or(socket.as_deref())).await?
+    };
     drop(work);
     if let Some(error) = without_keeper {
         let keeper = cx.instance.keeper();
@@ -172,9 +189,6 @@ async fn find_engine(
     cx: &Context,
     work: &Work,
 ) -> Result<Engine> {
-    if choice == EngineChoice::Docker {
-        Docker::check_here(&cx.folders.home)?;
-    }
     let missing = match cx.engine(choice).await {
         Err(error) if matches!(error.downcast_ref(), Some(Error::NoEngine { .. })) => error,
         found => return found,

@@ -51,6 +51,8 @@ pub(crate) struct Config {
     pub(crate) mounts: Vec<String>,
     /// Hand the engine's socket in: whoever holds it is root on the host.
     pub(crate) docker_socket: bool,
+    /// Where an engine on another machine listens there, for the keeper.
+    pub(crate) remote_socket: PathBuf,
     /// Give the container what it takes to freeze processes, with which code inside can become root
     /// on the host.
     pub(crate) criu: bool,
@@ -237,6 +239,7 @@ impl Default for Config {
             env: BTreeMap::new(),
             mounts: Vec::new(),
             docker_socket: false,
+            remote_socket: "/var/run/docker.sock".into(),
             criu: false,
         }
     }

@@ -8,7 +8,7 @@ mod embedded;
 mod identity;
 mod turn;
 
-pub(crate) use docker::{Build, Docker, Image};
+pub(crate) use docker::{Address, Build, Docker, Image, Piped};
 pub(crate) use embedded::Embedded;
 pub(crate) use identity::{DIGEST_LABEL, IMAGE_LABEL, OWNER_LABEL, identify};
 pub(crate) use turn::Turn;
@@ -79,6 +79,14 @@ impl Engine {
         match self {
             Self::Docker(_) => "docker",
             Self::Embedded(_) => "embedded",
+        }
+    }
+
+    /// The machine that it is on, unless that is this one.
+    pub(crate) fn elsewhere(&self) -> Option<&str> {
+        match self {
+            Self::Docker(docker) => docker.address().elsewhere(),
+            Self::Embedded(_) => None,
         }
     }
 

@@ -6,6 +6,7 @@
 use super::events::Events;
 use super::instance::{Instance, Record};
 use super::tale::Tale;
+use super::tunnel::{Failure, Tunnel};
 use crate::error::{Error, Result};
 use crate::protocol::criu::{
     Checkpoint, Checkpointed, Checkpoints, CriuStatus, Removed, Restore, Restored,
@@ -30,7 +31,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
+
+/// The companion's ports within the container: its own, and the hub's.
+const INSIDE: [u16; 2] = [8080, 8765];
 
 /// One event per line.
 const NDJSON: &str = "application/x-ndjson";
@@ -48,6 +53,8 @@ pub(crate) struct Client {
     hub: String,
     token: String,
     up: String,
+    /// The way there, where the engine is on another machine.
+    tunnel: Option<Arc<Tunnel>>,
 }
 
 impl Client {
@@ -57,7 +64,16 @@ impl Client {
     /// When the instance was never up.
     pub(crate) fn new(instance: &Instance, record: &Record, bind: IpAddr) -> Result<Self> {
         let token = instance.token()?.ok_or_else(|| not_running(instance))?;
-        let at = |port| format!("http://{}", SocketAddr::new(reached(bind), port));
+        let ports = record.ports;
+        let at = |port| SocketAddr::new(reached(bind), port);
+        let (tunnel, kernel, hub) = match &record.remote {
+            None => (None, at(ports.kernel), at(ports.mcp)),
+            Some(remote) => {
+                let tunnel = Tunnel::open(&remote.address, instance.container(), &INSIDE)?;
+                let [kernel, hub] = tunnel.addresses;
+                (Some(Arc::new(tunnel)), kernel, hub)
+            }
+        };
         // The address is this machine's own: no proxy, no TLS, no certificates to load.
         let http = reqwest::Client::builder()
             .no_proxy()
@@ -69,10 +85,11 @@ impl Client {
         Ok(Self {
             http,
             container: instance.container(),
-            address: at(record.ports.kernel),
-            hub: at(record.ports.mcp),
+            address: format!("http://{kernel}"),
+            hub: format!("http://{hub}"),
             token,
             up: instance.command("up"),
+            tunnel,
         })
     }
 
@@ -397,12 +414,16 @@ impl Client {
     }
 
     pub(super) fn unreachable(&self, error: &reqwest::Error) -> anyhow::Error {
-        if error.is_connect() {
+        let failure = self.tunnel.as_ref().and_then(|tunnel| tunnel.failure());
+        if error.is_connect() || matches!(failure, Some(Failure::NotRunning)) {
             return Error::NotRunning {
                 container: self.container.clone(),
                 up: self.up.clone(),
             }
             .into();
+        }
+        if let Some(Failure::Other(why)) = failure {
+            return self.lost(why);
         }
         let mut why: &dyn std::error::Error = error;
         while let Some(source) = why.source() {

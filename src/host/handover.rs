@@ -92,10 +92,10 @@ impl Handover<'_> {
     }
 
     async fn appoint(&self, wish: &Wish) -> Result<()> {
-        let (charge, project) = (&wish.charge, &wish.record.project);
+        let (charge, record) = (&wish.charge, &wish.record);
         let socket = Some(self.socket);
         self.keeper
-            .appoint(charge, self.companion, project, socket, self.progress)
+            .appoint(charge, self.companion, record, socket, self.progress)
             .await
     }
 

@@ -6,7 +6,7 @@ pub(crate) use crate::error::DEFAULT_INSTANCE as DEFAULT;
 
 use super::folders::Folders;
 use crate::config::{EngineChoice, Ports};
-use crate::engine::OWNER_LABEL;
+use crate::engine::{Address, OWNER_LABEL};
 use crate::error::{Error, Result};
 use crate::protocol::desktop::VNC_PASSWORD;
 use crate::protocol::hex::hex;
@@ -39,6 +39,18 @@ pub(crate) struct Record {
     /// Whether its container may freeze processes.
     #[serde(default)]
     pub(crate) criu: bool,
+    /// Where its engine is, unless that is on this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) remote: Option<Remote>,
+}
+
+/// An engine on another machine. There, volumes take the place of this one's folders.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Remote {
+    pub(crate) address: Address,
+    /// Whether the project was copied there, whose own one is the volume since.
+    #[serde(default)]
+    pub(crate) copied: bool,
 }
 
 /// Held while an instance is changed.
@@ -132,6 +144,12 @@ impl Instance {
     /// The volume of the socket at which the keeper is asked from inside.
     pub(crate) fn keeper_door(&self) -> String {
         self.suffixed("osctl-door")
+    }
+
+    /// The volumes that take the place of [`Instance::files`], [`Instance::data`] and the project where the
+    /// engine is on another machine.
+    pub(crate) fn volumes(&self) -> [String; 3] {
+        ["osctl-files", "osctl-data", "osctl-project"].map(|base| self.suffixed(base))
     }
 
     pub(crate) fn network(&self) -> String {
@@ -409,6 +427,7 @@ mod tests {
             engine: EngineChoice::Docker,
             ports: Config::default().ports,
             criu: false,
+            remote: None,
         };
         instance.save(&record("/old")).unwrap();
         instance.keep_record().unwrap();

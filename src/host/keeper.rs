@@ -2,7 +2,7 @@
 //!
 //! It is asked by a command in its container, so that it answers also when `os-host` does not run.
 
-use super::instance::{Instance, LABEL};
+use super::instance::{Instance, LABEL, Record};
 use super::{base, build, specification, trust};
 use crate::config::Config;
 use crate::engine::{Build, Container, Docker, IMAGE_LABEL, Phase, Progress, identify};
@@ -86,7 +86,7 @@ impl Keeper<'_> {
         &self,
         charge: &Charge,
         companion: &Companion,
-        project: &Path,
+        record: &Record,
         socket: Option<&Path>,
         progress: &dyn Progress,
     ) -> Result<()> {
@@ -96,7 +96,11 @@ impl Keeper<'_> {
             return Err(Error::precondition(message, hint).into());
         };
         let image = self.image(companion, progress).await?;
-        let mut spec = self.specification(&image, project, &socket_within(socket));
+        let socket = match record.remote {
+            None => socket_within(socket),
+            Some(_) => socket.into(),
+        };
+        let mut spec = self.specification(&image, record, &socket);
         identify(&mut spec, &BTreeSet::new())?;
         let name = &spec.name;
         let found = self.find().await?;
@@ -151,31 +155,35 @@ impl Keeper<'_> {
         Ok(built.context("the keeper's image is gone")?.id)
     }
 
-    fn specification(&self, image: &str, project: &Path, socket: &Path) -> Spec {
+    fn specification(&self, image: &str, record: &Record, socket: &Path) -> Spec {
         let mount = |host: &Path, container: &str, read_only| Mount {
             host: host.into(),
             container: container.into(),
             read_only,
         };
-        let volume = |name: String, container: &str| Volume {
+        let volume = |name: String, container: &str, read_only| Volume {
             name: Some(name),
             container: container.into(),
-            read_only: false,
+            read_only,
         };
         let instance = self.instance;
+        let mut mounts = vec![mount(socket, "/var/run/docker.sock", false)];
+        let mut volumes = vec![
+            volume(instance.keeper_state(), "/state", false),
+            volume(instance.keeper_door(), "/door", false),
+        ];
+        let [_, _, project] = instance.volumes();
+        match record.remote {
+            None => mounts.push(mount(&record.project, "/repo", true)),
+            Some(_) => volumes.push(volume(project, "/repo", true)),
+        }
         Spec {
             name: instance.keeper(),
             hostname: instance.keeper(),
             image: image.into(),
             network: None,
-            mounts: vec![
-                mount(project, "/repo", true),
-                mount(socket, "/var/run/docker.sock", false),
-            ],
-            volumes: vec![
-                volume(instance.keeper_state(), "/state"),
-                volume(instance.keeper_door(), "/door"),
-            ],
+            mounts,
+            volumes,
             ports: Vec::new(),
             env: Environment::default(),
             limits: Limits {

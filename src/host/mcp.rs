@@ -20,6 +20,9 @@ use std::path::Path;
 /// The revision that needs no handshake.
 const VERSION: &str = "2026-07-28";
 
+/// Where the configuration's servers are, beneath an instance's data.
+pub(crate) const SERVERS: &str = "mcp/servers.json";
+
 /// What is said in one JSON-RPC answer.
 #[derive(Debug, Deserialize)]
 struct Answer {
@@ -122,14 +125,22 @@ impl Client {
     }
 }
 
+/// What [`hand_in`] writes.
+///
+/// # Errors
+/// When a server can't be written as JSON.
+pub(crate) fn document(servers: &BTreeMap<String, Value>) -> Result<Vec<u8>> {
+    Ok(serde_json::to_vec(&json!({"mcpServers": servers}))?)
+}
+
 /// Puts the configuration's servers where the companion looks for them; a running one takes them over.
 ///
 /// # Errors
 /// When the file can't be written.
 pub(crate) fn hand_in(servers: &BTreeMap<String, Value>, data: &Path) -> Result<()> {
+    let path = data.join(SERVERS);
     let folder = data.join("mcp");
-    let path = folder.join("servers.json");
-    let text = serde_json::to_vec(&json!({"mcpServers": servers}))?;
+    let text = document(servers)?;
     if fs::read(&path).is_ok_and(|found| found == text) {
         return Ok(());
     }

@@ -6,58 +6,77 @@ use crate::error::{Error, Result};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
+/// On whose machine the ports are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Whose {
+    /// This one's, at that address.
+    This(IpAddr),
+    /// The engine's, at that address, where only containers can be asked about.
+    Engines(IpAddr),
+}
+
+impl Whose {
+    /// Where that engine publishes what is bound there.
+    pub(crate) fn of(engine: &Engine, bind: IpAddr) -> Self {
+        match engine.elsewhere() {
+            None => Self::This(bind),
+            Some(_) => Self::Engines(bind),
+        }
+    }
+
+    fn bind(self) -> IpAddr {
+        match self {
+            Self::This(bind) | Self::Engines(bind) => bind,
+        }
+    }
+}
+
 /// The wanted ports when they are free or `held` by the instance itself, else the next free ones or an error naming the owner.
 ///
 /// # Errors
-/// [`Error::PortTaken`] without `auto`, or when this machine lets none be bound there.
+/// [`Error::PortTaken`] without `auto`, or when the machine lets none be bound there.
 pub(crate) async fn choose(
     wanted: Ports,
     held: Option<Ports>,
-    bind: IpAddr,
+    whose: Whose,
     auto: bool,
     engine: &Engine,
 ) -> Result<Ports> {
+    let bind = whose.bind();
     let held = held.map_or_else(Vec::new, |p| vec![p.kernel, p.mcp, p.vnc]);
-    let is_free = |bind: IpAddr, port: u16| match held.contains(&port) {
-        true => Ok(true),
-        false => is_free(bind, port),
+    let is_free = async |port: u16| match (held.contains(&port), whose) {
+        (true, _) => Ok(true),
+        (false, Whose::This(bind)) => is_free(bind, port),
+        (false, Whose::Engines(_)) => Ok(publisher(port, engine).await.is_none()),
+    };
+    let taken_by = |port: u16, owner: String| Error::PortTaken {
+        bind: bind.to_string(),
+        port,
+        owner,
     };
     let mut taken: Vec<u16> = Vec::new();
     let mut chosen = [wanted.kernel, wanted.mcp, wanted.vnc];
     for port in &mut chosen {
-        if auto {
-            let first = *port;
-            let next =
-                (first..=u16::MAX)
-                    .filter(|p| !taken.contains(p))
-                    .find_map(|p| match is_free(bind, p) {
-                        Ok(free) => free.then_some(Ok(p)),
-                        Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
-                        Err(error) => Some(Err(unfit(bind, p, &error))),
-                    });
-            *port = next.unwrap_or_else(|| {
-                Err(Error::PortTaken {
-                    bind: bind.to_string(),
-                    port: first,
-                    owner: String::new(),
-                })
-            })?;
-        } else if taken.contains(port) {
-            let owner = " by another port of this instance".into();
-            return Err(Error::PortTaken {
-                bind: bind.to_string(),
-                port: *port,
-                owner,
+        let first = *port;
+        loop {
+            let fits = match is_free(*port).await {
+                Ok(free) => free && !taken.contains(port),
+                Err(error) if auto && error.kind() == ErrorKind::PermissionDenied => false,
+                Err(error) => return Err(unfit(bind, *port, &error).into()),
+            };
+            match (fits, auto, port.checked_add(1)) {
+                (true, _, _) => break,
+                (false, true, Some(next)) => *port = next,
+                (false, true, None) => return Err(taken_by(first, String::new()).into()),
+                (false, false, _) if taken.contains(port) => {
+                    let owner = " by another port of this instance".into();
+                    return Err(taken_by(first, owner).into());
+                }
+                (false, false, _) => {
+                    let owner = owner(*port, whose, engine).await;
+                    return Err(taken_by(first, owner).into());
+                }
             }
-            .into());
-        } else if !is_free(bind, *port).map_err(|error| unfit(bind, *port, &error))? {
-            let owner = owner(*port, engine).await;
-            return Err(Error::PortTaken {
-                bind: bind.to_string(),
-                port: *port,
-                owner,
-            }
-            .into());
         }
         taken.push(*port);
     }
@@ -96,15 +115,21 @@ fn unfit(bind: IpAddr, port: u16, error: &io::Error) -> Error {
 }
 
 /// ` by …`, or nothing when it can't be found.
-async fn owner(port: u16, engine: &Engine) -> String {
-    if let Engine::Docker(docker) = engine
-        && let Ok(Some(name)) = docker.publisher(port).await
-    {
-        return format!(" by the container `{name}`");
+async fn owner(port: u16, whose: Whose, engine: &Engine) -> String {
+    let owner = match (publisher(port, engine).await, whose) {
+        (Some(name), _) => Some(format!("the container `{name}`")),
+        (None, Whose::This(_)) => process(port),
+        (None, Whose::Engines(_)) => None,
+    };
+    owner.map(|name| format!(" by {name}")).unwrap_or_default()
+}
+
+/// The container that publishes it, as far as the engine tells.
+async fn publisher(port: u16, engine: &Engine) -> Option<String> {
+    match engine {
+        Engine::Docker(docker) => docker.publisher(port).await.ok().flatten(),
+        Engine::Embedded(_) => None,
     }
-    process(port)
-        .map(|name| format!(" by {name}"))
-        .unwrap_or_default()
 }
 
 /// The process that listens there, as far as this user may see it.

@@ -174,6 +174,7 @@ mod tests {
             engine: EngineChoice::Docker,
             ports: Config::default().ports,
             criu: false,
+            remote: None,
         };
         fs::create_dir_all(folders.state.join("other")).unwrap();
         let text = serde_json::to_vec(&record).unwrap();
@@ -205,6 +206,7 @@ mod tests {
             engine: EngineChoice::Docker,
             ports: Config::default().ports,
             criu: false,
+            remote: None,
         };
         let error = find(None, Some(&record), "default", &folders, None).unwrap_err();
         assert!(

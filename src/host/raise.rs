@@ -5,9 +5,11 @@ use super::client::Client;
 use super::folders::Folders;
 use super::handover::{Handover, Wish};
 use super::health::Watch;
-use super::instance::{Instance, LABEL, Record};
+use super::instance::{Instance, LABEL, Record, Remote};
 use super::keeper::{self, Keeper};
+use super::ports::Whose;
 use super::provision::{self, Leave};
+use super::remote::Volumes;
 use super::specification::{INHERITED_LABEL, Surroundings, keep_inherited, specification};
 use super::succession::Succession;
 use super::{mcp, ports};
@@ -15,10 +17,12 @@ use crate::config::{Config, Ports, Resolved, Source};
 use crate::engine::{Container, DIGEST_LABEL, Docker, Embedded, Engine, Phase, Progress};
 use crate::error::{Error, Result};
 use crate::image::{Body, Companion};
+use crate::protocol::desktop::VNC_PASSWORD;
 use crate::protocol::spec::Spec;
 use anyhow::Context;
 use std::fs;
 use std::path::{Path, PathBuf};
+use tempfile::TempDir;
 
 /// How often ports are chosen again that somebody takes meanwhile.
 const OTHER_PORTS: u32 = 5;
@@ -90,29 +94,30 @@ impl Raise<'_> {
             .as_ref()
             .filter(|_| existing.as_ref().is_some_and(stands));
         let (wanted, auto) = (self.wanted_ports(recorded.as_ref()), config.auto_ports);
+        let remote = self.remote(recorded.as_ref());
         let choose = |wanted| {
             let held = held.map(|r| r.ports);
-            ports::choose(wanted, held, config.bind, auto, self.engine)
+            let whose = Whose::of(self.engine, config.bind);
+            ports::choose(wanted, held, whose, auto, self.engine)
         };
         // A taken one is told before anything is built; what is free may be taken by when that is done.
         let ports = choose(wanted).await?;
-        let (image, body) = self.image(&project).await?;
+        let copy = self.copy(remote.as_ref()).await?;
+        let (image, body) = self
+            .image(copy.as_ref().map_or(&project, TempDir::path))
+            .await?;
         let ports = match auto {
             true => choose(ports).await?,
             false => ports,
         };
-        let record = Record {
+        let mut record = Record {
             project,
             engine: config.engine,
             ports,
             criu: config.criu,
+            remote,
         };
-        for folder in [instance.files(), instance.data()] {
-            fs::create_dir_all(&folder)
-                .with_context(|| format!("making `{}`", folder.display()))?;
-        }
-        mcp::hand_in(&config.servers, &instance.data())?;
-        instance.hand_in_vnc_password(&instance.ensure_vnc_password()?)?;
+        self.hand_in(&mut record, &image).await?;
         let mut spec = self.specify(&record, &image, socket).await?;
         if let (Engine::Docker(docker), Some(socket), Some(container)) =
             (self.engine, socket, existing.as_ref().filter(|c| stands(c)))
@@ -143,10 +148,7 @@ impl Raise<'_> {
         let name = spec.name.clone();
         self.watch(&client, &name).until_healthy().await?;
         let kept = match self.engine {
-            Engine::Docker(docker) => {
-                self.keep(docker, spec, &body, &record.project, socket)
-                    .await
-            }
+            Engine::Docker(docker) => self.keep(docker, spec, &body, &record, socket).await,
             Engine::Embedded(_) => Ok(()),
         };
         self.watch(&client, &name).until_open().await;
@@ -155,6 +157,66 @@ impl Raise<'_> {
             done,
             without_keeper: kept.err(),
         })
+    }
+
+    /// Where the engine is, unless that is here.
+    fn remote(&self, recorded: Option<&Record>) -> Option<Remote> {
+        let Engine::Docker(docker) = self.engine else {
+            return None;
+        };
+        let recorded = recorded.and_then(|record| record.remote.clone());
+        let address = docker.address();
+        let found = address.elsewhere().map(|_| Remote {
+            address: address.clone(),
+            copied: false,
+        });
+        recorded.or(found)
+    }
+
+    /// The body of the project's copy, where that is the project.
+    async fn copy(&self, remote: Option<&Remote>) -> Result<Option<TempDir>> {
+        match (self.volumes(), remote) {
+            (Some(volumes), Some(remote)) if remote.copied => {
+                volumes.body(&self.resolved.config.body).await
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn volumes(&self) -> Option<Volumes<'_>> {
+        match self.engine {
+            Engine::Docker(docker) => Some(Volumes {
+                docker,
+                instance: self.instance,
+                progress: self.progress,
+            }),
+            Engine::Embedded(_) => None,
+        }
+    }
+
+    /// Puts what the container is to find where it finds it.
+    async fn hand_in(&self, record: &mut Record, image: &str) -> Result<()> {
+        let (instance, servers) = (self.instance, &self.resolved.config.servers);
+        let password = instance.ensure_vnc_password()?;
+        let (Some(remote), Some(volumes)) = (&mut record.remote, self.volumes()) else {
+            for folder in [instance.files(), instance.data()] {
+                fs::create_dir_all(&folder)
+                    .with_context(|| format!("making `{}`", folder.display()))?;
+            }
+            mcp::hand_in(servers, &instance.data())?;
+            return instance.hand_in_vnc_password(&password);
+        };
+        let servers = mcp::document(servers)?;
+        let files = [
+            (mcp::SERVERS, 0o600, servers.as_slice()),
+            (VNC_PASSWORD, 0o600, password.as_bytes()),
+        ];
+        volumes.hand_in(image, &files).await?;
+        if !remote.copied {
+            volumes.copy_project(image, &record.project).await?;
+            remote.copied = true;
+        }
+        Ok(())
     }
 
     /// The container as the configuration wants it, with the ports, the project and the right to freeze
@@ -218,7 +280,7 @@ impl Raise<'_> {
         docker: &Docker,
         spec: Spec,
         body: &Body,
-        project: &Path,
+        record: &Record,
         socket: Option<&Path>,
     ) -> Result<()> {
         let (config, image) = (&self.resolved.config, spec.image.clone());
@@ -229,7 +291,7 @@ impl Raise<'_> {
             instance: self.instance,
         };
         keeper
-            .appoint(&charge, &companion, project, socket, self.progress)
+            .appoint(&charge, &companion, record, socket, self.progress)
             .await?;
         // Only what a run has changed can't be told without it.
         if let Err(error) = keeper.lay_down(&image, body).await {

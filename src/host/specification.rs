@@ -14,6 +14,11 @@ use std::env;
 use std::net::IpAddr;
 use std::path::Path;
 
+/// What stays, as the container sees it.
+pub(crate) const FILES: &str = "/root/host";
+pub(crate) const DATA: &str = "/data";
+pub(crate) const PROJECT: &str = "/repo";
+
 /// Label of a container: the digest of the keys and proxies that it was handed.
 pub(crate) const INHERITED_LABEL: &str = "osctl.inherited";
 
@@ -69,11 +74,27 @@ pub(crate) fn specification(
         (record.ports.mcp, 8765),
         (record.ports.vnc, 5900),
     ];
-    let mut mounts = vec![
-        bound(&instance.files(), "/root/host"),
-        bound(&instance.data(), "/data"),
-        bound(&record.project, "/repo"),
-    ];
+    let (mut mounts, mut volumes) = (Vec::new(), Vec::new());
+    match record.remote {
+        None => mounts.extend([
+            bound(&instance.files(), FILES),
+            bound(&instance.data(), DATA),
+            bound(&record.project, PROJECT),
+        ]),
+        Some(_) => {
+            let places = instance.volumes().into_iter().zip([FILES, DATA, PROJECT]);
+            volumes.extend(places.map(|(name, container)| Volume {
+                name: Some(name),
+                container: container.into(),
+                read_only: false,
+            }));
+        }
+    }
+    volumes.push(Volume {
+        name: Some(instance.keeper_door()),
+        container: DOOR.into(),
+        read_only: true,
+    });
     for text in &config.mounts {
         mounts.extend(
             config::mount(text).map(|(host, container, read_only)| Mount {
@@ -92,11 +113,7 @@ pub(crate) fn specification(
         image: image_id.into(),
         network: Some(instance.network()),
         mounts,
-        volumes: vec![Volume {
-            name: Some(instance.keeper_door()),
-            container: DOOR.into(),
-            read_only: true,
-        }],
+        volumes,
         ports: ports
             .map(|(host, container)| Port {
                 bind,
@@ -299,6 +316,7 @@ mod tests {
             engine: EngineChoice::Docker,
             ports: config.ports,
             criu: false,
+            remote: None,
         };
         let make = |config: &Config| {
             let token = "osctl_secret";
@@ -389,6 +407,7 @@ mod tests {
             engine: EngineChoice::Docker,
             ports: config.ports,
             criu: false,
+            remote: None,
         };
         let token = "t";
         let engine = Surroundings::default();

@@ -101,7 +101,7 @@ impl Site {
         spec.name = self.trial_name();
         spec.image = image.into();
         spec.ports.clear();
-        spec.volumes.clear();
+        let volumes = std::mem::take(&mut spec.volumes);
         spec.restart = Restart::Never;
         spec.stop_timeout = 1;
         spec.labels.remove(DIGEST_LABEL);
@@ -128,6 +128,23 @@ impl Site {
             }
         }
         spec.mounts = mounts;
+        // The same where the engine is not on the host's machine.
+        for volume in volumes {
+            let seen = |container: String| Volume {
+                container,
+                read_only: true,
+                ..volume.clone()
+            };
+            match volume.container.as_str() {
+                "/data" => {
+                    spec.volumes.push(thrown_away(volume.container.clone()));
+                    spec.volumes.push(seen(BEFORE.into()));
+                }
+                "/root/host" => spec.volumes.push(thrown_away(volume.container.clone())),
+                "/repo" => spec.volumes.push(seen(volume.container.clone())),
+                _ => {}
+            }
+        }
         spec
     }
 

@@ -17,6 +17,7 @@ pub(crate) mod kernel;
 pub(crate) mod mcp;
 pub(crate) mod plain;
 pub(crate) mod pty;
+pub(crate) mod relay;
 pub(crate) mod service;
 pub(crate) mod session;
 pub(crate) mod shell;

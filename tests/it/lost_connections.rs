@@ -141,7 +141,7 @@ fn away(name: &str) -> (Home, Road) {
 }
 
 #[track_caller]
-fn open(home: &Home) -> Window {
+pub(crate) fn open(home: &Home) -> Window {
     let mut window = Window::open(home.command(["shell"]));
     window.wait_for("# ");
     window
@@ -159,7 +159,7 @@ fn inside(shown: &str) -> String {
 
 /// Every number from 1 on is there, once and in order, each in a line of its own.
 #[track_caller]
-fn assert_counts(shown: &str, prefix: &str, to: u32) {
+pub(crate) fn assert_counts(shown: &str, prefix: &str, to: u32) {
     let shown = inside(shown);
     // What a shell switches stands before its first line.
     let lines = shown.lines().map(|l| l.rsplit('\r').next().unwrap());

@@ -65,6 +65,7 @@ mod ports;
 mod provision;
 mod pty;
 mod python;
+mod remote;
 mod repl;
 mod runs;
 mod second_engine;
@@ -169,6 +170,7 @@ fn main() -> ExitCode {
         criu::trials(),
         provision::trials(),
         faults::trials(),
+        remote::trials(),
     ];
     let apart = apart.into_iter().flatten().collect();
     let first = libtest_mimic::run(&arguments, together);

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::protocol::hex::hex;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::net::IpAddr;
@@ -9,11 +10,12 @@ use std::path::{Path, PathBuf};
 use std::{env, fmt, fs};
 
 /// One place where an engine may answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Address {
     /// `unix:///path`, `tcp://host:port` or `npipe:////./pipe/name`.
     pub(crate) url: String,
     /// `ca.pem`, `cert.pem` and `key.pem`, when the engine wants TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) certificates: Option<PathBuf>,
     /// Chosen by the person, so nothing else is tried.
     pub(super) chosen: bool,
@@ -47,6 +49,14 @@ impl Address {
         }
     }
 
+    /// What the person chose, which was not asked whether it answers.
+    ///
+    /// # Errors
+    /// When the chosen Docker context can't be read.
+    pub(crate) fn choice(home: &Path) -> Result<Option<Self>> {
+        Ok(Self::candidates(home)?.into_iter().find(|a| a.chosen))
+    }
+
     /// The socket's path, where it is one.
     pub(crate) fn socket(&self) -> Option<&Path> {
         self.url.strip_prefix("unix://").map(Path::new)
@@ -70,7 +80,7 @@ impl Address {
 
     /// The machine that it names, unless that is this one. A name is not looked up: only
     /// `localhost` is taken for here.
-    pub(super) fn elsewhere(&self) -> Option<&str> {
+    pub(crate) fn elsewhere(&self) -> Option<&str> {
         let (scheme, rest) = self.url.split_once("://")?;
         if !["tcp", "http", "https", "ssh"].contains(&scheme) {
             return None;

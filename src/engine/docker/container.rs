@@ -85,6 +85,24 @@ impl Docker {
     }
 
     pub(crate) async fn create(&self, spec: &Spec) -> Result<()> {
+        self.make(spec).await?;
+        if let Err(error) = self.api.start_container(&spec.name, None).await {
+            let why = cause(&error);
+            // A container that never ran holds nothing worth keeping, and would be in the way.
+            self.remove(&spec.name).await?;
+            if why.contains("port is already allocated") || why.contains("address already in use") {
+                return Err(self.taken(spec, &why).await);
+            }
+            return Err(lost("to start the container", error));
+        }
+        Ok(())
+    }
+
+    /// Creates the container and does not start it.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub(crate) async fn make(&self, spec: &Spec) -> Result<()> {
         if let Some(network) = &spec.network {
             self.ensure_network(network, spec).await?;
         }
@@ -108,15 +126,6 @@ impl Docker {
                     lost("to create the container", e)
                 }
             })?;
-        if let Err(error) = self.api.start_container(&spec.name, None).await {
-            let why = cause(&error);
-            // A container that never ran holds nothing worth keeping, and would be in the way.
-            self.remove(&spec.name).await?;
-            if why.contains("port is already allocated") || why.contains("address already in use") {
-                return Err(self.taken(spec, &why).await);
-            }
-            return Err(lost("to start the container", error));
-        }
         Ok(())
     }
 

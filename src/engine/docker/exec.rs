@@ -2,9 +2,14 @@
 
 use super::{Docker, lost};
 use crate::error::Result;
+use anyhow::bail;
 use bollard::container::LogOutput;
 use bollard::exec::{CreateExecOptions, StartExecResults};
-use futures_util::StreamExt;
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use std::io;
+use std::pin::Pin;
+use tokio::io::AsyncWrite;
 
 /// What a command left.
 #[derive(Debug, Clone)]
@@ -12,6 +17,13 @@ pub(crate) struct Output {
     pub(crate) code: i64,
     /// The end of what it wrote to stderr.
     pub(crate) stderr: String,
+}
+
+/// A command that runs, by its ends.
+pub(crate) struct Piped {
+    pub(crate) stdin: Pin<Box<dyn AsyncWrite + Send>>,
+    /// Ends with the command.
+    pub(crate) stdout: Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>,
 }
 
 /// Bytes of stderr that are kept.
@@ -61,6 +73,45 @@ impl Docker {
             // One that has none was ended with its container.
             code: code.unwrap_or(-1),
             stderr: String::from_utf8_lossy(&stderr).into_owned(),
+        })
+    }
+
+    /// Runs a command in a container, to be written to and read from. What it writes to stderr goes to
+    /// the log.
+    ///
+    /// # Errors
+    /// When there is no such container, or it does not run.
+    pub(crate) async fn pipe(&self, name: &str, command: &[&str]) -> Result<Piped> {
+        let doing = "to run a command in the container";
+        let options = CreateExecOptions {
+            attach_stdin: Some(true),
+            attach_stdout: Some(true),
+            attach_stderr: Some(true),
+            cmd: Some(command.to_vec()),
+            ..Default::default()
+        };
+        let made = self.api.create_exec(name, options).await;
+        let id = made.map_err(|e| lost(doing, e))?.id;
+        let started = self.api.start_exec(&id, None).await;
+        let StartExecResults::Attached { output, input } = started.map_err(|e| lost(doing, e))?
+        else {
+            bail!("the engine runs a command without its ends");
+        };
+        let stdout = output.filter_map(async |chunk| match chunk {
+            Ok(LogOutput::StdErr { message }) => {
+                tracing::debug!("{}", String::from_utf8_lossy(&message).trim_end());
+                None
+            }
+            Ok(
+                LogOutput::StdOut { message }
+                | LogOutput::StdIn { message }
+                | LogOutput::Console { message },
+            ) => Some(Ok(message)),
+            Err(error) => Some(Err(io::Error::other(error))),
+        });
+        Ok(Piped {
+            stdin: input,
+            stdout: Box::pin(stdout),
         })
     }
 }

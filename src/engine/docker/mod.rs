@@ -6,10 +6,11 @@ mod exec;
 mod image;
 mod place;
 
+pub(crate) use address::Address;
+pub(crate) use exec::Piped;
 pub(crate) use image::{Build, Image};
 
 use crate::error::{Error, Result};
-use address::Address;
 use bollard::API_DEFAULT_VERSION;
 use bollard::errors::Error as ApiError;
 use bollard::models::SystemVersionComponents;
@@ -67,34 +68,23 @@ impl Docker {
         .into())
     }
 
-    /// Whether the engine of the person's choice, which is not asked, is on this machine: its
-    /// containers mount folders and publish ports of the machine that it is on.
-    ///
-    /// # Errors
-    /// [`Error::EngineElsewhere`], or when the chosen Docker context can't be read.
-    pub(crate) fn check_here(home: &Path) -> Result<()> {
-        for address in Address::candidates(home)? {
-            if let Some(machine) = address.elsewhere() {
-                return Err(Error::EngineElsewhere {
-                    machine: machine.into(),
-                    address: address.url,
-                }
-                .into());
-            }
-        }
-        Ok(())
-    }
-
     /// The engine that listens at that socket.
     ///
     /// # Errors
     /// When it does not answer.
     pub(crate) async fn at(socket: &Path) -> Result<Self> {
-        let address = Address::at(socket);
+        Self::of(&Address::at(socket)).await
+    }
+
+    /// The engine of that address.
+    ///
+    /// # Errors
+    /// When it does not answer, or its address is none that osctl can use.
+    pub(crate) async fn of(address: &Address) -> Result<Self> {
         let connected = Self::connect(address.clone()).await;
         connected.map_err(|why| {
             Error::EngineUnreachable {
-                address: address.url,
+                address: address.url.clone(),
                 why,
             }
             .into()
@@ -196,8 +186,7 @@ fn open(address: &Address) -> std::result::Result<bollard::Docker, ApiError> {
         return bollard::Docker::connect_with_http(url, TIMEOUT, API_DEFAULT_VERSION);
     }
     if url.starts_with("ssh://") {
-        let why = "osctl does not go through ssh, run it on that machine";
-        return Err(ApiError::UnsupportedURISchemeError { uri: why.into() });
+        return bollard::Docker::connect_with_ssh(url, TIMEOUT, API_DEFAULT_VERSION, None);
     }
     bollard::Docker::connect_with_socket(url, TIMEOUT, API_DEFAULT_VERSION)
 }
@@ -205,13 +194,19 @@ fn open(address: &Address) -> std::result::Result<bollard::Docker, ApiError> {
 /// The innermost reason, which is the one that tells.
 fn cause(error: &ApiError) -> String {
     let mut inner: &dyn std::error::Error = error;
+    let mut why = inner.to_string();
     while let Some(source) = inner.source() {
         inner = source;
+        // Some have no words of their own.
+        let words = inner.to_string();
+        if !words.is_empty() {
+            why = words;
+        }
     }
     match error {
         ApiError::DockerResponseServerError { message, .. } => message.clone(),
         ApiError::DockerStreamError { error } => error.trim().to_owned(),
-        _ => inner.to_string(),
+        _ => why,
     }
 }
 

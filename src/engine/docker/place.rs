@@ -6,12 +6,19 @@ use super::container::holds;
 use super::{Docker, answer, is_status, lost};
 use crate::error::{Error, Result};
 use crate::protocol::spec::{Spec, Volume};
+use anyhow::bail;
 use bollard::models::{
     ContainerUpdateBody, NetworkConnectRequest, NetworkDisconnectRequest, RestartPolicy,
     RestartPolicyNameEnum, VolumeCreateRequest,
 };
-use bollard::query_parameters::{RemoveVolumeOptionsBuilder, UploadToContainerOptionsBuilder};
+use bollard::query_parameters::{
+    DownloadFromContainerOptionsBuilder, RemoveVolumeOptionsBuilder,
+    UploadToContainerOptionsBuilder,
+};
 use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use std::io;
+use std::pin::pin;
 
 impl Docker {
     /// Stops all its processes where they are, which they do not notice.
@@ -99,6 +106,52 @@ impl Docker {
         let done = self.api.upload_to_container(name, Some(options), body);
         done.await
             .map_err(|e| lost("to put files into the container", e))
+    }
+
+    /// The same of an archive that is being made.
+    ///
+    /// # Errors
+    /// Also when it ends with an error.
+    pub(crate) async fn put_stream(
+        &self,
+        name: &str,
+        folder: &str,
+        archive: impl Stream<Item = io::Result<Bytes>> + Send + 'static,
+    ) -> Result<()> {
+        let options = UploadToContainerOptionsBuilder::new().path(folder).build();
+        let body = bollard::body_try_stream(archive);
+        let done = self.api.upload_to_container(name, Some(options), body);
+        done.await
+            .map_err(|e| lost("to put files into the container", e))
+    }
+
+    /// A file or folder of a container, running or not, as a tar archive of at most `limit` bytes;
+    /// nothing when there is none.
+    ///
+    /// # Errors
+    /// When there is no such container, or it is larger.
+    pub(crate) async fn fetch(
+        &self,
+        name: &str,
+        path: &str,
+        limit: usize,
+    ) -> Result<Option<Vec<u8>>> {
+        let options = DownloadFromContainerOptionsBuilder::new()
+            .path(path)
+            .build();
+        let mut pieces = pin!(self.api.download_from_container(name, Some(options)));
+        let mut archive = Vec::new();
+        while let Some(piece) = pieces.next().await {
+            match piece {
+                Ok(piece) if archive.len() + piece.len() > limit => {
+                    bail!("`{path}` in `{name}` is larger than {limit} bytes")
+                }
+                Ok(piece) => archive.extend_from_slice(&piece),
+                Err(e) if is_status(&e, 404) => return Ok(None),
+                Err(e) => return Err(lost("to read files of the container", e)),
+            }
+        }
+        Ok(Some(archive))
     }
 
     pub(super) async fn ensure_volume(&self, volume: &Volume, spec: &Spec) -> Result<()> {

@@ -1,0 +1,232 @@
+//! An engine on another machine: nothing of this one is mounted there, none of its ports can be reached
+//! from here, and everything works as here.
+
+use crate::evolve::{assert_remembers, configure, engine, on_second, remember, write};
+use crate::faults::{assert_told, ended};
+use crate::harness::{Engine, Home};
+use crate::lost_connections::{assert_counts, open};
+use crate::second_engine::Second;
+use crate::trials;
+use serde_json::Value;
+use std::fs;
+use std::io::copy;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+trials![everything_works_as_here, what_is_not_there_is_told,];
+
+/// The way to an engine, by an address that is not this machine's own loopback.
+#[derive(Debug)]
+struct Way {
+    address: String,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Way {
+    fn to(socket: PathBuf) -> Self {
+        let networks = Engine.get("/networks/bridge").json();
+        let ours = networks["IPAM"]["Config"][0]["Gateway"].as_str().unwrap();
+        let listener = TcpListener::bind((ours, 0)).unwrap();
+        let address = format!("tcp://{}", listener.local_addr().unwrap());
+        let open = Arc::new(Mutex::new(Vec::new()));
+        let all = Arc::clone(&open);
+        thread::spawn(move || {
+            for near in listener.incoming().map_while(Result::ok) {
+                all.lock().unwrap().push(near.try_clone().unwrap());
+                let far = UnixStream::connect(&socket).unwrap();
+                let (mut asks, mut told) = (near.try_clone().unwrap(), near);
+                let (mut asked, mut tells) = (far.try_clone().unwrap(), far);
+                thread::spawn(move || {
+                    let _ = copy(&mut asks, &mut asked);
+                    let _ = asked.shutdown(Shutdown::Write);
+                });
+                thread::spawn(move || {
+                    let _ = copy(&mut tells, &mut told);
+                    let _ = told.shutdown(Shutdown::Write);
+                });
+            }
+        });
+        Self { address, open }
+    }
+
+    /// Cuts all connections that there are; how many there were.
+    fn cut(&self) -> usize {
+        let open = std::mem::take(&mut *self.open.lock().unwrap());
+        for way in &open {
+            let _ = way.shutdown(Shutdown::Both);
+        }
+        open.len()
+    }
+}
+
+/// A home of this machine, whose engine is `second`, by that way.
+fn away(second: &Second, name: &str, way: &Way) -> Home {
+    let mut home = on_second(second, name);
+    // From here, where its ports are not.
+    home.wrapper.clear();
+    home.env.insert("DOCKER_HOST".into(), way.address.clone());
+    configure(
+        &home,
+        &format!(
+            "evolve:\n  start: 20\n  grace: 2\n  probation: 5\n\
+             ports:\n  kernel: 28080\n  mcp: 28765\n  vnc: 25900\nremote_socket: {}\n",
+            second.socket().display()
+        ),
+    );
+    fs::write(home.project.join("note.txt"), "from here").unwrap();
+    symlink("note.txt", home.project.join("link")).unwrap();
+    home
+}
+
+/// The kinds and sources of what a container has mounted, by their places.
+fn mounts(second: &Second, container: &str) -> Vec<(String, String, String)> {
+    let found = second.api().get(&format!("/containers/{container}/json"));
+    let text = |mount: &Value, key: &str| mount[key].as_str().unwrap_or_default().to_owned();
+    let mounts = found.json()["Mounts"].clone();
+    let mounts = mounts.as_array().unwrap().iter();
+    let mut all: Vec<_> = mounts
+        .map(|m| (text(m, "Destination"), text(m, "Type"), text(m, "Name")))
+        .collect();
+    all.sort();
+    all
+}
+
+fn everything_works_as_here() {
+    let second = Second::with_room(4000 << 20);
+    let way = Way::to(second.socket());
+    let mut home = away(&second, "it-remote", &way);
+    home.up();
+    let name = &home.instance;
+    let volume =
+        |place: &str, base: &str| (place.into(), "volume".into(), format!("{base}-{name}"));
+    let expected = [
+        volume("/data", "osctl-data"),
+        volume("/repo", "osctl-project"),
+        volume("/root/host", "osctl-files"),
+        volume("/run/os", "osctl-door"),
+    ];
+    assert_eq!(mounts(&second, &home.container()), expected);
+    let keeper = mounts(&second, &format!("os-keeper-{name}"));
+    let bound: Vec<_> = keeper.iter().filter(|m| m.1 == "bind").collect();
+    assert_eq!(bound.len(), 1, "{keeper:?}");
+    assert_eq!(bound[0].0, "/var/run/docker.sock");
+    for folder in [home.files(), home.data()] {
+        assert!(!folder.exists(), "{}", folder.display());
+    }
+    // It is not reached by its ports.
+    let status = home.json(["status"]);
+    let address = status["endpoints"]["kernel"].as_str().unwrap();
+    let address = address.trim_start_matches("http://");
+    assert!(TcpStream::connect(address).is_err(), "{address}");
+    let machine = status["machine"].as_str().unwrap();
+    assert!(way.address.contains(machine), "{machine}");
+
+    // The project is there, and the kernel, the shell, files and servers answer.
+    let shown = home.ok(["shell", "cat /repo/note.txt; readlink /repo/link"]);
+    assert_eq!(shown.stdout, "from herenote.txt\n");
+    remember(&home);
+    assert_remembers(&home);
+    assert_eq!(home.run(["shell", "exit 7"]).code, 7);
+    let bytes: Vec<u8> = (0..3_000_000u32).map(|n| (n % 251) as u8).collect();
+    let (there, back) = (home.folder.join("there"), home.folder.join("back"));
+    fs::write(&there, &bytes).unwrap();
+    home.ok(["cp", there.to_str().unwrap(), "os:/root/host/there"]);
+    home.ok(["cp", "os:/root/host/there", back.to_str().unwrap()]);
+    assert_eq!(fs::read(back).unwrap(), bytes);
+    let called = home.ok([
+        "mcp",
+        "call",
+        "os",
+        "execute_python_code",
+        r#"{"code": "print(x)"}"#,
+    ]);
+    assert!(called.stdout.contains("41"), "{called:?}");
+
+    // A terminal, whose connections are cut again and again.
+    let mut window = open(&home);
+    window.types("for ((i = 1; i <= 60000; i++)); do echo n$i; done; echo al''l\r");
+    let mut shown = String::new();
+    for cut in [5_000, 20_000, 40_000] {
+        shown += &window.wait_for(&format!("n{cut}\r\n"));
+        assert!(way.cut() > 0);
+    }
+    shown += &window.wait_for("all\r\n");
+    assert_counts(&shown, "n", 60_000);
+    window.resize(91, 33);
+    window.types("sleep 1; stty size\r");
+    window.wait_for("33 91");
+    window.types("exit\r");
+    assert_eq!(window.end().0, 0);
+
+    // A body that is changed there is evolved there, and is the project's since.
+    let change = "echo '\"\"\"Changed there.\"\"\"' > /repo/body/kernel/more.py";
+    home.ok(["shell", change]);
+    home.ok(["evolve"]);
+    assert_remembers(&home);
+    let built = home.json(["status"])["image"].clone();
+    write(
+        &home,
+        "kernel/more.py",
+        "raise SystemExit('changed here')\n",
+    );
+    home.up();
+    assert_eq!(home.json(["status"])["image"], built);
+    assert_remembers(&home);
+
+    // Without the variable it is known where the engine is; another one is not meant.
+    let address = home.env.remove("DOCKER_HOST").unwrap();
+    assert_remembers(&home);
+    home.env.insert(
+        "DOCKER_HOST".into(),
+        format!("unix://{}", second.socket().display()),
+    );
+    let told = ended(&home, ["status"]);
+    assert_told(&told, 4, &[&address, "is chosen", "unset DOCKER_HOST"]);
+    home.env.insert("DOCKER_HOST".into(), address);
+
+    // What stays is there again after `down`, and gone after `--purge`.
+    home.ok(["cryo", "store"]);
+    home.ok(["down"]);
+    let told = ended(&home, ["exec", "1"]);
+    assert_told(&told, 3, &["osctl", "up"]);
+    home.up();
+    assert_remembers(&home);
+    let size = home.ok([
+        "shell",
+        "stat -c %s /root/host/there; cat /repo/body/kernel/more.py",
+    ]);
+    assert_eq!(size.stdout, "3000000\n\"\"\"Changed there.\"\"\"\n");
+    home.down();
+    let left = second.api().get("/volumes").json()["Volumes"].clone();
+    let left = left.as_array().unwrap().iter();
+    let left: Vec<_> = left.filter_map(|v| v["Name"].as_str()).collect();
+    assert_eq!(left, [format!("osctl-files-{name}")]);
+    assert_eq!(engine(&home).get("/version").status, 200);
+}
+
+fn what_is_not_there_is_told() {
+    let mut home = Home::new("it-elsewhere");
+    for (address, why) in [
+        // Of a network that is for examples alone.
+        ("tcp://198.51.100.1:2375", "does not answer"),
+        ("ssh://ada@engine.invalid", "does not answer"),
+    ] {
+        home.env.insert("DOCKER_HOST".into(), address.into());
+        let told = ended(&home, ["up", "--yes"]);
+        assert_told(&told, 4, &[address, why]);
+    }
+    for made in ["instance.json", "token"] {
+        assert!(!home.state().join(made).exists(), "{made}");
+    }
+    // Folders of this machine can't be mounted there, which is told before anything is made.
+    let way = Way::to("/var/run/docker.sock".into());
+    home.env.insert("DOCKER_HOST".into(), way.address.clone());
+    home.write_config("mounts: ['/srv:/srv']\n");
+    let told = ended(&home, ["up", "--yes"]);
+    assert_told(&told, 2, &["/srv:/srv", "can't be mounted", "cp` brings"]);
+    assert!(!home.state().join("instance.json").exists());
+}
