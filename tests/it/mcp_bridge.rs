@@ -2,6 +2,7 @@
 
 use crate::evolve::small;
 use crate::harness::{Home, PATIENCE, servers};
+use crate::mcp_children::{ODD, large};
 use crate::middle::{Break, Middle, by_port};
 use crate::trials;
 use nix::sys::signal::{Signal, kill};
@@ -101,13 +102,14 @@ impl Bridge {
 
 fn lines_pass_in_their_own_bytes() {
     let mut bridge = Bridge::shaken(servers(), &["--server", "echo"]);
-    let large = format!("{{\"x\":\"{}\"}}", "ä".repeat(2 << 20));
-    for (id, params) in [
+    let large = large();
+    let more = [
         ("9007199254740993", r#"{"n":1.0, "big":1e400, "u":{ }}"#),
         ("null", r#"{"a":[1.10]}"#),
         (r#""\u0041""#, r#"{"é":"\u00e9"}"#),
-        ("1", large.as_str()),
-    ] {
+        ("1.50", &large),
+    ];
+    for (id, params) in ODD.iter().copied().chain(more) {
         bridge.say(&format!(
             r#"{{"jsonrpc":"2.0","id":{id},"method":"test/x","params":{params}}}"#
         ));
