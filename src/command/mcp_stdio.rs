@@ -1,6 +1,7 @@
 //! `osctl mcp stdio`: the bridge that clients start which speak MCP with a command.
 
 use super::candidates::server_names;
+use super::mcp::NarrowArgs;
 use super::{Context, ended};
 use crate::config::Resolved;
 use crate::error::{Error, Outcome, Result};
@@ -24,19 +25,21 @@ const LAST: Duration = Duration::from_millis(500);
 #[derive(Debug, Args)]
 pub(crate) struct StdioArgs {
     /// Only this server, under its own names; all of them as one unless this is given
-    #[arg(long, value_name = "NAME", add = ArgValueCandidates::new(server_names))]
+    #[arg(long, value_name = "NAME", conflicts_with = "servers", add = ArgValueCandidates::new(server_names))]
     server: Option<String>,
+    #[command(flatten)]
+    narrow: NarrowArgs,
 }
 
 pub(crate) async fn run(args: StdioArgs, cx: &Context) -> Result<Outcome> {
-    let StdioArgs { server } = args;
+    let StdioArgs { server, narrow } = args;
     // Listening begins before the first word is said.
     let ended = ended()?.shared();
     let starts = cx.config(None, Vec::new())?.config.mcp.start;
     let way = Way {
         find: find(cx),
         start: starts.then(|| start(cx)),
-        server,
+        wish: narrow.of(server),
     };
     let (line, lines) = mpsc::channel(DEPTH);
     let (out, told) = mpsc::channel(DEPTH);

@@ -74,7 +74,7 @@ pub(crate) enum Start {
     /// With the first call that the cache can't answer.
     #[default]
     Lazy,
-    /// With the container, if it is shared.
+    /// With the container; with each session, where that has a child of its own.
     Eager,
 }
 

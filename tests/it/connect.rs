@@ -1,7 +1,8 @@
 //! Connecting MCP clients: what is written into each one's configuration, and taken out again.
 //!
 //! `tests/clients/CLIENT/` holds what a person had (`before`) and what it is then (`after`); `new` is
-//! what becomes of nothing. `OSCTL_TEST_UPDATE=1` writes the last two anew.
+//! what becomes of nothing, `narrowed` the same where less is asked for. `OSCTL_TEST_UPDATE=1` writes all but the
+//! first anew.
 
 use crate::commands::Ran;
 use crate::harness::{Home, servers};
@@ -14,6 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 trials![
     each_client_is_connected_as_its_makers_document_it,
+    a_client_is_offered_no_more_than_is_asked_for,
     what_is_disconnected_is_what_it_was_to_the_byte,
     what_somebody_wrote_meanwhile_stays,
     nothing_is_written_before_a_yes,
@@ -44,6 +46,15 @@ pub(crate) mod running {
         assert!(!text.contains(&person.0.hub().token), "{text}");
         let again = person.ok(&["mcp", "connect", "codex", "--yes"]);
         assert!(again.stderr.contains("it serves"), "{again:?}");
+        // As many as are asked for.
+        let narrow = ["--servers=echo,os", "--tools=echo__e*,os__run_shell"];
+        let words = [&["--json", "mcp", "connect", "codex", "--yes"][..], &narrow];
+        let ran = person.ok(&words.concat());
+        let told: Value = serde_json::from_str(&ran.stdout).unwrap();
+        assert_eq!(
+            (&told["changed"], &told["tools"]),
+            (&true.into(), &2.into())
+        );
         person.disconnect("codex");
         assert!(!person.file(".codex/config.toml").exists());
     }
@@ -171,6 +182,33 @@ fn each_client_is_connected_as_its_makers_document_it() {
         assert!(!person.file(path).exists(), "{client}");
         let again = person.disconnect(client);
         assert!(again.stderr.contains("is not connected"), "{again:?}");
+    }
+}
+
+fn a_client_is_offered_no_more_than_is_asked_for() {
+    for (client, path) in CLIENTS {
+        let person = Person::new();
+        let narrow = [
+            "mcp",
+            "connect",
+            client,
+            "--yes",
+            "--no-verify",
+            "--servers",
+            "filesystem,linux",
+            "--tools=filesystem__read_*",
+            "--tools=linux__*",
+        ];
+        person.ok(&narrow);
+        is_as_agreed(client, "narrowed", &person.said(path));
+        let again = person.ok(&narrow);
+        assert!(again.stderr.contains("connected already"), "{again:?}");
+        // What is asked for the next time is what is offered then.
+        person.connect(client);
+        is_as_agreed(client, "new", &person.said(path));
+        person.ok(&narrow);
+        person.disconnect(client);
+        assert!(!person.file(path).exists(), "{client}");
     }
 }
 

@@ -52,10 +52,12 @@ mod mcp_bridge;
 mod mcp_children;
 mod mcp_clients;
 mod mcp_killed;
+mod mcp_notices;
 mod mcp_os;
 mod mcp_os_desktop;
 mod mcp_os_files;
 mod mcp_remote;
+mod mcp_starts;
 mod mcp_transports;
 mod mcp_words;
 mod middle;
@@ -127,6 +129,8 @@ fn main() -> ExitCode {
         mcp_transports::trials(),
         mcp_words::trials(),
         mcp_children::trials(),
+        mcp_notices::trials(),
+        mcp_starts::trials(),
         mcp_killed::trials(),
         mcp_remote::trials(),
         mcp_os::trials(),

@@ -2,6 +2,7 @@
 
 use crate::evolve::small;
 use crate::harness::{Home, PATIENCE, servers};
+use crate::mcp_children::{ODD, large};
 use crate::middle::{Break, Middle, by_port};
 use crate::trials;
 use nix::sys::signal::{Signal, kill};
@@ -16,6 +17,7 @@ use std::thread;
 
 trials![
     lines_pass_in_their_own_bytes,
+    only_what_is_asked_for_is_offered,
     a_stream_that_is_cut_goes_on_and_nobody_notices,
     a_session_that_the_hub_has_lost_is_opened_again,
     what_is_piped_in_is_answered_before_the_end,
@@ -100,13 +102,14 @@ impl Bridge {
 
 fn lines_pass_in_their_own_bytes() {
     let mut bridge = Bridge::shaken(servers(), &["--server", "echo"]);
-    let large = format!("{{\"x\":\"{}\"}}", "ä".repeat(2 << 20));
-    for (id, params) in [
+    let large = large();
+    let more = [
         ("9007199254740993", r#"{"n":1.0, "big":1e400, "u":{ }}"#),
         ("null", r#"{"a":[1.10]}"#),
         (r#""\u0041""#, r#"{"é":"\u00e9"}"#),
-        ("1", large.as_str()),
-    ] {
+        ("1.50", &large),
+    ];
+    for (id, params) in ODD.iter().copied().chain(more) {
         bridge.say(&format!(
             r#"{{"jsonrpc":"2.0","id":{id},"method":"test/x","params":{params}}}"#
         ));
@@ -122,6 +125,71 @@ fn lines_pass_in_their_own_bytes() {
     assert_eq!(bridge.answer()["result"]["resultType"], "complete");
     let (rest, stderr) = bridge.end();
     assert_eq!((rest.len(), stderr.as_str()), (0, ""));
+}
+
+fn only_what_is_asked_for_is_offered() {
+    let offered = |words: &[&str]| {
+        let mut bridge = Bridge::shaken(servers(), words);
+        bridge.say(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#);
+        let listed = bridge.answer();
+        let tools = listed["result"]["tools"].as_array();
+        let tools = tools.unwrap_or_else(|| panic!("{listed}")).iter();
+        let names: BTreeSet<String> = tools
+            .map(|tool| tool["name"].as_str().unwrap().to_owned())
+            .collect();
+        (bridge, names)
+    };
+    let words = [
+        "--servers",
+        "echo,file*",
+        "--tools",
+        "echo__e*",
+        "--tools=filesystem__list_dir*",
+    ];
+    let (mut bridge, names) = offered(&words);
+    let expected = [
+        "echo__echo",
+        "filesystem__list_directory",
+        "filesystem__list_directory_with_sizes",
+    ];
+    assert_eq!(names, BTreeSet::from(expected.map(str::to_owned)));
+    // What is not offered can't be called either; what is, can.
+    let mut call = |name: &str| {
+        let params = json!({"name": name, "arguments": {"path": "/root/host"}});
+        let request = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params});
+        bridge.say(&request.to_string());
+        bridge.answer()
+    };
+    for name in ["echo__other", "filesystem__read_text_file"] {
+        let refused = call(name);
+        assert_eq!(refused["error"]["code"], -32602, "{refused}");
+    }
+    let listed = call("filesystem__list_directory");
+    assert!(
+        listed["result"]["content"][0]["text"].is_string(),
+        "{listed}"
+    );
+    bridge.end();
+    // Of servers alone, and of one server's tools under their own names.
+    let (bridge, names) = offered(&["--servers=echo"]);
+    let expected = ["echo__echo", "echo__other"].map(str::to_owned);
+    assert_eq!(names, BTreeSet::from(expected));
+    bridge.end();
+    let (bridge, names) = offered(&["--server", "os", "--tools", "read_f*,run_shell"]);
+    let expected = ["read_file", "run_shell"].map(str::to_owned);
+    assert_eq!(names, BTreeSet::from(expected));
+    bridge.end();
+    for (words, why) in [
+        (
+            &["--server", "os", "--servers", "echo"][..],
+            "cannot be used with",
+        ),
+        (&["--tools", "a,,b"], "a pattern can't be empty"),
+    ] {
+        let refused = servers().run(["mcp", "stdio"].iter().chain(words));
+        assert_eq!(refused.code, 2, "{refused:?}");
+        assert!(refused.stderr.contains(why), "{refused:?}");
+    }
 }
 
 fn a_stream_that_is_cut_goes_on_and_nobody_notices() {

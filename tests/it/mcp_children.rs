@@ -24,7 +24,7 @@ trials![
 ];
 
 /// Ids, parameters: recorded where clients and servers of several languages met, and worse.
-const ODD: &[(&str, &str)] = &[
+pub(crate) const ODD: &[(&str, &str)] = &[
     ("1", r#"{"n":1.0}"#),
     ("1.0", r#"{"n":1e400,"m":-0.0,"k":1E+2}"#),
     (
@@ -46,6 +46,13 @@ const ODD: &[(&str, &str)] = &[
     (r#""osctl-1""#, r#"{"progressToken":1,"id":7}"#),
 ];
 
+/// More than 5 MB.
+pub(crate) fn large() -> String {
+    let large = format!(r#"{{"x":"{}","n":1.0}}"#, "é\\n0123456789".repeat(400_000));
+    assert!(large.len() > 5_000_000);
+    large
+}
+
 fn what_goes_through_comes_out_in_the_same_bytes() {
     for path in ["/servers/echo/mcp", "/servers/echo-own/mcp"] {
         let client = Client::new(path);
@@ -64,9 +71,7 @@ fn what_goes_through_comes_out_in_the_same_bytes() {
         for (id, params) in ODD {
             check(id, params);
         }
-        let large = format!(r#"{{"x":"{}","n":1.0}}"#, "é\\n0123456789".repeat(400_000));
-        assert!(large.len() > 5_000_000);
-        check("1.50", &large);
+        check("1.50", &large());
         // A token that is odd comes back as it was, too.
         for token in ["1.0", r#""\u0041""#, "12345678901234567890"] {
             let body = format!(

@@ -4,8 +4,8 @@ use crate::commands::Ran;
 use crate::harness::{Home, servers};
 use crate::pages::page;
 use crate::trials;
-use serde_json::json;
-use std::collections::BTreeMap;
+use serde_json::{Deserializer, Value, json};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -103,6 +103,7 @@ fn provide_node(home: &Home, scripts: &[&str]) {
 /// The suites run inside, so that no other Node is asked of the machine.
 const SUITE: &str =
     "node node_modules/@modelcontextprotocol/conformance/dist/index.js server --suite all --url";
+const NEXT: &str = "node node_modules/conformance-next/dist/index.js server";
 const NEWEST: &str =
     "node node_modules/conformance-next/dist/index.js server --requirements 2026-07-28 --url";
 
@@ -117,9 +118,7 @@ const APPLICABLE: [&str; 7] = [
     "dns-rebinding-protection",
 ];
 
-/// The same of the newest revision. The others that it requires call tools, prompts or resources of the suite's own
-/// (`tools-call-*`, `resources-read-*`, `prompts-*`, `input-required-result-*`), or what the built-in server does not
-/// have: prompts (`caching` lists them) and completions.
+/// The same of the newest revision.
 const APPLICABLE_NEWEST: [&str; 7] = [
     "tools-list",
     "resources-list",
@@ -132,6 +131,84 @@ const APPLICABLE_NEWEST: [&str; 7] = [
 
 /// What passes and fails of `server-stateless`: the four checks call tools of the suite's own.
 const STATELESS: (usize, usize) = (24, 4);
+
+/// The scenarios that the built-in server can't pass, by what they ask of it, which it does not have.
+const INAPPLICABLE: [(&str, &[&str]); 6] = [
+    (
+        "tools of the suite's own",
+        &[
+            "elicitation-sep1034-defaults",
+            "elicitation-sep1330-enums",
+            "http-custom-header-server-validation",
+            "input-required-result-basic-elicitation",
+            "input-required-result-basic-list-roots",
+            "input-required-result-basic-sampling",
+            "input-required-result-capability-check",
+            "input-required-result-multi-round",
+            "input-required-result-multiple-input-requests",
+            "input-required-result-request-state",
+            "input-required-result-result-type",
+            "input-required-result-tampered-state",
+            "json-schema-2020-12",
+            "server-stateless",
+            "tools-call-audio",
+            "tools-call-elicitation",
+            "tools-call-embedded-resource",
+            "tools-call-error",
+            "tools-call-image",
+            "tools-call-mixed-content",
+            "tools-call-sampling",
+            "tools-call-simple-text",
+            "tools-call-with-logging",
+            "tools-call-with-progress",
+        ],
+    ),
+    (
+        "resources of the suite's own",
+        &[
+            "resources-read-binary",
+            "resources-read-text",
+            "resources-templates-read",
+        ],
+    ),
+    (
+        "subscriptions to resources",
+        &["resources-subscribe", "resources-unsubscribe"],
+    ),
+    (
+        "prompts",
+        &[
+            "caching",
+            "input-required-result-non-tool-request",
+            "prompts-get-embedded-resource",
+            "prompts-get-simple",
+            "prompts-get-with-args",
+            "prompts-get-with-image",
+            "prompts-list",
+        ],
+    ),
+    ("completions", &["completion-complete"]),
+    (
+        "tasks, an extension",
+        &[
+            "tasks-capability-negotiation",
+            "tasks-dispatch-and-envelope",
+            "tasks-lifecycle",
+            "tasks-mrtr-composition",
+            "tasks-mrtr-input",
+            "tasks-request-headers",
+            "tasks-request-state-removal",
+            "tasks-required-task-error",
+            "tasks-wire-fields",
+        ],
+    ),
+];
+
+/// The one check of `caching` that lists prompts, and what the suite is told where there are none.
+const NO_PROMPTS: (&str, &str) = (
+    "sep-2549-prompts-list-caching-hints",
+    "prompts/list returned JSON-RPC error -32601",
+);
 
 fn the_conformance_suites_say_the_same_through_the_hub() {
     let home = Home::new("it-mcp-open");
@@ -156,6 +233,7 @@ fn the_conformance_suites_say_the_same_through_the_hub() {
     for (name, port) in [("reference", 3999), ("modern", 3998)] {
         home.ok(["shell", &format!("cd /repo/suite && PORT={port} setsid node {name}.mjs > /tmp/{name}.log 2>&1 & until grep -q listening /tmp/{name}.log; do sleep 0.1; done")]);
     }
+    let mut failing = BTreeSet::new();
     for (suite, port, least, servers, applicable) in [
         (SUITE, 3999, 44, ["reference", "elsewhere"], &APPLICABLE[..]),
         (
@@ -184,7 +262,53 @@ fn the_conformance_suites_say_the_same_through_the_hub() {
             stateless.is_none_or(|found| *found == STATELESS),
             "{stateless:?}"
         );
+        let failed = built_in.into_iter().filter(|(_, (_, failed))| *failed > 0);
+        failing.extend(failed.map(|(scenario, _)| scenario));
     }
+    // None is left out in silence.
+    let named = INAPPLICABLE.iter().flat_map(|(_, names)| *names);
+    let named: BTreeSet<String> = named.map(|&name| name.to_owned()).collect();
+    assert_eq!(failing, named);
+    // Check by check: of sessions, which neither suite's own choice has, and of caching.
+    let at = |port: u16, server: &str| format!("http://localhost:{port}{server}/mcp");
+    let hub = |server: &str| at(8765, server);
+    let sessions = ("server-session-lifecycle", "2025-11-25");
+    let directly = checks(&home, sessions, &at(3999, ""));
+    let passed = |found: &Checks| found.values().all(|(how, _)| how == "SUCCESS");
+    assert!(directly.len() >= 3 && passed(&directly), "{directly:?}");
+    for server in [
+        "/servers/reference",
+        "/servers/elsewhere",
+        "/servers/os",
+        "",
+    ] {
+        assert_eq!(checks(&home, sessions, &hub(server)), directly, "{server}");
+    }
+    let caching = ("caching", "2026-07-28");
+    let directly = checks(&home, caching, &at(3998, ""));
+    assert!(directly.len() >= 7 && passed(&directly), "{directly:?}");
+    for server in ["/servers/modern", "/servers/modern-elsewhere", ""] {
+        assert_eq!(checks(&home, caching, &hub(server)), directly, "{server}");
+    }
+    let mut built_in = checks(&home, caching, &hub("/servers/os"));
+    let (how, why) = built_in.remove(NO_PROMPTS.0).unwrap();
+    assert!(how == "FAILURE" && why.starts_with(NO_PROMPTS.1), "{why}");
+    assert!(passed(&built_in), "{built_in:?}");
+    assert_eq!(built_in.len() + 1, directly.len());
+}
+
+/// Each check of a scenario by its id: how it ended, and why.
+type Checks = BTreeMap<String, (String, String)>;
+
+fn checks(home: &Home, (scenario, revision): (&str, &str), url: &str) -> Checks {
+    let words = format!("--scenario {scenario} --spec-version {revision} --verbose --url {url}");
+    let ran = home.run(["shell", &format!("cd /repo/suite && {NEXT} {words}")]);
+    let begin = ran.stdout.find("\n[").unwrap_or_else(|| panic!("{ran:?}"));
+    let mut printed = Deserializer::from_str(&ran.stdout[begin..]).into_iter::<Vec<Value>>();
+    let all = printed.next().unwrap().unwrap();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let how = |one: &Value| (text(&one["status"]), text(&one["errorMessage"]));
+    all.iter().map(|one| (text(&one["id"]), how(one))).collect()
 }
 
 /// An instance that goes with its test, also when that fails.

@@ -5,11 +5,15 @@ use crate::mcp::{Client, status};
 use crate::soak::{Random, number, say};
 use crate::trials;
 use serde_json::{Value, json};
+use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-trials![killed_under_load_every_call_ends_and_the_others_never_notice];
+trials![
+    killed_under_load_every_call_ends_and_the_others_never_notice,
+    the_images_servers_are_killed_and_neither_the_others_nor_their_clients_hang,
+];
 
 /// Calls in all, at least, and after how many a server is killed.
 const CALLS: usize = 1000;
@@ -123,6 +127,224 @@ fn killed_under_load_every_call_ends_and_the_others_never_notice() {
         );
         thread::sleep(Duration::from_millis(100));
     }
+}
+
+/// The image's own servers, what is asked of them, what the answer has, and how many calls each gets at least. These are
+/// fewer than above, because each death costs a start, which takes seconds in Python: the whole is some 40 s.
+const OWN: [(&str, &str, &str, &str, usize); 3] = [
+    (
+        "filesystem",
+        "list_directory",
+        r#"{"path":"/root/host"}"#,
+        "[FILE] killed.txt",
+        90,
+    ),
+    (
+        "linux",
+        "get_system_information",
+        "{}",
+        r#""hostname":"#,
+        60,
+    ),
+    ("browser-use", "browser_list_tabs", "{}", "tab_id", 30),
+];
+/// So many deaths each.
+const DEATHS: usize = 3;
+
+/// One server of the image, and what has become of it.
+struct Victim {
+    name: &'static str,
+    body: String,
+    holds: &'static str,
+    least: usize,
+    calls: AtomicUsize,
+    results: AtomicUsize,
+    errors: AtomicUsize,
+    kills: AtomicUsize,
+    crashes: u64,
+}
+
+impl Victim {
+    /// One that has been used, so that what it needs is there.
+    fn new(
+        (name, tool, arguments, holds, least): (&'static str, &str, &str, &'static str, usize),
+    ) -> Self {
+        let params = format!(r#"{{"name":"{tool}","arguments":{arguments}}}"#);
+        let victim = Self {
+            name,
+            body: format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#),
+            holds,
+            least,
+            calls: AtomicUsize::new(0),
+            results: AtomicUsize::new(0),
+            errors: AtomicUsize::new(0),
+            kills: AtomicUsize::new(0),
+            crashes: 0,
+        };
+        let client = victim.client();
+        victim.call(&client);
+        assert_eq!(victim.results.load(Ordering::Relaxed), 1, "{name}");
+        let crashes = victim.status()["crashes"].as_u64().unwrap();
+        Self { crashes, ..victim }
+    }
+
+    fn client(&self) -> Client {
+        Client::new(&format!("/servers/{}/mcp", self.name))
+    }
+
+    fn status(&self) -> Value {
+        status(&servers().hub(), self.name)
+    }
+
+    fn ended(&self) -> usize {
+        self.results.load(Ordering::Relaxed) + self.errors.load(Ordering::Relaxed)
+    }
+
+    /// A call, which ends with what was asked for or says that the server is gone.
+    fn call(&self, client: &Client) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let answer = last_message(&client.post(&self.body).body);
+        let result = &answer["result"];
+        if result.is_null() {
+            let why = answer["error"]["message"].as_str().unwrap();
+            let expected = format!("the server `{}` is gone: it", self.name);
+            assert!(why.contains(&expected), "{answer}");
+            self.errors.fetch_add(1, Ordering::Relaxed);
+        } else {
+            assert_ne!(result["isError"], true, "{answer}");
+            let text = result["content"][0]["text"].as_str().unwrap();
+            assert!(text.contains(self.holds), "{answer}");
+            self.results.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it is to be killed: it has answered since it was the last time.
+    fn is_due(&self) -> bool {
+        let kills = self.kills.load(Ordering::Relaxed);
+        kills < DEATHS && self.ended() > kills * self.least / (DEATHS + 1)
+    }
+
+    fn is_over(&self) -> bool {
+        self.ended() >= self.least && self.kills.load(Ordering::Relaxed) >= DEATHS
+    }
+
+    /// Kills it, if it is there, and waits until its end is known.
+    fn kill(&self, signal: &str) {
+        let found = self.status();
+        if found["state"] != "running" {
+            return;
+        }
+        let pid = &found["pids"][0];
+        servers().api().exec(&format!(
+            "import os, signal; os.kill({pid}, signal.{signal})"
+        ));
+        let kills = self.kills.fetch_add(1, Ordering::Relaxed) as u64 + 1;
+        servers().hub().until("the end of a server", |_| {
+            (self.status()["crashes"] == self.crashes + kills).then_some(())
+        });
+    }
+}
+
+fn the_images_servers_are_killed_and_neither_the_others_nor_their_clients_hang() {
+    let home = servers();
+    fs::write(home.files().join("killed.txt"), "").unwrap();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let seed = number("OSCTL_KILL_SEED", u64::from(now.subsec_nanos()) | 1);
+    say(&format!("OSCTL_KILL_SEED={seed}"));
+    let mut random = Random(seed.max(1));
+    let other = Client::new("/servers/echo-own/mcp");
+    let pid = other.ask("test/pid", &json!({}));
+    let victims = OWN.map(Victim::new);
+    let before = processes();
+    let (begin, done) = (Instant::now(), AtomicBool::new(false));
+    let is_late = || begin.elapsed() > 2 * PATIENCE;
+    thread::scope(|scope| {
+        let killer = scope.spawn(|| {
+            while !victims.iter().all(Victim::is_over) && !is_late() {
+                let victim = &victims[random.below(victims.len())];
+                if victim.is_due() {
+                    victim.kill(["SIGKILL", "SIGTERM", "SIGSEGV"][random.below(3)]);
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let bystander = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                assert_eq!(other.ask("test/pid", &json!({})), pid);
+            }
+        });
+        let workers: Vec<_> = victims
+            .iter()
+            .flat_map(|victim| [victim; 2])
+            .map(|victim| {
+                scope.spawn(|| {
+                    let client = victim.client();
+                    while !victim.is_over() && !is_late() {
+                        victim.call(&client);
+                    }
+                })
+            })
+            .collect();
+        let ended: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        done.store(true, Ordering::Relaxed);
+        ended.into_iter().for_each(Result::unwrap);
+        killer.join().unwrap();
+        bystander.join().unwrap();
+    });
+    let mut errors = 0;
+    for victim in &victims {
+        let name = victim.name;
+        assert_eq!(
+            victim.ended(),
+            victim.calls.load(Ordering::Relaxed),
+            "{name}"
+        );
+        assert!(victim.is_over(), "{name} has not died often enough");
+        // Nobody has died of another's death.
+        assert_eq!(
+            victim.status()["crashes"],
+            victim.crashes + DEATHS as u64,
+            "{name}"
+        );
+        // It is there again, and answers.
+        let results = victim.results.load(Ordering::Relaxed);
+        victim.call(&victim.client());
+        assert_eq!(
+            victim.results.load(Ordering::Relaxed),
+            results + 1,
+            "{name}"
+        );
+        errors += victim.errors.load(Ordering::Relaxed);
+    }
+    assert!(errors > 0, "nobody was hurt");
+    servers().hub().until("the end of what was killed", |_| {
+        let known = victims
+            .iter()
+            .map(|victim| victim.status()["pids"][0].clone());
+        let mut known: Vec<Value> = known.collect();
+        known.sort_by_key(Value::as_u64);
+        let now = processes();
+        (now["servers"] == json!(known) && now["guards"].as_u64() <= before["guards"].as_u64())
+            .then_some(())
+    });
+}
+
+/// The processes of the image's servers, and how many guards there are, of which each server has one.
+fn processes() -> Value {
+    let code = r"
+import json, os
+def words(pid):
+    try:
+        return open(f'/proc/{pid}/cmdline', 'rb').read()
+    except OSError:
+        return b''
+lines = {int(pid): words(pid) for pid in os.listdir('/proc') if pid.isdigit()}
+of = lambda *names: sorted(pid for pid, line in lines.items() if any(name in line for name in names))
+print(json.dumps({'servers': of(b'mcp-server-filesystem', b'linux-mcp-server', b'shared_browser.py'), 'guards': len(of(b'\0reaper\0'))}))
+";
+    let told = servers().api().exec(code);
+    let told = told["stdout"].as_str().unwrap_or_else(|| panic!("{told}"));
+    serde_json::from_str(told).unwrap()
 }
 
 /// The answer, which may have come as the last event.

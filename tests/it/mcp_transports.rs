@@ -2,6 +2,7 @@
 
 use crate::harness::{PATIENCE, servers};
 use crate::mcp::{BOTH, Client, JSON, hello};
+use crate::mcp_children::{ODD, large};
 use crate::trials;
 use serde_json::{Value, json};
 use std::time::Instant;
@@ -244,15 +245,16 @@ fn the_older_transport_reaches_the_same_servers() {
         post(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#),
         202
     );
-    assert_eq!(
-        post(r#"{"jsonrpc":"2.0","id":9007199254740993,"method":"test/x","params":{"n":1.0}}"#),
-        202
-    );
-    let (_, data) = events.sse().unwrap();
-    assert_eq!(
-        data,
-        r#"{"jsonrpc":"2.0","id":9007199254740993,"result":{"n":1.0}}"#
-    );
+    // In their own bytes, however odd or large.
+    let large = large();
+    let odd = ODD.iter().copied();
+    for (id, params) in odd.chain([("9007199254740993", r#"{"n":1.0}"#), ("1.50", &large)]) {
+        let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"test/x","params":{params}}}"#);
+        assert_eq!(post(&body), 202, "{id}");
+        let (_, data) = events.sse().unwrap();
+        let expected = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{params}}}"#);
+        assert!(data == expected, "{id}: {data:.300}");
+    }
     drop(events);
     // The session ends with the connection.
     let begin = Instant::now();

@@ -36,6 +36,7 @@ TOOLS = [
 
 lock = threading.Lock()
 answered: dict[str, str] = {}
+heard: list[str] = []
 
 
 def say(text: str) -> None:
@@ -88,6 +89,23 @@ def touched(params: dict, ident: str, written: str) -> str:
     return written
 
 
+def logged(params: dict, ident: str, written: str) -> str:
+    say(f'{{"jsonrpc":"2.0","method":"notifications/message","params":{written}}}')
+    return written
+
+
+def rooted(params: dict, ident: str, written: str) -> str:
+    """What the client has answered when it was asked for its roots."""
+    while "roots" not in answered:
+        time.sleep(0.005)
+    return answered.pop("roots")
+
+
+def told(params: dict, ident: str, written: str) -> str:
+    """The notifications that have come, as they were."""
+    return f"[{','.join(heard)}]"
+
+
 def noisy(params: dict, ident: str, written: str) -> str:
     say("this is no message")
     print("this goes to the log", file=sys.stderr, flush=True)
@@ -97,8 +115,11 @@ def noisy(params: dict, ident: str, written: str) -> str:
 STORIES = {
     "test/ask": asked,
     "test/child": left_behind,
+    "test/heard": told,
+    "test/log": logged,
     "test/noise": noisy,
     "test/progress": progressed,
+    "test/roots": rooted,
     "test/sleep": slept,
     "test/touch": touched,
 }
@@ -118,8 +139,8 @@ def answer(line: str, message: dict) -> None:
         return
     params = message.get("params") or {}
     result = part(line, "params") if "params" in message else "null"
-    if method == "tools/call" and params.get("name") == "ask":
-        method = "test/ask"
+    if method == "tools/call" and f"test/{params.get('name')}" in STORIES:
+        method = f"test/{params['name']}"
     if method in STORIES:
         result = STORIES[method](params, ident, result)
     result = FIXED.get(method, result)
@@ -134,6 +155,10 @@ def main() -> None:
             answered[message["id"]] = part(line, "result") if "result" in message else '"refused"'
         elif "id" in message:
             threading.Thread(target=answer, args=(line, message), daemon=True).start()
+        else:
+            heard.append(line)
+            if message["method"] == "notifications/roots/list_changed":
+                say('{"jsonrpc":"2.0","id":"roots","method":"roots/list"}')
 
 
 main()

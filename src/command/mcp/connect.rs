@@ -1,5 +1,6 @@
 //! `osctl mcp connect` and `disconnect`: osctl's entry in the configuration of an MCP client.
 
+use super::narrow::NarrowArgs;
 use crate::command::{Context, itself};
 use crate::error::{Outcome, Result};
 use crate::host::connect::{self, Call, Change, Client, Places};
@@ -12,6 +13,8 @@ use serde_json::{Value, json};
 pub(crate) struct ConnectArgs {
     #[arg(value_parser = clients())]
     client: Client,
+    #[command(flatten)]
+    narrow: NarrowArgs,
     #[command(flatten)]
     how: How,
     /// Connect it also while the instance does not answer
@@ -48,10 +51,11 @@ fn clients() -> impl TypedValueParser<Value = Client> {
 pub(super) async fn connect(args: ConnectArgs, cx: &Context) -> Result<Outcome> {
     let ConnectArgs {
         client,
+        narrow,
         how,
         no_verify,
     } = args;
-    let (name, call) = (name(cx), call(cx)?);
+    let (name, call) = (name(cx), call(narrow, cx)?);
     let change = connect::connect(client, &name, &call, &Places::of(&cx.folders.home))?;
     show(&change, client, cx);
     let mut tools = None;
@@ -168,7 +172,7 @@ fn name(cx: &Context) -> String {
 }
 
 /// What the client starts.
-fn call(cx: &Context) -> Result<Call> {
+fn call(narrow: NarrowArgs, cx: &Context) -> Result<Call> {
     let mut words = Vec::new();
     if cx.instance.name != DEFAULT {
         words.extend(["--instance".into(), cx.instance.name.clone()]);
@@ -177,6 +181,7 @@ fn call(cx: &Context) -> Result<Call> {
     Ok(Call::bridge(
         itself::program()?,
         words,
+        narrow.of(None).words(),
         itself::environment(),
     ))
 }

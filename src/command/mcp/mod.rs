@@ -1,6 +1,9 @@
 //! `osctl mcp`: the MCP servers inside, for people, and for the clients that they use.
 
 mod connect;
+mod narrow;
+
+pub(super) use narrow::NarrowArgs;
 
 use super::Context;
 use super::candidates::server_names;

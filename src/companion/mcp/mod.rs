@@ -8,8 +8,8 @@
 //! ```
 //!
 //! [`Hub`] is the handle. It knows the servers ([`config`], read again when a file changes) and the
-//! sessions, which are kept on disk and so survive the container. Nothing is started before it is needed:
-//! what servers say of themselves is told from a cache ([`cache`]).
+//! sessions, which are kept on disk and so survive the container. Nothing but what is eager is started
+//! before it is needed: what servers say of themselves is told from a cache ([`cache`]).
 //!
 //! It does not interpret what tools do, and never writes a message anew ([`message`]).
 

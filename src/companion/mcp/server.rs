@@ -49,8 +49,7 @@ impl Served {
             own: Mutex::default(),
         });
         if is_eager {
-            let child = served.common().clone();
-            tokio::spawn(async move { child.hello().await });
+            start(served.common());
         }
         served
     }
@@ -77,6 +76,9 @@ impl Served {
         let child = match &member.hello {
             Some(hello) if !self.known.server.shared => {
                 let child = Child::new(self.known.clone(), hello.clone(), false);
+                if self.known.server.start == Start::Eager {
+                    start(&child);
+                }
                 let mut own = self.own();
                 own.retain(|child| !child.is_over());
                 own.push(child.clone());
@@ -185,6 +187,12 @@ impl Served {
             path: format!("/servers/{}/mcp", server.name),
         }
     }
+}
+
+/// Starts it, and waits for nothing: what is wrong with it is told to who calls it.
+fn start(child: &Child) {
+    let child = child.clone();
+    tokio::spawn(async move { child.hello().await });
 }
 
 /// The status of a server that the configuration names and that makes no sense.

@@ -3,7 +3,7 @@
 use super::Way;
 use super::fault::Fault;
 use super::line::Line;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::host::client::Client;
 use crate::protocol::header::encoded;
 use crate::protocol::mcp::STREAM_HEADER;
@@ -90,22 +90,11 @@ impl Link {
     /// # Errors
     /// When the server's name can't be one.
     pub(super) fn new(way: Way) -> Result<Self> {
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        let path = match &way.server {
-            None => "/mcp".into(),
-            Some(name) if !name.is_empty() && name.chars().all(is_plain) => {
-                format!("/servers/{name}/mcp")
-            }
-            Some(name) => {
-                let hint = "`osctl mcp list` shows the servers";
-                return Err(Error::usage(format!("`{name}` is no server's name"), hint).into());
-            }
-        };
         Ok(Self {
             find: way.find,
             start: way.start,
-            path,
-            server: way.server,
+            path: way.wish.path()?,
+            server: way.wish.server,
             state: Mutex::default(),
             mending: tokio::sync::Mutex::default(),
         })

@@ -18,8 +18,10 @@ mod hearing;
 mod line;
 mod link;
 mod policy;
+mod wish;
 
 pub(crate) use link::{Find, Start};
+pub(crate) use wish::Wish;
 
 use crate::error::Result;
 use bytes::Bytes;
@@ -60,14 +62,13 @@ pub(crate) struct Way {
     pub(crate) find: Find,
     /// Starts it, should that be wanted.
     pub(crate) start: Option<Start>,
-    /// One server; none for all as one.
-    pub(crate) server: Option<String>,
+    pub(crate) wish: Wish,
 }
 
 impl std::fmt::Debug for Way {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Way")
-            .field("server", &self.server)
+            .field("wish", &self.wish)
             .finish_non_exhaustive()
     }
 }

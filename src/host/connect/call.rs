@@ -15,13 +15,15 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// The bridge of the instance that `words` name.
+    /// The bridge of the instance that `words` name, as narrow as `narrow` says.
     pub(crate) fn bridge(
         program: String,
         mut words: Vec<String>,
+        narrow: Vec<String>,
         environment: BTreeMap<String, String>,
     ) -> Self {
         words.extend(BRIDGE.map(str::to_owned));
+        words.extend(narrow);
         Self {
             program,
             words,

@@ -1,0 +1,99 @@
+//! Whom a client wants to speak with, and how much of what is there it wants to be offered.
+
+use crate::error::{Error, Result};
+use crate::protocol::files::encode;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Wish {
+    /// One server under its own names; none for all as one.
+    pub(crate) server: Option<String>,
+    /// Of all, only these; none for no choice, as with the tools.
+    pub(crate) servers: Vec<String>,
+    pub(crate) tools: Vec<String>,
+}
+
+impl Wish {
+    /// The hub's endpoint for it.
+    ///
+    /// # Errors
+    /// When the server's name can't be one.
+    pub(super) fn path(&self) -> Result<String> {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        let path = match &self.server {
+            None => "/mcp".into(),
+            Some(name) if !name.is_empty() && name.chars().all(is_plain) => {
+                format!("/servers/{name}/mcp")
+            }
+            Some(name) => {
+                let hint = "`osctl mcp list` shows the servers";
+                return Err(Error::usage(format!("`{name}` is no server's name"), hint).into());
+            }
+        };
+        let query: Vec<String> = self
+            .chosen()
+            .map(|(name, patterns)| format!("{name}={}", encode(patterns.as_bytes())))
+            .collect();
+        Ok(match query.is_empty() {
+            true => path,
+            false => format!("{path}?{}", query.join("&")),
+        })
+    }
+
+    /// What narrows the bridge so, on its command line.
+    pub(crate) fn words(&self) -> Vec<String> {
+        // In one word each, so that a pattern may begin with `-`.
+        let word = |(name, patterns)| format!("--{name}={patterns}");
+        self.chosen().map(word).collect()
+    }
+
+    /// What is chosen from, and the patterns as the hub takes them.
+    fn chosen(&self) -> impl Iterator<Item = (&'static str, String)> {
+        [("servers", &self.servers), ("tools", &self.tools)]
+            .into_iter()
+            .filter(|(_, patterns)| !patterns.is_empty())
+            .map(|(name, patterns)| (name, patterns.join(",")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Wish;
+
+    fn wish(server: Option<&str>, servers: &[&str], tools: &[&str]) -> Wish {
+        let all = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
+        Wish {
+            server: server.map(str::to_owned),
+            servers: all(servers),
+            tools: all(tools),
+        }
+    }
+
+    #[test]
+    fn a_wish_is_a_path_with_a_query() {
+        for (wish, path) in [
+            (wish(None, &[], &[]), "/mcp"),
+            (wish(Some("os"), &[], &[]), "/servers/os/mcp"),
+            (wish(None, &["a", "b"], &[]), "/mcp?servers=a%2Cb"),
+            (
+                wish(None, &["a"], &["a__read_*", "&x=#é"]),
+                "/mcp?servers=a&tools=a__read_%2A%2C%26x%3D%23%C3%A9",
+            ),
+            (
+                wish(Some("os"), &[], &["read_*"]),
+                "/servers/os/mcp?tools=read_%2A",
+            ),
+        ] {
+            assert_eq!(wish.path().unwrap(), path);
+        }
+        for name in ["", "a/b", "a?servers=b"] {
+            assert!(wish(Some(name), &[], &[]).path().is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_wish_is_said_to_the_bridge_in_words() {
+        assert!(wish(None, &[], &[]).words().is_empty());
+        let narrow = wish(None, &["a", "b"], &["-x*"]);
+        assert_eq!(narrow.words(), ["--servers=a,b", "--tools=-x*"]);
+    }
+}
