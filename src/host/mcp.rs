@@ -130,6 +130,14 @@ pub(crate) fn hand_in(servers: &BTreeMap<String, Value>, data: &Path) -> Result<
     let folder = data.join("mcp");
     let path = folder.join("servers.json");
     let text = serde_json::to_vec(&json!({"mcpServers": servers}))?;
+    if folder.is_symlink() {
+        let message = format!(
+            "`{}` is a link, as code inside may have made it",
+            folder.display()
+        );
+        let hint = "remove it: osctl writes there, and would write where it leads";
+        return Err(Error::precondition(message, hint).into());
+    }
     if fs::read(&path).is_ok_and(|found| found == text) {
         return Ok(());
     }
