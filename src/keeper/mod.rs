@@ -42,6 +42,7 @@ mod policy;
 mod probation;
 mod reach;
 mod recovery;
+mod repository;
 mod room;
 mod run;
 #[cfg(test)]
