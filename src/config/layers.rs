@@ -19,6 +19,9 @@ const PROJECT_KEYS: &[&str] = &[
 /// Keys below which people choose the names.
 const FREE_KEYS: &[&str] = &["env", "mounts", "hosts", "servers"];
 
+/// Bytes of a project's own file at most.
+const LONGEST: u64 = 1 << 20;
+
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
@@ -97,6 +100,12 @@ impl Layers {
     }
 
     fn file(&mut self, path: &Path, allowed: Option<&[&str]>) -> Result<()> {
+        // An agent may have put anything in a project: nobody waits for a pipe, or reads a whole disk.
+        if let (Some(_), Ok(found)) = (allowed, fs::metadata(path))
+            && (!found.is_file() || found.len() > LONGEST)
+        {
+            return Err(unreadable(path, "it is no file of an ordinary size"));
+        }
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -393,6 +402,15 @@ mod tests {
             "bind: 0.0.0.0",
             "base: evil",
             "companion: /repo/x",
+            "env: {PATH: /repo}",
+            "hosts: [evil]",
+            "limits: {memory: 1t}",
+            "ports: {kernel: 22}",
+            "evolve: {probation: 0}",
+            "mcp: {start: true}",
+            "desktop: {run: always}",
+            "engine: embedded",
+            "auth: false",
         ] {
             fs::write(&file, text).unwrap();
             let error = Layers::new()
@@ -406,6 +424,17 @@ mod tests {
                 "{text}"
             );
         }
+        let refused = || {
+            let mut layers = Layers::new().unwrap();
+            let error = layers.file(&file, Some(PROJECT_KEYS)).unwrap_err();
+            error.to_string()
+        };
+        fs::write(&file, " ".repeat(2 << 20)).unwrap();
+        assert!(refused().contains("no file of an ordinary size"));
+        fs::remove_file(&file).unwrap();
+        fs::create_dir(&file).unwrap();
+        assert!(refused().contains("no file of an ordinary size"));
+        fs::remove_dir(&file).unwrap();
         fs::write(&file, "body: mine").unwrap();
         let resolved =
             Resolved::load(Path::new("/nonexistent"), Some(folder.path()), vec![]).unwrap();

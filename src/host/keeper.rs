@@ -50,8 +50,11 @@ pub(crate) async fn charge(
     // An image that is up to date needs no base; the engine pulls what it has not, when it is built on.
     let base = base::known_base(docker, &config.base).await?;
     let certificates = trust::certificates().into_iter();
+    let project = spec.mounts.iter().find(|mount| mount.container == "/repo");
+    let above = project.and_then(|project| above(&project.host));
     Ok(Charge {
         instance: instance.name.clone(),
+        above,
         spec,
         passing: specification::passing(config),
         aside: instance.aside(),
@@ -362,6 +365,16 @@ impl Keeper<'_> {
             },
         }
     }
+}
+
+/// The folder above the project where the git repository begins that it is in.
+fn above(project: &Path) -> Option<PathBuf> {
+    let is_there = |folder: &Path| folder.join(".git").symlink_metadata().is_ok();
+    if is_there(project) {
+        return None;
+    }
+    let mut folders = project.ancestors().skip(1);
+    folders.find(|folder| is_there(folder)).map(Path::to_owned)
 }
 
 /// A refusal of the keeper's, with its number in HTTP.

@@ -1,7 +1,9 @@
 //! The hub's API as methods, spoken without a session, and the servers that the configuration adds.
 
 use super::client::Client;
+use crate::archive::{Folder, Look, fresh, temporary};
 use crate::error::{Error, Result};
+use crate::protocol::files::EntryKind;
 use crate::protocol::header::encoded;
 use crate::protocol::mcp::HubStatus;
 use anyhow::Context;
@@ -14,7 +16,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::fs;
+use std::ffi::OsStr;
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 
 /// The revision that needs no handshake.
@@ -129,30 +132,65 @@ impl Client {
 ///
 /// # Errors
 /// When a server can't be written as JSON.
-pub(crate) fn document(servers: &BTreeMap<String, Value>) -> Result<Vec<u8>> {
-    Ok(serde_json::to_vec(&json!({"mcpServers": servers}))?)
+pub(crate) fn document(servers: &BTreeMap<String, Value>) -> serde_json::Result<Vec<u8>> {
+    serde_json::to_vec(&json!({"mcpServers": servers}))
 }
 
 /// Puts the configuration's servers where the companion looks for them; a running one takes them over.
 ///
 /// # Errors
-/// When the file can't be written.
+/// When the file can't be written, or code inside has put something else in its folder's place, which
+/// is not followed.
 pub(crate) fn hand_in(servers: &BTreeMap<String, Value>, data: &Path) -> Result<()> {
     let path = data.join(SERVERS);
-    let folder = data.join("mcp");
+    let written = place(servers, data);
+    match written {
+        Err(error) if Folder::is_link(&error) => {
+            let message = format!(
+                "`{}` leads elsewhere, as code inside may have made it",
+                path.display()
+            );
+            let hint = format!(
+                "`rm {}`: osctl writes into a folder of that name",
+                data.join("mcp").display()
+            );
+            Err(Error::precondition(message, hint).into())
+        }
+        written => written.with_context(|| format!("writing `{}`", path.display())),
+    }
+}
+
+fn place(servers: &BTreeMap<String, Value>, data: &Path) -> io::Result<()> {
+    let (folder, name) = (OsStr::new("mcp"), OsStr::new("servers.json"));
     let text = document(servers)?;
-    if fs::read(&path).is_ok_and(|found| found == text) {
-        return Ok(());
+    let data = Folder::open(data)?;
+    let folder = match data.folder(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound && servers.is_empty() => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            data.make(folder)?;
+            data.folder(folder)?
+        }
+        found => found?,
+    };
+    match held(&folder, name, text.len()) {
+        Ok(held) if held == text => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound && servers.is_empty() => return Ok(()),
+        _ => {}
     }
-    if servers.is_empty() && !path.exists() {
-        return Ok(());
-    }
-    fs::create_dir_all(&folder).with_context(|| format!("making `{}`", folder.display()))?;
     // Only its owner reads it: a server's environment may hold secrets.
-    let mut file = tempfile::NamedTempFile::new_in(&folder)?;
-    std::io::Write::write_all(&mut file, &text)?;
-    file.persist(&path)?;
-    Ok(())
+    let beside = temporary(name, &fresh()?);
+    folder.create(&beside)?.write_all(&text)?;
+    folder.rename(&beside, name)
+}
+
+/// What is in the file, as far as it may be what is wanted.
+fn held(folder: &Folder, name: &OsStr, wanted: usize) -> io::Result<Vec<u8>> {
+    let file = folder.read(name)?;
+    let mut held = Vec::new();
+    if Look::of(&file)?.kind == EntryKind::File {
+        file.take(wanted as u64 + 1).read_to_end(&mut held)?;
+    }
+    Ok(held)
 }
 
 /// Whom a server's address leads to: a key may be in the rest of it.
@@ -182,5 +220,25 @@ mod tests {
         assert_eq!(text, r#"{"mcpServers":{"a":{"command":"x"}}}"#);
         hand_in(&none, data.path()).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), r#"{"mcpServers":{}}"#);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_code_inside_puts_in_the_way_is_not_followed() {
+        let data = tempfile::tempdir().unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), data.path().join("mcp")).unwrap();
+        let one = [("a".to_owned(), json!({"command": "x"}))].into();
+        let refused = hand_in(&one, data.path()).unwrap_err();
+        assert!(refused.to_string().contains("leads elsewhere"), "{refused}");
+        assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
+        // A link in the file's place is replaced.
+        fs::remove_file(data.path().join("mcp")).unwrap();
+        fs::create_dir(data.path().join("mcp")).unwrap();
+        let file = data.path().join("mcp/servers.json");
+        std::os::unix::fs::symlink(elsewhere.path().join("file"), &file).unwrap();
+        hand_in(&one, data.path()).unwrap();
+        assert!(file.symlink_metadata().unwrap().is_file());
+        assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
     }
 }

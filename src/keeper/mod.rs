@@ -42,6 +42,7 @@ mod policy;
 mod probation;
 mod reach;
 mod recovery;
+mod repository;
 mod room;
 mod run;
 #[cfg(test)]
@@ -54,6 +55,7 @@ use crate::error::Result;
 use anyhow::Context;
 use journal::Journal;
 use owner::Owner;
+use reach::Mark;
 use shelf::Shelf;
 use std::future::Future;
 use std::path::PathBuf;
@@ -104,6 +106,7 @@ pub(crate) async fn serve(settings: Settings, shutdown: impl Future<Output = ()>
     // What is being ended is on until it has.
     let begun = Journal::new(&settings.state).read().ok().flatten();
     shelf.attend(begun.and_then(|entry| entry.on()));
+    Mark::new(&settings.state).take_over();
     let (owner, handle) = Owner::new(settings.clone(), shelf.clone());
     let desk = desk::Desk::new(shelf, handle.clone());
     let sockets = desk::listen(&settings)?;

@@ -7,8 +7,8 @@ use super::run::Work;
 use super::shelf::{Shelf, now};
 use super::site::Site;
 use super::stop::Stop;
-use super::{Settings, frequency, policy, probation};
-use crate::engine::Phase;
+use super::{Settings, frequency, hearsay, policy, probation, repository};
+use crate::engine::{Phase, Progress};
 use crate::error::Result;
 use crate::protocol::evolve::inside::Expected;
 use crate::protocol::evolve::{Asker, Record, Run, Stage, Task, refusal};
@@ -105,6 +105,11 @@ pub(super) async fn prepare(
         receipt: Vec::new(),
         besides: Vec::new(),
         folder: site.charge.body.to_str().map(str::to_owned),
+        untold: match order.dry_run {
+            true => None,
+            false => repository::untold(&settings.repo, site.charge.above.as_deref())
+                .map(|why| hearsay::sentence(&why)),
+        },
     };
     let entry = Entry {
         run: run.clone(),
@@ -148,6 +153,9 @@ pub(super) async fn prepare(
             return Err(error.into());
         }
     };
+    if let Some(why) = &record.untold {
+        log.log(&format!("this run becomes no commit: {why}"));
+    }
     // Without it, it can't be told later what has changed.
     if let Err(error) = shelf.keep_before(&record) {
         tracing::warn!("{error:#}");

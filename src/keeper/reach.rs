@@ -55,6 +55,19 @@ impl Mark {
             .ok()
     }
 
+    /// What has ended while no keeper looked was ended with it, by an engine that was started anew and could
+    /// not start it again without its ports: nobody who does not want it.
+    pub(super) fn take_over(&self) {
+        let Some(found) = self.read() else { return };
+        let ended = Unreached {
+            has_ended: true,
+            ..found
+        };
+        if let Err(error) = self.write(&ended) {
+            tracing::warn!("{error:#}");
+        }
+    }
+
     pub(super) fn clear(&self) {
         if let Err(error) = fs::remove_file(&self.0) {
             tracing::warn!("what is reached again: {error}");
@@ -104,13 +117,21 @@ async fn attempt(settings: &Settings, mark: &Mark, unreached: &Unreached) -> Res
     let Some(found) = present.filter(|found| found.id == *id) else {
         return Ok(Tried::Gone);
     };
-    // Whoever has ended it since then does not want it.
-    if found.exit.is_some() && !unreached.has_ended {
-        return Ok(Tried::Gone);
-    }
-    if found.exit.is_some() {
-        site.docker.start(id).await?;
-        return Ok(Tried::Reached);
+    match (found.exit.is_some(), unreached.has_ended) {
+        // Whoever has ended it since then does not want it.
+        (true, false) => return Ok(Tried::Gone),
+        (true, true) => {
+            // On no network it would start, and be reached by nobody.
+            site.reach(&found).await?;
+            site.docker.start(id).await?;
+            return Ok(Tried::Renewed);
+        }
+        // It runs again, and may be ended by somebody from now on.
+        (false, true) => mark.write(&Unreached {
+            has_ended: false,
+            ..unreached.clone()
+        })?,
+        (false, false) => {}
     }
     let ended = Unreached {
         has_ended: true,
@@ -156,8 +177,16 @@ mod tests {
             container: "a".into(),
             has_ended: false,
         };
+        mark.take_over();
+        assert_eq!(mark.read(), None);
         mark.write(&unreached).unwrap();
-        assert_eq!(Mark::new(folder.path()).read(), Some(unreached));
+        assert_eq!(Mark::new(folder.path()).read(), Some(unreached.clone()));
+        mark.take_over();
+        let ended = Unreached {
+            has_ended: true,
+            ..unreached
+        };
+        assert_eq!(mark.read(), Some(ended));
         mark.clear();
         assert_eq!(mark.read(), None);
     }

@@ -149,6 +149,7 @@ fn unknown(entry: &Entry) -> Record {
         receipt: Vec::new(),
         besides: Vec::new(),
         folder: None,
+        untold: None,
     }
 }
 

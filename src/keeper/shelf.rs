@@ -275,6 +275,7 @@ mod tests {
             receipt: Vec::new(),
             besides: Vec::new(),
             folder: None,
+            untold: None,
         }
     }
 

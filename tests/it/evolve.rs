@@ -17,6 +17,7 @@ trials![
     the_agent_evolves_itself_and_uses_what_is_new,
     while_a_run_is_on_nobody_else_replaces_the_container,
     a_dry_run_changes_nothing,
+    a_run_that_becomes_no_commit_says_so,
     evolving_needs_no_os_host_that_runs,
     what_the_keeper_knows_survives_down_and_not_purge,
 ];
@@ -378,6 +379,44 @@ fn a_dry_run_changes_nothing() {
     let ran = home.run(["evolve", "rollback"]);
     assert_eq!(ran.code, 2, "{ran:?}");
     assert!(ran.stderr.contains("no image before"), "{ran:?}");
+    home.down();
+}
+
+fn a_run_that_becomes_no_commit_says_so() {
+    let home = small("it-evolve-git");
+    // As in a worktree.
+    let git = home.project.join(".git");
+    fs::write(&git, "gitdir: /elsewhere/.git/worktrees/mine\n").unwrap();
+    home.up();
+    remember(&home);
+    let said = |why: &str| {
+        let ran = home.ok(["evolve"]);
+        let line = format!("no commit on `osctl/evolve`: {why}");
+        assert!(ran.stderr.contains(&line), "{ran:?}");
+        let record = latest(&home);
+        assert!(
+            record["untold"].as_str().unwrap().contains(why),
+            "{record:#}"
+        );
+        let run = record["run"].as_str().unwrap();
+        let log = home.ok(["evolve", "logs", run]).stdout;
+        assert!(log.contains(&format!("becomes no commit: {why}")), "{log}");
+        let shown = home.ok(["evolve", "show", run]).stdout;
+        assert!(shown.contains(&format!("no commit: {why}")), "{shown}");
+    };
+    said("`.git` leads to `/elsewhere/.git/worktrees/mine`");
+    // It begins above the project.
+    fs::remove_file(&git).unwrap();
+    fs::create_dir(home.folder.join(".git")).unwrap();
+    home.ok(["up", "--yes"]);
+    let above = home.folder.display();
+    said(&format!(
+        "the git repository begins above the project, in `{above}`"
+    ));
+    fs::create_dir(&git).unwrap();
+    home.ok(["evolve"]);
+    assert_eq!(latest(&home)["untold"], Value::Null);
+    assert_one_that_remembers(&home);
     home.down();
 }
 

@@ -2,6 +2,7 @@
 
 use crate::evolve::{DOCKERFILE, assert_one_that_remembers, latest, remember, small, write};
 use crate::harness::{Engine, Home};
+use crate::second_engine::until;
 use crate::trials;
 use serde_json::json;
 use std::fs;
@@ -10,6 +11,7 @@ use std::os::unix::fs::symlink;
 trials![
     the_keepers_socket_gives_nothing_but_a_new_body,
     a_body_reaches_nothing_beyond_itself,
+    what_is_planted_in_the_project_gains_nothing,
     a_trial_sees_the_state_and_can_not_touch_it,
     the_keeper_has_no_more_than_it_needs,
     no_more_runs_begin_from_inside_than_an_hour_may_have,
@@ -95,14 +97,7 @@ fn the_keepers_socket_gives_nothing_but_a_new_body() {
             answer.contains(r#""reply":"refused""#) && answer.contains(refusal),
             "{wish}: {answer}"
         );
-    }
-    let log = keeper_log(&home);
-    for word in [
-        "unknown field `image`",
-        "unknown variant `remove`",
-        "names no run",
-    ] {
-        assert!(log.contains("refused") && log.contains(word), "{log}");
+        assert_logged(&home, "refused: ", refusal);
     }
     // The folder can't be changed, and the keeper's own things are not here.
     for attempt in [
@@ -119,9 +114,20 @@ fn the_keepers_socket_gives_nothing_but_a_new_body() {
     home.down();
 }
 
+/// What the keeper itself has written, as `docker logs` shows it.
 fn keeper_log(home: &Home) -> String {
     let path = format!("/containers/{}/logs?stdout=true&stderr=true", keeper(home));
     String::from_utf8_lossy(&Engine.get(&path).body).into_owned()
+}
+
+/// One line of the keeper's log says both; the engine may be a little late with it.
+#[track_caller]
+fn assert_logged(home: &Home, what: &str, why: &str) {
+    until(&format!("`{what}` and `{why}` in the keeper's log"), || {
+        let log = keeper_log(home);
+        let mut lines = log.lines();
+        lines.any(|line| line.contains(what) && line.contains(why))
+    });
 }
 
 fn a_body_reaches_nothing_beyond_itself() {
@@ -140,6 +146,8 @@ fn a_body_reaches_nothing_beyond_itself() {
             record["why"].as_str().unwrap().contains(why),
             "{why}: {record:#}"
         );
+        let run = record["run"].as_str().unwrap();
+        assert_logged(&home, &format!("run={run} "), why);
     };
     for (line, why) in [
         (
@@ -191,10 +199,6 @@ fn a_body_reaches_nothing_beyond_itself() {
     refused("`Dockerfile` is no file");
     fs::remove_file(body.join("Dockerfile")).unwrap();
     write(&home, "Dockerfile", DOCKERFILE);
-    let log = keeper_log(&home);
-    for word in ["`FROM debian` is not allowed", "`kernel/link` is neither"] {
-        assert!(log.contains(word), "{word}: {log}");
-    }
     let aside = home.project.join("aside");
     fs::rename(&body, &aside).unwrap();
     symlink("/", &body).unwrap();
@@ -207,6 +211,136 @@ fn a_body_reaches_nothing_beyond_itself() {
     fs::write(body.join("big"), vec![0u8; 65 << 20]).unwrap();
     refused("larger than 64 MiB");
     fs::remove_file(body.join("big")).unwrap();
+    assert_one_that_remembers(&home);
+    home.down();
+}
+
+/// What the agent may wish for in the project's own configuration.
+const WISHES: [&str; 14] = [
+    "mounts: ['/:/host']",
+    "docker_socket: true",
+    "criu: true",
+    "env: {PLANTED: 'yes'}",
+    "ports: {kernel: 2222}",
+    "bind: 0.0.0.0",
+    "auth: false",
+    "hosts: [evil.example]",
+    "base: evil",
+    "companion: /repo/osctl",
+    "engine: embedded",
+    "limits: {memory: 64g}",
+    "evolve: {probation: 0, grace: 100000}",
+    "desktop: {run: always}",
+];
+
+fn what_is_planted_in_the_project_gains_nothing() {
+    let home = small("it-escape-planted");
+    home.up();
+    remember(&home);
+    let api = home.api();
+    let api_port = api.address.clone();
+    let made_of = || {
+        let path = format!("/containers/{}/json", home.container());
+        let found = Engine.get(&path).json();
+        let host = &found["HostConfig"];
+        let of = [
+            "Binds",
+            "Mounts",
+            "CapAdd",
+            "SecurityOpt",
+            "PortBindings",
+            "Memory",
+            "Privileged",
+        ];
+        let made = of.map(|key| host[key].clone());
+        (
+            made,
+            found["Config"]["Env"].clone(),
+            found["Mounts"].as_array().unwrap().len(),
+        )
+    };
+    let before = made_of();
+    let plant = |text: &str| {
+        let reply = api.exec(&format!("open('/repo/osctl.yaml', 'w').write({text:?})"));
+        assert_eq!(reply["status"], "completed", "{reply}");
+    };
+    // The person's next `up` names the key, and that an agent can write there; what runs goes on.
+    for wish in WISHES {
+        plant(&format!("{wish}\n"));
+        let key = wish.split([':', ' ']).next().unwrap();
+        let ran = home.run(["up", "--yes"]);
+        assert_eq!(ran.code, 2, "{wish}: {ran:?}");
+        assert!(
+            ran.stderr.contains(&format!("`{key}"))
+                && ran.stderr.contains("osctl.yaml")
+                && ran.stderr.contains("because the agent can write there"),
+            "{wish}: {ran:?}"
+        );
+    }
+    // Neither a pipe nor a whole disk is waited for.
+    for planted in [
+        "os.mkfifo('/repo/osctl.yaml')",
+        "os.symlink('/dev/zero', '/repo/osctl.yaml')",
+    ] {
+        let reply = api.exec(&format!(
+            "import os\nos.remove('/repo/osctl.yaml')\n{planted}"
+        ));
+        assert_eq!(reply["status"], "completed", "{reply}");
+        let ran = home.run(["up", "--yes"]);
+        assert!(
+            ran.code == 2 && ran.stderr.contains("no file of an ordinary size"),
+            "{planted}: {ran:?}"
+        );
+    }
+    api.exec("os.remove('/repo/osctl.yaml')");
+    // The keeper does not even read it.
+    plant(&format!("{}\n", WISHES.join("\n")));
+    write(&home, "kernel/more.py", "\"\"\"More.\"\"\"\n");
+    api.exec(ASK);
+    let reply = api.exec("print(ask({'ask': 'evolve'}))");
+    assert!(
+        reply["stdout"].as_str().unwrap().contains("started"),
+        "{reply}"
+    );
+    until("the run", || {
+        let record = latest(&home);
+        assert_ne!(record["status"], "failed", "{record:#}");
+        record["status"] == "succeeded"
+    });
+    // Only what reads it stands still, and says why.
+    assert_eq!(home.run(["status"]).code, 2);
+    fs::remove_file(home.project.join("osctl.yaml")).unwrap();
+    assert_one_that_remembers(&home);
+    let after = made_of();
+    assert_eq!(after, before);
+    assert_eq!(home.api().address, api_port);
+    // What a project may set works, and leads nowhere else.
+    for (body, why) in [
+        ("../elsewhere", "beneath the project"),
+        ("/etc", "beneath the project"),
+        ("out", "no folder"),
+    ] {
+        let planted = format!(
+            "import os\nos.path.lexists('/repo/out') or os.symlink('/etc', '/repo/out')\n\
+             open('/repo/osctl.yaml', 'w').write('body: {body}')"
+        );
+        let reply = api.exec(&planted);
+        assert_eq!(reply["status"], "completed", "{reply}");
+        let ran = home.run(["up", "--yes"]);
+        assert!(ran.code != 0 && ran.stderr.contains(why), "{body}: {ran:?}");
+    }
+    // A link in the data, where osctl writes the servers.
+    let reply = api.exec(
+        "import os, shutil\nshutil.rmtree('/data/mcp', ignore_errors=True)\n\
+         os.symlink('/tmp', '/data/mcp')\n\
+         open('/repo/osctl.yaml', 'w').write('servers: {a: {command: x}}')",
+    );
+    assert_eq!(reply["status"], "completed", "{reply}");
+    let ran = home.run(["up", "--yes"]);
+    assert!(ran.code != 0 && ran.stderr.contains("is a link"), "{ran:?}");
+    api.exec("os.remove('/data/mcp'), os.remove('/repo/osctl.yaml')");
+    home.ok(["up", "--yes"]);
+    assert_eq!(made_of().0, before.0);
     assert_one_that_remembers(&home);
     home.down();
 }
@@ -308,6 +442,7 @@ fn no_more_runs_begin_from_inside_than_an_hour_may_have() {
     let (_, kind, message) = refused.error();
     assert_eq!(kind, "too_often");
     assert!(message.contains("no more than 30 runs"), "{message}");
+    assert_logged(&home, "refused: ", "no more than 30 runs");
     // The person is not held up.
     write(&home, "Dockerfile", DOCKERFILE);
     home.ok(["evolve", "--dry-run"]);

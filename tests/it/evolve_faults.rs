@@ -12,6 +12,7 @@ use crate::trials;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use std::path::PathBuf;
 
 trials![
     a_keeper_killed_at_any_stage_comes_to_a_good_end,
@@ -38,6 +39,9 @@ const BACK: [&str; 2] = [
     "going back: removing the new container",
     "going back: the old container goes on",
 ];
+
+/// From this point on the new container is the one that is to live.
+const NEW: usize = 6;
 
 /// The process of a container, as this machine sees it.
 fn process(home: &Home, container: &str) -> Option<Pid> {
@@ -166,20 +170,66 @@ fn a_keeper_that_is_stopped_leaves_a_container_that_answers() {
     home.down();
 }
 
+/// Kills the process of a container that must have one, and waits until it is gone.
+#[track_caller]
+fn kill_process(home: &Home, container: &str, point: &str) {
+    let found = process(home, container);
+    let pid = found.unwrap_or_else(|| panic!("{point}: nothing runs in `{container}`"));
+    kill(pid, Signal::SIGKILL).unwrap();
+    // One that is paused may not end before it goes on, or is removed.
+    let place = PathBuf::from(format!("/proc/{pid}"));
+    until(&format!("the end of what ran at `{point}`"), || {
+        !place.exists()
+    });
+}
+
+/// The container that has taken the place of another, once it runs.
+fn successor(home: &Home, old: &str) -> String {
+    let mut id = String::new();
+    until("the new container", || {
+        let path = format!("/containers/{}/json", home.container());
+        let found = engine(home).get(&path).json();
+        id = found["Id"].as_str().unwrap_or_default().to_owned();
+        !id.is_empty() && id != old && found["State"]["Pid"] != 0
+    });
+    id
+}
+
 fn an_os_host_killed_at_any_stage_is_there_again() {
     let home = small("it-fault-host");
     home.up();
     remember(&home);
     home.ok(["cryo", "store"]);
     for (number, point) in POINTS.into_iter().enumerate() {
+        let old = container_id(&home);
         let evolve = evolve_until(&home, number, point);
-        if let Some(pid) = process(&home, &home.container()) {
-            // It may have ended by itself since.
-            let _ = kill(pid, Signal::SIGKILL);
-        }
-        let (_, seen) = evolve.end();
-        assert!(!seen.is_empty());
+        let victim = match number < NEW {
+            true => old,
+            false => successor(&home, &old),
+        };
+        kill_process(&home, &victim, point);
+        let (code, seen) = evolve.end();
+        assert!([0, 1].contains(&code), "{point}: {seen:?}");
         assert_good_end(&home, point);
+    }
+    write(&home, "kernel/more.py", "\"\"\"On probation.\"\"\"\n");
+    home.ok(["evolve"]);
+    let new = container_id(&home);
+    kill_process(&home, &new, "probation");
+    assert_good_end(&home, "probation");
+    assert_eq!(container_id(&home), new);
+    // On the way back, which is the way to the one that was set aside.
+    let entrypoint = read(&home, "entrypoint.sh");
+    write(&home, "entrypoint.sh", &not_in_place(&entrypoint));
+    for (number, point) in (30..).zip(BACK) {
+        let old = container_id(&home);
+        let evolve = evolve_until(&home, number, point);
+        kill_process(&home, &old, point);
+        assert_eq!(evolve.end().0, 1, "{point}");
+        assert_good_end(&home, point);
+        assert_eq!(container_id(&home), old, "{point}");
+        let record = latest(&home);
+        assert_eq!(record["status"], "rolled_back", "{point}: {record:#}");
     }
     home.down();
 }
@@ -192,16 +242,41 @@ fn an_engine_killed_at_any_stage_finds_one_os_host() {
     home.ok(["cryo", "store"]);
     for (number, point) in POINTS.into_iter().enumerate() {
         let evolve = evolve_until(&home, number, point);
-        let signal = match number % 2 {
-            0 => Signal::SIGKILL,
-            _ => Signal::SIGTERM,
-        };
-        second.stop(signal);
-        second.start_daemon();
+        restart_engine(&mut second, number);
         let (_, seen) = evolve.end();
         assert!(!seen.is_empty());
         until("the keeper", || home.run(["evolve", "status"]).code == 0);
         assert_good_end(&home, point);
     }
+    write(&home, "kernel/more.py", "\"\"\"On probation.\"\"\"\n");
+    home.ok(["evolve"]);
+    restart_engine(&mut second, 0);
+    until("the keeper", || home.run(["evolve", "status"]).code == 0);
+    assert_good_end(&home, "probation");
+    assert_eq!(latest(&home)["status"], "succeeded");
+    // On the way back.
+    let entrypoint = read(&home, "entrypoint.sh");
+    write(&home, "entrypoint.sh", &not_in_place(&entrypoint));
+    for (number, point) in (30..).zip(BACK) {
+        let old = container_id(&home);
+        let evolve = evolve_until(&home, number, point);
+        restart_engine(&mut second, number);
+        evolve.end();
+        until("the keeper", || home.run(["evolve", "status"]).code == 0);
+        assert_good_end(&home, point);
+        assert_eq!(container_id(&home), old, "{point}");
+        let record = latest(&home);
+        assert_eq!(record["status"], "rolled_back", "{point}: {record:#}");
+    }
     home.down();
+}
+
+/// Kills it, or asks it to end, in turn.
+fn restart_engine(second: &mut Second, number: usize) {
+    let signal = match number % 2 {
+        0 => Signal::SIGKILL,
+        _ => Signal::SIGTERM,
+    };
+    second.stop(signal);
+    second.start_daemon();
 }

@@ -3,14 +3,15 @@
 
 use crate::commands::Followed;
 use crate::evolve::{
-    assert_one_that_remembers, assert_remembers, configure, engine, latest, read, remember, small,
-    write,
+    assert_one_that_remembers, assert_remembers, configure, engine, latest, on_second, read,
+    remember, small, write,
 };
 use crate::harness::{Engine, Home};
 use crate::instance::container_id;
 use crate::middle::engine_socket_behind;
-use crate::second_engine::{short_folder, until};
+use crate::second_engine::{Second, short_folder, until};
 use crate::trials;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use std::fs;
 use std::net::TcpListener;
@@ -18,6 +19,7 @@ use std::sync::{Arc, Mutex};
 
 trials![
     ports_that_somebody_took_meanwhile_are_had_again_when_they_are_free,
+    an_engine_that_starts_anew_forgets_no_container_without_its_ports,
     what_a_body_does_not_have_any_more_is_not_demanded_of_it,
     nobody_is_let_in_before_the_new_container_is_proved,
     a_cell_that_is_waited_for_goes_on_when_the_run_is_stopped,
@@ -107,6 +109,53 @@ fn ports_that_somebody_took_meanwhile_are_had_again_when_they_are_free() {
     });
     home.ok(["evolve"]);
     assert_one_that_remembers(&home);
+    home.down();
+}
+
+/// How often the keeper has tried in vain to have the ports again.
+fn in_vain(home: &Home) -> usize {
+    let name = format!("os-keeper-{}", home.instance);
+    let path = format!("/containers/{name}/logs?stdout=true&stderr=true");
+    let log = engine(home).get(&path).body;
+    let log = String::from_utf8_lossy(&log);
+    log.matches("not reached yet").count()
+}
+
+fn an_engine_that_starts_anew_forgets_no_container_without_its_ports() {
+    let mut second = Second::with_room(8000 << 20);
+    let home = on_second(&second, "it-back-anew");
+    home.up();
+    remember(&home);
+    let before = container_id(&home);
+    let port = published(&home, "8080/tcp");
+    let number: u16 = port.as_str().unwrap().parse().unwrap();
+    write(&home, "kernel/more.py", "\"\"\"More.\"\"\"\n");
+    // The old container lets go of the port, and the new one comes too late for it.
+    let evolve = Followed::start(home.command(["evolve"]));
+    let taken = second.take(number);
+    let (code, seen) = evolve.end();
+    assert_eq!(code, 1, "{seen:?}");
+    let record = latest(&home);
+    let why = record["why"].as_str().unwrap();
+    assert!(why.contains("is not to be reached"), "{record:#}");
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        let tried = in_vain(&home);
+        second.stop(signal);
+        second.start_daemon();
+        until("the keeper", || home.run(["evolve", "status"]).code == 0);
+        // The engine could not start it, and the keeper knows that it is owed its ports.
+        until("a try in vain", || in_vain(&home) > tried);
+    }
+    drop(taken);
+    until("the ports of the old container", || {
+        published(&home, "8080/tcp") == port
+    });
+    assert_one_that_remembers(&home);
+    assert_eq!(container_id(&home), before);
+    until("the history's word", || {
+        let record = latest(&home);
+        record["why"].as_str().unwrap().contains("its ports again")
+    });
     home.down();
 }
 

@@ -1,6 +1,7 @@
 //! The life of an instance: up, restart, replace, down, and what it never touches.
 
 use crate::commands::{Followed, Ran, on_terminal};
+use crate::evolve::engine;
 use crate::harness::{Engine, Home, shared};
 use crate::trials;
 use serde_json::json;
@@ -28,7 +29,7 @@ trials![
 ];
 
 pub(crate) fn container_id(home: &Home) -> String {
-    Engine
+    engine(home)
         .get(&format!("/containers/{}/json", home.container()))
         .json()["Id"]
         .as_str()

@@ -1,11 +1,13 @@
 //! An engine that may be stopped, frozen and filled: a second `dockerd` of the tests' own.
 
 use crate::harness::{EngineAt, Home, PATIENCE};
+use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::Pid;
 use std::fs;
 use std::io::Read;
+use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -123,6 +125,24 @@ impl Second {
         ["nsenter", "-t", &sandbox, "-n"]
             .map(str::to_owned)
             .to_vec()
+    }
+
+    /// Takes a port where this engine publishes its containers', as soon as it is free.
+    pub(crate) fn take(&self, port: u16) -> TcpListener {
+        let sandbox = only_child(&self.sandbox);
+        let there = fs::File::open(format!("/proc/{sandbox}/ns/net")).unwrap();
+        let taken = thread::spawn(move || {
+            setns(there, CloneFlags::CLONE_NEWNET).unwrap();
+            let begin = Instant::now();
+            loop {
+                if let Ok(taken) = TcpListener::bind(("127.0.0.1", port)) {
+                    return taken;
+                }
+                assert!(begin.elapsed() < PATIENCE, "port {port} was not free");
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        taken.join().unwrap()
     }
 
     pub(crate) fn socket(&self) -> PathBuf {

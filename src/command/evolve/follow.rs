@@ -46,6 +46,10 @@ fn told(record: &Record, outcome: Outcome, cx: &Context) -> Result<Outcome> {
         return Ok(outcome);
     }
     tell(record, cx)?;
+    if let Some(why) = &record.untold {
+        let why = line(why);
+        cx.ui.say(format!("no commit on `osctl/evolve`: {why}"));
+    }
     Ok(outcome)
 }
 

@@ -19,6 +19,9 @@ pub(super) fn shown(record: &Record) -> Vec<String> {
     for (what, text) in [("reason", &record.reason), ("why", &record.why)] {
         text.iter().for_each(|text| row(what, line(text)));
     }
+    if let Some(why) = &record.untold {
+        row("git", format!("no commit: {}", line(why)));
+    }
     if let Some(ms) = record.refused_ms {
         row(
             "refused",

@@ -36,6 +36,9 @@ pub(crate) struct Charge {
     pub(crate) image: String,
     /// The body, beneath `/repo`; where there is none, the keeper's own is meant.
     pub(crate) body: PathBuf,
+    /// Where the project's git repository begins, if that is above the project.
+    #[serde(default)]
+    pub(crate) above: Option<PathBuf>,
     /// What `FROM ${BASE}` stands for in this engine.
     pub(crate) base: String,
     /// Build arguments that shape the image.

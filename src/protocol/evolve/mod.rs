@@ -13,6 +13,7 @@ mod charge;
 mod face;
 pub(crate) mod inside;
 mod record;
+pub(crate) mod repository;
 
 pub(crate) use charge::{Authority, Bounds, CHARGE, Charge, Proxies, built, is_built};
 pub(crate) use face::{Event, Found, Piece, Runs, Started};

@@ -185,6 +185,9 @@ pub(crate) struct Record {
     /// Where the body lies beneath the project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) folder: Option<String>,
+    /// Why it becomes no commit in the project's git repository, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) untold: Option<String>,
 }
 
 impl Record {

@@ -15,7 +15,7 @@ mod repository;
 use super::{Evolve, Refusal};
 use crate::error::Result;
 use crate::protocol::evolve::{Ask, Record, Reply, Run, Stage, Status, refusal};
-use repository::Repository;
+use repository::{Place, Repository, place};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,14 +86,22 @@ impl Evolve {
 
     /// Whether nothing is left that could be told later.
     async fn tell_now(&self) -> bool {
-        if !self.chronicle.repository.join(".git").is_dir() {
-            return true;
-        }
+        let git = match place(&self.chronicle.repository) {
+            Place::At(git) => git,
+            Place::Nowhere => return true,
+            // The record of the run says it, too.
+            Place::Beyond(there) => {
+                tracing::warn!(
+                    "runs are not told in `{BRANCH}`: `.git` leads to `{there}`, which is not seen here"
+                );
+                return true;
+            }
+        };
         // Somebody tells already, perhaps of the run before.
         let Ok(_turn) = self.chronicle.turn.clone().try_lock_owned() else {
             return false;
         };
-        match tokio::time::timeout(PATIENCE, self.tell()).await {
+        match tokio::time::timeout(PATIENCE, self.tell(git)).await {
             Err(_) => tracing::warn!("a run has not ended for {PATIENCE:?}, and is not told"),
             Ok(Ok(None)) => return false,
             Ok(Ok(Some(0))) => {}
@@ -104,7 +112,7 @@ impl Evolve {
     }
 
     /// How many runs are told now; nothing where the keeper does not answer.
-    async fn tell(&self) -> Result<Option<usize>> {
+    async fn tell(&self, git: PathBuf) -> Result<Option<usize>> {
         let runs = loop {
             let Ok(runs) = self.history().await else {
                 return Ok(None);
@@ -115,7 +123,7 @@ impl Evolve {
                 None => break runs,
             }
         };
-        let repository = Repository::open(&self.chronicle.repository)?;
+        let repository = Repository::open(git)?;
         if repository.is_checked_out().await? {
             anyhow::bail!("it is checked out");
         }

@@ -4,6 +4,7 @@ use super::bodies::Body;
 use super::{BRANCH, TRAILER};
 use crate::error::Result;
 use crate::protocol::evolve::Run;
+use crate::protocol::evolve::repository::{LONGEST, leads, led_to};
 use anyhow::{Context, bail};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -23,9 +24,40 @@ const LOOKED_AT: &str = "200";
 /// How long one command may take: the repository is the agent's, and may be such that git never ends.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// Where a project's repository is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// There is none, or it begins above the project, which is not seen here.
+    Nowhere,
+    At(PathBuf),
+    /// As a worktree's does, it lies where only the host sees it.
+    Beyond(String),
+}
+
+pub(super) fn place(project: &Path) -> Place {
+    let place = project.join(".git");
+    let Ok(found) = fs::symlink_metadata(&place) else {
+        return Place::Nowhere;
+    };
+    if found.is_dir() {
+        return Place::At(place);
+    }
+    let text = match (found.is_symlink(), found.is_file()) {
+        (true, _) => fs::read_link(&place).map(|to| leads(&to)),
+        (_, true) if found.len() <= LONGEST => fs::read_to_string(&place),
+        _ => Ok(String::new()),
+    };
+    let text = text.unwrap_or_default();
+    match led_to(project, &text) {
+        Ok(folder) => Place::At(folder),
+        Err(there) => Place::Beyond(there),
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Repository {
-    folder: PathBuf,
+    /// What git calls its folder.
+    git: PathBuf,
     uid: u32,
     gid: u32,
     /// Whether we may become somebody else.
@@ -36,8 +68,8 @@ pub(super) struct Repository {
 }
 
 impl Repository {
-    pub(super) fn open(folder: &Path) -> Result<Self> {
-        let owner = fs::metadata(folder.join(".git"))?;
+    pub(super) fn open(git: PathBuf) -> Result<Self> {
+        let owner = fs::metadata(&git)?;
         let scratch = tempfile::tempdir()?;
         fs::create_dir(scratch.path().join("tree"))?;
         let (uid, gid) = (owner.uid(), owner.gid());
@@ -46,7 +78,7 @@ impl Repository {
             chown(scratch.path(), Some(uid), Some(gid)).context("giving a folder to the owner")?;
         }
         Ok(Self {
-            folder: folder.to_owned(),
+            git,
             uid,
             gid,
             is_root,
@@ -158,7 +190,7 @@ impl Repository {
             .env("LC_ALL", "C.UTF-8")
             .env("HOME", self.scratch.path())
             .env("GIT_CONFIG_GLOBAL", "/dev/null")
-            .env("GIT_DIR", self.folder.join(".git"))
+            .env("GIT_DIR", &self.git)
             .env("GIT_WORK_TREE", &tree)
             .env("GIT_INDEX_FILE", self.scratch.path().join("index"))
             .env("GIT_OPTIONAL_LOCKS", "0")

@@ -1,4 +1,4 @@
-use super::{BRANCH, Repository, folder, is_news, message, untold};
+use super::{BRANCH, Place, Repository, folder, is_news, message, place, untold};
 use crate::protocol::evolve::{Asker, Record, Stage, Status, Task};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -31,6 +31,7 @@ fn record(run: &str, status: Stage) -> Record {
         receipt: Vec::new(),
         besides: Vec::new(),
         folder: None,
+        untold: None,
     }
 }
 
@@ -97,9 +98,16 @@ fn owners(folder: &Path, found: &mut Vec<u32>) {
     }
 }
 
+fn open(project: &Path) -> Repository {
+    let Place::At(git) = place(project) else {
+        panic!("no repository in {project:?}");
+    };
+    Repository::open(git).unwrap()
+}
+
 /// Tells runs whose bodies are kept: each is one file, with the run's name in it.
 async fn tell(project: &Path, runs: &[Record]) -> usize {
-    let repository = Repository::open(project).unwrap();
+    let repository = open(project);
     let told = repository.told().await.unwrap();
     let untold = untold(runs, &told);
     for run in &untold {
@@ -193,6 +201,72 @@ async fn a_body_that_lies_deeper_is_committed_where_it_lies() {
     assert_eq!(files(), "body/deep/Dockerfile\n");
 }
 
+#[tokio::test]
+async fn a_repository_whose_folder_lies_elsewhere_in_the_project_has_the_commits() {
+    let (folder, uid) = project();
+    let git = folder.path().join(".git");
+    fs::create_dir(folder.path().join("aside")).unwrap();
+    fs::rename(&git, folder.path().join("aside/meta")).unwrap();
+    fs::write(&git, "gitdir: aside/meta\n").unwrap();
+    give(folder.path(), uid);
+    let first = record("20261120-100000", Stage::Succeeded);
+    assert_eq!(tell(folder.path(), &[first]).await, 1);
+    let files = run(folder.path(), &["ls-tree", "-r", "--name-only", BRANCH]);
+    assert_eq!(files, "body/deep/Dockerfile\n");
+    let mut found = Vec::new();
+    owners(&folder.path().join("aside/meta"), &mut found);
+    assert!(found.iter().all(|owner| *owner == uid), "{found:?}");
+    // A worktree of it has its own beyond.
+    let tree = tempfile::tempdir().unwrap();
+    let path = tree.path().join("tree");
+    let words = [
+        "worktree",
+        "add",
+        "--quiet",
+        "-f",
+        path.to_str().unwrap(),
+        "main",
+    ];
+    run(folder.path(), &words);
+    let Place::Beyond(there) = place(&path) else {
+        panic!("{:?}", place(&path));
+    };
+    assert!(there.contains("/worktrees/"), "{there}");
+    assert_eq!(place(tree.path()), Place::Nowhere);
+}
+
+#[tokio::test]
+async fn what_a_repository_would_have_git_run_is_not_run() {
+    let (folder, uid) = project();
+    let ran = folder.path().join("ran");
+    let hooks = folder.path().join(".git/hooks");
+    fs::create_dir_all(&hooks).unwrap();
+    let script = format!("#!/bin/sh\necho $0 >> {}\n", ran.display());
+    let hook = |path: &Path| {
+        fs::write(path, &script).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    let names = [
+        "pre-commit",
+        "post-commit",
+        "reference-transaction",
+        "post-index-change",
+    ];
+    names.iter().for_each(|name| hook(&hooks.join(name)));
+    let watch = folder.path().join("watch");
+    hook(&watch);
+    // They are such that git would run them.
+    run(folder.path(), &["update-ref", "refs/heads/other", "HEAD"]);
+    assert!(fs::remove_file(&ran).is_ok());
+    for (key, value) in [("core.fsmonitor", &watch), ("core.hooksPath", &hooks)] {
+        run(folder.path(), &["config", key, value.to_str().unwrap()]);
+    }
+    give(folder.path(), uid);
+    let first = record("20261120-100000", Stage::Succeeded);
+    assert_eq!(tell(folder.path(), &[first]).await, 1);
+    assert!(!ran.exists(), "{:?}", fs::read_to_string(&ran));
+}
+
 #[test]
 fn runs_that_begin_or_end_outside_are_news() {
     let status = |run: Option<&str>, on| Status {
@@ -217,7 +291,7 @@ async fn a_git_that_does_not_end_is_ended() {
     fs::write(&slow, "#!/bin/sh\nexec sleep 600\n").unwrap();
     fs::set_permissions(&slow, fs::Permissions::from_mode(0o755)).unwrap();
     let begin = Instant::now();
-    let repository = Repository::open(folder.path()).unwrap();
+    let repository = open(folder.path());
     let repository = repository.with(&slow, Duration::from_millis(100));
     let refused = repository.is_checked_out().await.unwrap_err().to_string();
     assert!(refused.contains("has not ended within 0.1 s"), "{refused}");
@@ -232,7 +306,7 @@ async fn a_branch_that_somebody_works_on_is_left_alone() {
         &["checkout", "--quiet", "-f", "-b", "osctl/evolve"],
     );
     give(folder.path(), uid);
-    let repository = Repository::open(folder.path()).unwrap();
+    let repository = open(folder.path());
     assert!(repository.is_checked_out().await.unwrap());
     assert_eq!(
         run(folder.path(), &["log", "--format=%s", BRANCH]),

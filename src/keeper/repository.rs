@@ -1,0 +1,86 @@
+//! Whether runs can become commits in the project's git repository: they are written inside `os-host`,
+//! which sees the project alone. What it does not see is said, and left alone.
+
+use crate::error::Result;
+use crate::protocol::evolve::repository::{LONGEST, leads, led_to};
+use nix::fcntl::OFlag;
+use std::fs::{self, OpenOptions};
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Why they can't; nothing where they can, or there is no repository. `above` is where one begins that is
+/// none of the project's own.
+pub(super) fn untold(project: &Path, above: Option<&Path>) -> Option<String> {
+    let place = project.join(".git");
+    let Ok(found) = fs::symlink_metadata(&place) else {
+        let above = above?.display();
+        return Some(format!(
+            "the git repository begins above the project, in `{above}`, which is not seen inside"
+        ));
+    };
+    if found.is_dir() {
+        return None;
+    }
+    let text = match found.is_symlink() {
+        true => fs::read_link(&place)
+            .map(|to| leads(&to))
+            .map_err(Into::into),
+        false => read(&place),
+    };
+    match text.map(|text| led_to(project, &text)) {
+        Ok(Ok(_)) => None,
+        Ok(Err(there)) => Some(format!(
+            "`.git` leads to `{there}`, which is not seen inside"
+        )),
+        Err(error) => Some(format!("`.git` is no folder, and can't be read: {error:#}")),
+    }
+}
+
+/// The agent may have put anything there, also what nobody ever writes to, or that has no end.
+fn read(place: &Path) -> Result<String> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let mut options = OpenOptions::new();
+    let file = options.read(true).custom_flags(flags.bits()).open(place)?;
+    anyhow::ensure!(file.metadata()?.is_file(), "it is no file");
+    let mut text = String::new();
+    file.take(LONGEST).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::untold;
+    use nix::sys::stat::Mode;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    #[test]
+    fn what_is_not_seen_inside_is_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let (project, git) = (folder.path(), folder.path().join(".git"));
+        let above = Some(Path::new("/home/me"));
+        assert_eq!(untold(project, None), None);
+        assert!(untold(project, above).unwrap().contains("in `/home/me`"));
+        fs::write(&git, "gitdir: /main/.git/worktrees/x\n").unwrap();
+        let why = untold(project, above).unwrap();
+        assert!(why.contains("leads to `/main/.git/worktrees/x`"), "{why}");
+        fs::write(&git, "gitdir: .meta\n").unwrap();
+        assert_eq!(untold(project, None), None);
+        fs::remove_file(&git).unwrap();
+        // Neither is followed or waited for.
+        symlink("/dev/zero", &git).unwrap();
+        assert!(
+            untold(project, None)
+                .unwrap()
+                .contains("leads to `/dev/zero`")
+        );
+        fs::remove_file(&git).unwrap();
+        nix::unistd::mkfifo(&git, Mode::S_IRWXU).unwrap();
+        assert!(untold(project, None).unwrap().contains("it is no file"));
+        fs::remove_file(&git).unwrap();
+        fs::create_dir(&git).unwrap();
+        assert_eq!(untold(project, None), None);
+    }
+}

@@ -1,0 +1,59 @@
+//! Where a project's git repository is, when its `.git` is a file or a link.
+
+use std::path::{Component, Path, PathBuf};
+
+/// How a `.git` begins that is a file.
+const LEADS: &str = "gitdir:";
+
+/// Bytes of such a file at most.
+pub(crate) const LONGEST: u64 = 4096;
+
+/// What a `.git` says that is a link.
+pub(crate) fn leads(to: &Path) -> String {
+    format!("{LEADS} {}", to.display())
+}
+
+/// The folder to which a `.git` leads that holds that text, where it lies in the `project`: nothing else of
+/// the host is seen inside. A worktree's and a submodule's lie elsewhere.
+///
+/// # Errors
+/// Where it leads instead.
+pub(crate) fn led_to(project: &Path, text: &str) -> Result<PathBuf, String> {
+    let named = text.strip_prefix(LEADS).map_or("", str::trim);
+    let folder = project.join(named);
+    let plain = |part| !matches!(part, Component::ParentDir);
+    match folder.components().all(plain) && folder.starts_with(project) && folder != project {
+        true => Ok(folder),
+        false => Err(named.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{leads, led_to};
+    use std::path::Path;
+
+    #[test]
+    fn only_what_lies_in_the_project_is_led_to() {
+        let project = Path::new("/repo");
+        let within = led_to(project, "gitdir: .meta/git\n");
+        assert_eq!(within.as_deref(), Ok(Path::new("/repo/.meta/git")));
+        let whole = led_to(project, "gitdir: /repo/meta.git\n");
+        assert_eq!(whole.as_deref(), Ok(Path::new("/repo/meta.git")));
+        let linked = led_to(project, &leads(Path::new("meta.git")));
+        assert_eq!(linked.as_deref(), Ok(Path::new("/repo/meta.git")));
+        for (text, there) in [
+            (
+                "gitdir: /home/me/main/.git/worktrees/x\n",
+                "/home/me/main/.git/worktrees/x",
+            ),
+            ("gitdir: ../.git/modules/x", "../.git/modules/x"),
+            ("gitdir: a/../../x", "a/../../x"),
+            ("gitdir: .", "."),
+            ("gitdir:", ""),
+            ("something else", ""),
+        ] {
+            assert_eq!(led_to(project, text), Err(there.to_owned()), "{text}");
+        }
+    }
+}
