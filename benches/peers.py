@@ -308,7 +308,6 @@ def main() -> None:
         "jupyter": lambda: timed(jupyter.value),
         "jupyter-lines": lambda: timed(jupyter.lines),
         "jupyter-at-once": lambda: timed(jupyter.at_once),
-        "jupyter-streamed": lambda: timed(jupyter.at_once),
         "jupyter-figure": lambda: timed(jupyter.figure),
         "jupyter-prints": jupyter.prints,
         "jupyter-crowd": jupyter_crowd,

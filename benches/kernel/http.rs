@@ -1,7 +1,10 @@
 //! A keep-alive connection to the companion, spoken by hand: what is measured is the other side.
+//!
+//! An answer is read as osctl reads it: a stream line by line, each event's text into a string.
 
 use anyhow::{Context, Result, ensure};
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::{Deserializer, Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::sync::Barrier;
@@ -54,32 +57,105 @@ impl Connection {
         (0..count).map(sample).collect()
     }
 
+    /// Executes code and follows it to its end: so many bytes were written to stdout, all of which
+    /// have come.
+    ///
+    /// # Errors
+    /// When it did not complete.
+    pub(crate) fn follow(&mut self, code: &str) -> Result<usize> {
+        let body = json!({"code": code}).to_string();
+        let request = self.request_for("application/x-ndjson", &body);
+        self.stream.get_mut().write_all(&request)?;
+        let length = self.head()?;
+        ensure!(length.is_none(), "a stream has no length");
+        let (mut unread, mut written, mut status) = (Vec::new(), 0, None);
+        while let Some(fresh) = self.chunk(&mut unread)? {
+            let Some(end) = unread[fresh..].iter().rposition(|byte| *byte == b'\n') else {
+                continue;
+            };
+            let end = fresh + end + 1;
+            for event in Deserializer::from_slice(&unread[..end]).into_iter() {
+                match event? {
+                    Event::Stdout { text } => written += text.len(),
+                    Event::Done { reply } => status = Some(reply.status),
+                    Event::Other => {}
+                }
+            }
+            unread.drain(..end);
+        }
+        ensure!(unread.is_empty(), "cut within an event");
+        ensure!(status.as_deref() == Some("completed"), "ended: {status:?}");
+        Ok(written)
+    }
+
     fn request(&self, body: &str) -> Vec<u8> {
-        let length = body.len();
-        format!("{}Content-Length: {length}\r\n\r\n{body}", self.head).into_bytes()
+        self.request_for("application/json", body)
+    }
+
+    fn request_for(&self, accepted: &str, body: &str) -> Vec<u8> {
+        let (head, length) = (&self.head, body.len());
+        format!("{head}Accept: {accepted}\r\nContent-Length: {length}\r\n\r\n{body}").into_bytes()
     }
 
     /// The body of a 200.
     fn exchange(&mut self, request: &[u8]) -> Result<Vec<u8>> {
         self.stream.get_mut().write_all(request)?;
-        let mut line = String::new();
-        self.stream.read_line(&mut line)?;
-        ensure!(line.starts_with("HTTP/1.1 200 "), "answered: {line:?}");
-        let mut length = 0;
-        while line != "\r\n" {
-            line.clear();
-            ensure!(
-                self.stream.read_line(&mut line)? > 0,
-                "cut within the headers"
-            );
-            if let Some(value) = line.strip_prefix("content-length: ") {
-                length = value.trim().parse()?;
-            }
-        }
+        let length = self.head()?.context("the answer has no length")?;
         let mut body = vec![0; length];
         self.stream.read_exact(&mut body)?;
         Ok(body)
     }
+
+    /// The length of a 200, when it has one.
+    fn head(&mut self) -> Result<Option<usize>> {
+        let mut line = self.line()?;
+        ensure!(line.starts_with("HTTP/1.1 200 "), "answered: {line:?}");
+        let mut length = None;
+        while line != "\r\n" {
+            line = self.line()?;
+            if let Some(value) = line.strip_prefix("content-length: ") {
+                length = Some(value.trim().parse()?);
+            }
+        }
+        Ok(length)
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        ensure!(self.stream.read_line(&mut line)? > 0, "cut");
+        Ok(line)
+    }
+
+    /// Puts the next piece of a stream behind what is there, and says where it begins; nothing at
+    /// the end.
+    fn chunk(&mut self, to: &mut Vec<u8>) -> Result<Option<usize>> {
+        let line = self.line()?;
+        let length = usize::from_str_radix(line.trim_end(), 16)?;
+        let begin = to.len();
+        to.resize(begin + length, 0);
+        self.stream.read_exact(&mut to[begin..])?;
+        ensure!(self.line()? == "\r\n", "a piece is longer than it says");
+        Ok((length > 0).then_some(begin))
+    }
+}
+
+/// What is needed of an event.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Event {
+    Stdout {
+        text: String,
+    },
+    Done {
+        reply: Ended,
+    },
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Debug, Deserialize)]
+struct Ended {
+    status: String,
 }
 
 fn reply(body: &[u8]) -> Result<Value> {

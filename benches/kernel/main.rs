@@ -9,6 +9,7 @@
 //! | kernel start | template, fork, packages, as the companion does it | jupyter_client's `start_kernel` to `wait_for_ready` |
 //! | new session, eight at once | `POST /sessions` and a value | a kernel's start; eight with a value |
 //! | 1,000 prints | streamed as NDJSON: first and last byte | iopub: first and last stream message |
+//! | 10 MB of output | the reply; and all of it streamed as NDJSON, to a client inside and from the host | all of it on iopub |
 //! | 5 MB figure | the reply with it | the reply and idle, with it on iopub |
 //! | files | `osctl cp` of 1 GiB, of 20,000 small files, in and out | `docker cp` |
 //! | cryo | `POST /cryo/store` of 1 GiB and of a million dicts, synced | dill.dump_module, pickle, raw write |
@@ -23,7 +24,8 @@
 //! its way in. A target that is missed makes the exit code 1. Whatever happens, the instance is
 //! removed in the end; one that a killed run left is removed by the next.
 //!
-//! `cargo bench --bench kernel -- cryo` measures the rows of cryo alone.
+//! `cargo bench --bench kernel -- cryo` measures the rows of cryo alone, `-- output` those of large
+//! outputs.
 //!
 //! Rows without a target are for information. So is the memory after crowds and floods of output:
 //! the companion then keeps the last runs, up to 32 MiB of them, which is not idle memory.
@@ -33,6 +35,7 @@
 mod again;
 mod cryo;
 mod files;
+mod follow;
 mod frozen;
 mod http;
 #[path = "../hub/mod.rs"]
@@ -43,11 +46,12 @@ mod report;
 mod samples;
 
 use anyhow::{Result, ensure};
+use follow::Inside;
 use http::Connection;
 use instance::Instance;
 use peers::Peers;
 use report::{Report, say};
-use samples::{Samples, heed_interrupts, rounds};
+use samples::{Samples, Turn, heed_interrupts, rounds};
 use serde::Deserialize;
 use std::process::{Command, ExitCode};
 use std::thread;
@@ -67,6 +71,15 @@ const OUTPUT: f64 = 10.0;
 const IDLE: Duration = Duration::from_secs(25);
 
 fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some(follow::WORD) {
+        return match follow::run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(why) => {
+                say(format!("following failed: {why:#}"));
+                ExitCode::FAILURE
+            }
+        };
+    }
     heed_interrupts();
     match measure().map(|report| report.print()) {
         Ok(true) => ExitCode::SUCCESS,
@@ -88,7 +101,7 @@ fn measure() -> Result<Report> {
             .peekable();
         names.peek().is_none() || names.any(|word| word == name)
     };
-    if is_wanted("kernel") || is_wanted("cryo") {
+    if ["kernel", "cryo", "output"].into_iter().any(is_wanted) {
         kernel(&mut report)?;
     }
     if is_wanted("hub") {
@@ -106,6 +119,12 @@ fn kernel(report: &mut Report) -> Result<()> {
         return Ok(());
     }
     let mut host = Connection::open(&api)?;
+    if std::env::args().any(|word| word == "output") {
+        let peers = Peers::start(&instance, &api.1)?;
+        say("timing output");
+        let inside = Inside::new(&instance, &api.1)?;
+        return output(report, &mut host, &inside, &peers);
+    }
     thread::sleep(IDLE);
     let fresh = memory(&mut host)?;
     say("installing the peers");
@@ -136,7 +155,8 @@ fn kernel(report: &mut Report) -> Result<()> {
     report.rate("64 clients at once, queueing", "requests/s", rate);
     let crowded = memory(&mut host)?;
     report.bytes("  companion's RSS then", crowded.rss, None);
-    output(report, &peers)?;
+    let inside = Inside::new(&instance, &api.1)?;
+    output(report, &mut host, &inside, &peers)?;
     let full = memory(&mut host)?;
     report.bytes(
         "  companion's RSS then, with the runs it keeps",
@@ -315,24 +335,52 @@ fn streams(report: &mut Report, peers: &Peers) -> Result<()> {
 }
 
 /// Of what is printed, a reply of osctl brings a tenth, as agents want it, and the rest can be paged;
-/// ipykernel sends all, as osctl does where it is followed.
-fn output(report: &mut Report, peers: &Peers) -> Result<()> {
-    for (how, name, target) in [
-        ("at-once", "at once, a reply with its head and tail", 5.0),
-        ("streamed", "at once, all of it streamed", 0.0),
-        ("lines", "by lines, a reply with its head and tail", 0.0),
-    ] {
-        let [ours, theirs] = rounds(
-            5,
-            [&mut || peers.time(&format!("osctl-{how}"), 1), &mut || {
-                peers.time(&format!("jupyter-{how}"), 1)
-            }],
-        )?;
+/// ipykernel sends all, as osctl does where it is followed. Python's http.client takes longer to read
+/// that than osctl takes to send it, so the contest is for a client that is quick.
+fn output(
+    report: &mut Report,
+    host: &mut Connection,
+    inside: &Inside<'_>,
+    peers: &Peers,
+) -> Result<()> {
+    let mut row = |name: &str, target: f64, ours: Turn<'_>, theirs: &str| -> Result<()> {
+        let theirs: Turn<'_> = &mut || peers.time(theirs, 1);
+        let [ours, theirs] = rounds(5, [ours, theirs])?;
         let rates = [OUTPUT / ours.p50(), OUTPUT / theirs.p50()];
         let what = format!("10 MB printed {name}, beside ipykernel");
         report.throughput(&what, rates, target);
-    }
-    Ok(())
+        Ok(())
+    };
+    row(
+        "at once, a reply with its head and tail",
+        5.0,
+        &mut || peers.time("osctl-at-once", 1),
+        "jupyter-at-once",
+    )?;
+    row(
+        "at once, all of it streamed",
+        5.0,
+        &mut || inside.time(),
+        "jupyter-at-once",
+    )?;
+    row(
+        "at once, all of it streamed to the host",
+        0.0,
+        &mut || Ok(vec![follow::time(host)?]),
+        "jupyter-at-once",
+    )?;
+    row(
+        "at once, all of it streamed, read by Python's http.client",
+        0.0,
+        &mut || peers.time("osctl-streamed", 1),
+        "jupyter-at-once",
+    )?;
+    row(
+        "by lines, a reply with its head and tail",
+        0.0,
+        &mut || peers.time("osctl-lines", 1),
+        "jupyter-lines",
+    )
 }
 
 /// What a command that is to answer `shown` takes, from before its start to after its end.

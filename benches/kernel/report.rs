@@ -133,7 +133,7 @@ fn mebibytes(bytes: f64) -> String {
 }
 
 #[expect(clippy::print_stdout, reason = "the table is what the program is for")]
-fn print(line: impl std::fmt::Display) {
+pub(crate) fn print(line: impl std::fmt::Display) {
     println!("{line}");
 }
 

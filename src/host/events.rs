@@ -4,9 +4,10 @@
 use super::client::Client;
 use crate::error::{Error, Result};
 use crate::protocol::kernel::{Event, Happened, Reply};
-use bytes::{Buf, BytesMut};
+use bytes::BytesMut;
 use reqwest::Response;
 use serde::de::DeserializeOwned;
+use std::io::BufRead;
 use std::marker::PhantomData;
 use std::time::Duration;
 
@@ -51,10 +52,8 @@ impl<R: DeserializeOwned> Events<R> {
             return Ok(None);
         }
         loop {
-            let fresh = &self.unread[self.looked..];
-            if let Some(end) = fresh.iter().position(|byte| *byte == b'\n') {
-                let line = self.unread.split_to(self.looked + end);
-                self.unread.advance(1);
+            if let Some(length) = line(&self.unread[self.looked..]) {
+                let line = self.unread.split_to(self.looked + length);
                 self.looked = 0;
                 let event: Event<R> = serde_json::from_slice(&line)?;
                 match event.happened {
@@ -98,8 +97,29 @@ impl<R: DeserializeOwned> Events<R> {
     }
 }
 
+/// The bytes of the first line, its end included, when that is there.
+fn line(mut bytes: &[u8]) -> Option<usize> {
+    let all = bytes;
+    // It looks at many bytes at once, and events are long.
+    let length = bytes.skip_until(b'\n').ok()?;
+    all[..length].ends_with(b"\n").then_some(length)
+}
+
 /// Whether the companion answers, and knows no such run.
 fn is_unknown(error: &anyhow::Error) -> bool {
     let refused = error.downcast_ref();
     matches!(refused, Some(Error::Refused { status: 404, .. }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::line;
+
+    #[test]
+    fn a_line_ends_with_its_end_and_is_none_without() {
+        assert_eq!(line(b"{}\n{"), Some(3));
+        assert_eq!(line(b"\n"), Some(1));
+        assert_eq!(line(b"{}"), None);
+        assert_eq!(line(b""), None);
+    }
 }

@@ -8,6 +8,7 @@ use std::thread;
 trials![
     code_that_can_be_interrupted_keeps_its_state,
     code_that_can_not_be_interrupted_loses_its_state_and_says_so,
+    code_that_asks_a_person_is_told_that_nobody_answers_and_never_waits,
 ];
 
 /// Runs the code in a session of its own until it has begun, interrupts it, and compares what the
@@ -76,6 +77,14 @@ fn code_that_can_be_interrupted_keeps_its_state() {
             "accepting",
             "import socket\ns = socket.create_server(('127.0.0.1', 0))\ns.accept()",
         ),
+        (
+            "reading-stdin",
+            "import os, sys\nend, kept = os.pipe()\nsys.stdin = os.fdopen(end)\nsys.stdin.read()",
+        ),
+        (
+            "reading-stdin-in-a-child",
+            "import subprocess\nsubprocess.Popen(['cat'], stdin=subprocess.PIPE).wait()",
+        ),
         ("waiting-for-a-queue", "import queue; queue.Queue().get()"),
         ("awaiting", "import asyncio; await asyncio.sleep(600)"),
         (
@@ -111,4 +120,42 @@ fn code_that_can_not_be_interrupted_loses_its_state_and_says_so() {
         ),
     ];
     interrupt_all(&cases, "lost");
+}
+
+/// There is nothing to interrupt: a question fails in words, and stdin has an end.
+fn code_that_asks_a_person_is_told_that_nobody_answers_and_never_waits() {
+    let api = shared().api();
+    api.exec("survivor = 1");
+    for code in [
+        "input()",
+        "input('name? ')",
+        "import getpass; getpass.getpass()",
+    ] {
+        let reply = api.exec(code);
+        assert_eq!(
+            (&reply["status"], &reply["error"]["type"]),
+            (&json!("failed"), &json!("RuntimeError")),
+            "{code}: {reply}"
+        );
+        let message = reply["error"]["message"].as_str().unwrap();
+        assert!(message.contains("nobody can answer"), "{code}: {reply}");
+    }
+    for code in [
+        "import sys; sys.stdin.read()",
+        "import sys; sys.stdin.readline()",
+        "import os; os.read(0, 1).decode()",
+        "import subprocess; subprocess.run(['cat'], capture_output=True, text=True).stdout",
+    ] {
+        let reply = api.exec(code);
+        assert_eq!(
+            (&reply["status"], &reply["result"]),
+            (&json!("completed"), &json!("''")),
+            "{code}: {reply}"
+        );
+    }
+    let after = api.exec("survivor");
+    assert_eq!(
+        (&after["result"], &after["kernel"]["state"]),
+        (&json!("1"), &json!("kept"))
+    );
 }

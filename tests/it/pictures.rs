@@ -3,11 +3,14 @@
 use crate::harness::{Home, shared};
 use crate::terminal::Terminal;
 use crate::trials;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use std::fs;
 use std::process::Command;
 
 trials![
     iterm2_gets_the_file,
+    kitty_gets_the_very_file_that_is_saved,
     a_terminal_that_draws_sixels_says_so_when_asked,
     a_terminal_that_shows_none_or_is_silent_is_told_where_the_figure_is,
     without_a_terminal_figures_are_saved_and_told,
@@ -34,6 +37,40 @@ fn iterm2_gets_the_file() {
     assert!(shown.contains("\x1b]1337;File=inline=1;size="), "{shown}");
     assert!(!shown.contains("figure:"), "{shown}");
     assert!(!shown.contains(QUESTIONS), "{shown}");
+}
+
+fn kitty_gets_the_very_file_that_is_saved() {
+    let home = shared();
+    let folder = home.folder.join("kitty");
+    let out = folder.to_str().unwrap();
+    let mut command = home.command(["exec", "--out", out, PLOT]);
+    command.env("KITTY_WINDOW_ID", "1");
+    let (code, shown) = Terminal::start(command).end();
+    assert_eq!(code, 0, "{shown}");
+    // It is known by its variables, and not asked.
+    assert!(!shown.contains(QUESTIONS), "{shown}");
+    let mut payload = String::new();
+    let mut controls = Vec::new();
+    for command in shown.split("\x1b_G").skip(1) {
+        let (command, _) = command.split_once("\x1b\\").unwrap();
+        let (control, chunk) = command.split_once(';').unwrap();
+        // The protocol allows no more in one command.
+        assert!(chunk.len() <= 4096, "{} bytes", chunk.len());
+        controls.push(control);
+        payload += chunk;
+    }
+    let (last, others) = controls.split_last().unwrap();
+    // A figure of this size takes several commands, and the first one says what to do with it.
+    let first = others.first().unwrap();
+    assert!(first.contains("a=T") && first.contains("f=100"), "{first}");
+    assert!(others.iter().all(|control| control.ends_with("m=1")));
+    assert!(last.ends_with("m=0"), "{last}");
+    // Answers would be read as typed.
+    assert!(controls.iter().all(|control| control.contains("q=2")));
+    let saved = fs::read(folder.join("figure-1.png")).unwrap();
+    assert!(saved.starts_with(PNG));
+    let drawn = BASE64_STANDARD.decode(payload).unwrap();
+    assert!(drawn == saved, "{} bytes of {}", drawn.len(), saved.len());
 }
 
 fn a_terminal_that_draws_sixels_says_so_when_asked() {

@@ -9,6 +9,7 @@ trials![
     events_come_as_they_happen_and_in_order,
     server_sent_events_resume_behind_the_last_one_seen,
     a_silent_run_has_a_heartbeat,
+    a_heartbeat_of_server_sent_events_is_none_to_resume_behind,
     a_stream_ends_with_its_wait_and_the_code_goes_on,
     another_client_follows_from_any_event,
     a_slow_reader_misses_nothing,
@@ -75,6 +76,8 @@ fn events_come_as_they_happen_and_in_order() {
     );
 }
 
+const SSE: (&str, &str) = ("Accept", "text/event-stream");
+
 /// The id and the data of each server-sent event; a heartbeat has no id.
 fn identified(events: &mut Events) -> Vec<(String, String)> {
     let all = std::iter::from_fn(|| events.sse());
@@ -84,8 +87,7 @@ fn identified(events: &mut Events) -> Vec<(String, String)> {
 fn server_sent_events_resume_behind_the_last_one_seen() {
     let api = shared().api();
     let body = json!({"code": "import sys\nfor n in range(3): print(n, file=(sys.stdout, sys.stderr)[n % 2])", "id": "sse", "queue": true});
-    let accept = ("Accept", "text/event-stream");
-    let mut events = api.connect().events("POST", "/exec", &[accept], &body);
+    let mut events = api.connect().events("POST", "/exec", &[SSE], &body);
     assert_eq!(events.kind, "text/event-stream");
     let all = identified(&mut events);
     let (id, data) = &all[0];
@@ -94,7 +96,7 @@ fn server_sent_events_resume_behind_the_last_one_seen() {
         data.starts_with(r#"{"seq":0,"type":"stdout","text":"0"#),
         "{data}"
     );
-    let headers = [accept, ("Last-Event-ID", "1")];
+    let headers = [SSE, ("Last-Event-ID", "1")];
     let mut again = api
         .connect()
         .events("GET", "/exec/sse", &headers, &Value::Null);
@@ -110,6 +112,39 @@ fn a_silent_run_has_a_heartbeat() {
     assert_eq!(interrupted.json()["kernel"]["state"], "kept");
     let rest: Vec<Value> = events.collect();
     assert_eq!(rest.last().unwrap()["reply"]["status"], "interrupted");
+}
+
+fn a_heartbeat_of_server_sent_events_is_none_to_resume_behind() {
+    let api = shared().api();
+    let code = "import sys, time\nprint('begun', end='')\ntime.sleep(600)";
+    let body = json!({"code": code, "id": "beats", "queue": true});
+    let mut events = api.connect().events("POST", "/exec", &[SSE], &body);
+    assert_eq!(events.kind, "text/event-stream");
+    let (id, data) = events.sse().unwrap();
+    assert_eq!(id, "0");
+    assert!(data.contains(r#""text":"begun""#), "{data}");
+    let (id, data) = events.sse().unwrap();
+    assert_eq!(id, "");
+    let beat: Value = serde_json::from_str(&data).unwrap();
+    assert_eq!(beat, json!({"seq": 1, "type": "heartbeat"}));
+    drop(events);
+    // Whoever loses the connection behind it has still seen the first event last.
+    let headers = [SSE, ("Last-Event-ID", "0")];
+    let mut again = api
+        .connect()
+        .events("GET", "/exec/beats", &headers, &Value::Null);
+    let interrupted = api.connect().send("DELETE", "/exec/beats", &[], b"");
+    assert_eq!(interrupted.json()["kernel"]["state"], "kept");
+    let rest = identified(&mut again);
+    let (id, data) = rest.first().unwrap();
+    assert_eq!(id, "1");
+    assert!(!data.contains("begun"), "{data}");
+    let (_, last) = rest.last().unwrap();
+    let done: Value = serde_json::from_str(last).unwrap();
+    assert_eq!(
+        (&done["type"], &done["reply"]["status"]),
+        (&json!("done"), &json!("interrupted"))
+    );
 }
 
 fn a_stream_ends_with_its_wait_and_the_code_goes_on() {

@@ -23,6 +23,7 @@ mod shell;
 mod socket;
 mod stream;
 mod tale;
+mod text;
 
 use super::criu::Criu;
 use super::cryo::Cryo;

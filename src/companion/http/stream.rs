@@ -1,5 +1,6 @@
 //! A run's events as they come: Server-Sent Events, or one JSON object per line.
 
+use super::text::string;
 use crate::companion::runs::{Follower, Work};
 use crate::protocol::kernel::{Event, Happened};
 use axum::body::{Body, Bytes};
@@ -56,7 +57,7 @@ impl Form {
     fn write<R: Serialize>(self, event: &Event<R>, to: &mut Vec<u8>) -> std::io::Result<()> {
         match self {
             Self::Ndjson => {
-                serde_json::to_writer(&mut *to, event)?;
+                words(event, to)?;
                 to.write_all(b"\n")
             }
             Self::Sse => {
@@ -67,11 +68,26 @@ impl Form {
                 }
                 to.write_all(b"data: ")?;
                 // JSON has no line breaks of its own.
-                serde_json::to_writer(&mut *to, event)?;
+                words(event, to)?;
                 to.write_all(b"\n\n")
             }
         }
     }
+}
+
+/// The event as JSON.
+fn words<R: Serialize>(event: &Event<R>, to: &mut Vec<u8>) -> std::io::Result<()> {
+    let (kind, text) = match &event.happened {
+        Happened::Stdout { text, base64: None } => ("stdout", text),
+        Happened::Stderr { text, base64: None } => ("stderr", text),
+        _ => return Ok(serde_json::to_writer(to, event)?),
+    };
+    // Floods are text, and there are few other bytes between.
+    to.reserve(text.len() + text.len() / 16 + 64);
+    write!(to, r#"{{"seq":{},"type":"{kind}","text":"#, event.seq)?;
+    string(text, to);
+    to.push(b'}');
+    Ok(())
 }
 
 /// What a follower is told, to the end of the run or of `wait`: without a `done` the run
@@ -117,8 +133,9 @@ pub(super) fn respond<W: Work<Reply: Serialize>>(
 
 #[cfg(test)]
 mod tests {
-    use super::Form;
+    use super::{Form, words};
     use crate::protocol::kernel::{Event, Happened};
+    use proptest::prelude::*;
 
     #[test]
     fn a_heartbeat_is_no_event_to_resume_behind() {
@@ -132,5 +149,23 @@ mod tests {
         let beat = written(Happened::Heartbeat);
         assert_eq!(beat, "data: {\"seq\":7,\"type\":\"heartbeat\"}\n\n");
         assert!(written(Happened::Clear { wait: false }).starts_with("id: 7\n"));
+    }
+    proptest! {
+        #[test]
+        fn every_event_is_written_as_everything_else_is(
+            seq in any::<u64>(),
+            text in any::<String>(),
+            base64 in prop::option::of("[a-z]{0,9}"),
+            is_err in any::<bool>(),
+        ) {
+            let happened: Happened<()> = match is_err {
+                true => Happened::Stderr { text, base64 },
+                false => Happened::Stdout { text, base64 },
+            };
+            let event = Event { seq, happened };
+            let mut written = Vec::new();
+            words(&event, &mut written).unwrap();
+            prop_assert_eq!(written, serde_json::to_vec(&event).unwrap());
+        }
     }
 }

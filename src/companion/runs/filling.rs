@@ -88,13 +88,34 @@ impl Filling {
         }
         let mut file = File::open(&self.path)?;
         file.seek(SeekFrom::Start(offset))?;
-        let read = file.take(length).read_to_end(bytes)?;
+        // In one go: without a place for all of it, reading feels its way.
+        let begin = bytes.len();
+        bytes.resize(begin + length as usize, 0);
+        let read = fill(&mut file, &mut bytes[begin..])?;
+        bytes.truncate(begin + read);
         Ok(read as u64)
     }
 
     fn progress(&self) -> MutexGuard<'_, Progress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// How many bytes there were.
+fn fill(file: &mut File, mut room: &mut [u8]) -> io::Result<usize> {
+    let mut read = 0;
+    while !room.is_empty() {
+        match file.read(room) {
+            Ok(0) => break,
+            Ok(count) => {
+                read += count;
+                room = &mut room[count..];
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(read)
 }
 
 impl Drop for Filling {

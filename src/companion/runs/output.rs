@@ -12,6 +12,7 @@ use super::filling::Filling;
 use crate::protocol::kernel::Truncated;
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes kept of one stream in memory: the first half and the last half.
@@ -151,21 +152,34 @@ impl Output {
         }
         if at < to {
             let range = (at - tail) as usize..(to - tail) as usize;
-            pieces.push(Piece::Here(self.tail.range(range).copied().collect()));
+            let mut bytes = Vec::with_capacity(range.len());
+            self.take_tail(range, &mut bytes);
+            pieces.push(Piece::Here(bytes));
         }
         pieces
+    }
+
+    /// Puts a part of the tail behind what is there: in two strokes, not byte by byte.
+    fn take_tail(&self, range: Range<usize>, to: &mut Vec<u8>) {
+        let (first, second) = self.tail.as_slices();
+        let split = first.len();
+        to.extend_from_slice(&first[range.start.min(split)..range.end.min(split)]);
+        let behind = |at: usize| at.saturating_sub(split);
+        to.extend_from_slice(&second[behind(range.start)..behind(range.end)]);
     }
 
     /// As text; bytes that are not UTF-8 become U+FFFD, a cut is marked where it is.
     pub(super) fn text(&self) -> String {
         let left_out = self.total - self.kept() as u64;
         if left_out == 0 {
-            let mut all = self.head.clone();
-            all.extend(&self.tail);
+            let mut all = Vec::with_capacity(self.kept());
+            all.extend_from_slice(&self.head);
+            self.take_tail(0..self.tail.len(), &mut all);
             return text(all);
         }
         let head = String::from_utf8_lossy(&self.head);
-        let tail: Vec<u8> = self.tail.iter().copied().collect();
+        let mut tail = Vec::with_capacity(self.tail.len());
+        self.take_tail(0..self.tail.len(), &mut tail);
         format!(
             "{head}{}{}",
             left_out_mark(left_out),
@@ -194,6 +208,8 @@ pub(super) fn read(pieces: Vec<Piece>) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for piece in pieces {
         match piece {
+            // Most often it is all there is.
+            Piece::Here(only) if bytes.is_empty() => bytes = only,
             Piece::Here(mut more) => bytes.append(&mut more),
             Piece::Gone(count) => bytes.extend_from_slice(left_out_mark(count).as_bytes()),
             Piece::File {

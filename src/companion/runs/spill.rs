@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
-use tokio::task::spawn_blocking;
+use tokio::task::{spawn_blocking, yield_now};
 
 /// Bytes of one file.
 const LIMIT: u64 = 256 << 20;
@@ -84,6 +84,9 @@ impl Spill {
         if *sent == LIMIT {
             *slot = Slot::Closed;
         }
+        // The owner reads on as long as there is more. Whoever follows gets a turn before that: what
+        // was just written is in memory still, and goes out while the code writes the rest.
+        yield_now().await;
     }
 }
 
