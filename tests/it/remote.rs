@@ -214,6 +214,7 @@ fn what_is_not_there_is_told() {
         // Of a network that is for examples alone.
         ("tcp://198.51.100.1:2375", "does not answer"),
         ("ssh://ada@engine.invalid", "does not answer"),
+        ("ssh://ada@engine.invalid:2222", "~/.ssh/config"),
     ] {
         home.env.insert("DOCKER_HOST".into(), address.into());
         let told = ended(&home, ["up", "--yes"]);

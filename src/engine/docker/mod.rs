@@ -92,7 +92,7 @@ impl Docker {
     }
 
     async fn connect(address: Address) -> std::result::Result<Self, String> {
-        let api = open(&address).map_err(|e| e.to_string())?;
+        let api = open(&address).map_err(|e| cause(&e))?;
         let meet = async {
             let version = api.version().await?;
             // Old and new engines are met at the newest version that both sides know.
@@ -185,7 +185,16 @@ fn open(address: &Address) -> std::result::Result<bollard::Docker, ApiError> {
     if url.starts_with("tcp://") || url.starts_with("http://") {
         return bollard::Docker::connect_with_http(url, TIMEOUT, API_DEFAULT_VERSION);
     }
-    if url.starts_with("ssh://") {
+    if let Some(rest) = url.strip_prefix("ssh://") {
+        // bollard would take it for a part of the name.
+        if rest
+            .rsplit('@')
+            .next()
+            .is_some_and(|host| host.contains(':'))
+        {
+            let why = "the port of an ssh server is named in ~/.ssh/config, by `Host` and `Port`";
+            return Err(ApiError::DockerStreamError { error: why.into() });
+        }
         return bollard::Docker::connect_with_ssh(url, TIMEOUT, API_DEFAULT_VERSION, None);
     }
     bollard::Docker::connect_with_socket(url, TIMEOUT, API_DEFAULT_VERSION)
