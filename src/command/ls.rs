@@ -69,7 +69,7 @@ pub(crate) async fn run(args: LsArgs, cx: &Context) -> Result<Outcome> {
                 continue;
             }
         };
-        let found = match cx.engine(record.engine).await {
+        let found = match cx.engine_of(&record, record.engine).await {
             Ok(engine) => engine.inspect(&instance.container()).await,
             Err(error) => Err(error),
         };

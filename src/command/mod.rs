@@ -154,37 +154,54 @@ impl Context {
             .ok_or_else(|| not_running(&self.instance))
     }
 
-    /// The engine of that choice, which must answer.
+    /// The engine of that choice, which must answer. An instance that there is stays on its own.
     pub(crate) async fn engine(&self, choice: EngineChoice) -> Result<Engine> {
+        let record = self.instance.record()?;
+        if let (EngineChoice::Docker, Some(record)) = (choice, &record) {
+            self.check_chosen(record)?;
+            return self.engine_of(record, choice).await;
+        }
+        self.find_engine(choice).await
+    }
+
+    /// The engine that an instance is on.
+    pub(crate) async fn engine_of(&self, record: &Record, choice: EngineChoice) -> Result<Engine> {
+        match &record.remote {
+            Some(remote) => Ok(Engine::Docker(Docker::of(&remote.address).await?)),
+            None => self.find_engine(choice).await,
+        }
+    }
+
+    async fn find_engine(&self, choice: EngineChoice) -> Result<Engine> {
         Ok(match choice {
-            EngineChoice::Docker => Engine::Docker(match self.remote()? {
-                Some(address) => Docker::of(&address).await?,
-                None => Docker::find(&self.folders.home, Cure::find().hint()).await?,
-            }),
+            EngineChoice::Docker => {
+                Engine::Docker(Docker::find(&self.folders.home, Cure::find().hint()).await?)
+            }
             EngineChoice::Embedded => Engine::Embedded(Embedded::new(&self.folders.state)),
         })
     }
 
-    /// The engine on another machine that the instance belongs to.
+    /// Whether the person means the engine that the instance is on, as far as one of the two is on another
+    /// machine.
     ///
     /// # Errors
-    /// When the person has chosen another one now.
-    fn remote(&self) -> Result<Option<Address>> {
-        let record = self.instance.record()?;
-        let Some(remote) = record.and_then(|record| record.remote) else {
-            return Ok(None);
+    /// When they have chosen another one.
+    fn check_chosen(&self, record: &Record) -> Result<()> {
+        let Some(chosen) = Address::choice(&self.folders.home)? else {
+            return Ok(());
         };
-        match Address::choice(&self.folders.home)? {
-            Some(chosen) if chosen != remote.address => {
-                let message = format!(
-                    "instance `{}` is on the engine `{}`, and `{chosen}` is chosen",
-                    self.instance.name, remote.address
-                );
-                let hint = "`unset DOCKER_HOST` and `docker context use default`, which it does not need; or another `--instance`";
-                Err(Error::precondition(message, hint).into())
-            }
-            _ => Ok(Some(remote.address)),
-        }
+        let own = match &record.remote {
+            Some(remote) if remote.address == chosen => return Ok(()),
+            Some(remote) => format!("on the engine `{}`", remote.address),
+            None if chosen.elsewhere().is_none() => return Ok(()),
+            None => "on this machine".into(),
+        };
+        let message = format!(
+            "instance `{}` is {own}, and `{chosen}` is chosen",
+            self.instance.name
+        );
+        let hint = "`unset DOCKER_HOST` and `docker context use default`, which it does not need; or another `--instance`";
+        Err(Error::precondition(message, hint).into())
     }
 
     /// The companion's API.

@@ -105,14 +105,6 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
     super::evolve::wake(&engine, cx).await;
     super::evolve::check_idle(&engine, cx).await?;
     let remote = engine.elsewhere();
-    if let (Some(machine), Some(Record { remote: None, .. })) = (remote, &recorded) {
-        let message = format!(
-            "instance `{}` is on this machine, and the engine on `{machine}`",
-            cx.instance.name
-        );
-        let hint = "`unset DOCKER_HOST` and `docker context use default`; or another `--instance`";
-        return Err(Error::precondition(message, hint).into());
-    }
     let socket = socket(&engine);
     let project = project::find(
         plan.project.as_deref(),

@@ -57,8 +57,8 @@ impl Volumes<'_> {
         let parent = folder.path().join(place.parent().unwrap_or(Path::new("")));
         std::fs::create_dir_all(&parent)?;
         let landing = Landing::folder(&parent, false)?;
-        let given = landing.feed()?.give(Bytes::from(archive)).await;
-        tracing::debug!(given, "the body was fetched");
+        // What it does not take, its end explains.
+        let _ = landing.feed()?.give(Bytes::from(archive)).await;
         landing
             .end(Ok(()))
             .await
@@ -144,6 +144,8 @@ impl Volumes<'_> {
             read_only: true,
             restart: Restart::Never,
         };
+        // One that an interrupted command left.
+        self.docker.remove(&name).await?;
         self.docker.make(&spec).await?;
         Ok(name)
     }

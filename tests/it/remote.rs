@@ -7,7 +7,7 @@ use crate::harness::{Engine, Home};
 use crate::lost_connections::{assert_counts, open};
 use crate::second_engine::Second;
 use crate::trials;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs;
 use std::io::copy;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -186,6 +186,12 @@ fn everything_works_as_here() {
     );
     let told = ended(&home, ["status"]);
     assert_told(&told, 4, &[&address, "is chosen", "unset DOCKER_HOST"]);
+    // The list asks each instance's own engine.
+    let rows = home.json(["ls"]);
+    let row = rows.as_array().unwrap().iter();
+    let row: Vec<_> = row.filter(|row| row["instance"] == name.as_str()).collect();
+    assert_eq!(row.len(), 1, "{rows:#}");
+    assert_eq!(row[0]["state"], "running", "{rows:#}");
     home.env.insert("DOCKER_HOST".into(), address);
 
     // What stays is there again after `down`, and gone after `--purge`.
@@ -223,6 +229,24 @@ fn what_is_not_there_is_told() {
     for made in ["instance.json", "token"] {
         assert!(!home.state().join(made).exists(), "{made}");
     }
+    // An instance of this machine stays on it.
+    let record = json!({
+        "project": home.project,
+        "engine": "docker",
+        "ports": {"kernel": 28080, "mcp": 28765, "vnc": 25900},
+    });
+    let path = home.state().join("instance.json");
+    fs::create_dir_all(home.state()).unwrap();
+    fs::write(&path, record.to_string()).unwrap();
+    for verb in ["status", "up", "down"] {
+        let told = ended(&home, [verb]);
+        assert_told(
+            &told,
+            4,
+            &["is on this machine", "is chosen", "unset DOCKER_HOST"],
+        );
+    }
+    fs::remove_file(path).unwrap();
     // Folders of this machine can't be mounted there, which is told before anything is made.
     let way = Way::to("/var/run/docker.sock".into());
     home.env.insert("DOCKER_HOST".into(), way.address.clone());

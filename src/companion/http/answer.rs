@@ -158,7 +158,9 @@ impl IntoResponse for files::Refusal {
                 S::NOT_FOUND,
                 "missing_file",
                 format!("there is no `{}`", path.display()),
-                Some("`GET /files/FOLDER/` lists what there is; `?parents=true` makes folders"),
+                Some(
+                    "`osctl shell ls FOLDER`, or `GET /files/FOLDER/`, lists what there is; `osctl shell mkdir -p FOLDER`, or `?parents=true`, makes it",
+                ),
             ),
             Self::Denied { path, why } => (
                 S::FORBIDDEN,
