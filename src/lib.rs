@@ -73,7 +73,7 @@ fn act(cli: cli::Cli, ui: Ui) -> Result<Outcome> {
         return command::reaper::run(args);
     }
     if let cli::Verb::Relay(args) = cli.verb {
-        return command::relay::run(args);
+        return command::relay::run(args, ui);
     }
     // One thread: an answer then needs no other thread to be woken, which is most of its time.
     // What computes or blocks for long goes to the runtime's blocking threads.

@@ -79,15 +79,9 @@ pub(crate) async fn run(args: BuildArgs, cx: &Context) -> Result<Outcome> {
         .collect();
     let config = cx.config(Some(&project), flags)?.config;
     let work = cx.ui.work("looking at what the image is made of");
-    let copy = match recorded.and_then(|record| record.remote) {
-        Some(remote) if remote.copied => {
-            let volumes = Volumes {
-                docker: &docker,
-                instance: &cx.instance,
-                progress: &work,
-            };
-            volumes.body(&config.body).await?
-        }
+    let volumes = Volumes::of(&docker, &cx.instance, &work);
+    let copy = match (volumes, recorded.and_then(|record| record.remote)) {
+        (Some(volumes), Some(remote)) if remote.copied => Some(volumes.body(&config).await?),
         _ => None,
     };
     let project = copy.as_ref().map_or(project.as_path(), TempDir::path);

@@ -70,7 +70,8 @@ pub(crate) async fn run(args: DesktopArgs, cx: &Context) -> Result<Outcome> {
     }
     let (url, expires) = client.desktop_link().await?;
     // Whoever asks for JSON is a program, and opens it itself.
-    let is_asked = matches!(plan, Plan::Open) && !cx.ui.json && has_screen();
+    let is_here = client.machine().is_none();
+    let is_asked = matches!(plan, Plan::Open) && !cx.ui.json && is_here && has_screen();
     let opened = is_asked && open::that_detached(&url).is_ok();
     if cx.ui.json {
         cx.ui.document(&Document {
@@ -86,6 +87,12 @@ pub(crate) async fn run(args: DesktopArgs, cx: &Context) -> Result<Outcome> {
         return Ok(Outcome::Done);
     }
     cx.ui.line(&url);
+    if let Some(machine) = client.machine() {
+        let port = url.split(['/', ':']).nth(4).unwrap_or_default();
+        cx.ui.say(format!(
+            "it is an address of that machine: `ssh -nNT -L {port}:127.0.0.1:{port} {machine}` brings it here"
+        ));
+    }
     cx.ui.say(format!(
         "open it in a browser within {expires} seconds; it works once"
     ));

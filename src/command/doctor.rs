@@ -89,7 +89,7 @@ pub(crate) async fn run(args: DoctorArgs, cx: &Context) -> Result<Outcome> {
         if !running {
             let wanted = record.as_ref().map_or(config.ports, |r| r.ports);
             let free =
-                ports::choose(wanted, None, Whose::of(engine, config.bind), false, engine).await;
+                ports::choose(wanted, None, Whose::of(engine, config.bind), None, engine).await;
             judge(&mut findings, "ports", free, |p| {
                 format!("{}, {}, {} are free", p.kernel, p.mcp, p.vnc)
             });

@@ -121,13 +121,9 @@ pub(crate) async fn run(args: DownArgs, cx: &Context) -> Result<Outcome> {
         if plan.purge {
             build::remove(docker, instance).await?;
             Keeper { docker, instance }.forget().await?;
-            let progress = &work;
-            let volumes = Volumes {
-                docker,
-                instance,
-                progress,
-            };
-            volumes.forget().await?;
+            if let Some(volumes) = Volumes::of(docker, instance, &work) {
+                volumes.forget().await?;
+            }
         }
     }
     if plan.purge {

@@ -17,6 +17,9 @@ struct Row {
     instance: String,
     state: &'static str,
     engine: Option<EngineChoice>,
+    /// The machine that the engine is on, whose the address is, unless that is this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    machine: Option<String>,
     kernel: Option<String>,
     project: Option<String>,
 }
@@ -29,15 +32,17 @@ impl Row {
             instance,
             state,
             engine: record.map(|r| r.engine),
+            machine: record.and_then(Record::machine).map(str::to_owned),
             kernel: record.map(|r| SocketAddr::new(bind, r.ports.kernel).to_string()),
             project: record.map(|r| r.project.display().to_string()),
         }
     }
 
     fn columns(self) -> Vec<String> {
-        let engine = self.engine.map(|engine| match engine {
-            EngineChoice::Docker => "docker".into(),
-            EngineChoice::Embedded => "embedded".into(),
+        let engine = self.engine.map(|engine| match (engine, self.machine) {
+            (EngineChoice::Docker, None) => "docker".into(),
+            (EngineChoice::Docker, Some(machine)) => format!("docker at {machine}"),
+            (EngineChoice::Embedded, _) => "embedded".into(),
         });
         let known = [engine, self.kernel, self.project];
         let known = known.map(|text| text.unwrap_or_else(|| "-".into()));

@@ -159,7 +159,11 @@ impl Context {
         let record = self.instance.record()?;
         if let (EngineChoice::Docker, Some(record)) = (choice, &record) {
             self.check_chosen(record)?;
-            return self.engine_of(record, choice).await;
+            // The person's certificates of today.
+            return match (Address::choice(&self.folders.home)?, &record.remote) {
+                (Some(chosen), Some(_)) => Ok(Engine::Docker(Docker::of(&chosen).await?)),
+                _ => self.engine_of(record, choice).await,
+            };
         }
         self.find_engine(choice).await
     }
@@ -168,7 +172,10 @@ impl Context {
     pub(crate) async fn engine_of(&self, record: &Record, choice: EngineChoice) -> Result<Engine> {
         match &record.remote {
             Some(remote) => Ok(Engine::Docker(Docker::of(&remote.address).await?)),
-            None => self.find_engine(choice).await,
+            None => {
+                self.check_chosen(record)?;
+                self.find_engine(choice).await
+            }
         }
     }
 
@@ -191,7 +198,7 @@ impl Context {
             return Ok(());
         };
         let own = match &record.remote {
-            Some(remote) if remote.address == chosen => return Ok(()),
+            Some(remote) if remote.address.url == chosen.url => return Ok(()),
             Some(remote) => format!("on the engine `{}`", remote.address),
             None if chosen.elsewhere().is_none() => return Ok(()),
             None => "on this machine".into(),

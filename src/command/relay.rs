@@ -2,7 +2,16 @@
 //! another machine.
 
 use crate::error::{Outcome, Result};
+use crate::protocol::relay::CONNECTED;
+use crate::ui::Ui;
+use anyhow::Context;
 use clap::Args;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpStream};
+use std::thread;
+
+/// Bytes that are carried at once.
+const PIECE: usize = 64 << 10;
 
 #[derive(Debug, Args)]
 pub(crate) struct RelayArgs {
@@ -11,52 +20,37 @@ pub(crate) struct RelayArgs {
 }
 
 /// Ends with the connection, also while stdin is still open.
-#[cfg(unix)]
-pub(crate) fn run(args: RelayArgs) -> Result<Outcome> {
-    use crate::protocol::relay::CONNECTED;
-    use anyhow::Context;
-    use std::io::{self, Write};
-    use std::net::{Ipv4Addr, Shutdown, TcpStream};
-    use std::os::fd::AsFd;
-
+pub(crate) fn run(args: RelayArgs, ui: Ui) -> Result<Outcome> {
     let RelayArgs { port } = args;
     let connected = TcpStream::connect((Ipv4Addr::LOCALHOST, port));
-    let mut connection = connected.with_context(|| format!("connecting to port {port}"))?;
+    let connection = connected.with_context(|| format!("connecting to port {port}"))?;
     connection.set_nodelay(true)?;
-    let (mut stdin, mut stdout) = (file(io::stdin().as_fd())?, file(io::stdout().as_fd())?);
+    let mut stdout = ui.output();
     stdout.write_all(&[CONNECTED])?;
+    stdout.flush()?;
     let mut to = connection.try_clone()?;
-    std::thread::spawn(move || {
+    thread::spawn(move || {
         // When the other side has gone, so does this process.
-        let _ = carry(&mut stdin, &mut to);
+        let _ = carry(io::stdin(), &mut to);
         let _ = to.shutdown(Shutdown::Write);
     });
-    carry(&mut connection, &mut stdout)?;
+    carry(connection, &mut stdout)?;
     Ok(Outcome::Done)
 }
 
 /// As [`std::io::copy`], which would have the kernel do it: that holds the pipe while the socket is
 /// silent, so that nobody can read what is in it.
-#[cfg(unix)]
-fn carry(from: &mut impl std::io::Read, to: &mut impl std::io::Write) -> std::io::Result<()> {
-    let mut buffer = vec![0; 64 << 10];
+fn carry(mut from: impl Read, to: &mut impl Write) -> io::Result<()> {
+    let mut piece = vec![0; PIECE];
     loop {
-        match from.read(&mut buffer) {
+        match from.read(&mut piece) {
             Ok(0) => return Ok(()),
-            Ok(count) => to.write_all(&buffer[..count])?,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Ok(count) => {
+                to.write_all(&piece[..count])?;
+                to.flush()?;
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
-}
-
-/// Without the buffer that would hold back what has no line's end.
-#[cfg(unix)]
-fn file(fd: std::os::fd::BorrowedFd<'_>) -> std::io::Result<std::fs::File> {
-    Ok(fd.try_clone_to_owned()?.into())
-}
-
-#[cfg(not(unix))]
-pub(crate) fn run(_args: RelayArgs) -> Result<Outcome> {
-    Err(super::linux_only())
 }

@@ -133,10 +133,7 @@ pub(crate) async fn gather(
         image: container.map(|c| c.image),
         version: health.as_ref().map(|h| h.version.clone()),
         project: record.project.clone(),
-        machine: record
-            .remote
-            .as_ref()
-            .and_then(|remote| Some(remote.address.elsewhere()?.to_owned())),
+        machine: record.machine().map(str::to_owned),
         endpoints: endpoints(record, config.bind),
         token_file: cx.instance.token_file(),
         vnc_password_file: cx.instance.vnc_password_file(),

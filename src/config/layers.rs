@@ -4,8 +4,10 @@ use super::Config;
 use crate::error::{Error, Result};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::{env, fmt, fs};
+use std::{env, fmt};
 
 /// What a project's own file may set.
 const PROJECT_KEYS: &[&str] = &[
@@ -100,13 +102,11 @@ impl Layers {
     }
 
     fn file(&mut self, path: &Path, allowed: Option<&[&str]>) -> Result<()> {
-        // An agent may have put anything in a project: nobody waits for a pipe, or reads a whole disk.
-        if let (Some(_), Ok(found)) = (allowed, fs::metadata(path))
-            && (!found.is_file() || found.len() > LONGEST)
-        {
-            return Err(unreadable(path, "it is no file of an ordinary size"));
-        }
-        let text = match fs::read_to_string(path) {
+        let text = match allowed {
+            Some(_) => read_anything(path),
+            None => fs::read_to_string(path),
+        };
+        let text = match text {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             Err(e) => return Err(unreadable(path, &e.to_string())),
@@ -250,6 +250,21 @@ fn as_meant(key: &str, value: Value) -> Value {
         ("env", Value::Object(map)) => map.into_iter().map(|(k, v)| (k, text(v))).collect(),
         (_, value) => value,
     }
+}
+
+/// What an agent may have put in a project: nobody waits for a pipe, or reads a whole disk.
+fn read_anything(path: &Path) -> io::Result<String> {
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, nix::libc::O_NONBLOCK);
+    let file = options.read(true).open(path)?;
+    let found = file.metadata()?;
+    if !found.is_file() || found.len() > LONGEST {
+        return Err(io::Error::other("it is no file of an ordinary size"));
+    }
+    let mut text = String::new();
+    file.take(LONGEST).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 fn unreadable(path: &Path, why: &str) -> anyhow::Error {

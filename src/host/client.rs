@@ -6,7 +6,7 @@
 use super::events::Events;
 use super::instance::{Instance, Record};
 use super::tale::Tale;
-use super::tunnel::{Failure, Tunnel};
+use super::tunnel::{NO_ENGINE, NO_WAY, NOT_RUNNING, Tunnel};
 use crate::error::{Error, Result};
 use crate::protocol::criu::{
     Checkpoint, Checkpointed, Checkpoints, CriuStatus, Removed, Restore, Restored,
@@ -51,6 +51,8 @@ pub(crate) struct Client {
     address: String,
     /// Where the hub of MCP servers is.
     hub: String,
+    /// The same as its container publishes it.
+    published: String,
     token: String,
     up: String,
     /// The way there, where the engine is on another machine.
@@ -87,6 +89,7 @@ impl Client {
             container: instance.container(),
             address: format!("http://{kernel}"),
             hub: format!("http://{hub}"),
+            published: format!("http://{}", at(ports.kernel)),
             token,
             up: instance.command("up"),
             tunnel,
@@ -316,9 +319,16 @@ impl Client {
         }
     }
 
-    /// Where it is reached.
-    pub(crate) fn address(&self) -> &str {
-        &self.address
+    /// Where a browser of the machine that its engine is on reaches it.
+    pub(crate) fn published(&self) -> &str {
+        &self.published
+    }
+
+    /// The machine that its engine is on, unless that is this one.
+    pub(crate) fn machine(&self) -> Option<&str> {
+        self.tunnel
+            .as_ref()
+            .and_then(|tunnel| tunnel.engine().elsewhere())
     }
 
     pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
@@ -391,6 +401,10 @@ impl Client {
     }
 
     fn check_protocol(&self, response: &reqwest::Response) -> Result<()> {
+        let told = response.headers().get(NO_WAY).and_then(|v| v.to_str().ok());
+        if let (Some(tunnel), Some(told)) = (&self.tunnel, told) {
+            return Err(self.no_way(tunnel, told));
+        }
         let theirs = response
             .headers()
             .get(VERSION_HEADER)
@@ -414,22 +428,41 @@ impl Client {
     }
 
     pub(super) fn unreachable(&self, error: &reqwest::Error) -> anyhow::Error {
-        let failure = self.tunnel.as_ref().and_then(|tunnel| tunnel.failure());
-        if error.is_connect() || matches!(failure, Some(Failure::NotRunning)) {
-            return Error::NotRunning {
-                container: self.container.clone(),
-                up: self.up.clone(),
-            }
-            .into();
-        }
-        if let Some(Failure::Other(why)) = failure {
-            return self.lost(why);
+        if error.is_connect() {
+            return self.not_running();
         }
         let mut why: &dyn std::error::Error = error;
         while let Some(source) = why.source() {
             why = source;
         }
         self.lost(why.to_string())
+    }
+
+    fn not_running(&self) -> anyhow::Error {
+        Error::NotRunning {
+            container: self.container.clone(),
+            up: self.up.clone(),
+        }
+        .into()
+    }
+
+    /// What the way there says in the companion's place.
+    fn no_way(&self, tunnel: &Tunnel, told: &str) -> anyhow::Error {
+        let address = tunnel.engine().to_string();
+        match told.split_once(": ") {
+            None if told == NOT_RUNNING => self.not_running(),
+            Some((NO_ENGINE, why)) => Error::EngineUnreachable {
+                address,
+                why: why.into(),
+            }
+            .into(),
+            other => Error::Unreachable {
+                container: self.container.clone(),
+                address,
+                why: other.map_or(told, |(_, why)| why).into(),
+            }
+            .into(),
+        }
     }
 
     fn lost(&self, why: String) -> anyhow::Error {

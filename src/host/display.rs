@@ -56,7 +56,7 @@ impl Client {
         let Link { path, expires } = self
             .call(Method::POST, "/desktop/link", None::<&()>)
             .await?;
-        Ok((format!("{}{path}", self.address()), expires))
+        Ok((format!("{}{path}", self.published()), expires))
     }
 }
 

@@ -44,6 +44,13 @@ pub(crate) struct Record {
     pub(crate) remote: Option<Remote>,
 }
 
+impl Record {
+    /// The machine that its engine is on, unless that is this one.
+    pub(crate) fn machine(&self) -> Option<&str> {
+        self.remote.as_ref()?.address.elsewhere()
+    }
+}
+
 /// An engine on another machine. There, volumes take the place of this one's folders.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Remote {
@@ -184,6 +191,11 @@ impl Instance {
     /// State that stays, `/data` inside.
     pub(crate) fn data(&self) -> PathBuf {
         self.home.join(self.suffixed(".mcp-state"))
+    }
+
+    /// There while the project is being copied to another machine.
+    pub(crate) fn copying(&self) -> PathBuf {
+        self.folder.join("copying")
     }
 
     /// Figures that nobody gave a place.

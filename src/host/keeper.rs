@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// What part of an instance a container is, where it is not the instance itself.
 const PART: &str = "osctl.part";
 /// The image's name; its tag is what it is made of.
-const IMAGE: &str = "os-keeper";
+pub(super) const IMAGE: &str = "os-keeper";
 /// Bytes: a body and its archive are in memory while an image is built.
 const MEMORY: u64 = 2 << 30;
 /// How long one that was just started may give no answer.
@@ -45,16 +45,15 @@ pub(crate) async fn charge(
     docker: &Docker,
     config: &Config,
     instance: &Instance,
+    project: &Path,
     spec: Spec,
 ) -> Result<Charge> {
     // An image that is up to date needs no base; the engine pulls what it has not, when it is built on.
     let base = base::known_base(docker, &config.base).await?;
     let certificates = trust::certificates().into_iter();
-    let project = spec.mounts.iter().find(|mount| mount.container == "/repo");
-    let above = project.and_then(|project| above(&project.host));
     Ok(Charge {
         instance: instance.name.clone(),
-        above,
+        above: above(project),
         spec,
         passing: specification::passing(config),
         aside: instance.aside(),

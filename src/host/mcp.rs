@@ -179,8 +179,15 @@ fn place(servers: &BTreeMap<String, Value>, data: &Path) -> io::Result<()> {
     }
     // Only its owner reads it: a server's environment may hold secrets.
     let beside = temporary(name, &fresh()?);
-    folder.create(&beside)?.write_all(&text)?;
-    folder.rename(&beside, name)
+    let written = folder
+        .create(&beside)
+        .and_then(|mut file| file.write_all(&text));
+    written
+        .and_then(|()| folder.rename(&beside, name))
+        .inspect_err(|_| {
+            // Perhaps it was never made.
+            let _ = folder.remove(&beside);
+        })
 }
 
 /// What is in the file, as far as it may be what is wanted.

@@ -31,7 +31,8 @@ impl Whose {
     }
 }
 
-/// The wanted ports when they are free or `held` by the instance itself, else the next free ones or an error naming the owner.
+/// The wanted ports when they are free or `held` by the instance itself, else the next free ones or an error
+/// naming the owner. `auto` are those that are known to be taken, where others may be had.
 ///
 /// # Errors
 /// [`Error::PortTaken`] without `auto`, or when the machine lets none be bound there.
@@ -39,7 +40,7 @@ pub(crate) async fn choose(
     wanted: Ports,
     held: Option<Ports>,
     whose: Whose,
-    auto: bool,
+    auto: Option<&[u16]>,
     engine: &Engine,
 ) -> Result<Ports> {
     let bind = whose.bind();
@@ -47,6 +48,7 @@ pub(crate) async fn choose(
     let is_free = async |port: u16| match (held.contains(&port), whose) {
         (true, _) => Ok(true),
         (false, Whose::This(bind)) => is_free(bind, port),
+        // What it does not tell, it tells again when the container is made.
         (false, Whose::Engines(_)) => Ok(publisher(port, engine).await.is_none()),
     };
     let taken_by = |port: u16, owner: String| Error::PortTaken {
@@ -54,7 +56,8 @@ pub(crate) async fn choose(
         port,
         owner,
     };
-    let mut taken: Vec<u16> = Vec::new();
+    let mut taken = auto.unwrap_or_default().to_vec();
+    let auto = auto.is_some();
     let mut chosen = [wanted.kernel, wanted.mcp, wanted.vnc];
     for port in &mut chosen {
         let first = *port;

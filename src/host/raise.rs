@@ -5,7 +5,7 @@ use super::client::Client;
 use super::folders::Folders;
 use super::handover::{Handover, Wish};
 use super::health::Watch;
-use super::instance::{Instance, LABEL, Record, Remote};
+use super::instance::{Instance, LABEL, Record};
 use super::keeper::{self, Keeper};
 use super::ports::Whose;
 use super::provision::{self, Leave};
@@ -17,7 +17,6 @@ use crate::config::{Config, Ports, Resolved, Source};
 use crate::engine::{Container, DIGEST_LABEL, Docker, Embedded, Engine, Phase, Progress};
 use crate::error::{Error, Result};
 use crate::image::{Body, Companion};
-use crate::protocol::desktop::VNC_PASSWORD;
 use crate::protocol::spec::Spec;
 use anyhow::Context;
 use std::fs;
@@ -71,11 +70,13 @@ impl Raise<'_> {
     /// When something on the way fails; what ran before runs again then.
     pub(crate) async fn run(&self, project: PathBuf, socket: Option<&Path>) -> Result<Raised> {
         let mut left = OTHER_PORTS;
+        let mut taken = Vec::new();
         loop {
-            match self.once(project.clone(), socket).await {
-                // It was free when it was chosen.
+            match self.once(project.clone(), socket, &taken).await {
+                // It was free when it was chosen, or could not be asked about.
                 Err(error) if left > 0 && self.resolved.config.auto_ports && is_taken(&error) => {
                     left -= 1;
+                    taken.extend(taken_port(&error));
                     self.progress.log(&format!("{error}; taking another"));
                 }
                 raised => return raised,
@@ -83,7 +84,7 @@ impl Raise<'_> {
         }
     }
 
-    async fn once(&self, project: PathBuf, socket: Option<&Path>) -> Result<Raised> {
+    async fn once(&self, project: PathBuf, socket: Option<&Path>, taken: &[u16]) -> Result<Raised> {
         let instance = self.instance;
         let config = &self.resolved.config;
         self.clean_leftovers().await?;
@@ -94,15 +95,22 @@ impl Raise<'_> {
             .as_ref()
             .filter(|_| existing.as_ref().is_some_and(stands));
         let (wanted, auto) = (self.wanted_ports(recorded.as_ref()), config.auto_ports);
-        let remote = self.remote(recorded.as_ref());
+        let volumes = self.volumes();
+        let remote = match &volumes {
+            Some(volumes) => Some(volumes.remote(recorded.as_ref(), &project).await?),
+            None => None,
+        };
         let choose = |wanted| {
             let held = held.map(|r| r.ports);
             let whose = Whose::of(self.engine, config.bind);
-            ports::choose(wanted, held, whose, auto, self.engine)
+            ports::choose(wanted, held, whose, auto.then_some(taken), self.engine)
         };
         // A taken one is told before anything is built; what is free may be taken by when that is done.
         let ports = choose(wanted).await?;
-        let copy = self.copy(remote.as_ref()).await?;
+        let copy = match (&volumes, &remote) {
+            (Some(volumes), Some(remote)) if remote.copied => Some(volumes.body(config).await?),
+            _ => None,
+        };
         let (image, body) = self
             .image(copy.as_ref().map_or(&project, TempDir::path))
             .await?;
@@ -159,64 +167,27 @@ impl Raise<'_> {
         })
     }
 
-    /// Where the engine is, unless that is here.
-    fn remote(&self, recorded: Option<&Record>) -> Option<Remote> {
-        let Engine::Docker(docker) = self.engine else {
-            return None;
-        };
-        let recorded = recorded.and_then(|record| record.remote.clone());
-        let address = docker.address();
-        let found = address.elsewhere().map(|_| Remote {
-            address: address.clone(),
-            copied: false,
-        });
-        recorded.or(found)
-    }
-
-    /// The body of the project's copy, where that is the project.
-    async fn copy(&self, remote: Option<&Remote>) -> Result<Option<TempDir>> {
-        match (self.volumes(), remote) {
-            (Some(volumes), Some(remote)) if remote.copied => {
-                volumes.body(&self.resolved.config.body).await
-            }
-            _ => Ok(None),
-        }
-    }
-
-    fn volumes(&self) -> Option<Volumes<'_>> {
-        match self.engine {
-            Engine::Docker(docker) => Some(Volumes {
-                docker,
-                instance: self.instance,
-                progress: self.progress,
-            }),
-            Engine::Embedded(_) => None,
-        }
-    }
-
-    /// Puts what the container is to find where it finds it.
+    /// What is put where the container finds it.
     async fn hand_in(&self, record: &mut Record, image: &str) -> Result<()> {
         let (instance, servers) = (self.instance, &self.resolved.config.servers);
         let password = instance.ensure_vnc_password()?;
-        let (Some(remote), Some(volumes)) = (&mut record.remote, self.volumes()) else {
-            for folder in [instance.files(), instance.data()] {
-                fs::create_dir_all(&folder)
-                    .with_context(|| format!("making `{}`", folder.display()))?;
-            }
-            mcp::hand_in(servers, &instance.data())?;
-            return instance.hand_in_vnc_password(&password);
-        };
-        let servers = mcp::document(servers)?;
-        let files = [
-            (mcp::SERVERS, 0o600, servers.as_slice()),
-            (VNC_PASSWORD, 0o600, password.as_bytes()),
-        ];
-        volumes.hand_in(image, &files).await?;
-        if !remote.copied {
-            volumes.copy_project(image, &record.project).await?;
-            remote.copied = true;
+        if let Some(volumes) = self.volumes() {
+            return volumes.hand_in(record, image, servers, &password).await;
         }
-        Ok(())
+        for folder in [instance.files(), instance.data()] {
+            fs::create_dir_all(&folder)
+                .with_context(|| format!("making `{}`", folder.display()))?;
+        }
+        mcp::hand_in(servers, &instance.data())?;
+        instance.hand_in_vnc_password(&password)
+    }
+
+    /// What takes the place of this machine's folders, where the engine is on another one.
+    fn volumes(&self) -> Option<Volumes<'_>> {
+        match self.engine {
+            Engine::Docker(docker) => Volumes::of(docker, self.instance, self.progress),
+            Engine::Embedded(_) => None,
+        }
     }
 
     /// The container as the configuration wants it, with the ports, the project and the right to freeze
@@ -254,7 +225,8 @@ impl Raise<'_> {
         };
         let before = self.specify(&former, &spec.image, Some(socket)).await?;
         let wish = async |spec: Spec, record: Record| -> Result<Wish> {
-            let charge = keeper::charge(docker, config, self.instance, spec).await?;
+            let project = &record.project;
+            let charge = keeper::charge(docker, config, self.instance, project, spec).await?;
             Ok(Wish { charge, record })
         };
         let (wished, otherwise) = (
@@ -285,7 +257,8 @@ impl Raise<'_> {
     ) -> Result<()> {
         let (config, image) = (&self.resolved.config, spec.image.clone());
         let companion = Companion::load(config.companion.as_deref(), docker.architecture())?;
-        let charge = keeper::charge(docker, config, self.instance, spec).await?;
+        let project = &record.project;
+        let charge = keeper::charge(docker, config, self.instance, project, spec).await?;
         let keeper = Keeper {
             docker,
             instance: self.instance,
@@ -501,7 +474,14 @@ fn stands(container: &Container) -> bool {
 }
 
 fn is_taken(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(Error::PortTaken { .. }))
+    taken_port(error).is_some()
+}
+
+fn taken_port(error: &anyhow::Error) -> Option<u16> {
+    match error.downcast_ref()? {
+        Error::PortTaken { port, .. } => Some(*port),
+        _ => None,
+    }
 }
 
 /// Whether it was made as is wanted.

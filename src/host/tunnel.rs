@@ -4,6 +4,7 @@
 
 use crate::engine::{Address, Docker, Phase, Piped};
 use crate::error::{Error, Result};
+use crate::protocol::plain;
 use crate::protocol::relay::CONNECTED;
 use anyhow::bail;
 use bytes::Bytes;
@@ -11,12 +12,13 @@ use futures_util::{Stream, StreamExt, stream};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::OnceCell;
+use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 use tokio_util::io::StreamReader;
 
 /// The binary in every body.
@@ -24,6 +26,12 @@ const OSCTL: &str = "/opt/osctl/bin/osctl";
 /// How long one that gives no answer is asked again: it may be about to be replaced.
 const PATIENCE: Duration = Duration::from_secs(3);
 const AGAIN: Duration = Duration::from_millis(100);
+/// How long an engine may take to begin a connection.
+const ANSWER: Duration = Duration::from_secs(10);
+/// Header of an answer in the companion's place: why there is no way to it.
+pub(super) const NO_WAY: &str = "osctl-no-way";
+pub(super) const NOT_RUNNING: &str = "not running";
+pub(super) const NO_ENGINE: &str = "no engine";
 
 /// Ports of a container, until it is dropped; connections go on.
 #[derive(Debug)]
@@ -34,20 +42,12 @@ pub(crate) struct Tunnel {
     pub(crate) addresses: [SocketAddr; 2],
 }
 
-/// Why a connection led nowhere.
-#[derive(Debug, Clone)]
-pub(crate) enum Failure {
-    NotRunning,
-    Other(String),
-}
-
 #[derive(Debug)]
 struct Way {
     engine: Address,
-    docker: OnceCell<Docker>,
+    /// The connection that the last one went through.
+    docker: Mutex<Option<Docker>>,
     container: String,
-    /// Why the last connection led nowhere.
-    failure: Mutex<Option<Failure>>,
 }
 
 impl Tunnel {
@@ -58,9 +58,8 @@ impl Tunnel {
     pub(crate) fn open(engine: &Address, container: String, ports: &[u16; 2]) -> Result<Self> {
         let way = Arc::new(Way {
             engine: engine.clone(),
-            docker: OnceCell::new(),
+            docker: Mutex::new(None),
             container,
-            failure: Mutex::new(None),
         });
         let mut listening = Vec::new();
         let mut listen = |port| {
@@ -76,10 +75,8 @@ impl Tunnel {
         })
     }
 
-    /// Why the last connection led nowhere, if it did.
-    pub(crate) fn failure(&self) -> Option<Failure> {
-        let failure = self.way.failure.lock();
-        failure.unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn engine(&self) -> &Address {
+        &self.way.engine
     }
 }
 
@@ -99,9 +96,15 @@ fn bind() -> io::Result<(TcpListener, SocketAddr)> {
 }
 
 async fn accept(listener: TcpListener, way: Arc<Way>, port: u16) {
-    while let Ok((connection, _)) = listener.accept().await {
-        let way = Arc::clone(&way);
-        tokio::spawn(async move { way.carry(connection, port).await });
+    loop {
+        match listener.accept().await {
+            Ok((connection, _)) => {
+                let way = Arc::clone(&way);
+                tokio::spawn(async move { way.carry(connection, port).await });
+            }
+            // Too many files are open, which passes.
+            Err(_) => tokio::time::sleep(AGAIN).await,
+        }
     }
 }
 
@@ -112,16 +115,16 @@ struct Line {
 }
 
 impl Way {
-    /// Until one of the two ends it; one that leads nowhere is closed before anything is read of it.
+    /// Until one of the two ends it. One that leads nowhere is told as much before anything is read of
+    /// it, so that whoever asks knows that nothing has begun.
     async fn carry(&self, mut connection: TcpStream, port: u16) {
-        let dialled = self.patiently(port).await;
-        let why = match &dialled {
-            Ok(_) => None,
-            Err(error) => Some(self.failure(error).await),
-        };
-        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = why;
-        let Ok(Line { mut to, from }) = dialled else {
-            return;
+        let Line { mut to, from } = match self.patiently(port).await {
+            Ok(line) => line,
+            Err(error) => {
+                // Who has gone needs no answer.
+                let _ = timeout(ANSWER, refuse(connection, &self.no_way(&error).await)).await;
+                return;
+            }
         };
         // A loss of latency, and nothing else.
         let _ = connection.set_nodelay(true);
@@ -146,44 +149,81 @@ impl Way {
     async fn patiently(&self, port: u16) -> Result<Line> {
         let begin = Instant::now();
         loop {
-            match self.dial(port).await {
-                Err(_) if begin.elapsed() < PATIENCE => tokio::time::sleep(AGAIN).await,
-                dialled => return dialled,
+            let dialled = match timeout(ANSWER, self.dial(port)).await {
+                Ok(dialled) => dialled,
+                Err(_) => Err(Error::EngineUnreachable {
+                    address: self.engine.url.clone(),
+                    why: format!("no answer within {} s", ANSWER.as_secs()),
+                }
+                .into()),
+            };
+            match dialled {
+                Ok(line) => return Ok(line),
+                Err(error) => {
+                    // The connection to the engine may be what is lost.
+                    *self.docker.lock().await = None;
+                    if begin.elapsed() > PATIENCE {
+                        return Err(error);
+                    }
+                    tokio::time::sleep(AGAIN).await;
+                }
             }
         }
     }
 
-    async fn failure(&self, error: &anyhow::Error) -> Failure {
-        let Some(docker) = self.docker.get() else {
-            return Failure::Other(format!("{error:#}"));
-        };
-        match docker.inspect(&self.container).await {
-            Ok(None) => Failure::NotRunning,
-            Ok(Some(found)) if found.phase == Phase::Stopped => Failure::NotRunning,
-            _ => Failure::Other(format!("{error:#}")),
+    async fn docker(&self) -> Result<Docker> {
+        let mut docker = self.docker.lock().await;
+        match &*docker {
+            Some(docker) => Ok(docker.clone()),
+            None => Ok(docker.insert(Docker::of(&self.engine).await?).clone()),
         }
     }
 
     async fn dial(&self, port: u16) -> Result<Line> {
-        let docker = self
-            .docker
-            .get_or_try_init(|| Docker::of(&self.engine))
-            .await?;
+        let docker = self.docker().await?;
         let command = [OSCTL, "relay", &port.to_string()];
         let Piped { stdin, mut stdout } = docker.pipe(&self.container, &command).await?;
         let Some(mut first) = stdout.next().await.transpose()? else {
             bail!("nobody listens at port {port} there");
         };
         if first.split_to(1.min(first.len())) != [CONNECTED][..] {
-            return Err(Error::precondition(
-                "the container answers what it was not asked",
-                "`osctl up` replaces it by this version",
-            )
-            .into());
+            bail!(
+                "the container answers what it was not asked; `osctl up` replaces it by this version"
+            );
         }
         Ok(Line {
             to: stdin,
             from: Box::pin(stream::iter([Ok(first)]).chain(stdout)),
         })
     }
+
+    async fn no_way(&self, error: &anyhow::Error) -> String {
+        if let Some(Error::EngineUnreachable { why, .. }) = error.downcast_ref() {
+            return format!("{NO_ENGINE}: {why}");
+        }
+        let found = async { self.docker().await?.inspect(&self.container).await };
+        match found.await {
+            Ok(None) => NOT_RUNNING.into(),
+            Ok(Some(found)) if found.phase == Phase::Stopped => NOT_RUNNING.into(),
+            _ => format!("lost: {error:#}"),
+        }
+    }
+}
+
+/// Answers in the companion's place.
+async fn refuse(mut connection: TcpStream, why: &str) -> io::Result<()> {
+    // An answer to what was not asked yet would be taken for noise.
+    connection.readable().await?;
+    let why: String = plain::line(why)
+        .chars()
+        .map(|c| if c.is_ascii() { c } else { '?' })
+        .collect();
+    let answer = format!(
+        "HTTP/1.1 503 Service Unavailable\r\n{NO_WAY}: {why}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+    );
+    connection.write_all(answer.as_bytes()).await?;
+    connection.shutdown().await?;
+    // What is still sent is taken, so that the answer is not thrown away with it.
+    tokio::io::copy(&mut connection, &mut tokio::io::sink()).await?;
+    Ok(())
 }

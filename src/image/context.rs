@@ -107,7 +107,7 @@ pub(crate) fn bare(companion: &Companion) -> Result<(String, Bytes)> {
         ("Dockerfile", 0o644, DOCKERFILE),
         ("osctl", 0o755, &companion.content),
     ];
-    Ok((hex(all.finalize()), several(&files)?))
+    Ok((hex(all.finalize()), plain(&files)?))
 }
 
 /// An archive of one file.
@@ -115,14 +115,10 @@ pub(crate) fn bare(companion: &Companion) -> Result<(String, Bytes)> {
 /// # Errors
 /// When the archive can't be made.
 pub(crate) fn single(name: &str, mode: u32, content: &[u8]) -> Result<Bytes> {
-    several(&[(name, mode, content)])
+    plain(&[(name, mode, content)])
 }
 
-/// An archive of files, each with its rights.
-///
-/// # Errors
-/// When the archive can't be made.
-pub(crate) fn several(files: &[(&str, u32, &[u8])]) -> Result<Bytes> {
+fn plain(files: &[(&str, u32, &[u8])]) -> Result<Bytes> {
     let mut archive = tar::Builder::new(Vec::new());
     for (path, mode, content) in files {
         let mut header = tar::Header::new_gnu();

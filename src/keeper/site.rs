@@ -8,11 +8,10 @@ use crate::engine::{
 };
 use crate::error::{Error, Result};
 use crate::protocol::evolve::inside::Resumed;
-use crate::protocol::evolve::{Charge, Run};
+use crate::protocol::evolve::{Charge, DOOR, Run};
 use crate::protocol::spec::{Mount, Restart, Spec, Volume};
 use anyhow::{Context, bail};
 use serde::de::DeserializeOwned;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -107,43 +106,25 @@ impl Site {
         spec.labels.remove(DIGEST_LABEL);
         spec.labels.insert(PART.into(), TRIAL.into());
         spec.labels.insert(RUN.into(), run.to_string());
-        let mut mounts = Vec::new();
-        for mount in spec.mounts.drain(..) {
-            let Mount {
-                host, container, ..
-            } = mount;
-            let bound = |container: String, host: PathBuf| Mount {
-                host,
-                container,
+        for mount in std::mem::take(&mut spec.mounts) {
+            let seen = in_trial(&mount.container);
+            spec.mounts.extend(seen.at.map(|place| Mount {
+                container: place.into(),
                 read_only: true,
-            };
-            match container.as_str() {
-                "/data" => {
-                    spec.volumes.push(thrown_away(container));
-                    mounts.push(bound(BEFORE.into(), host));
-                }
-                "/root/host" => spec.volumes.push(thrown_away(container)),
-                "/var/run/docker.sock" => {}
-                _ => mounts.push(bound(container, host)),
-            }
+                ..mount.clone()
+            }));
+            spec.volumes
+                .extend(seen.thrown_away.then(|| thrown_away(mount.container)));
         }
-        spec.mounts = mounts;
-        // The same where the engine is not on the host's machine.
         for volume in volumes {
-            let seen = |container: String| Volume {
-                container,
+            let seen = in_trial(&volume.container);
+            spec.volumes.extend(seen.at.map(|place| Volume {
+                container: place.into(),
                 read_only: true,
                 ..volume.clone()
-            };
-            match volume.container.as_str() {
-                "/data" => {
-                    spec.volumes.push(thrown_away(volume.container.clone()));
-                    spec.volumes.push(seen(BEFORE.into()));
-                }
-                "/root/host" => spec.volumes.push(thrown_away(volume.container.clone())),
-                "/repo" => spec.volumes.push(seen(volume.container.clone())),
-                _ => {}
-            }
+            }));
+            spec.volumes
+                .extend(seen.thrown_away.then(|| thrown_away(volume.container)));
         }
         spec
     }
@@ -361,6 +342,24 @@ impl Site {
             false => bail!("the companion does not go on"),
         }
     }
+}
+
+/// What a trial has of what the instance has at a place.
+struct Seen<'a> {
+    /// Where it can be read.
+    at: Option<&'a str>,
+    /// Whether there is room of the trial's own in its place.
+    thrown_away: bool,
+}
+
+fn in_trial(place: &str) -> Seen<'_> {
+    let (at, thrown_away) = match place {
+        "/data" => (Some(BEFORE), true),
+        "/root/host" => (None, true),
+        "/var/run/docker.sock" | DOOR => (None, false),
+        other => (Some(other), false),
+    };
+    Seen { at, thrown_away }
 }
 
 fn thrown_away(container: String) -> Volume {

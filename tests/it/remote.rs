@@ -11,13 +11,17 @@ use serde_json::{Value, json};
 use std::fs;
 use std::io::copy;
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-trials![everything_works_as_here, what_is_not_there_is_told,];
+trials![
+    everything_works_as_here,
+    the_persons_own_ssh_is_a_way_there,
+    what_is_not_there_is_told,
+];
 
 /// The way to an engine, by an address that is not this machine's own loopback.
 #[derive(Debug)]
@@ -28,9 +32,7 @@ struct Way {
 
 impl Way {
     fn to(socket: PathBuf) -> Self {
-        let networks = Engine.get("/networks/bridge").json();
-        let ours = networks["IPAM"]["Config"][0]["Gateway"].as_str().unwrap();
-        let listener = TcpListener::bind((ours, 0)).unwrap();
+        let listener = TcpListener::bind((gateway().as_str(), 0)).unwrap();
         let address = format!("tcp://{}", listener.local_addr().unwrap());
         let open = Arc::new(Mutex::new(Vec::new()));
         let all = Arc::clone(&open);
@@ -61,6 +63,13 @@ impl Way {
         }
         open.len()
     }
+}
+
+/// An address of this machine that is not its loopback.
+fn gateway() -> String {
+    let networks = Engine.get("/networks/bridge").json();
+    let ours = networks["IPAM"]["Config"][0]["Gateway"].as_str();
+    ours.unwrap().to_owned()
 }
 
 /// A home of this machine, whose engine is `second`, by that way.
@@ -214,13 +223,73 @@ fn everything_works_as_here() {
     assert_eq!(engine(&home).get("/version").status, 200);
 }
 
+/// In the place of `ssh` and of `docker` there: it writes down what it is called with, and leads to the socket.
+const SSH: &str = r#"#!/usr/bin/env python3
+import os, socket, sys, threading
+with open(os.environ["SSH_LOG"], "a") as log:
+    print(*sys.argv[1:], file=log)
+engine = socket.socket(socket.AF_UNIX)
+engine.connect(os.environ["SSH_LEADS_TO"])
+def up():
+    while piece := os.read(0, 65536):
+        engine.sendall(piece)
+    engine.shutdown(socket.SHUT_WR)
+threading.Thread(target=up, daemon=True).start()
+while piece := engine.recv(65536):
+    os.write(1, piece)
+"#;
+
+fn the_persons_own_ssh_is_a_way_there() {
+    let second = Second::with_room(4000 << 20);
+    let way = Way::to(second.socket());
+    let mut home = away(&second, "it-remote-ssh", &way);
+    let (bin, log) = (home.folder.join("bin"), home.folder.join("ssh.log"));
+    fs::create_dir_all(&bin).unwrap();
+    fs::write(bin.join("ssh"), SSH).unwrap();
+    fs::set_permissions(bin.join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    for (key, value) in [
+        ("PATH", path),
+        ("SSH_LOG", log.display().to_string()),
+        ("SSH_LEADS_TO", second.socket().display().to_string()),
+        ("DOCKER_HOST", "ssh://ada@engine.example:2222".into()),
+    ] {
+        home.env.insert(key.into(), value);
+    }
+    home.up();
+    remember(&home);
+    assert_remembers(&home);
+    assert_eq!(home.run(["shell", "exit 7"]).code, 7);
+    let called = fs::read_to_string(&log).unwrap();
+    let words = "-- ssh://ada@engine.example:2222 docker system dial-stdio";
+    assert!(called.lines().all(|line| line.ends_with(words)), "{called}");
+    // A body that is none there is refused, and not the one here taken in its place.
+    home.ok(["shell", "mkfifo /repo/body/kernel/pipe"]);
+    assert_told(&ended(&home, ["up"]), 4, &["pipe", "body"]);
+    home.ok(["shell", "rm /repo/body/kernel/pipe"]);
+    // Another project is not taken for the copy of this one.
+    let other = home.folder.join("other");
+    fs::create_dir_all(&other).unwrap();
+    let told = ended(&home, ["up", "--project", other.to_str().unwrap()]);
+    assert_told(&told, 4, &["has a copy of", "down --purge"]);
+    // A copy that this machine does not know is not written over.
+    home.ok(["down"]);
+    fs::remove_dir_all(home.state()).unwrap();
+    let told = ended(&home, ["up", "--yes"]);
+    assert_told(&told, 4, &["osctl-project-", "docker volume rm"]);
+    // Folders of this machine can't be mounted there, which is told before anything is made.
+    home.write_config("mounts: ['/srv:/srv']\n");
+    let told = ended(&home, ["up", "--yes"]);
+    assert_told(&told, 2, &["/srv:/srv", "can't be mounted", "cp` brings"]);
+    assert!(!home.state().join("instance.json").exists());
+}
+
 fn what_is_not_there_is_told() {
     let mut home = Home::new("it-elsewhere");
     for (address, why) in [
         // Of a network that is for examples alone.
         ("tcp://198.51.100.1:2375", "does not answer"),
         ("ssh://ada@engine.invalid", "does not answer"),
-        ("ssh://ada@engine.invalid:2222", "~/.ssh/config"),
     ] {
         home.env.insert("DOCKER_HOST".into(), address.into());
         let told = ended(&home, ["up", "--yes"]);
@@ -247,11 +316,4 @@ fn what_is_not_there_is_told() {
         );
     }
     fs::remove_file(path).unwrap();
-    // Folders of this machine can't be mounted there, which is told before anything is made.
-    let way = Way::to("/var/run/docker.sock".into());
-    home.env.insert("DOCKER_HOST".into(), way.address.clone());
-    home.write_config("mounts: ['/srv:/srv']\n");
-    let told = ended(&home, ["up", "--yes"]);
-    assert_told(&told, 2, &["/srv:/srv", "can't be mounted", "cp` brings"]);
-    assert!(!home.state().join("instance.json").exists());
 }

@@ -114,7 +114,7 @@ impl Address {
             if variable("DOCKER_TLS_VERIFY").is_some() {
                 let folder = variable("DOCKER_CERT_PATH")
                     .map_or_else(|| home.join(".docker"), PathBuf::from);
-                address.certificates = Some(folder);
+                address.certificates = Some(std::path::absolute(folder)?);
             }
             return Ok(vec![address]);
         }

@@ -2,6 +2,7 @@
 
 use super::{Docker, lost};
 use crate::error::Result;
+use crate::protocol::plain;
 use anyhow::bail;
 use bollard::container::LogOutput;
 use bollard::exec::{CreateExecOptions, StartExecResults};
@@ -26,6 +27,7 @@ pub(crate) struct Piped {
     pub(crate) stdout: Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>,
 }
 
+const DOING: &str = "to run a command in the container";
 /// Bytes of stderr that are kept.
 const STDERR: usize = 16 << 10;
 
@@ -40,22 +42,11 @@ impl Docker {
         command: &[&str],
         each: &mut (dyn FnMut(&[u8]) -> Result<()> + Send),
     ) -> Result<Output> {
-        let doing = "to run a command in the container";
-        let options = CreateExecOptions {
-            attach_stdout: Some(true),
-            attach_stderr: Some(true),
-            cmd: Some(command.to_vec()),
-            ..Default::default()
-        };
-        let made = self.api.create_exec(name, options).await;
-        let id = made.map_err(|e| lost(doing, e))?.id;
-        let started = self.api.start_exec(&id, None).await;
+        let (id, started) = self.begin(name, command, false).await?;
         let mut stderr = Vec::new();
-        if let StartExecResults::Attached { mut output, .. } =
-            started.map_err(|e| lost(doing, e))?
-        {
+        if let StartExecResults::Attached { mut output, .. } = started {
             while let Some(chunk) = output.next().await {
-                match chunk.map_err(|e| lost(doing, e))? {
+                match chunk.map_err(|e| lost(DOING, e))? {
                     LogOutput::StdErr { message } => {
                         stderr.extend_from_slice(&message);
                         let beyond = stderr.len().saturating_sub(STDERR);
@@ -68,7 +59,7 @@ impl Docker {
             }
         }
         let ended = self.api.inspect_exec(&id).await;
-        let code = ended.map_err(|e| lost(doing, e))?.exit_code;
+        let code = ended.map_err(|e| lost(DOING, e))?.exit_code;
         Ok(Output {
             // One that has none was ended with its container.
             code: code.unwrap_or(-1),
@@ -82,24 +73,14 @@ impl Docker {
     /// # Errors
     /// When there is no such container, or it does not run.
     pub(crate) async fn pipe(&self, name: &str, command: &[&str]) -> Result<Piped> {
-        let doing = "to run a command in the container";
-        let options = CreateExecOptions {
-            attach_stdin: Some(true),
-            attach_stdout: Some(true),
-            attach_stderr: Some(true),
-            cmd: Some(command.to_vec()),
-            ..Default::default()
-        };
-        let made = self.api.create_exec(name, options).await;
-        let id = made.map_err(|e| lost(doing, e))?.id;
-        let started = self.api.start_exec(&id, None).await;
-        let StartExecResults::Attached { output, input } = started.map_err(|e| lost(doing, e))?
-        else {
+        let (_, started) = self.begin(name, command, true).await?;
+        let StartExecResults::Attached { output, input } = started else {
             bail!("the engine runs a command without its ends");
         };
         let stdout = output.filter_map(async |chunk| match chunk {
             Ok(LogOutput::StdErr { message }) => {
-                tracing::debug!("{}", String::from_utf8_lossy(&message).trim_end());
+                let words = String::from_utf8_lossy(&message);
+                tracing::debug!("{}", plain::line(words.trim_end()));
                 None
             }
             Ok(
@@ -113,5 +94,24 @@ impl Docker {
             stdin: input,
             stdout: Box::pin(stdout),
         })
+    }
+
+    async fn begin(
+        &self,
+        name: &str,
+        command: &[&str],
+        stdin: bool,
+    ) -> Result<(String, StartExecResults)> {
+        let options = CreateExecOptions {
+            attach_stdin: Some(stdin),
+            attach_stdout: Some(true),
+            attach_stderr: Some(true),
+            cmd: Some(command.to_vec()),
+            ..Default::default()
+        };
+        let made = self.api.create_exec(name, options).await;
+        let id = made.map_err(|e| lost(DOING, e))?.id;
+        let started = self.api.start_exec(&id, None).await;
+        Ok((id, started.map_err(|e| lost(DOING, e))?))
     }
 }

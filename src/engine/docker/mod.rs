@@ -5,6 +5,8 @@ mod container;
 mod exec;
 mod image;
 mod place;
+#[cfg(unix)]
+mod ssh;
 
 pub(crate) use address::Address;
 pub(crate) use exec::Piped;
@@ -14,11 +16,41 @@ use crate::error::{Error, Result};
 use bollard::API_DEFAULT_VERSION;
 use bollard::errors::Error as ApiError;
 use bollard::models::SystemVersionComponents;
+use ssh::Ssh;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
+
+/// It takes a Unix socket, which is not to be had here.
+#[cfg(not(unix))]
+mod ssh {
+    use std::io;
+    use std::path::PathBuf;
+
+    #[derive(Debug)]
+    pub(super) enum Ssh {}
+
+    impl Ssh {
+        pub(super) fn open(_url: &str) -> io::Result<Self> {
+            Err(io::Error::other(
+                "osctl goes through ssh on Linux and macOS alone",
+            ))
+        }
+
+        pub(super) fn socket(&self) -> PathBuf {
+            match *self {}
+        }
+
+        pub(super) fn said(&self) -> Option<String> {
+            match *self {}
+        }
+    }
+}
 
 /// Seconds until a request without an answer counts as lost; imports and stops take long.
 const TIMEOUT: u64 = 600;
+/// The same for an archive that is made while it is sent, which may be a whole project.
+const COPY: Duration = Duration::from_secs(24 * 3600);
 /// The same for what is only asked.
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -27,6 +59,8 @@ const ANSWER: Duration = Duration::from_secs(10);
 pub(crate) struct Docker {
     api: bollard::Docker,
     address: Address,
+    /// What leads there, as long as somebody talks to it.
+    _ssh: Option<Arc<Ssh>>,
     version: String,
     architecture: String,
     is_podman: bool,
@@ -92,19 +126,29 @@ impl Docker {
     }
 
     async fn connect(address: Address) -> std::result::Result<Self, String> {
-        let api = open(&address).map_err(|e| cause(&e))?;
+        let ssh = match address.url.starts_with("ssh://") {
+            true => Some(Ssh::open(&address.url).map_err(|e| e.to_string())?),
+            false => None,
+        };
+        let socket = ssh
+            .as_ref()
+            .map(|ssh| format!("unix://{}", ssh.socket().display()));
+        let api = open(&address, socket.as_deref()).map_err(|e| cause(&e))?;
         let meet = async {
-            let version = api.version().await?;
+            let version = api.version().await.map_err(|e| cause(&e))?;
             // Old and new engines are met at the newest version that both sides know.
-            Ok((version, api.negotiate_version().await?))
+            let api = api.negotiate_version().await.map_err(|e| cause(&e))?;
+            Ok((version, api))
         };
         let (version, api) = tokio::time::timeout(ANSWER, meet)
             .await
-            .map_err(|_| format!("no answer within {} s", ANSWER.as_secs()))?
-            .map_err(|e: ApiError| cause(&e))?;
+            .unwrap_or_else(|_| Err(format!("no answer within {} s", ANSWER.as_secs())))
+            // Its own words tell more than that the connection ended.
+            .map_err(|why| ssh.as_ref().and_then(Ssh::said).unwrap_or(why))?;
         Ok(Self {
             api,
             address,
+            _ssh: ssh.map(Arc::new),
             architecture: version.arch.unwrap_or_default(),
             version: version.version.unwrap_or_default(),
             is_podman: is_podman(version.components.as_deref().unwrap_or_default()),
@@ -149,6 +193,7 @@ impl Docker {
         let info = info.map_err(|e| lost(doing, e))?;
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let here = info.kernel_version.is_some_and(|k| k == kernel.trim());
+        let here = here && self.address.elsewhere().is_none();
         let root = info.docker_root_dir.map(PathBuf::from);
         Ok(root.filter(|root| here && root.is_dir()))
     }
@@ -165,8 +210,9 @@ fn is_podman(components: &[SystemVersionComponents]) -> bool {
         .any(|part| part.name.starts_with("Podman"))
 }
 
-fn open(address: &Address) -> std::result::Result<bollard::Docker, ApiError> {
-    let url = address.url.as_str();
+/// By its own address, or by the socket that leads there.
+fn open(address: &Address, socket: Option<&str>) -> std::result::Result<bollard::Docker, ApiError> {
+    let url = socket.unwrap_or(&address.url);
     if let Some(folder) = &address.certificates {
         let (key, cert, ca) = (
             folder.join("key.pem"),
@@ -184,18 +230,6 @@ fn open(address: &Address) -> std::result::Result<bollard::Docker, ApiError> {
     }
     if url.starts_with("tcp://") || url.starts_with("http://") {
         return bollard::Docker::connect_with_http(url, TIMEOUT, API_DEFAULT_VERSION);
-    }
-    if let Some(rest) = url.strip_prefix("ssh://") {
-        // bollard would take it for a part of the name.
-        if rest
-            .rsplit('@')
-            .next()
-            .is_some_and(|host| host.contains(':'))
-        {
-            let why = "the port of an ssh server is named in ~/.ssh/config, by `Host` and `Port`";
-            return Err(ApiError::DockerStreamError { error: why.into() });
-        }
-        return bollard::Docker::connect_with_ssh(url, TIMEOUT, API_DEFAULT_VERSION, None);
     }
     bollard::Docker::connect_with_socket(url, TIMEOUT, API_DEFAULT_VERSION)
 }

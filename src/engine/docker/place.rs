@@ -3,7 +3,7 @@
 //! Every step can be done again: what is already so is no error.
 
 use super::container::holds;
-use super::{Docker, answer, is_status, lost};
+use super::{COPY, Docker, answer, is_status, lost};
 use crate::error::{Error, Result};
 use crate::protocol::spec::{Spec, Volume};
 use anyhow::bail;
@@ -120,9 +120,9 @@ impl Docker {
     ) -> Result<()> {
         let options = UploadToContainerOptionsBuilder::new().path(folder).build();
         let body = bollard::body_try_stream(archive);
-        let done = self.api.upload_to_container(name, Some(options), body);
-        done.await
-            .map_err(|e| lost("to put files into the container", e))
+        let api = self.api.clone().with_timeout(COPY);
+        let done = api.upload_to_container(name, Some(options), body).await;
+        done.map_err(|e| lost("to put files into the container", e))
     }
 
     /// A file or folder of a container, running or not, as a tar archive of at most `limit` bytes;
@@ -152,6 +152,19 @@ impl Docker {
             }
         }
         Ok(Some(archive))
+    }
+
+    /// Whether there is such a volume.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn has_volume(&self, name: &str) -> Result<bool> {
+        let doing = "looking at the volume";
+        match answer(doing, self.api.inspect_volume(name)).await? {
+            Ok(_) => Ok(true),
+            Err(e) if is_status(&e, 404) => Ok(false),
+            Err(e) => Err(lost(doing, e)),
+        }
     }
 
     pub(super) async fn ensure_volume(&self, volume: &Volume, spec: &Spec) -> Result<()> {

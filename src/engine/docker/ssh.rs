@@ -1,0 +1,153 @@
+//! The way to an engine on another machine through the person's own `ssh`, with their keys, their known hosts
+//! and their settings. Each connection is one of `ssh`, in which `docker system dial-stdio` reaches the engine.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::process::Command;
+use tokio::task::AbortHandle;
+
+/// Bytes of what `ssh` says that are kept.
+const SAID: usize = 4 << 10;
+
+/// A socket of this machine, and of this process alone, that leads there.
+#[derive(Debug)]
+pub(super) struct Ssh {
+    folder: TempDir,
+    accepts: AbortHandle,
+    said: Arc<Mutex<String>>,
+}
+
+impl Ssh {
+    /// Nobody is connected to yet.
+    ///
+    /// # Errors
+    /// When the address names no machine, or there is no room for a socket.
+    pub(super) fn open(url: &str) -> io::Result<Self> {
+        let words = words(url).ok_or_else(|| io::Error::other("it names no machine"))?;
+        // Only its owner gets in.
+        let folder = tempfile::Builder::new().prefix("osctl-").tempdir()?;
+        let listener = UnixListener::bind(socket(folder.path()))?;
+        let said = Arc::default();
+        let accepts = tokio::spawn(accept(listener, words, Arc::clone(&said)));
+        Ok(Self {
+            folder,
+            accepts: accepts.abort_handle(),
+            said,
+        })
+    }
+
+    pub(super) fn socket(&self) -> PathBuf {
+        socket(self.folder.path())
+    }
+
+    /// What `ssh` said last, when it said anything.
+    pub(super) fn said(&self) -> Option<String> {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = said
+            .lines()
+            .rev()
+            .map(str::trim)
+            .find(|line| !line.is_empty());
+        last.map(str::to_owned)
+    }
+}
+
+impl Drop for Ssh {
+    fn drop(&mut self) {
+        self.accepts.abort();
+    }
+}
+
+fn socket(folder: &Path) -> PathBuf {
+    folder.join("engine.sock")
+}
+
+/// What `ssh` is called with. Nothing of the address can be taken for an option.
+fn words(url: &str) -> Option<Vec<String>> {
+    let rest = url.strip_prefix("ssh://")?;
+    let authority = rest.split('/').next().filter(|a| !a.is_empty())?;
+    let mut words = vec!["-T".to_owned(), "-oConnectTimeout=8".to_owned()];
+    words.extend(["--".to_owned(), format!("ssh://{authority}")]);
+    words.extend(["docker", "system", "dial-stdio"].map(str::to_owned));
+    Some(words)
+}
+
+async fn accept(listener: UnixListener, words: Vec<String>, said: Arc<Mutex<String>>) {
+    while let Ok((connection, _)) = listener.accept().await {
+        let (words, said) = (words.clone(), Arc::clone(&said));
+        tokio::spawn(async move {
+            if let Err(error) = carry(connection, &words, &said).await {
+                *said.lock().unwrap_or_else(PoisonError::into_inner) = format!("`ssh`: {error}");
+            }
+        });
+    }
+}
+
+/// Until one of the two ends it.
+async fn carry(
+    mut connection: UnixStream,
+    words: &[String],
+    said: &Mutex<String>,
+) -> io::Result<()> {
+    let mut ssh = Command::new("ssh")
+        .args(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let (stdin, stdout, stderr) = (ssh.stdin.take(), ssh.stdout.take(), ssh.stderr.take());
+    let (Some(mut stdin), Some(mut stdout), Some(mut stderr)) = (stdin, stdout, stderr) else {
+        return Err(io::Error::other("it has no ends"));
+    };
+    let (mut read, mut write) = connection.split();
+    let up = async {
+        // Who has gone sends no more.
+        let _ = tokio::io::copy(&mut read, &mut stdin).await;
+        drop(stdin);
+    };
+    let down = async {
+        let _ = tokio::io::copy(&mut stdout, &mut write).await;
+        let _ = write.shutdown().await;
+    };
+    let listen = async {
+        let mut bytes = vec![0; SAID];
+        while let Ok(read @ 1..) = stderr.read(&mut bytes).await {
+            let text = String::from_utf8_lossy(&bytes[..read]).into_owned();
+            *said.lock().unwrap_or_else(PoisonError::into_inner) = text;
+        }
+    };
+    let ended = async { tokio::join!(down, listen) };
+    tokio::pin!(ended);
+    let _ = tokio::select! {
+        all = &mut ended => all,
+        () = up => ended.await,
+    };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::words;
+
+    #[test]
+    fn an_address_is_one_word_and_no_option() {
+        let called = words("ssh://ada@engine.example:2222/x").unwrap();
+        let expected = [
+            "-T",
+            "-oConnectTimeout=8",
+            "--",
+            "ssh://ada@engine.example:2222",
+            "docker",
+            "system",
+            "dial-stdio",
+        ];
+        assert_eq!(called, expected);
+        assert_eq!(words("ssh:///x"), None);
+    }
+}
