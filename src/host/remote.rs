@@ -12,7 +12,7 @@ use crate::archive::{Folder, Mark, Pack, packed};
 use crate::config::Config;
 use crate::engine::{Docker, Progress};
 use crate::error::{Error, Result};
-use crate::image::single;
+use crate::image;
 use crate::protocol::desktop::VNC_PASSWORD;
 use crate::protocol::spec::{Environment, Limits, Restart, Spec, Volume, Workload};
 use anyhow::Context;
@@ -20,7 +20,6 @@ use bytes::Bytes;
 use futures_util::stream;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -138,7 +137,7 @@ impl<'a> Volumes<'a> {
                 (mcp::SERVERS, servers.as_slice()),
                 (VNC_PASSWORD, password.as_bytes()),
             ] {
-                let archive = single(path, 0o600, content)?;
+                let archive = image::single(path, 0o600, content)?;
                 if !self.holds(&name, path, content).await? {
                     self.docker.put(&name, DATA, archive).await?;
                 }
@@ -168,12 +167,7 @@ impl<'a> Volumes<'a> {
         else {
             return Ok(false);
         };
-        let mut archive = tar::Archive::new(archive.as_slice());
-        let mut held = Vec::new();
-        for file in archive.entries()?.take(1) {
-            file?.read_to_end(&mut held)?;
-        }
-        Ok(held == content)
+        Ok(image::content(&archive)? == content)
     }
 
     /// A copy that was not finished is made again; one that somebody else has made is left alone.

@@ -6,6 +6,7 @@ use crate::protocol::hex::hex;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
+use std::io::Read;
 
 /// Where the parts that are not the body's lie in the context.
 const OURS: &str = ".osctl";
@@ -116,6 +117,18 @@ pub(crate) fn bare(companion: &Companion) -> Result<(String, Bytes)> {
 /// When the archive can't be made.
 pub(crate) fn single(name: &str, mode: u32, content: &[u8]) -> Result<Bytes> {
     plain(&[(name, mode, content)])
+}
+
+/// The content of an archive of one file, as of [`single`].
+///
+/// # Errors
+/// When it is no archive.
+pub(crate) fn content(archive: &[u8]) -> Result<Vec<u8>> {
+    let mut content = Vec::new();
+    for file in tar::Archive::new(archive).entries()?.take(1) {
+        file?.read_to_end(&mut content)?;
+    }
+    Ok(content)
 }
 
 fn plain(files: &[(&str, u32, &[u8])]) -> Result<Bytes> {

@@ -11,7 +11,7 @@ mod rules;
 
 pub(crate) use body::{Body, Update};
 pub(crate) use companion::Companion;
-pub(crate) use context::{Certificate, Recipe, bare, classic, single};
+pub(crate) use context::{Certificate, Recipe, bare, classic, content, single};
 pub(crate) use rules::permit;
 
 /// Label of an image: the digest of what it was built from.

@@ -194,6 +194,7 @@ fn each_library_is_named_in_its_one_place() {
             &[
                 "archive/",
                 "companion/",
+                "config/layers.rs",
                 "engine/docker/address.rs",
                 "engine/embedded.rs",
                 "host/disk.rs",
