@@ -33,7 +33,7 @@ pub(crate) use behind::Behind;
 pub(crate) use fault::Fault;
 pub(crate) use folder::{Folder, Look, native, settle};
 pub(crate) use mark::{Mark, Seen, Traced};
-pub(crate) use pack::{Pack, packed};
+pub(crate) use pack::{Pack, Telling, packed};
 pub(crate) use pipe::{Feed, Inlet, Outlet, Pieces, inlet, outlet};
 pub(crate) use sparse::segments;
 pub(crate) use temporary::{fresh, temporary};

@@ -38,14 +38,24 @@ pub(crate) enum Pack {
     },
 }
 
+/// Where it is told that something can't be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Telling {
+    /// In the archive, as far as that can be, to who unpacks it here or in a companion.
+    Archive,
+    /// By the stream, which is cut.
+    Stream,
+}
+
 /// The archive from a mark on, written by a thread. `moved` hears of the bytes of files, those before
-/// the mark too, and is kept as long as the thread lives. What can't be read is told by the archive.
+/// the mark too, and is kept as long as the thread lives.
 ///
 /// # Errors
 /// When what lies before the mark is not what it was.
 pub(crate) async fn packed(
     what: Pack,
     from: Mark,
+    telling: Telling,
     mut moved: impl FnMut(u64) + Send + 'static,
 ) -> Result<Pieces, Fault> {
     let (mut outlet, pieces) = outlet();
@@ -55,7 +65,7 @@ pub(crate) async fn packed(
             to: &mut outlet,
             begins: Some(begins),
         };
-        let packed = pack(what, to, &from, &mut moved);
+        let packed = pack(what, to, &from, telling, &mut moved);
         let failed = packed.err().map(|fault| {
             tracing::info!("an archive ended early: {fault}");
             io::Error::other(fault)
@@ -100,7 +110,13 @@ impl Write for Told<'_> {
 /// # Errors
 /// When it can't be said there, nobody takes the stream (it must be cut then), or the mark lies in
 /// another stream.
-fn pack(what: Pack, to: impl Write, from: &Mark, moved: &mut dyn FnMut(u64)) -> Result<(), Fault> {
+fn pack(
+    what: Pack,
+    to: impl Write,
+    from: &Mark,
+    telling: Telling,
+    moved: &mut dyn FnMut(u64),
+) -> Result<(), Fault> {
     let mut packer = Packer {
         writer: Writer::new(to, from),
         path: Vec::new(),
@@ -123,6 +139,7 @@ fn pack(what: Pack, to: impl Write, from: &Mark, moved: &mut dyn FnMut(u64)) -> 
         Err(_) if packer.writer.is_other() || packer.writer.is_before() => Err(Fault::Changed),
         // Within a file's data nothing can be said: the stream has to be cut.
         Err(cut @ (Fault::Stream(_) | Fault::Shrank(_))) => Err(cut),
+        Err(cut) if telling == Telling::Stream => Err(cut),
         Err(fault) => Ok(packer.writer.fault(&fault.to_string())?),
     }
 }
@@ -291,7 +308,7 @@ impl<W: Write> Packer<'_, W> {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::{Pack, pack};
+    use super::{Pack, Telling, pack};
     use crate::archive::mark::{Mark, Traced};
     use crate::archive::{Fault, Folder, Policy, unpack};
     use std::fs;
@@ -316,7 +333,13 @@ mod tests {
         let (mut stream, mut moved) = (Vec::new(), 0);
         let folder = Folder::open(root).unwrap();
         let mut count = |bytes| moved += bytes;
-        pack(Pack::Folder(folder), &mut stream, mark, &mut count)?;
+        pack(
+            Pack::Folder(folder),
+            &mut stream,
+            mark,
+            Telling::Archive,
+            &mut count,
+        )?;
         Ok((stream, moved))
     }
 

@@ -4,7 +4,7 @@
 use super::client::Client;
 use super::files::{Moved, PAUSE, TRIES, body, is_lost, is_missing, number, when_free};
 use super::landing::Landing;
-use crate::archive::{Fault, Mark, Pack, Pieces, fresh, packed};
+use crate::archive::{Fault, Mark, Pack, Pieces, Telling, fresh, packed};
 use crate::error::{Error, Result};
 use crate::protocol::files::{Changed, TAR, UPLOAD_FORM, UPLOAD_OFFSET};
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
@@ -75,7 +75,7 @@ impl Client {
             sent += bytes;
             moved.store(sent, Ordering::Relaxed);
         };
-        let pieces = packed(pack, mark.clone(), count).await?;
+        let pieces = packed(pack, mark.clone(), Telling::Archive, count).await?;
         let mut request = self.request(Method::PUT, place, None::<&()>);
         if mark.bytes > 0 {
             request = request.header(UPLOAD_OFFSET, mark.bytes);

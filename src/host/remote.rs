@@ -8,7 +8,7 @@ use super::instance::{Instance, LABEL, Record, Remote, write_private};
 use super::landing::Landing;
 use super::specification::{DATA, PROJECT};
 use super::{keeper, mcp};
-use crate::archive::{Folder, Mark, Pack, packed};
+use crate::archive::{Folder, Mark, Pack, Telling, packed};
 use crate::config::Config;
 use crate::engine::{Docker, Progress};
 use crate::error::{Error, Result};
@@ -23,8 +23,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 use tempfile::TempDir;
+use tokio::sync::mpsc;
 
 /// Bytes of a body's archive: more than any that is built.
 const BODY: usize = 256 << 20;
@@ -201,15 +203,38 @@ impl<'a> Volumes<'a> {
         let moved = Arc::new(AtomicU64::new(0));
         let sum = Arc::clone(&moved);
         let moves = move |bytes| _ = sum.fetch_add(bytes, Ordering::Relaxed);
-        let packed = packed(Pack::Folder(folder), Mark::default(), moves).await;
-        let mut pieces =
-            packed.map_err(|fault| Error::precondition(fault.to_string(), "run it again"))?;
-        let pieces = stream::poll_fn(move |cx| pieces.poll_recv(cx));
+        let packed = packed(
+            Pack::Folder(folder),
+            Mark::default(),
+            Telling::Stream,
+            moves,
+        )
+        .await;
+        let unread = |why: String| {
+            let message = format!("`{}` can't be copied: {why}", project.display());
+            Error::precondition(message, "mend that, and run it again: it begins anew")
+        };
+        let mut pieces = packed.map_err(|fault| unread(fault.to_string()))?;
+        // The engine only sees that the archive ends.
+        let (fault, mut faults) = mpsc::unbounded_channel();
+        let pieces = stream::poll_fn(move |cx| {
+            let next = pieces.poll_recv(cx);
+            if let Poll::Ready(Some(Err(error))) = &next {
+                // Whoever listens is told once all has ended.
+                let _ = fault.send(error.to_string());
+            }
+            next
+        });
         let put = self.docker.put_stream(name, PROJECT, pieces);
         tokio::pin!(put);
         loop {
             tokio::select! {
-                done = &mut put => return done,
+                done = &mut put => {
+                    return match faults.try_recv() {
+                        Ok(why) => Err(unread(why).into()),
+                        Err(_) => done,
+                    };
+                }
                 () = tokio::time::sleep(TELL) => {
                     self.progress.amount(&doing, moved.load(Ordering::Relaxed), None);
                 }

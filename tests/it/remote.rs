@@ -256,6 +256,12 @@ fn the_persons_own_ssh_is_a_way_there() {
     ] {
         home.env.insert(key.into(), value);
     }
+    // What can't be read is named; a copy that was begun is finished by the next `up`.
+    let deep = home.project.join("deep");
+    fs::create_dir_all(deep.join("d/".repeat(600))).unwrap();
+    let told = ended(&home, ["up", "--yes"]);
+    assert_told(&told, 4, &["can't be copied", "nest too deep"]);
+    fs::remove_dir_all(deep).unwrap();
     home.up();
     remember(&home);
     assert_remembers(&home);

@@ -28,7 +28,7 @@ pub(crate) use refusal::Refusal;
 pub(crate) use store::{Stored, Target};
 pub(crate) use unpacking::Unpacking;
 
-use crate::archive::{self, Folder, Inlet, Mark, Pack, Pieces, Policy, Tally, Traced};
+use crate::archive::{self, Folder, Inlet, Mark, Pack, Pieces, Policy, Tally, Telling, Traced};
 use begun::Begun;
 use std::fs;
 use std::path::PathBuf;
@@ -110,7 +110,7 @@ impl Files {
         let held = move |_| {
             let _held = &permit;
         };
-        Ok(archive::packed(what, from, held).await?)
+        Ok(archive::packed(what, from, Telling::Archive, held).await?)
     }
 
     /// A file, beside its place first.
