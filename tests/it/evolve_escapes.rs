@@ -337,7 +337,8 @@ fn what_is_planted_in_the_project_gains_nothing() {
     );
     assert_eq!(reply["status"], "completed", "{reply}");
     let ran = home.run(["up", "--yes"]);
-    assert!(ran.code != 0 && ran.stderr.contains("is a link"), "{ran:?}");
+    let is_told = ran.stderr.contains("mcp/servers.json` leads elsewhere");
+    assert!(ran.code == 4 && is_told, "{ran:?}");
     api.exec("os.remove('/data/mcp'), os.remove('/repo/osctl.yaml')");
     home.ok(["up", "--yes"]);
     assert_eq!(made_of().0, before.0);
