@@ -1,5 +1,5 @@
-//! An engine on another machine: nothing of this one is mounted there, none of its ports can be reached
-//! from here, and everything works as here.
+//! An engine on another machine, by TLS, by ssh and by plain TCP: nothing of this one is mounted there, none
+//! of its ports can be reached from here, and everything works as here.
 
 use crate::evolve::{assert_remembers, configure, engine, on_second, remember, write};
 use crate::faults::{assert_told, ended};
@@ -12,8 +12,6 @@ use std::fs;
 use std::io::copy;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -31,7 +29,8 @@ struct Way {
 }
 
 impl Way {
-    fn to(socket: PathBuf) -> Self {
+    fn to(second: &Second) -> Self {
+        let dial = second.dial();
         let listener = TcpListener::bind((gateway().as_str(), 0)).unwrap();
         let address = format!("tcp://{}", listener.local_addr().unwrap());
         let open = Arc::new(Mutex::new(Vec::new()));
@@ -39,7 +38,7 @@ impl Way {
         thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
                 all.lock().unwrap().push(near.try_clone().unwrap());
-                let far = UnixStream::connect(&socket).unwrap();
+                let far = dial();
                 let (mut asks, mut told) = (near.try_clone().unwrap(), near);
                 let (mut asked, mut tells) = (far.try_clone().unwrap(), far);
                 thread::spawn(move || {
@@ -104,10 +103,27 @@ fn mounts(second: &Second, container: &str) -> Vec<(String, String, String)> {
     all
 }
 
+fn volumes(second: &Second) -> Vec<String> {
+    let found = second.api().get("/volumes").json()["Volumes"].clone();
+    let all = found.as_array().unwrap().iter();
+    all.map(|v| v["Name"].as_str().unwrap().to_owned())
+        .collect()
+}
+
 fn everything_works_as_here() {
-    let second = Second::with_room(4000 << 20);
-    let way = Way::to(second.socket());
+    let second = Second::with_tls(4000 << 20, &gateway());
+    let way = Way::to(&second);
     let mut home = away(&second, "it-remote", &way);
+    // It speaks TLS alone, and to nobody without a certificate.
+    assert_told(&ended(&home, ["up"]), 4, &[&way.address, "HTTPS"]);
+    let certificates = second.certificates();
+    let certificates = certificates.to_str().unwrap();
+    home.env.insert("DOCKER_TLS_VERIFY".into(), "1".into());
+    let nowhere = home.folder.display().to_string();
+    home.env.insert("DOCKER_CERT_PATH".into(), nowhere);
+    assert_told(&ended(&home, ["up"]), 4, &[&way.address, "ca.pem"]);
+    home.env
+        .insert("DOCKER_CERT_PATH".into(), certificates.into());
     home.up();
     let name = &home.instance;
     let volume =
@@ -186,8 +202,9 @@ fn everything_works_as_here() {
     assert_eq!(home.json(["status"])["image"], built);
     assert_remembers(&home);
 
-    // Without the variable it is known where the engine is; another one is not meant.
+    // Without the variables it is known where the engine is; another one is not meant.
     let address = home.env.remove("DOCKER_HOST").unwrap();
+    let verify = home.env.remove("DOCKER_TLS_VERIFY").unwrap();
     assert_remembers(&home);
     home.env.insert(
         "DOCKER_HOST".into(),
@@ -202,6 +219,7 @@ fn everything_works_as_here() {
     assert_eq!(row.len(), 1, "{rows:#}");
     assert_eq!(row[0]["state"], "running", "{rows:#}");
     home.env.insert("DOCKER_HOST".into(), address);
+    home.env.insert("DOCKER_TLS_VERIFY".into(), verify);
 
     // What stays is there again after `down`, and gone after `--purge`.
     home.ok(["cryo", "store"]);
@@ -216,10 +234,7 @@ fn everything_works_as_here() {
     ]);
     assert_eq!(size.stdout, "3000000\n\"\"\"Changed there.\"\"\"\n");
     home.down();
-    let left = second.api().get("/volumes").json()["Volumes"].clone();
-    let left = left.as_array().unwrap().iter();
-    let left: Vec<_> = left.filter_map(|v| v["Name"].as_str()).collect();
-    assert_eq!(left, [format!("osctl-files-{name}")]);
+    assert_eq!(volumes(&second), [format!("osctl-files-{name}")]);
     assert_eq!(engine(&home).get("/version").status, 200);
 }
 
@@ -241,7 +256,7 @@ while piece := engine.recv(65536):
 
 fn the_persons_own_ssh_is_a_way_there() {
     let second = Second::with_room(4000 << 20);
-    let way = Way::to(second.socket());
+    let way = Way::to(&second);
     let mut home = away(&second, "it-remote-ssh", &way);
     let (bin, log) = (home.folder.join("bin"), home.folder.join("ssh.log"));
     fs::create_dir_all(&bin).unwrap();
@@ -283,6 +298,16 @@ fn the_persons_own_ssh_is_a_way_there() {
     fs::remove_dir_all(home.state()).unwrap();
     let told = ended(&home, ["up", "--yes"]);
     assert_told(&told, 4, &["osctl-project-", "docker volume rm"]);
+    // Without ssh and TLS it is reached as well.
+    for volume in volumes(&second) {
+        let path = format!("/volumes/{volume}");
+        assert_eq!(second.api().send("DELETE", &path, &Value::Null).status, 204);
+    }
+    home.env.insert("DOCKER_HOST".into(), way.address.clone());
+    home.up();
+    remember(&home);
+    assert_remembers(&home);
+    home.down();
     // Folders of this machine can't be mounted there, which is told before anything is made.
     home.write_config("mounts: ['/srv:/srv']\n");
     let told = ended(&home, ["up", "--yes"]);

@@ -7,7 +7,8 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::Pid;
 use std::fs;
 use std::io::Read;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// The room of the second engine.
 const DISK: u64 = 600 << 20;
+/// Where it speaks TLS, in its own network.
+const TLS: (&str, u16) = ("127.0.0.1", 2376);
 
 /// A second `dockerd` that shares neither processes, mounts, network nor disk with the first.
 #[derive(Debug)]
@@ -25,6 +28,8 @@ pub(crate) struct Second {
     /// Holds the namespaces; everything in them ends with it, and it ends with this process.
     sandbox: Child,
     daemon: Option<Child>,
+    /// It answers by TLS, too, to who has the certificates of [`Self::certificates`].
+    has_tls: bool,
 }
 
 impl Second {
@@ -34,8 +39,20 @@ impl Second {
 
     /// One whose disk has so many bytes.
     pub(crate) fn with_room(disk: u64) -> Self {
+        Self::begin(disk, None)
+    }
+
+    /// One that TLS leads to as well, under that address.
+    pub(crate) fn with_tls(disk: u64, address: &str) -> Self {
+        Self::begin(disk, Some(address))
+    }
+
+    fn begin(disk: u64, tls: Option<&str>) -> Self {
         provide_dockerd();
         let folder = short_folder();
+        if let Some(address) = tls {
+            make_certificates(&folder.path().join("tls"), address);
+        }
         let path = folder.path().display();
         // The first process waits, which buries the orphans of a daemon that was killed.
         let script = format!(
@@ -56,6 +73,7 @@ impl Second {
             folder,
             sandbox,
             daemon: None,
+            has_tls: tls.is_some(),
         };
         told.expect("the second engine has no namespaces");
         second.start_daemon();
@@ -66,7 +84,8 @@ impl Second {
     pub(crate) fn start_daemon(&mut self) {
         let disk = self.folder.path().join("disk");
         let log = fs::File::create(self.folder.path().join("log")).unwrap();
-        let daemon = Command::new("nsenter")
+        let mut command = Command::new("nsenter");
+        command
             .args([
                 "-t",
                 &only_child(&self.sandbox).to_string(),
@@ -84,7 +103,15 @@ impl Second {
             .args(["--containerd-namespace", "osctl-it"])
             .args(["--containerd-plugins-namespace", "osctl-it-plugins"])
             .args(["--cgroup-parent", "/osctl-it"])
-            .args(["--iptables=false", "--ip-masq=false", "--ip-forward=false"])
+            .args(["--iptables=false", "--ip-masq=false", "--ip-forward=false"]);
+        if self.has_tls {
+            command.args(["-H", &format!("tcp://{}:{}", TLS.0, TLS.1), "--tlsverify"]);
+            for (option, name) in [("cacert", "ca"), ("cert", "server"), ("key", "server-key")] {
+                let path = self.certificates().join(name).with_extension("pem");
+                command.arg(format!("--tls{option}={}", path.display()));
+            }
+        }
+        let daemon = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -127,10 +154,33 @@ impl Second {
             .to_vec()
     }
 
+    /// A connection to it, by TLS where it has that; from a thread that stays where it is then.
+    pub(crate) fn dial(&self) -> impl Fn() -> UnixStream + Send + 'static {
+        let (socket, network) = (self.socket(), self.has_tls.then(|| self.network()));
+        move || match &network {
+            Some(network) => {
+                setns(network, CloneFlags::CLONE_NEWNET).unwrap();
+                // All that matters of a socket is that it is one.
+                UnixStream::from(OwnedFd::from(TcpStream::connect(TLS).unwrap()))
+            }
+            None => UnixStream::connect(&socket).unwrap(),
+        }
+    }
+
+    /// Where its containers' ports are.
+    fn network(&self) -> fs::File {
+        let sandbox = only_child(&self.sandbox);
+        fs::File::open(format!("/proc/{sandbox}/ns/net")).unwrap()
+    }
+
+    /// The folder of `ca.pem`, `cert.pem` and `key.pem`, as a client wants them.
+    pub(crate) fn certificates(&self) -> PathBuf {
+        self.folder.path().join("tls")
+    }
+
     /// Takes a port where this engine publishes its containers', as soon as it is free.
     pub(crate) fn take(&self, port: u16) -> TcpListener {
-        let sandbox = only_child(&self.sandbox);
-        let there = fs::File::open(format!("/proc/{sandbox}/ns/net")).unwrap();
+        let there = self.network();
         let taken = thread::spawn(move || {
             setns(there, CloneFlags::CLONE_NEWNET).unwrap();
             let begin = Instant::now();
@@ -303,6 +353,27 @@ pub(crate) fn shell(script: &str, folder: &Path) {
         .output()
         .unwrap();
     assert!(ran.status.success(), "{ran:?}");
+}
+
+/// Those of an authority, of an engine under that address, and of who may talk to it; all for a day.
+fn make_certificates(folder: &Path, address: &str) {
+    if which::which("openssl").is_err() {
+        let script = "export DEBIAN_FRONTEND=noninteractive; apt-get -q update\n\
+                      apt-get -q install -y --no-install-recommends openssl";
+        shell(script, Path::new("/"));
+    }
+    fs::create_dir_all(folder).unwrap();
+    let script = format!(
+        "new='openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes'\n\
+         $new -x509 -days 1 -subj /CN=osctl-it -keyout ca-key.pem -out ca.pem\n\
+         sign() {{\n\
+         $new -subj /CN=$1 -keyout $3.pem -out $1.csr && echo $4 > $1.ext\n\
+         openssl x509 -req -days 1 -in $1.csr -extfile $1.ext -CA ca.pem -CAkey ca-key.pem -CAcreateserial -out $2.pem\n\
+         }}\n\
+         sign engine server server-key subjectAltName=IP:{address}\n\
+         sign client cert key extendedKeyUsage=clientAuth"
+    );
+    shell(&script, folder);
 }
 
 pub(crate) fn write_body(home: &Home, dockerfile: &str) {
