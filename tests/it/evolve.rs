@@ -118,22 +118,21 @@ pub(crate) fn read(home: &Home, path: &str) -> String {
 
 /// The same on the second engine, where the small base is loaded into.
 pub(crate) fn on_second(second: &Second, name: &str) -> Home {
-    let saved = Engine.get(&format!("/images/{}/get", base()));
-    assert_eq!(saved.status, 200);
-    let loaded = second
-        .api()
-        .send_bytes("POST", "/images/load", "application/x-tar", &saved.body);
-    assert_eq!(
-        loaded.status,
-        200,
-        "{}",
-        String::from_utf8_lossy(&loaded.body)
-    );
+    load_base(&second.api());
     let mut home = Home::new(name);
     home.env.insert("DOCKER_HOST".into(), second.address());
     home.wrapper = second.wrapper();
     write_small(&home, base());
     home
+}
+
+/// Brings the small base to an engine.
+pub(crate) fn load_base(engine: &EngineAt) {
+    let saved = Engine.get(&format!("/images/{}/get", base()));
+    assert_eq!(saved.status, 200);
+    let loaded = engine.send_bytes("POST", "/images/load", "application/x-tar", &saved.body);
+    let said = String::from_utf8_lossy(&loaded.body);
+    assert_eq!(loaded.status, 200, "{said}");
 }
 
 /// Gives the kernel something to remember.

@@ -63,6 +63,7 @@ mod mcp_words;
 mod middle;
 mod pages;
 mod pictures;
+mod podman;
 mod ports;
 mod provision;
 mod pty;
@@ -175,6 +176,7 @@ fn main() -> ExitCode {
         provision::trials(),
         faults::trials(),
         remote::trials(),
+        podman::trials(),
     ];
     let apart = apart.into_iter().flatten().collect();
     let first = libtest_mimic::run(&arguments, together);

@@ -1,0 +1,120 @@
+//! Podman, by the socket on which it speaks Docker's API.
+
+use crate::evolve::{
+    assert_remembers, base, containers, latest, load_base, read, remember, write, write_small,
+};
+use crate::harness::{EngineAt, Home, PATIENCE};
+use crate::second_engine::{shell, short_folder};
+use crate::trials;
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+trials![everything_works_on_podman];
+
+/// A service of the tests' own, whose images and containers nobody else sees.
+#[derive(Debug)]
+struct Podman {
+    folder: tempfile::TempDir,
+    service: Child,
+}
+
+impl Podman {
+    fn start() -> Self {
+        if which::which("podman").is_err() {
+            let script = "export DEBIAN_FRONTEND=noninteractive; apt-get -q update\n\
+                          apt-get -q install -y --no-install-recommends podman runc netavark aardvark-dns";
+            shell(script, Path::new("/"));
+        }
+        let folder = short_folder();
+        // No more files and processes than the service may have itself, wherever it runs.
+        let limits =
+            "[containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=4096:4096\"]\n";
+        fs::write(folder.path().join("containers.conf"), limits).unwrap();
+        let log = fs::File::create(folder.path().join("log")).unwrap();
+        let socket = format!("unix://{}", folder.path().join("podman.sock").display());
+        let mut service = command(folder.path())
+            .args(["system", "service", "--time", "0", &socket])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let begin = Instant::now();
+        while UnixStream::connect(folder.path().join("podman.sock")).is_err() {
+            let log = fs::read_to_string(folder.path().join("log")).unwrap();
+            let hopeless = service.try_wait().unwrap().is_some() || begin.elapsed() > PATIENCE;
+            assert!(!hopeless, "no Podman: {log}");
+            thread::sleep(Duration::from_millis(20));
+        }
+        Self { folder, service }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("podman.sock")
+    }
+}
+
+impl Drop for Podman {
+    fn drop(&mut self) {
+        for words in [["rm", "--all", "--force"], ["rmi", "--all", "--force"]] {
+            let _ = command(self.folder.path()).args(words).output();
+        }
+        let _ = self.service.kill();
+        let _ = self.service.wait();
+        let storage = self.folder.path().join("root/overlay");
+        let _ = Command::new("umount").arg(storage).output();
+    }
+}
+
+/// Podman with all that it keeps in `folder`.
+fn command(folder: &Path) -> Command {
+    let mut command = Command::new("podman");
+    for (option, name) in [
+        ("--root", "root"),
+        ("--runroot", "run"),
+        ("--tmpdir", "tmp"),
+    ] {
+        command.arg(option).arg(folder.join(name));
+    }
+    command.args(["--cgroup-manager", "cgroupfs", "--runtime", "runc"]);
+    command.env("CONTAINERS_CONF", folder.join("containers.conf"));
+    command
+}
+
+fn everything_works_on_podman() {
+    let podman = Podman::start();
+    load_base(&EngineAt(podman.socket()));
+    let mut home = Home::new("it-podman");
+    let address = format!("unix://{}", podman.socket().display());
+    home.env.insert("DOCKER_HOST".into(), address);
+    write_small(&home, base());
+    home.up();
+    remember(&home);
+    assert_remembers(&home);
+    assert_eq!(home.run(["shell", "exit 7"]).code, 7);
+    home.ok(["restart"]);
+    assert_remembers(&home);
+
+    // The body is replaced, and one that does not work is taken back.
+    write(&home, "kernel/more.py", "\"\"\"Changed.\"\"\"\n");
+    home.ok(["evolve"]);
+    assert_remembers(&home);
+    assert_eq!(latest(&home)["status"], "succeeded");
+    let entrypoint = read(&home, "entrypoint.sh");
+    write(&home, "entrypoint.sh", "#!/bin/sh\nexit 1\n");
+    assert_ne!(home.run(["evolve"]).code, 0);
+    assert_eq!(latest(&home)["status"], "failed");
+    assert_remembers(&home);
+    assert_eq!(containers(&home), [home.container()]);
+
+    write(&home, "entrypoint.sh", &entrypoint);
+    home.ok(["cryo", "store"]);
+    home.ok(["down"]);
+    home.up();
+    assert_remembers(&home);
+    home.down();
+}
