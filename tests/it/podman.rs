@@ -4,7 +4,7 @@ use crate::evolve::{
     assert_remembers, base, containers, latest, load_base, read, remember, write, write_small,
 };
 use crate::harness::{EngineAt, Home, PATIENCE};
-use crate::second_engine::{shell, short_folder};
+use crate::second_engine::{only_child, shell, short_folder};
 use crate::trials;
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -36,8 +36,14 @@ impl Podman {
         fs::write(folder.path().join("containers.conf"), limits).unwrap();
         let log = fs::File::create(folder.path().join("log")).unwrap();
         let socket = format!("unix://{}", folder.path().join("podman.sock").display());
-        let mut service = command(folder.path())
-            .args(["system", "service", "--time", "0", &socket])
+        // All that it starts ends with its namespace: what watches an exec would stay for minutes.
+        let mut service = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "unshare", "--mount", "--pid"])
+            .args(["--fork", "--kill-child", "--mount-proc"])
+            .args(words(
+                folder.path(),
+                &["system", "service", "--time", "0", &socket],
+            ))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -60,29 +66,28 @@ impl Podman {
 
 impl Drop for Podman {
     fn drop(&mut self) {
-        for words in [["rm", "--all", "--force"], ["rmi", "--all", "--force"]] {
-            let _ = command(self.folder.path()).args(words).output();
-        }
+        // Its containers' networks are not in the namespaces.
+        let service = only_child(&self.service).to_string();
+        let _ = Command::new("nsenter")
+            .args(["-t", &service, "-m", "-p"])
+            .args(words(self.folder.path(), &["rm", "--all", "--force"]))
+            .output();
         let _ = self.service.kill();
         let _ = self.service.wait();
-        let storage = self.folder.path().join("root/overlay");
-        let _ = Command::new("umount").arg(storage).output();
     }
 }
 
 /// Podman with all that it keeps in `folder`.
-fn command(folder: &Path) -> Command {
-    let mut command = Command::new("podman");
-    for (option, name) in [
-        ("--root", "root"),
-        ("--runroot", "run"),
-        ("--tmpdir", "tmp"),
-    ] {
-        command.arg(option).arg(folder.join(name));
-    }
-    command.args(["--cgroup-manager", "cgroupfs", "--runtime", "runc"]);
-    command.env("CONTAINERS_CONF", folder.join("containers.conf"));
-    command
+fn words(folder: &Path, verb: &[&str]) -> Vec<String> {
+    let at = |name: &str| folder.join(name).display().to_string();
+    let conf = format!("CONTAINERS_CONF={}", at("containers.conf"));
+    let mut words = ["env", &conf, "podman", "--root", &at("root")]
+        .map(str::to_owned)
+        .to_vec();
+    words.extend(["--runroot", &at("run"), "--tmpdir", &at("tmp")].map(str::to_owned));
+    words.extend(["--cgroup-manager", "cgroupfs", "--runtime", "runc"].map(str::to_owned));
+    words.extend(verb.iter().map(|word| (*word).to_owned()));
+    words
 }
 
 fn everything_works_on_podman() {
