@@ -20,7 +20,8 @@ impl Report {
 
     /// Times of which the peer's is to be at least `target` times ours; 0 asks for nothing.
     pub(crate) fn faster(&mut self, what: &str, [ours, theirs]: [f64; 2], target: f64) {
-        let ratio = theirs / ours;
+        // What is lost in the noise is nothing.
+        let ratio = theirs / ours.max(0.0);
         let cells = [time(ours), time(theirs), format!("{ratio:.1}×")];
         let target = (target > 0.0).then(|| (format!("≥ {target}×"), ratio >= target));
         self.row(what, cells, target);
