@@ -26,6 +26,7 @@ pub(crate) mod raise;
 pub(crate) mod reach;
 pub(crate) mod remote;
 pub(crate) mod run;
+mod secrets;
 pub(crate) mod specification;
 pub(crate) mod succession;
 pub(crate) mod tale;

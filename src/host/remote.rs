@@ -4,8 +4,9 @@
 //! The project is copied once. From then on the copy is the project, which the agent changes: its body is
 //! what the image is built from, and `osctl cp` brings files there and back.
 
-use super::instance::{Instance, LABEL, Record, Remote, write_private};
+use super::instance::{Instance, LABEL, Record, Remote};
 use super::landing::Landing;
+use super::secrets::write_private;
 use super::specification::{DATA, PROJECT};
 use super::{keeper, mcp};
 use crate::archive::{Folder, Mark, Pack, Telling, packed};

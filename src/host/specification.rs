@@ -1,6 +1,7 @@
 //! From configuration and instance to the container's specification.
 
-use super::instance::{Instance, LABEL, Record, fingerprint};
+use super::instance::{Instance, LABEL, Record};
+use super::secrets::fingerprint;
 use super::trust;
 use crate::config::{self, Config};
 use crate::engine::identify;
@@ -297,7 +298,8 @@ mod tests {
     };
     use crate::config::{Config, EngineChoice};
     use crate::host::folders::Folders;
-    use crate::host::instance::{Instance, Record, fingerprint};
+    use crate::host::instance::{Instance, Record};
+    use crate::host::secrets::fingerprint;
     use crate::protocol::spec::Spec;
     use std::path::Path;
 

@@ -1,0 +1,140 @@
+//! An instance's secrets, in files that their owner alone reads: the token of the API, and the password of VNC
+//! clients.
+
+use super::instance::Instance;
+use crate::error::Result;
+use crate::protocol::desktop::VNC_PASSWORD;
+use crate::protocol::hex::hex;
+use anyhow::Context;
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+/// Of a password: 64, so that none is likelier than another.
+const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-";
+
+impl Instance {
+    /// The token, when the instance was ever up.
+    ///
+    /// # Errors
+    /// When the file exists and can't be read.
+    pub(crate) fn token(&self) -> Result<Option<String>> {
+        match fs::read_to_string(self.token_file()) {
+            Ok(token) => Ok(Some(token.trim().to_owned())),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e).with_context(|| format!("reading `{}`", self.token_file().display())),
+        }
+    }
+
+    /// The token, made at the first call and kept.
+    ///
+    /// # Errors
+    /// When the state folder can't be written.
+    pub(crate) fn ensure_token(&self) -> Result<String> {
+        if let Some(token) = self.token()?.filter(|t| !t.is_empty()) {
+            return Ok(token);
+        }
+        let mut secret = [0u8; 32];
+        getrandom::fill(&mut secret).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
+        let token = format!("osctl_{}", hex(secret));
+        write_private(&self.token_file(), token.as_bytes())?;
+        Ok(token)
+    }
+
+    /// The password of VNC clients, made at the first call and kept. It is a secret of its own: the
+    /// protocol takes eight characters, and sends them in a form that can be guessed.
+    ///
+    /// # Errors
+    /// When the state folder can't be written.
+    pub(crate) fn ensure_vnc_password(&self) -> Result<String> {
+        let path = self.vnc_password_file();
+        match fs::read_to_string(&path) {
+            Ok(password) if !password.trim().is_empty() => return Ok(password.trim().to_owned()),
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                return Err(e).with_context(|| format!("reading `{}`", path.display()));
+            }
+            _ => {}
+        }
+        let mut secret = [0u8; 8];
+        getrandom::fill(&mut secret).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
+        // 64 letters, so that each bit counts.
+        let letter = |byte: u8| char::from(LETTERS[usize::from(byte) % LETTERS.len()]);
+        let password: String = secret.into_iter().map(letter).collect();
+        write_private(&path, password.as_bytes())?;
+        Ok(password)
+    }
+
+    /// Puts the password where the companion reads it. As a variable, everyone who may ask the engine about
+    /// the container would see it.
+    ///
+    /// # Errors
+    /// When the data folder can't be written.
+    pub(crate) fn hand_in_vnc_password(&self, password: &str) -> Result<()> {
+        write_private(&self.data().join(VNC_PASSWORD), password.as_bytes())
+    }
+}
+
+/// The digest of a token, which is all that the container gets.
+pub(crate) fn fingerprint(token: &str) -> String {
+    hex(Sha256::digest(token.as_bytes()))
+}
+
+/// Written beside and renamed, readable by the owner alone.
+pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<()> {
+    let folder = path.parent().context("a file has a folder")?;
+    fs::create_dir_all(folder)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(content)?;
+    file.as_file().sync_all()?;
+    file.persist(path)
+        .with_context(|| format!("writing `{}`", path.display()))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fingerprint;
+    use crate::host::folders::Folders;
+    use crate::host::instance::Instance;
+
+    fn folders(home: &std::path::Path) -> Folders {
+        Folders {
+            home: home.into(),
+            config: home.join("c"),
+            state: home.join("s"),
+        }
+    }
+
+    #[test]
+    fn the_token_is_made_once_and_private() {
+        let home = tempfile::tempdir().unwrap();
+        let instance = Instance::new("default", &folders(home.path())).unwrap();
+        let token = instance.ensure_token().unwrap();
+        assert_eq!(token, instance.ensure_token().unwrap());
+        assert!(token.len() > 60);
+        assert_ne!(fingerprint(&token), token);
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let mode = std::fs::metadata(instance.token_file())
+                .unwrap()
+                .permissions()
+                .mode();
+            assert_eq!(mode & 0o777, 0o600);
+        }
+    }
+
+    #[test]
+    fn the_vnc_password_is_a_secret_of_its_own() {
+        let home = tempfile::tempdir().unwrap();
+        let instance = Instance::new("default", &folders(home.path())).unwrap();
+        let password = instance.ensure_vnc_password().unwrap();
+        assert_eq!(password.len(), 8);
+        assert_eq!(password, instance.ensure_vnc_password().unwrap());
+        assert!(!instance.ensure_token().unwrap().contains(&password));
+        instance.hand_in_vnc_password(&password).unwrap();
+        let handed_in = std::fs::read_to_string(instance.data().join("vnc-password"));
+        assert_eq!(handed_in.unwrap(), password);
+    }
+}
