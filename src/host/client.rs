@@ -5,6 +5,7 @@
 
 use super::events::Events;
 use super::instance::{Instance, Record};
+use super::ports::reached;
 use super::tale::Tale;
 use super::tunnel::{NO_ENGINE, NO_WAY, NOT_RUNNING, Tunnel};
 use crate::error::{Error, Result};
@@ -29,8 +30,7 @@ use reqwest::header::{
 use reqwest::{Method, RequestBuilder, StatusCode, Upgraded};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -472,26 +472,6 @@ impl Client {
             why,
         }
         .into()
-    }
-}
-
-/// Where an instance is reached: the ports that its container publishes, by what they are for.
-pub(crate) fn endpoints(record: &Record, bind: IpAddr) -> BTreeMap<&'static str, String> {
-    let at = |port| SocketAddr::new(reached(bind), port);
-    let ports = record.ports;
-    BTreeMap::from([
-        ("kernel", format!("http://{}", at(ports.kernel))),
-        ("mcp", format!("http://{}", at(ports.mcp))),
-        ("vnc", at(ports.vnc).to_string()),
-    ])
-}
-
-/// An address that connects to what is bound to `bind`.
-fn reached(bind: IpAddr) -> IpAddr {
-    match bind {
-        IpAddr::V4(v4) if v4.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(v6) if v6.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        chosen => chosen,
     }
 }
 

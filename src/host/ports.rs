@@ -1,10 +1,12 @@
-//! Which ports of the host an instance uses.
+//! Which ports of the host an instance uses, and where they are reached.
 
+use super::instance::Record;
 use crate::config::Ports;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
 /// On whose machine the ports are.
 #[derive(Debug, Clone, Copy)]
@@ -204,5 +206,25 @@ mod tests {
             owner.contains(&format!("process {}", std::process::id())),
             "{owner}"
         );
+    }
+}
+
+/// Where an instance is reached: the ports that its container publishes, by what they are for.
+pub(crate) fn endpoints(record: &Record, bind: IpAddr) -> BTreeMap<&'static str, String> {
+    let at = |port| SocketAddr::new(reached(bind), port);
+    let ports = record.ports;
+    BTreeMap::from([
+        ("kernel", format!("http://{}", at(ports.kernel))),
+        ("mcp", format!("http://{}", at(ports.mcp))),
+        ("vnc", at(ports.vnc).to_string()),
+    ])
+}
+
+/// An address that connects to what is bound to `bind`.
+pub(super) fn reached(bind: IpAddr) -> IpAddr {
+    match bind {
+        IpAddr::V4(v4) if v4.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(v6) if v6.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        chosen => chosen,
     }
 }
