@@ -23,9 +23,9 @@ class Interrupts:
     def __init__(self) -> None:
         self.arrived = False
         """Whether a signal came since `begin`."""
-        self.cancel: Callable[[FrameType | None], bool] | None = None
-        """Ends a cell that waits in the event loop; says whether it did. Gets the frame that the
-        signal came in."""
+        self.in_loop: Callable[[FrameType | None], bool] = lambda _frame: False
+        """Strikes by the means of the event loop that the main thread runs; says whether it did.
+        Gets the frame that the signal came in."""
         self._running = False
         self._held = 0
         self._pending = False
@@ -49,7 +49,7 @@ class Interrupts:
         self.arrived = True
         if self._held:
             self._pending = True
-        elif self.cancel is None or not self.cancel(frame):
+        elif not self.in_loop(frame):
             raise KeyboardInterrupt
 
     def __enter__(self) -> None:

@@ -20,18 +20,24 @@ from .interrupt import Interrupts
 _TASKS = re.compile(
     r"\b(?:create_task|ensure_future|get_running_loop|get_event_loop|gather|run_in_executor)\b"
 )
-_ASYNCIO = dirname(asyncio.__file__)
+_LIBRARY = (dirname(asyncio.__file__), selectors.__file__)
 _OWN_LOOP = re.compile(r"\basyncio\.(?:run|Runner)\b|\brun_until_complete\b|\brun_forever\b")
 
 
-def _runs_a_coroutine(frame: FrameType | None) -> bool:
-    """Whether `frame` is below a coroutine, and not in what a task calls between two steps: raised
-    in there, an exception leaves behind a task that nobody ever steps again."""
-    while frame is not None and frame.f_code is not asyncio.Handle._run.__code__:
-        if not frame.f_code.co_filename.startswith(_ASYNCIO):
-            return True
+def _loop_at_work(frame: FrameType | None) -> asyncio.AbstractEventLoop | None:
+    """The loop whose own code `frame` is in, not what one of its steps calls: raised in there, an
+    exception leaves behind a task that nobody ever steps again, or a loop that runs for ever."""
+    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARY):
+        if frame.f_code is asyncio.BaseEventLoop.run_forever.__code__:
+            return frame.f_locals["self"]
         frame = frame.f_back
-    return False
+    return None
+
+
+def _is_in_a_step(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code is not asyncio.Handle._run.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 class Loop:
@@ -40,6 +46,8 @@ class Loop:
     def __init__(self, interrupts: Interrupts) -> None:
         self._interrupts = interrupts
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._cell: asyncio.Task[None] | None = None
+        interrupts.in_loop = self._strike
 
     def wanted_by(self, source: str) -> bool:
         """Whether a cell without `await` is to find a running loop."""
@@ -50,8 +58,7 @@ class Loop:
     def run(self, cell: Coroutine[Any, Any, None]) -> None:
         """Runs a cell to its end; an interrupt cancels what it waits for."""
         loop = self._ready()
-        task = loop.create_task(cell)
-        self._interrupts.cancel = lambda frame: self._cancel(loop, task, frame)
+        task = self._cell = loop.create_task(cell)
         try:
             while True:
                 try:
@@ -61,7 +68,7 @@ class Loop:
                         raise
                     task.cancel()  # the interrupt has struck a task in the background
         finally:
-            self._interrupts.cancel = None
+            self._cell = None
 
     def idle(self, fd: int) -> None:
         """Runs what cells have left behind until `fd` is readable."""
@@ -108,11 +115,17 @@ class Loop:
             pass  # kept by the task, for who asks it
         return True
 
-    @staticmethod
-    def _cancel(
-        loop: asyncio.AbstractEventLoop, task: asyncio.Task[None], frame: FrameType | None
-    ) -> bool:
-        if asyncio.current_task(loop) is not None and _runs_a_coroutine(frame):
+    def _strike(self, frame: FrameType | None) -> bool:
+        """Ends the cell that awaits, or the loop that the cell has brought, between two steps."""
+        loop, cell = _loop_at_work(frame), self._cell
+        if loop is None and (cell is None or _is_in_a_step(frame)):
             return False
-        loop.call_soon_threadsafe(task.cancel)
+        if cell is not None and loop in (None, cell.get_loop()):
+            cell.get_loop().call_soon_threadsafe(cell.cancel)
+        else:
+            loop.call_soon_threadsafe(self._raise)
         return True
+
+    def _raise(self) -> None:
+        if self._interrupts.arrived:  # and not a later cell that runs what is left of this loop
+            raise KeyboardInterrupt

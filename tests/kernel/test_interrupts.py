@@ -90,6 +90,56 @@ def test_no_moment_of_a_busy_loop_loses_an_interrupt(kernel):
         assert kernel.interrupted(run).status == "interrupted"
 
 
+@pytest.mark.parametrize(
+    ("code", "moment"),
+    [
+        ("asyncio.run(main())", "loop is not None"),
+        ("asyncio.run(main())", "loop is None"),
+        ("await main()", "loop is None"),
+    ],
+)
+def test_a_loop_that_is_struck_while_it_begins_or_ends_is_left_whole(kernel, code, moment):
+    kernel.run(f"""
+import asyncio, signal
+from asyncio import base_events, events
+async def main():
+    await asyncio.sleep(0)
+    return 7
+def tell(loop):
+    global struck
+    known(loop)
+    if not struck and ({moment}):
+        struck = True
+        signal.raise_signal(signal.SIGINT)
+tell.__code__ = tell.__code__.replace(co_filename=base_events.__file__)
+known, struck = events._set_running_loop, True
+events._set_running_loop = tell
+""")
+    run = kernel.run(f"struck = False; {code}")
+    assert run.status == "interrupted" or (run.status, run.result) == ("completed", "7")
+    assert kernel.run("struck").result == "True"
+    assert kernel.run("asyncio.run(main())").result == "7"
+    assert kernel.run("await main()").result == "7"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "asyncio.get_running_loop().call_soon(spin); await asyncio.sleep(100)",
+        "loop = asyncio.new_event_loop(); loop.call_soon(spin); loop.run_forever()",
+        "asyncio.new_event_loop().run_until_complete(asyncio.sleep(100, print('begun')))",
+        "print('begun'); asyncio.new_event_loop().run_forever()",
+        "async def main(): spin()\nasyncio.run(main())",
+    ],
+)
+def test_what_runs_in_a_loop_is_interrupted_there(kernel, code):
+    kernel.run("import asyncio\ndef spin():\n    print('begun')\n    while True: pass")
+    run = kernel.follow(kernel.begin(code), until="begun")
+    assert kernel.interrupted(run).status == "interrupted"
+    assert kernel.run("await asyncio.sleep(0, 3)").result == "3"
+    assert kernel.run("asyncio.run(asyncio.sleep(0, 4))").result == "4"
+
+
 def test_an_interrupt_reaches_the_main_thread_only(kernel):
     kernel.run(
         "import threading, time\ngo = True\nn = 0\ndef count():\n    global n\n    while go: n += 1; time.sleep(0.001)\n"
