@@ -183,8 +183,8 @@ class Kernel:
         else:
             run.events.append(event)
 
-    def follow(self, run: Run, until: str = "done") -> Run:
-        """Reads on, pipes before frames, until an event of that type (or that text) came."""
+    def follow(self, run: Run, until: str | None = None) -> Run:
+        """Reads on, pipes before frames, until the end or an event of that type (or that text)."""
         poll = select.poll()
         for fd in (*self.pipes, self.conn.fileno()):
             poll.register(fd, select.POLLIN)
@@ -201,7 +201,8 @@ class Kernel:
             for fd in ready:
                 if fd in self.pipes:
                     self.drain(run, fd)
-            if any(until.encode() in event.get("bytes", b"") for event in run.events[-2:]):
+            printed = [event.get("bytes", b"") for event in run.events[-2:]]
+            if until is not None and any(until.encode() in data for data in printed):
                 return run
             if self.conn.fileno() in ready:
                 self._receive()
