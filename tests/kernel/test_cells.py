@@ -169,13 +169,16 @@ def test_nothing_is_written_to_the_home_folder(start, tmp_path):
 
 
 def test_twenty_thousand_cells_do_not_grow_the_kernel(kernel):
-    def resident() -> int:
+    def grown() -> tuple[int, int]:
         with open(f"/proc/{kernel.pid}/statm") as statm:
-            return int(statm.read().split()[1]) * 4096
+            resident = int(statm.read().split()[1]) * 4096
+        return resident, int(kernel.run("import sys; sys.getallocatedblocks()").result)
 
     for _ in range(5000):
         kernel.run("1+1")
-    before = resident()
+    resident, blocks = grown()
     for _ in range(20000):
         kernel.run("1+1")
-    assert resident() - before < 1 << 20
+    resident_now, blocks_now = grown()
+    assert blocks_now - blocks < 200
+    assert resident_now - resident < 4 << 20  # arenas of a MiB come and go whole
