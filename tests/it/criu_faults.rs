@@ -1,6 +1,6 @@
 //! Freezing and thawing where something is in the way: it is named, and nothing is lost.
 
-use crate::completions::complete;
+use crate::completions::assert_completes;
 use crate::criu::{NOTHING_LEFT, checkpoint, fresh, leftovers, own, restore};
 use crate::harness::Api;
 use crate::trials;
@@ -311,7 +311,7 @@ fn a_dump_is_told_in_bytes_and_holds_no_question_up() {
     let refused = api.post("/criu/restore", &json!({"name": "told"})).error();
     assert_eq!((refused.0, refused.1.as_str()), (422, "damaged_checkpoint"));
     let words = ["--instance", &own().instance, "criu", "restore", "tol"];
-    assert_eq!(complete(own(), &words), ["told"]);
+    assert_completes(own(), &words, &["told"]);
     own().ok(["criu", "rm", "told"]);
     assert_eq!(leftovers(&api), NOTHING_LEFT);
 }

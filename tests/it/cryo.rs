@@ -1,6 +1,6 @@
 //! Objects that survive: stored, reloaded, listed, refused, and brought back by themselves.
 
-use crate::completions::complete;
+use crate::completions::assert_completes;
 use crate::cryo_faults::{flip, place};
 use crate::harness::{Api, Engine, Home, shared};
 use crate::trials;
@@ -310,8 +310,8 @@ fn the_command_line_stores_lists_shows_and_removes() {
         list.contains("my.state") && list.contains("cryo-cli"),
         "{list}"
     );
-    let named = complete(home, &["--instance", &home.instance, "cryo", "show", "my."]);
-    assert_eq!(named, ["my.state"]);
+    let words = ["--instance", &home.instance, "cryo", "show", "my."];
+    assert_completes(home, &words, &["my.state"]);
     let shown = home.json(["cryo", "show", "my.state"]);
     assert_eq!(
         (&shown["generation"], &shown["session"], &shown["lost"]),

@@ -117,11 +117,15 @@ fn each_service_that_is_killed_comes_back() {
                 person.until(CONNECTED);
                 person.value("document.documentElement.dataset.connected = 'before'");
             }
+            let started: Vec<_> = names.iter().map(|name| starts(home, name)).collect();
             let killed = number(&api, &format!("kill({})", json!(names)));
             assert_eq!(killed, names.len() as u64, "round {round}: {names:?}");
             // Until the companion has heard of it.
             api.until("the end", |api| {
-                names.iter().any(|name| !is_ready(api, name)).then_some(())
+                let has_ended = |(name, before): (&&str, &usize)| {
+                    !is_ready(api, name) || starts(home, name) > *before
+                };
+                names.iter().zip(&started).any(has_ended).then_some(())
             });
             // Whoever looked has lost the connection, and gets it again, with a picture.
             let lost = viewer.picture().unwrap_err();

@@ -21,6 +21,8 @@ pub(crate) fn read(home: &Home, url: &str) -> (i32, String) {
         "os",
         "navigate_and_get_all_visible_text",
         &url,
+        // A page that takes all memory may take long to.
+        "timeout=300",
     ]);
     (ran.code, ran.stdout + &ran.stderr)
 }

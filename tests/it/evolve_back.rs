@@ -69,12 +69,18 @@ fn one_goes_back_to_the_image_before_and_to_that_of_a_run() {
     assert_marked(&home, "second");
     assert_eq!(running(&home), second);
     // What was left is not what one would go back to next.
-    assert_eq!(named(&home, "previous"), Some(first));
+    // It is named when all is over, after the run is told as ended.
+    let is_previous = |image: &Option<String>| named(&home, "previous") == *image;
+    until("the first as the previous one", || {
+        is_previous(&Some(first.clone()))
+    });
     assert_eq!(published(&home), ports);
     assert_one_that_remembers(&home);
     home.ok(["evolve", "rollback", &first_run]);
     assert_marked(&home, "first");
-    assert_eq!(named(&home, "previous"), Some(host));
+    until("the host's as the previous one", || {
+        is_previous(&Some(host.clone()))
+    });
     assert_one_that_remembers(&home);
     assert_eq!(latest(&home)["task"], "rollback");
     assert_eq!(published(&home), ports);

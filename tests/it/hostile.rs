@@ -213,7 +213,7 @@ fn code_that_ignores_interrupts_is_ended() {
         .as_u64()
         .unwrap();
     let code = "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nwhile True: time.sleep(1)";
-    let reply = api.exec_with(json!({"code": code, "timeout": 0.2}));
+    let reply = api.exec_with(json!({"code": code, "timeout": 2}));
     assert_eq!(
         (reply["status"].as_str(), reply["kernel"]["state"].as_str()),
         (Some("interrupted"), Some("lost"))

@@ -32,7 +32,7 @@ fn sixty_four_clients_at_once_lose_no_reply() {
 fn memory(home: &Home) -> Value {
     // Of the kernel and of the companion, in KiB.
     let code = "import re, glob\ndef rss(pid): return int(re.search(r'VmRSS:\\s+(\\d+)', open(f'/proc/{pid}/status').read())[1])\n\
-                def is_companion(pid): return b'companion' in open(f'/proc/{pid}/cmdline', 'rb').read().split(b'\\0')[1:2]\n\
+                def is_companion(pid):\n    try: return b'companion' in open(f'/proc/{pid}/cmdline', 'rb').read().split(b'\\0')[1:2]\n    except OSError: return False\n\
                 [rss('self')] + [rss(p) for p in map(lambda d: d.split('/')[2], glob.glob('/proc/[0-9]*')) if is_companion(p)]";
     let reply = home.api().exec(code);
     serde_json::from_str(

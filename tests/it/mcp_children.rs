@@ -1,7 +1,7 @@
 //! The hub's servers: what goes through comes out as it was, and what dies takes nobody with it.
 
 use crate::harness::servers;
-use crate::mcp::{Client, status};
+use crate::mcp::{Client, last_message, status};
 use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
@@ -291,7 +291,7 @@ fn a_server_of_the_newest_revision_alone_serves_clients_of_all() {
     let deaf = Client::new("/servers/modern/mcp");
     let params = json!({"name": tool});
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
-    let refused = deaf.post(&body.to_string()).json()["error"].clone();
+    let refused = last_message(&deaf.post(&body.to_string()).body)["error"].clone();
     let why = refused["message"].as_str().unwrap();
     assert!(why.contains("`elicitation/create`"), "{refused}");
     // Listening and levels of logs are requests that it does not know.
@@ -401,7 +401,7 @@ fn a_server_that_never_works_rests_and_says_why() {
         let answer = api
             .connect()
             .send("POST", "/servers/broken/mcp", &headers, body.as_bytes());
-        let why = answer.json()["error"]["message"].to_string();
+        let why = last_message(&answer.body)["error"]["message"].to_string();
         assert!(why.contains("it ended with code 1 (it is broken)"), "{why}");
         rested |= why.contains("started again in");
     }
@@ -412,6 +412,6 @@ fn a_server_that_never_works_rests_and_says_why() {
     let answer = api
         .connect()
         .send("POST", "/servers/missing/mcp", &headers, body.as_bytes());
-    let why = answer.json()["error"]["message"].to_string();
+    let why = last_message(&answer.body)["error"]["message"].to_string();
     assert!(why.contains("can't be started: No such file"), "{why}");
 }

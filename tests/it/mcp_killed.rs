@@ -1,7 +1,7 @@
 //! The hub's servers when they are killed while many call them. The seed is printed; `OSCTL_KILL_SEED` strikes the same.
 
 use crate::harness::{PATIENCE, servers};
-use crate::mcp::{Client, status};
+use crate::mcp::{Client, last_message, status};
 use crate::soak::{Random, number, say};
 use crate::trials;
 use serde_json::{Value, json};
@@ -345,12 +345,4 @@ print(json.dumps({'servers': of(b'mcp-server-filesystem', b'linux-mcp-server', b
     let told = servers().api().exec(code);
     let told = told["stdout"].as_str().unwrap_or_else(|| panic!("{told}"));
     serde_json::from_str(told).unwrap()
-}
-
-/// The answer, which may have come as the last event.
-fn last_message(body: &[u8]) -> Value {
-    let text = String::from_utf8_lossy(body);
-    let last = text.trim_end().lines().last().unwrap_or_default();
-    let last = last.strip_prefix("data: ").unwrap_or(last);
-    serde_json::from_str(last).unwrap_or_else(|e| panic!("{e}: {text}"))
 }

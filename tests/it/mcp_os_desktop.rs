@@ -5,7 +5,7 @@ use crate::mcp::Client;
 use crate::mcp_os::os;
 use crate::pages::page;
 use crate::trials;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::thread;
 
 trials![
@@ -161,8 +161,10 @@ fn a_page_that_somebody_works_in_is_left_alone() {
     let screen = os.fields("desktop_screenshot", json!({}));
     let middle = |side: &str| screen[side].as_u64().unwrap() / 2;
     let (x, y) = (middle("width"), middle("height"));
-    let actions = json!([{"type": "click", "x": x, "y": y}, {"type": "text", "text": "mine"}]);
-    os.fields("desktop_input", json!({"actions": actions}));
+    let act = |action: Value| os.fields("desktop_input", json!({"actions": [action]}));
+    act(json!({"type": "click", "x": x, "y": y}));
+    until_titled(&os, "Work: begun");
+    act(json!({"type": "text", "text": "mine"}));
     until_titled(&os, "Work: mine");
     let read = os.fields(READ, json!({"url": format!("{base}page")}));
     assert_eq!(read["title"], "Title ö", "{read}");

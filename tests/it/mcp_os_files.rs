@@ -1,6 +1,7 @@
 //! The built-in MCP server: commands, files, stored variables, resources, and what it refuses.
 
 use crate::harness::{Home, servers};
+use crate::mcp::last_message;
 use crate::mcp_os::os;
 use crate::trials;
 use serde_json::{Value, json};
@@ -202,7 +203,7 @@ fn resources_are_files_runs_and_the_screen() {
     ] {
         let body =
             json!({"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": uri}});
-        let answer = os.post(&body.to_string()).json();
+        let answer = last_message(&os.post(&body.to_string()).body);
         assert!(answer["error"]["message"].is_string(), "{uri}: {answer}");
     }
 }
@@ -211,7 +212,7 @@ fn what_does_not_fit_is_said_and_changes_nothing() {
     let os = os();
     let answer = |method: &str, params: Value| {
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
-        os.post(&body.to_string()).json()["error"]["code"].clone()
+        last_message(&os.post(&body.to_string()).body)["error"]["code"].clone()
     };
     assert_eq!(
         answer("tools/call", json!({"name": "no_such_tool"})),

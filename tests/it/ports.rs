@@ -18,8 +18,8 @@ pub(crate) fn free_port() -> u16 {
 
 fn a_taken_port_is_named_with_its_owner_and_its_cure() {
     let mut home = Home::new("it-port");
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = taken.local_addr().unwrap().port();
+    let port = free_port();
+    let _taken = TcpListener::bind(("127.0.0.1", port)).unwrap();
     home.env
         .insert("OSCTL_PORTS_KERNEL".into(), port.to_string());
     let ran = home.run(["up", "--yes"]);

@@ -94,15 +94,15 @@ fn tab_completes_what_the_kernel_knows() {
         "repl-tab",
         &format!("{name} = 'found it'"),
     ]);
-    terminal.types("größe_of\t");
-    terminal.wait_for(name);
+    terminal.types("größe_of");
+    terminal.press_until("\t", name);
     terminal.types("\r");
     terminal.wait_for("\n'found it'\r\n");
     // On a later line of a cell, where the cursor is counted from the cell's begin.
     terminal.types("if True:\r");
     terminal.wait_for("...:     ");
-    terminal.types("größe_of\t");
-    terminal.wait_for(name);
+    terminal.types("größe_of");
+    terminal.press_until("\t", name);
     terminal.types("[:5].upper() != print('in the block')\r\r");
     terminal.wait_for("\nin the block\r\n");
     leave(home, "repl-tab", terminal);

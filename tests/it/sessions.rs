@@ -356,7 +356,7 @@ fn a_restart_ends_what_runs_and_says_so() {
 
 fn sessions_stay_within_their_limits() {
     let home = Home::new("it-limits");
-    home.write_config("sessions:\n  max: 5\n  memory: 200m\n  idle: 3\n  check: 2\n");
+    home.write_config("sessions:\n  max: 5\n  memory: 200m\n  idle: 8\n  check: 2\n");
     home.up();
     let api = home.api();
     // A running cell is never idle, nor is a command's job, nor who has a terminal open.

@@ -57,7 +57,7 @@ fn the_exit_code_is_the_commands_own() {
     assert_eq!(ran.code, 5);
     assert!(ran.stderr.contains("longer than 0.3 s"), "{ran:?}");
     // What it started has its time to end, too, and is heard to the end.
-    let child = "trap 'sleep 0.3; echo cleaned; exit' TERM; while :; do sleep 0.1; done";
+    let child = "trap 'sleep 0.1; echo cleaned; exit' TERM; while :; do sleep 0.1; done";
     let ran = home.run(["shell", "--timeout", "3", &format!("({child}); true")]);
     assert_eq!((ran.code, ran.stdout.as_str()), (5, "cleaned\n"));
     let ran = home.run(["shell", "echo out; echo err >&2"]);

@@ -222,7 +222,7 @@ fn what_a_reply_leaves_out_can_be_paged() {
 
 fn a_flood_takes_no_memory_and_can_be_stopped() {
     let api = shared().api();
-    let companion = "import glob\nfor path in glob.glob('/proc/[0-9]*/cmdline'):\n    if open(path, 'rb').read().split(b'\\0')[1:2] == [b'companion']:\n        rss = [l for l in open(path.replace('cmdline', 'status')) if l.startswith('RssAnon')][0]\nint(rss.split()[1])";
+    let companion = "import glob\nfor path in glob.glob('/proc/[0-9]*/cmdline'):\n    try: words = open(path, 'rb').read().split(b'\\0')\n    except OSError: continue\n    if words[1:2] == [b'companion']:\n        rss = [l for l in open(path.replace('cmdline', 'status')) if l.startswith('RssAnon')][0]\nint(rss.split()[1])";
     let held = || -> u64 {
         let told = api.exec(companion);
         told["result"].as_str().unwrap().parse().unwrap()

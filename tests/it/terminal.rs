@@ -6,7 +6,10 @@ use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// After how long a key is pressed again.
+const AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Terminal {
@@ -44,6 +47,23 @@ impl Terminal {
     pub(crate) fn types(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).unwrap();
         self.keys.flush().unwrap();
+    }
+
+    /// Presses a key until `text` is shown: a completion that takes too long is none.
+    #[track_caller]
+    pub(crate) fn press_until(&mut self, key: &str, text: &str) {
+        let begin = Instant::now();
+        while begin.elapsed() < PATIENCE && !self.fresh.contains(text) {
+            self.types(key);
+            let pressed = Instant::now();
+            while let Some(left) = AGAIN.checked_sub(pressed.elapsed())
+                && !self.fresh.contains(text)
+                && let Ok(bytes) = self.shows.recv_timeout(left)
+            {
+                self.fresh += &String::from_utf8_lossy(&bytes);
+            }
+        }
+        self.wait_for(text);
     }
 
     /// Waits until `text` is shown; everything up to there.

@@ -89,20 +89,34 @@ impl Page {
     }
 
     fn ask(&mut self, method: &str, params: Value) -> Value {
+        let asked = self.send(method, params);
+        let answer = self.answer(asked);
+        answer.unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    fn send(&mut self, method: &str, params: Value) -> u64 {
         self.asked += 1;
         let mut words = json!({"id": self.asked, "method": method, "params": params});
         if !self.session.is_null() {
             words["sessionId"] = self.session.clone();
         }
         self.socket.send(Message::text(words.to_string())).unwrap();
+        self.asked
+    }
+
+    fn answer(&mut self, asked: u64) -> Result<Value, Value> {
         loop {
             let Message::Text(text) = self.socket.read().unwrap() else {
                 continue;
             };
             let answer: Value = serde_json::from_str(&text).unwrap();
-            if answer["id"] == self.asked {
-                assert!(answer["error"].is_null(), "{method}: {answer}");
-                return answer["result"].clone();
+            if answer["id"] == asked {
+                let is_well = answer["error"].is_null();
+                return if is_well {
+                    Ok(answer["result"].clone())
+                } else {
+                    Err(answer)
+                };
             }
         }
     }
@@ -126,7 +140,16 @@ impl Page {
         // A page that is still being loaded has no value for some.
         let asked =
             format!("(() => {{ try {{ return !!({expression}) }} catch {{ return false }} }})()");
-        while self.value(&asked) != true {
+        loop {
+            let words = json!({"expression": asked, "returnByValue": true});
+            let sent = self.send("Runtime.evaluate", words);
+            // One that gives way to another answers with an error.
+            if self
+                .answer(sent)
+                .is_ok_and(|a| a["result"]["value"] == true)
+            {
+                return;
+            }
             assert!(
                 begin.elapsed() < PATIENCE,
                 "`{expression}` did not come true"
@@ -162,9 +185,14 @@ impl Page {
                 '\n' => ("Enter".to_owned(), 13),
                 other => (other.to_string(), other.to_ascii_uppercase() as u32),
             };
-            for kind in ["keyDown", "keyUp"] {
+            let method = "Input.dispatchKeyEvent";
+            // Both at once: a key that is held for long repeats.
+            let sent = ["keyDown", "keyUp"].map(|kind| {
                 let words = json!({"type": kind, "key": key, "windowsVirtualKeyCode": code});
-                self.ask("Input.dispatchKeyEvent", words);
+                self.send(method, words)
+            });
+            for asked in sent {
+                self.answer(asked).unwrap();
             }
         }
     }
