@@ -20,7 +20,8 @@ PAGES = {
     # Somebody's work, which is not to be left once it was touched.
     "/work": """<title>Work</title><body style="margin:0">
         <textarea style="width:100vw;height:90vh"
-            onfocus="document.title = 'Work: begun'" oninput="document.title = 'Work: ' + value"></textarea>
+            onfocus="document.title = 'Work: ' + (value || 'begun')"
+            oninput="document.title = 'Work: ' + value"></textarea>
         <script>addEventListener('beforeunload', event => event.preventDefault())</script>""",
     # Remembers, in the profile, who has been here.
     "/keeps": """<title>Keeps</title><p id=said></p><script>
