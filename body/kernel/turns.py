@@ -29,7 +29,7 @@ _INT = struct.pack("i", 0)
 def _waiting(fd: int, request: int) -> bool:
     try:
         return ioctl(fd, request, _INT) != _INT
-    except OSError:
+    except (OSError, ValueError):  # who was to read it has left meanwhile
         return False
 
 

@@ -2,6 +2,9 @@
 
 The kernel listens and serves one connection at a time. A frame that nobody is there to read is
 dropped: what a later connection needs stands in its hello.
+
+Whoever waits for requests takes and gives up connections, and nobody else does meanwhile. While
+code runs, nobody waits, and whoever sends does it instead.
 """
 
 from __future__ import annotations
@@ -37,10 +40,13 @@ class Wire:
         self._interrupts = interrupts
         self._hello = hello
         self._passed = passed
-        self._lock = threading.Lock()
+        # What a signal or a finalizer calls may send while its own thread does.
+        self._lock = threading.RLock()
         self._conn: socket.socket | None = None
         self._unread = bytearray()
         self._held = b""
+        self._is_delivering = False
+        self._is_receiving = False
         self._pid = os.getpid()
         turns.flush = self.flush
 
@@ -68,15 +74,29 @@ class Wire:
                 self._deliver()
 
     def _deliver(self) -> None:
-        data, self._held = self._held, b""
+        if self._is_delivering:
+            return
+        self._is_delivering = True
+        try:
+            while self._held:
+                data, self._held = self._held, b""
+                self._send(data)
+        finally:
+            self._is_delivering = False
+
+    def _send(self, data: bytes) -> None:
         for _ in range(2):  # the second time to whoever has come instead
-            conn = self._conn or self._accept_waiting()
+            conn = self._conn
+            if conn is None and not self._is_receiving and self._is_wanted(0):
+                conn = self._accept()
             if conn is None:
                 return
             try:
                 conn.sendall(data, socket.MSG_NOSIGNAL)
                 return
             except OSError:
+                if self._is_receiving:
+                    return  # whoever receives sees its end, too
                 self._drop()
 
     def receive(self, idle: Callable[[int], None]) -> Frame:
@@ -86,19 +106,24 @@ class Wire:
         `Malformed` when the frame is not a JSON object. OSError when nobody can connect any more.
         """
         while True:
-            conn = self._conn
-            if conn is None:
+            with self._lock:
+                self._is_receiving = True
+                conn = self._conn
+            try:
+                if conn is not None:
+                    return unpack(self._next_frame(conn, idle))
                 idle(self._listener.fileno())
+                self._is_wanted(None)
                 with self._lock:
                     self._accept()
-                continue
-            try:
-                body = self._next_frame(conn, idle)
             except (OSError, EOFError):
+                if conn is None:
+                    raise
                 with self._lock:
                     self._drop()
-                continue
-            return unpack(body)
+            finally:
+                with self._lock:
+                    self._is_receiving = False
 
     def let_go(self) -> None:
         """Ends the connection; whoever connects next finds everything as it was."""
@@ -116,7 +141,7 @@ class Wire:
         self._conn = self._turns.peer = None
         self._pid = -1
         # A thread that held it is not in the child.
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def _next_frame(self, conn: socket.socket, idle: Callable[[int], None]) -> bytes:
         while (body := take(self._unread)) is None:
@@ -127,10 +152,17 @@ class Wire:
             self._unread += chunk
         return body
 
-    def _accept_waiting(self) -> socket.socket | None:
+    def _is_wanted(self, timeout: int | None) -> bool:
+        """Whether somebody has come, within `timeout` ms; None waits for it, outside of the lock.
+
+        # Errors
+        OSError when nobody can.
+        """
+        if self._listener.fileno() < 0:
+            raise OSError("the listening socket is gone")
         watch = select.poll()
         watch.register(self._listener, select.POLLIN)
-        return self._accept() if watch.poll(0) else None
+        return bool(watch.poll(timeout))
 
     def _accept(self) -> socket.socket | None:
         accepted, _ = self._listener.accept()

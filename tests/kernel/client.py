@@ -95,6 +95,7 @@ class Kernel:
         self.address = os.path.join(self._folder.name, "kernel.sock")
         self.number = 0
         self.conn: socket.socket | None = None
+        self.pipes: dict[int, str] = {}
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(self.address)
         listener.listen()
@@ -125,6 +126,7 @@ class Kernel:
         self.conn = None
         for fd in self.pipes:
             os.close(fd)
+        self.pipes = {}
 
     def send_bytes(self, body: bytes) -> None:
         self.conn.sendall(struct.pack(">I", len(body)) + body)
@@ -217,7 +219,7 @@ class Kernel:
     def interrupt(self) -> None:
         os.kill(self.pid, signal.SIGINT)
 
-    def interrupted(self, run: Run) -> Run:
+    def interrupted(self, run: Run, again_s: float = AGAIN_S) -> Run:
         """Interrupts until the run has ended: as the companion does, because a signal that comes
         just before a call blocks does not end that call."""
         ended = threading.Event()
@@ -225,7 +227,7 @@ class Kernel:
         def strike() -> None:
             while True:
                 self.interrupt()
-                if ended.wait(AGAIN_S):
+                if ended.wait(again_s):
                     return
 
         striker = threading.Thread(target=strike)
@@ -256,7 +258,8 @@ class Kernel:
         asked = f"probe-{self.number}"
         self.send({"type": "probe", "id": asked})
         while (found := self.frame()).get("id") != asked:
-            pass
+            for fd in self.pipes:  # it waits for who does not read
+                self.drain(Run(), fd)
         return found
 
     def close(self) -> None:

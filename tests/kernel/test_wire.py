@@ -1,9 +1,13 @@
 """Frames, connections, and what is no frame."""
 
 import json
+import signal
 import struct
+import time
 
-from client import Gone
+import pytest
+
+from client import LIMIT_S, Gone, Run
 
 
 def test_the_hello_says_who_is_there(kernel):
@@ -88,6 +92,41 @@ def test_code_goes_on_when_the_companion_leaves_and_the_next_hears_of_it(kernel,
     while kernel.probe_until_reply()["globals_count"] < 3:
         pass
     assert kernel.run("x").result == "'finished'"
+
+
+@pytest.mark.parametrize(
+    "shows",
+    [
+        "import asyncio\nasync def show():\n    while True:\n        display('x')\n        await asyncio.sleep(0.001)\nt = asyncio.create_task(show())",
+        "import threading, time\ndef show():\n    while True:\n        display('x')\n        time.sleep(0.001)\nt = threading.Thread(target=show, daemon=True); t.start()",
+    ],
+    ids=["task", "thread"],
+)
+def test_a_kernel_that_shows_something_between_cells_hears_each_companion(kernel, shows):
+    kernel.run(shows)
+    for _ in range(30):
+        kernel.disconnect()
+        kernel.connect()
+        assert kernel.probe_until_reply()["value"] == {"pid": kernel.pid}
+
+
+def test_one_that_nobody_is_connected_to_can_print_and_end(kernel):
+    kernel.run(
+        "import threading, time\nn = 0\ndef tell():\n    global n\n    while True: display(n); print(n); n += 1; time.sleep(0.001)\n"
+        "threading.Thread(target=tell, daemon=True).start()\n"
+        "r = runtime.resource(list).teardown(lambda _: print('gone')); _ = r.get()"
+    )
+    before = int(kernel.run("n").result)
+    kernel.disconnect()
+    time.sleep(0.2)  # as long as it prints into nothing
+    kernel.connect()
+    kernel.send({"type": "execute", "id": "n", "code": "n"})
+    run = kernel.follow(Run())
+    assert int(run.result) > before + 1
+    kernel.disconnect()
+    time.sleep(0.2)
+    kernel.process.terminate()
+    assert kernel.process.wait(LIMIT_S) == 128 + signal.SIGTERM
 
 
 def test_a_long_session_does_not_freeze(kernel):
