@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 
+from .interrupt import Interrupts
+
 GRACE_S = 1.0
 
 
-def run(line: str) -> int:
+def run(line: str, interrupts: Interrupts) -> int:
     """Runs a line in the user's shell; its exit code, or minus the signal that ended it."""
     shell = os.environ.get("SHELL") or "/bin/sh"
     if not os.access(shell, os.X_OK):
@@ -18,11 +20,14 @@ def run(line: str) -> int:
         where = os.getcwd()
     except OSError:
         where = "/"  # the working directory was removed
-    child = subprocess.Popen([shell, "-c", line], cwd=where)
+    child = None
     try:
+        with interrupts:  # none comes between the begin and whoever ends it
+            child = subprocess.Popen([shell, "-c", line], cwd=where)
         return child.wait()
     except KeyboardInterrupt:
-        _end(child)
+        if child is not None:
+            _end(child)
         raise
 
 

@@ -57,16 +57,24 @@ class Loop:
 
     def run(self, cell: Coroutine[Any, Any, None]) -> None:
         """Runs a cell to its end; an interrupt cancels what it waits for."""
-        loop = self._ready()
-        task = self._cell = loop.create_task(cell)
+        loop, task = self._ready(), None
         try:
             while True:
                 try:
+                    if task is None:
+                        with self._interrupts:  # one that comes from here on ends the task
+                            task = self._cell = loop.create_task(cell)
                     return loop.run_until_complete(task)
                 except KeyboardInterrupt:
-                    if task.done():
+                    if task is None:
+                        cell.close()
+                    if task is None or task.done():
                         raise
                     task.cancel()  # the interrupt has struck a task in the background
+                except SystemExit:
+                    if task.done():
+                        return task.result()
+                    # It has struck a task in the background, too, which keeps it for who asks.
         finally:
             self._cell = None
 

@@ -91,6 +91,7 @@ def _assemble(order: Order, shell: Shell) -> tuple[Wire, Cells, Questions, Loop,
     streams = Streams(pipes, turns)
     faulthandler.enable(pipes[1].write)
     os.environ["OSCTL_SESSION"] = order.session
+    shell.interrupts = interrupts
     loop = shell.loop = Loop(interrupts)
 
     def hello() -> dict[str, Any]:

@@ -37,9 +37,11 @@ def invalidate_all() -> None:
     KeyboardInterrupt, when one came in between, after all are gone.
     """
     interrupt = None
-    while _live:
+    while True:
         try:
-            _live[-1].invalidate()
+            while _live:
+                _live[-1].invalidate()
+            break
         except KeyboardInterrupt as error:
             interrupt = error
     if interrupt is not None:
@@ -139,6 +141,7 @@ class Resource:
             return False
 
     def _make(self) -> Any:
+        pid = os.getpid()
         attempts = self._recipe.get("max_attempts", 1)
         pause = self._recipe.get("base_delay_s", 0)
         for attempt in range(1, attempts + 1):
@@ -152,7 +155,7 @@ class Resource:
                     raise
             time.sleep(pause)
             pause *= 2
-        self._object, self._pid = made, os.getpid()
+        self._object, self._pid = made, pid
         _live.append(self)
         return made
 

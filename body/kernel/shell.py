@@ -21,6 +21,7 @@ from traitlets import Type, default
 from . import commands
 from .display import Displays, Results
 from .history import History
+from .interrupt import Interrupts
 from .loop import Loop
 from .plain import count_transformers, is_plain_cell
 from .refusals import Exit
@@ -55,6 +56,7 @@ class Shell(InteractiveShell):
     )
     """What is in an empty namespace, beside IPython's own."""
     loop: Loop
+    interrupts: Interrupts
     runtime: Runtime | None = None
 
     # IPython observes these, which nobody here does, and each cell sets them.
@@ -230,7 +232,7 @@ class Shell(InteractiveShell):
     def system(self, cmd: str) -> None:
         """`!command`: its output is the cell's, its exit code `_exit_code`."""
         line = self.var_expand(cmd, depth=1)
-        self.user_ns["_exit_code"] = commands.run(line)
+        self.user_ns["_exit_code"] = commands.run(line, self.interrupts)
 
     system_raw = system_piped = system
 

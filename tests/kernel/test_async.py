@@ -39,8 +39,12 @@ def test_a_task_that_exits_does_not_end_the_kernel(kernel):
     )
     kernel.run("a = asyncio.create_task(bad()); b = asyncio.create_task(later())")
     assert kernel.run("1+1").result == "2"
-    assert kernel.run("await asyncio.sleep(0.01)\n1+1").done
-    assert kernel.run("1+1").result == "2"
+    assert kernel.run("await asyncio.sleep(0.01)\n1+1").result == "2"
+    code = "async def exits(): raise SystemExit(3)\nc = asyncio.create_task(exits())\nawait asyncio.sleep(0.01)\n'on'"
+    assert kernel.run(code).result == "'on'"
+    assert kernel.run("c.exception()").result == "SystemExit(3)"
+    ended = kernel.run("await asyncio.sleep(0)\nraise SystemExit(4)")
+    assert (ended.status, ended.error["type"]) == ("failed", "SystemExit")
 
 
 def test_a_closed_loop_is_made_anew(kernel):

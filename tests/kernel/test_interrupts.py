@@ -140,6 +140,41 @@ def test_what_runs_in_a_loop_is_interrupted_there(kernel, code):
     assert kernel.run("asyncio.run(asyncio.sleep(0, 4))").result == "4"
 
 
+def test_a_cell_that_is_struck_before_its_first_step_does_not_run_later(kernel):
+    kernel.run("""
+import asyncio, signal
+await asyncio.sleep(0)
+loop, ran = asyncio.get_running_loop(), []
+known = loop.create_task
+def create(*arguments, **options):
+    loop.create_task = known
+    task = known(*arguments, **options)
+    signal.raise_signal(signal.SIGINT)
+    return task
+loop.create_task = create
+""")
+    run = kernel.run("ran.append(1); await asyncio.sleep(0)")
+    assert run.status == "interrupted"
+    assert kernel.run("await asyncio.sleep(0)\nran").result == "[]"
+
+
+def test_a_fork_that_is_struck_holds_back_no_signal(kernel):
+    code = """
+import os, signal
+print('begun')
+for _ in range(300):
+    try:
+        if not os.fork():
+            os._exit(0)
+        os.wait()
+    except KeyboardInterrupt:
+        pass
+"""
+    run = kernel.follow(kernel.begin(code), until="begun")
+    kernel.interrupted(run, again_s=0.001)
+    assert kernel.run("signal.pthread_sigmask(signal.SIG_BLOCK, [])").result == "set()"
+
+
 def test_an_interrupt_reaches_the_main_thread_only(kernel):
     kernel.run(
         "import threading, time\ngo = True\nn = 0\ndef count():\n    global n\n    while go: n += 1; time.sleep(0.001)\n"
@@ -181,8 +216,7 @@ def test_code_that_swallows_the_interrupt_completes(kernel):
         "import time\ntry:\n    print('begun'); time.sleep(100)\nexcept KeyboardInterrupt: print('swallowed')"
     )
     kernel.follow(run, until="begun")
-    kernel.interrupt()
-    assert kernel.follow(run).status == "completed"
+    assert kernel.interrupted(run).status == "completed"
     assert "swallowed" in run.stdout
 
 

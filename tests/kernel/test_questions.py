@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 import client
+from client import Run
 
 
 def rows(kernel):
@@ -258,8 +259,8 @@ def test_extensions_may_wait_and_fail_and_be_interrupted(start, body):
     assert kernel.request("call", name="empty")["error"]["type"] == "UnknownExtension"
     kernel.send({"type": "call", "id": "c", "name": "hangs"})
     kernel.wait_for("begun")
-    kernel.interrupt()
-    assert kernel.frame()["error"]["type"] == "KeyboardInterrupt"
+    (reply,) = kernel.interrupted(Run()).of("reply")
+    assert reply["error"]["type"] == "KeyboardInterrupt"
 
 
 @pytest.mark.parametrize(

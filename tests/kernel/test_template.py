@@ -3,8 +3,11 @@
 import os
 import signal
 import socket
+import time
 
 import pytest
+
+from client import LIMIT_S
 
 FORK = {"type": "fork", "session": "s", "plain": False, "guard": ["sleep", "3600"]}
 
@@ -67,8 +70,12 @@ def test_the_family_is_guard_and_kernel(fork):
     assert os.getpgid(kernel.pid) == kernel.pid != os.getpgid(guard)
     with open(f"/proc/{kernel.pid}/oom_score_adj") as file:
         assert file.read() == "100\n"
-    files = {n: os.readlink(f"/proc/{guard}/fd/{n}") for n in os.listdir(f"/proc/{guard}/fd")}
-    assert sorted(files) == ["0", "1", "2"], files
+    folder = f"/proc/{guard}/fd"
+    end = time.monotonic() + LIMIT_S
+    while (held := sorted(os.listdir(folder))) != ["0", "1", "2"]:  # it loads its libraries
+        assert time.monotonic() < end, held
+        time.sleep(0.01)
+    files = {number: os.readlink(f"{folder}/{number}") for number in held}
     assert files["0"].startswith("socket:") and files["1"] == "/dev/null"
     assert files["2"].startswith("pipe:")
 

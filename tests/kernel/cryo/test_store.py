@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from client import Run
 from frozen import ask, reload, reload_reply, request, store, store_reply
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -190,9 +191,7 @@ def test_an_interrupt_leaves_the_namespace_as_it_was(fork, tmp_path: Path) -> No
     kernel = fork("a = 'mine'")
     kernel.send({"type": "cryo_reload", "id": "r", "folder": str(tmp_path / "s" / "1")})
     kernel.wait_for("here")
-    kernel.interrupt()
-    while (reply := kernel.frame())["type"] != "reply":
-        pass
+    (reply,) = kernel.interrupted(Run()).of("reply")
     assert reply["error"]["type"] == "KeyboardInterrupt"
     assert ask(kernel, "a, 'Slow' in globals(), 's' in globals()") == "('mine', False, False)"
 
