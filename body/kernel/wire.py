@@ -153,10 +153,10 @@ class Wire:
         return body
 
     def _is_wanted(self, timeout: int | None) -> bool:
-        """Whether somebody has come, within `timeout` ms; None waits for it, outside of the lock.
+        """Whether somebody has come, within `timeout` ms. None waits for it, without the lock.
 
         # Errors
-        OSError when nobody can.
+        OSError when nobody can come any more.
         """
         if self._listener.fileno() < 0:
             raise OSError("the listening socket is gone")

@@ -172,10 +172,12 @@ def test_twenty_thousand_cells_do_not_grow_the_kernel(kernel):
     def grown() -> tuple[int, int]:
         with open(f"/proc/{kernel.pid}/statm") as statm:
             resident = int(statm.read().split()[1]) * 4096
-        return resident, int(kernel.run("import sys; sys.getallocatedblocks()").result)
+        return resident, int(kernel.run("sys.getallocatedblocks()").result)
 
+    kernel.run("import sys")
     for _ in range(5000):
         kernel.run("1+1")
+    grown()  # what it takes itself, the first time
     resident, blocks = grown()
     for _ in range(20000):
         kernel.run("1+1")
