@@ -1,8 +1,8 @@
 """The kernel's own end: at the end of its socket and at SIGTERM, live objects are torn down.
 
 A forked child ends at SIGTERM as any process does. The signal is held back while one is made: it
-would be lost between the fork and the moment at which the child stops handling it. What does
-that runs no Python and looks for no signal: an interrupt would strike in there, and be lost.
+would be lost between the fork and the moment at which the child stops handling it. So is SIGINT: an
+interrupt would strike in what a fork calls, be lost, and leave locks that are taken there taken.
 """
 
 from __future__ import annotations
@@ -17,17 +17,29 @@ from typing import NoReturn
 from .fork import flush
 from .resources import invalidate_all
 
+_SIGSET = 128
+"""Bytes of a sigset_t."""
+
 
 def end_at_sigterm() -> None:
     signal.signal(signal.SIGTERM, _end)
+    # By C, which looks for no signal.
+    held, before = ctypes.create_string_buffer(_SIGSET), ctypes.create_string_buffer(_SIGSET)
     libc = ctypes.CDLL(None)
-    mine = ctypes.create_string_buffer(128)  # a sigset_t
-    libc.sigemptyset(mine)
-    libc.sigaddset(mine, signal.SIGTERM)
+    libc.sigemptyset(held)
+    libc.sigaddset(held, signal.SIGTERM)
+    libc.sigaddset(held, signal.SIGINT)
+    release = partial(libc.pthread_sigmask, signal.SIG_SETMASK, before, None)
+
+    def leave() -> None:
+        if signal.getsignal(signal.SIGTERM) is _end:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        release()
+
     os.register_at_fork(
-        before=partial(libc.pthread_sigmask, signal.SIG_BLOCK, mine, None),
-        after_in_parent=partial(libc.pthread_sigmask, signal.SIG_UNBLOCK, mine, None),
-        after_in_child=_leave,
+        before=partial(libc.pthread_sigmask, signal.SIG_BLOCK, held, before),
+        after_in_parent=release,
+        after_in_child=leave,
     )
 
 
@@ -42,9 +54,3 @@ def end() -> None:
 def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
     end()
     os._exit(128 + signal.SIGTERM)
-
-
-def _leave() -> None:
-    if signal.getsignal(signal.SIGTERM) is _end:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})

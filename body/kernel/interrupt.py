@@ -26,6 +26,8 @@ class Interrupts:
         self.in_loop: Callable[[FrameType | None], bool] = lambda _frame: False
         """Strikes by the means of the event loop that the main thread runs; says whether it did.
         Gets the frame that the signal came in."""
+        self.handed: float | None = None
+        """When a strike was handed to a loop that has not come to it yet, in monotonic seconds."""
         self._running = False
         self._held = 0
         self._pending = False
@@ -38,6 +40,7 @@ class Interrupts:
 
     def begin(self) -> None:
         self.arrived = self._pending = False
+        self.handed = None
         self._running = True
 
     def end(self) -> None:
@@ -45,6 +48,10 @@ class Interrupts:
 
     def _handle(self, _signal: int, frame: FrameType | None) -> None:
         if not self._running:
+            return
+        if signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []):
+            # Another thread took it while this one forks, and runs what a fork calls.
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
             return
         self.arrived = True
         if self._held:

@@ -43,6 +43,9 @@ def test_a_task_that_exits_does_not_end_the_kernel(kernel):
     code = "async def exits(): raise SystemExit(3)\nc = asyncio.create_task(exits())\nawait asyncio.sleep(0.01)\n'on'"
     assert kernel.run(code).result == "'on'"
     assert kernel.run("c.exception()").result == "SystemExit(3)"
+    code = "import sys\nasyncio.get_running_loop().call_soon(sys.exit, 3)\nawait asyncio.sleep(100)"
+    ended = kernel.run(code)
+    assert (ended.status, ended.error["type"]) == ("failed", "SystemExit")
     ended = kernel.run("await asyncio.sleep(0)\nraise SystemExit(4)")
     assert (ended.status, ended.error["type"]) == ("failed", "SystemExit")
 

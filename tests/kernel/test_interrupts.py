@@ -90,6 +90,7 @@ def test_no_moment_of_a_busy_loop_loses_an_interrupt(kernel):
         assert kernel.interrupted(run).status == "interrupted"
 
 
+@pytest.mark.parametrize("order", ["first", "last"])
 @pytest.mark.parametrize(
     ("code", "moment"),
     [
@@ -98,7 +99,7 @@ def test_no_moment_of_a_busy_loop_loses_an_interrupt(kernel):
         ("await main()", "loop is None"),
     ],
 )
-def test_a_loop_that_is_struck_while_it_begins_or_ends_is_left_whole(kernel, code, moment):
+def test_a_loop_that_is_struck_while_it_begins_or_ends_is_left_whole(kernel, code, moment, order):
     kernel.run(f"""
 import asyncio, signal
 from asyncio import base_events, events
@@ -107,9 +108,12 @@ async def main():
     return 7
 def tell(loop):
     global struck
+    is_due = not struck and ({moment})
+    struck = struck or is_due
+    if is_due and {order == "first"}:
+        signal.raise_signal(signal.SIGINT)
     known(loop)
-    if not struck and ({moment}):
-        struck = True
+    if is_due and {order == "last"}:
         signal.raise_signal(signal.SIGINT)
 tell.__code__ = tell.__code__.replace(co_filename=base_events.__file__)
 known, struck = events._set_running_loop, True
@@ -130,6 +134,8 @@ events._set_running_loop = tell
         "asyncio.new_event_loop().run_until_complete(asyncio.sleep(100, print('begun')))",
         "print('begun'); asyncio.new_event_loop().run_forever()",
         "async def main(): spin()\nasyncio.run(main())",
+        "import time; print('begun'); asyncio.get_running_loop().call_soon(time.sleep, 100); await asyncio.sleep(100)",
+        "import time; loop = asyncio.new_event_loop(); loop.call_soon(print, 'begun'); loop.call_soon(time.sleep, 100); loop.run_forever()",
     ],
 )
 def test_what_runs_in_a_loop_is_interrupted_there(kernel, code):
@@ -140,17 +146,45 @@ def test_what_runs_in_a_loop_is_interrupted_there(kernel, code):
     assert kernel.run("asyncio.run(asyncio.sleep(0, 4))").result == "4"
 
 
-def test_a_cell_that_is_struck_before_its_first_step_does_not_run_later(kernel):
+def test_no_moment_of_a_loop_that_a_package_has_patched_loses_an_interrupt(kernel):
     kernel.run("""
+import asyncio
+from asyncio import base_events, tasks
+def run_forever(self):
+    self._run_forever_setup()
+    try:
+        while True:
+            self._run_once()
+            if self._stopping:
+                break
+    finally:
+        self._run_forever_cleanup()
+def make(loop, coro, **options):
+    return tasks._PyTask(coro, loop=loop, **options)
+await asyncio.sleep(0)
+asyncio.SelectorEventLoop.run_forever = run_forever
+asyncio.get_running_loop().set_task_factory(make)
+""")
+    for moment in range(200):
+        run = kernel.begin("print('begun')\nwhile True: await asyncio.sleep(0)")
+        kernel.follow(run, until="begun")
+        time.sleep(moment * 2e-6)
+        assert kernel.interrupted(run).status == "interrupted"
+
+
+@pytest.mark.parametrize(
+    "strike", ["signal.raise_signal(2)", "loop.call_soon(signal.raise_signal, 2)"]
+)
+def test_a_cell_that_is_struck_before_its_first_step_does_not_run(kernel, strike):
+    kernel.run(f"""
 import asyncio, signal
 await asyncio.sleep(0)
 loop, ran = asyncio.get_running_loop(), []
 known = loop.create_task
 def create(*arguments, **options):
     loop.create_task = known
-    task = known(*arguments, **options)
-    signal.raise_signal(signal.SIGINT)
-    return task
+    {strike}
+    return known(*arguments, **options)
 loop.create_task = create
 """)
     run = kernel.run("ran.append(1); await asyncio.sleep(0)")
@@ -158,9 +192,11 @@ loop.create_task = create
     assert kernel.run("await asyncio.sleep(0)\nran").result == "[]"
 
 
-def test_a_fork_that_is_struck_holds_back_no_signal(kernel):
+def test_a_fork_that_is_struck_loses_nothing_and_holds_nothing_back(kernel):
     code = """
-import os, signal
+import logging, os, signal, threading
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+struck = 0
 print('begun')
 for _ in range(300):
     try:
@@ -168,11 +204,17 @@ for _ in range(300):
             os._exit(0)
         os.wait()
     except KeyboardInterrupt:
-        pass
+        struck += 1
 """
     run = kernel.follow(kernel.begin(code), until="begun")
     kernel.interrupted(run, again_s=0.001)
-    assert kernel.run("signal.pthread_sigmask(signal.SIG_BLOCK, [])").result == "set()"
+    assert "ignored" not in run.stderr
+    held = kernel.run("signal.pthread_sigmask(signal.SIG_BLOCK, []) == {signal.SIGUSR1}")
+    assert held.result == "True"
+    taken = kernel.run(
+        "t = threading.Thread(target=logging.getLogger, args=['a.b'], daemon=True); t.start(); t.join(9); t.is_alive()"
+    )
+    assert taken.result == "False"
 
 
 def test_an_interrupt_reaches_the_main_thread_only(kernel):
