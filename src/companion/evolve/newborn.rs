@@ -118,7 +118,7 @@ mod tests {
     use std::time::Duration;
     use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
     use tokio::net::UnixListener;
-    use tokio::time::sleep;
+    use tokio::time::{sleep, timeout};
 
     /// A keeper that answers whether it places a container.
     #[derive(Default)]
@@ -158,10 +158,13 @@ mod tests {
 
     /// Waits until it was asked twice more.
     async fn asked(keeper: &Keeper) {
-        let before = keeper.asked.load(Ordering::SeqCst);
-        while keeper.asked.load(Ordering::SeqCst) < before + 2 {
-            sleep(Duration::from_millis(5)).await;
-        }
+        let twice_more = keeper.asked.load(Ordering::SeqCst) + 2;
+        let waited = timeout(Duration::from_secs(60), async {
+            while keeper.asked.load(Ordering::SeqCst) < twice_more {
+                sleep(Duration::from_millis(5)).await;
+            }
+        });
+        waited.await.expect("the keeper is asked again");
     }
 
     fn doubted() -> Gate {
