@@ -11,7 +11,7 @@ use std::io::{BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Nothing that a test waits for takes longer, or the test fails.
@@ -84,6 +84,11 @@ impl Home {
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("OSCTL_")) {
             command.env_remove(name);
         }
+        let args: Vec<S> = args.into_iter().collect();
+        let is_auto = args.iter().any(|arg| arg.as_ref() == "--auto-ports");
+        if is_auto && !self.state().join("instance.json").exists() {
+            command.envs(first_ports(&self.instance));
+        }
         command
             .env("HOST_HOME", &self.folder)
             .env_remove("HOST_PWD")
@@ -154,6 +159,23 @@ impl Home {
     }
 }
 
+/// Where an instance's first `up` looks for free ports: each in a place of its own.
+///
+/// `--auto-ports` takes the first free port. Without this, an `up` of one lane takes the ports of an
+/// instance that another lane stops or replaces at that moment.
+fn first_ports(instance: &str) -> [(&'static str, String); 3] {
+    let number = instance.bytes().fold(0_u64, |hash, byte| {
+        hash.wrapping_mul(31).wrapping_add(byte.into())
+    });
+    // Above the ports of services, and below those that the system gives by itself.
+    let first = 10_000 + number % 1_000 * 10;
+    [
+        ("OSCTL_PORTS_KERNEL", first.to_string()),
+        ("OSCTL_PORTS_MCP", (first + 1).to_string()),
+        ("OSCTL_PORTS_VNC", (first + 2).to_string()),
+    ]
+}
+
 static SHARED: OnceLock<Home> = OnceLock::new();
 static SERVERS: OnceLock<Home> = OnceLock::new();
 
@@ -199,6 +221,31 @@ pub(crate) fn shared() -> &'static Home {
     })
 }
 
+/// Holds `apt-get`, which does not wait for another one: trials of several lanes may need it at once.
+pub(crate) fn hold_apt() -> MutexGuard<'static, ()> {
+    static APT: Mutex<()> = Mutex::new(());
+    APT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Installs Debian packages where the machine lacks `program`.
+pub(crate) fn provide(program: &str, packages: &[&str]) {
+    provide_unless(|| which::which(program).is_ok(), packages);
+}
+
+fn provide_unless(is_there: impl FnOnce() -> bool, packages: &[&str]) {
+    let _apt = hold_apt();
+    if is_there() {
+        return;
+    }
+    let script = format!(
+        "export DEBIAN_FRONTEND=noninteractive; apt-get -q update\n\
+         apt-get -q install -y --no-install-recommends {}",
+        packages.join(" ")
+    );
+    let ran = Command::new("sh").args(["-ec", &script]).output().unwrap();
+    assert!(ran.status.success(), "{ran:?}");
+}
+
 /// A Python with what `tests/NAME/requirements.txt` names, which is not asked of the machine.
 pub(crate) fn python(name: &str) -> PathBuf {
     let succeeds = |program: &str, args: &[&str]| {
@@ -207,12 +254,12 @@ pub(crate) fn python(name: &str) -> PathBuf {
     };
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-python"));
     let path = folder.to_str().unwrap();
-    if !succeeds("python3", &["-m", "venv", "--clear", path]) {
-        let script = "export DEBIAN_FRONTEND=noninteractive; apt-get -q update && \
-                      apt-get -q install -y --no-install-recommends python3-venv";
-        assert!(succeeds("sh", &["-c", script]), "no python3-venv");
-        assert!(succeeds("python3", &["-m", "venv", "--clear", path]));
-    }
+    let make = || succeeds("python3", &["-m", "venv", "--clear", path]);
+    provide_unless(make, &["python3-venv"]);
+    assert!(
+        folder.join("bin/pip").exists() || make(),
+        "no environment for Python"
+    );
     let pip = folder.join("bin/pip");
     let requirements = format!("tests/{name}/requirements.txt");
     let words = [

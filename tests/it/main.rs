@@ -1,7 +1,6 @@
 //! The tests against the outside: the binary, a real engine, a real container.
 //!
-//! Most share one instance and run side by side. Those that stop or fill an engine have one of
-//! their own, and come last, one after the other.
+//! Each module belongs to a lane (see `lanes`): the resource that its trials share or hold alone.
 
 mod api;
 mod archives;
@@ -44,6 +43,7 @@ mod instance;
 mod interrupts;
 mod jobs;
 mod jupyter;
+mod lanes;
 mod laws;
 mod load;
 mod lost_connections;
@@ -84,48 +84,69 @@ mod viewer;
 mod web;
 mod window;
 
-use libtest_mimic::{Arguments, Trial};
+use lanes::{Lane, MACHINE};
+use libtest_mimic::Arguments;
 use std::process::ExitCode;
 
 /// Names a module's tests; one that is not listed is unused code, which fails the build.
 #[macro_export]
 macro_rules! trials {
     ($($name:ident),* $(,)?) => {
-        pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
+        pub(crate) fn trials() -> Vec<$crate::lanes::Story> {
             let module = module_path!().trim_start_matches("it::");
-            vec![$(libtest_mimic::Trial::test(format!("{module}::{}", stringify!($name)), || { $name(); Ok(()) })),*]
+            vec![$((format!("{module}::{}", stringify!($name)), $name as fn())),*]
         }
     };
 }
 
-fn main() -> ExitCode {
-    let arguments = Arguments::from_args();
-    let together: Vec<Trial> = [
-        laws::trials(),
-        cli::trials(),
-        completions::trials(),
-        connect::trials(),
-        api::trials(),
-        files::trials(),
-        archives::trials(),
-        cp::trials(),
-        broken_copies::trials(),
-        repl::trials(),
-        pictures::trials(),
-        runs::trials(),
-        jupyter::trials(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
-    let apart = [
-        streams::trials(),
-        sessions::trials(),
-        bash::trials(),
-        shell::trials(),
-        jobs::trials(),
-        shell_commands::trials(),
-        interrupts::trials(),
+/// The lanes, the one that takes longest first.
+fn lanes() -> Vec<Lane> {
+    let shared = Lane::new("shared instance")
+        .share([
+            cli::trials(),
+            completions::trials(),
+            connect::trials(),
+            api::trials(),
+            files::trials(),
+            archives::trials(),
+            cp::trials(),
+            broken_copies::trials(),
+            repl::trials(),
+            pictures::trials(),
+            runs::trials(),
+            jupyter::trials(),
+        ])
+        .hold([
+            streams::trials(),
+            sessions::trials(),
+            bash::trials(),
+            shell::trials(),
+            jobs::trials(),
+            shell_commands::trials(),
+            interrupts::trials(),
+            terminals::trials(),
+            pty::trials(),
+            lost_connections::trials(),
+            hostile::trials(),
+            python::trials(),
+            cryo::trials(),
+            cryo_faults::trials(),
+            evolve_inside::trials(),
+            instance::trials(),
+            image::trials(),
+        ]);
+    let engines = Lane::new("second engines").hold([
+        evolve::trials(),
+        evolve_back::trials(),
+        evolve_broken::trials(),
+        evolve_escapes::trials(),
+        evolve_way_back::trials(),
+        evolve_faults::trials(),
+        remote::trials(),
+        podman::trials(),
+        provision::trials(),
+    ]);
+    let servers = Lane::new("MCP servers").hold([
         mcp::trials(),
         mcp_transports::trials(),
         mcp_words::trials(),
@@ -140,17 +161,8 @@ fn main() -> ExitCode {
         mcp_bridge::trials(),
         mcp_clients::trials(),
         connect::running::trials(),
-        terminals::trials(),
-        pty::trials(),
-        lost_connections::trials(),
-        soak::trials(),
-        hostile::trials(),
-        load::trials(),
-        python::trials(),
-        cryo::trials(),
-        cryo_faults::trials(),
-        evolve_inside::trials(),
-        evolve_mind::trials(),
+    ]);
+    let desktop = Lane::new("desktop").hold([
         desktop::trials(),
         desktop_vnc::trials(),
         desktop_person::trials(),
@@ -158,44 +170,31 @@ fn main() -> ExitCode {
         desktop_browser::trials(),
         desktop_memory::trials(),
         desktop_faults::trials(),
-        instance::trials(),
+    ]);
+    let own = Lane::new("own instances").hold([
+        laws::trials(),
+        evolve_mind::trials(),
         ports::trials(),
-        image::trials(),
         embedded::trials(),
         body::trials(),
         handover::trials(),
         succession::trials(),
-        evolve::trials(),
-        evolve_back::trials(),
-        evolve_broken::trials(),
-        evolve_escapes::trials(),
-        evolve_way_back::trials(),
-        evolve_faults::trials(),
         criu_faults::trials(),
         criu::trials(),
-        provision::trials(),
-        faults::trials(),
-        remote::trials(),
-        podman::trials(),
-    ];
-    let apart = apart.into_iter().flatten().collect();
-    let first = libtest_mimic::run(&arguments, together);
-    let last = libtest_mimic::run(
-        &Arguments {
-            test_threads: Some(1),
-            ..arguments.clone()
-        },
-        apart,
-    );
+    ]);
+    // These compare memory over many requests, or say how soon an answer comes.
+    let machine = Lane::new(MACHINE).hold([soak::trials(), load::trials(), faults::trials()]);
+    vec![shared, engines, servers, desktop, own, machine]
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let conclusion = lanes::run(&arguments, lanes());
     if !arguments.list {
         criu::clean_up();
         desktop::clean_up();
         evolve::clean_up();
         harness::clean_up();
     }
-    if first.has_failed() || last.has_failed() {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    }
+    conclusion.exit_code()
 }

@@ -3,8 +3,8 @@
 use crate::evolve::{
     assert_remembers, base, containers, latest, load_base, read, remember, write, write_small,
 };
-use crate::harness::{EngineAt, Home, PATIENCE};
-use crate::second_engine::{only_child, shell, short_folder};
+use crate::harness::{EngineAt, Home, PATIENCE, provide};
+use crate::second_engine::{only_child, short_folder};
 use crate::trials;
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -24,11 +24,7 @@ struct Podman {
 
 impl Podman {
     fn start() -> Self {
-        if which::which("podman").is_err() {
-            let script = "export DEBIAN_FRONTEND=noninteractive; apt-get -q update\n\
-                          apt-get -q install -y --no-install-recommends podman runc netavark aardvark-dns";
-            shell(script, Path::new("/"));
-        }
+        provide("podman", &["podman", "runc", "netavark", "aardvark-dns"]);
         let folder = short_folder();
         // No more files and processes than the service may have itself, wherever it runs.
         let limits =

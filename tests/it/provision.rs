@@ -6,13 +6,13 @@
 
 use crate::commands::{Followed, Ran, on_terminal};
 use crate::faults::{assert_told, ended};
-use crate::harness::{Engine, Home};
-use crate::second_engine::{Second, busybox, shell, until};
+use crate::harness::{Engine, Home, provide};
+use crate::second_engine::{Second, busybox, until};
 use crate::trials;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 trials![
@@ -181,12 +181,7 @@ fn ctrl_c_leaves_a_package_manager_to_finish() {
 }
 
 fn ctrl_c_ends_a_base_image_in_the_making() {
-    if which::which("debootstrap").is_err() {
-        shell(
-            "apt-get -q update; apt-get -q install -y --no-install-recommends debootstrap debian-archive-keyring",
-            Path::new("/"),
-        );
-    }
+    provide("debootstrap", &["debootstrap", "debian-archive-keyring"]);
     let second = Second::start();
     let home = second.home("it-base", "");
     home.write_config(&format!("companion: {}\n", busybox().display()));

@@ -1,6 +1,6 @@
 //! An engine that may be stopped, frozen and filled: a second `dockerd` of the tests' own.
 
-use crate::harness::{EngineAt, Home, PATIENCE};
+use crate::harness::{EngineAt, Home, PATIENCE, hold_apt, provide};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::statvfs::statvfs;
@@ -328,6 +328,7 @@ pub(crate) fn busybox() -> &'static Path {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("busybox");
         let binary = folder.join("bin/busybox");
         if !binary.is_file() {
+            let _apt = hold_apt();
             fs::create_dir_all(&folder).unwrap();
             let script = "apt-get -q download busybox-static || { apt-get -q update && apt-get -q download busybox-static; }\n\
                           dpkg-deb -x busybox-static_*.deb .";
@@ -339,11 +340,7 @@ pub(crate) fn busybox() -> &'static Path {
 
 /// The daemon, which a machine with a running engine has already.
 pub(crate) fn provide_dockerd() {
-    if which::which("dockerd").is_err() {
-        let script = "export DEBIAN_FRONTEND=noninteractive; apt-get -q update\n\
-                      apt-get -q install -y --no-install-recommends docker.io containerd runc iptables";
-        shell(script, Path::new("/"));
-    }
+    provide("dockerd", &["docker.io", "containerd", "runc", "iptables"]);
 }
 
 pub(crate) fn shell(script: &str, folder: &Path) {
@@ -357,11 +354,7 @@ pub(crate) fn shell(script: &str, folder: &Path) {
 
 /// Those of an authority, of an engine under that address, and of who may talk to it; all for a day.
 fn make_certificates(folder: &Path, address: &str) {
-    if which::which("openssl").is_err() {
-        let script = "export DEBIAN_FRONTEND=noninteractive; apt-get -q update\n\
-                      apt-get -q install -y --no-install-recommends openssl";
-        shell(script, Path::new("/"));
-    }
+    provide("openssl", &["openssl"]);
     fs::create_dir_all(folder).unwrap();
     let script = format!(
         "new='openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes'\n\

@@ -1,13 +1,10 @@
 //! A person's browser, on the host: a real headless Chromium, driven by its debugger's protocol.
 
-use crate::harness::PATIENCE;
-use crate::second_engine::shell;
+use crate::harness::{PATIENCE, provide};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::time::Instant;
 use tokio_tungstenite::tungstenite::client;
 use tokio_tungstenite::tungstenite::protocol::{Message, WebSocket};
@@ -31,7 +28,7 @@ impl Drop for Page {
 
 impl Page {
     pub(crate) fn open(url: &str, (width, height): (u16, u16)) -> Self {
-        provide();
+        provide("chromium", &["chromium"]);
         let profile = tempfile::tempdir().unwrap();
         let mut browser = Command::new("chromium")
             .args([
@@ -196,16 +193,4 @@ impl Page {
             }
         }
     }
-}
-
-/// The distribution's browser, installed at the first call where there is none.
-fn provide() {
-    static PROVIDED: OnceLock<()> = OnceLock::new();
-    PROVIDED.get_or_init(|| {
-        if which::which("chromium").is_err() {
-            let script =
-                "apt-get -q update; apt-get -q install -y --no-install-recommends chromium";
-            shell(script, Path::new("/"));
-        }
-    });
 }

@@ -1,0 +1,202 @@
+//! Lanes: which trials may run side by side.
+//!
+//! A lane is a resource: the shared instance, the instance with MCP servers, the desktop, the second
+//! engines, the machine. A trial shares its lane with others that share it, or holds the lane alone.
+//! Trials of one lane start in the order of their list. Trials of several lanes run side by side, as
+//! many as there are slots; a trial that holds the machine runs while no other trial runs.
+
+use libtest_mimic::{Arguments, Conclusion, Trial};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A named test of the list.
+pub(crate) type Story = (String, fn());
+
+/// How a trial uses the resource of its lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claim {
+    Shares,
+    Holds,
+}
+
+/// A resource, and the stories that use it in their order.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    name: &'static str,
+    stories: Vec<(Claim, Story)>,
+}
+
+/// The lane of the trials that no other trial may run beside.
+pub(crate) const MACHINE: &str = "machine";
+
+impl Lane {
+    pub(crate) fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            stories: Vec::new(),
+        }
+    }
+
+    /// Adds stories that use the resource side by side.
+    pub(crate) fn share<const N: usize>(self, lists: [Vec<Story>; N]) -> Self {
+        self.add(Claim::Shares, lists)
+    }
+
+    /// Adds stories that need the resource to themselves.
+    pub(crate) fn hold<const N: usize>(self, lists: [Vec<Story>; N]) -> Self {
+        self.add(Claim::Holds, lists)
+    }
+
+    fn add<const N: usize>(mut self, claim: Claim, lists: [Vec<Story>; N]) -> Self {
+        let stories = lists.into_iter().flatten();
+        self.stories.extend(stories.map(|story| (claim, story)));
+        self
+    }
+}
+
+/// What runs and what waits, by lane.
+#[derive(Debug, Default)]
+struct Plan {
+    running: BTreeMap<&'static str, (Claim, usize)>,
+    /// The trials that may be chosen next; the key is the rank: lanes in their order, then stories.
+    waiting: BTreeMap<(usize, usize), (&'static str, Claim)>,
+}
+
+impl Plan {
+    fn next(&self, slots: usize) -> Option<(usize, usize)> {
+        let busy: usize = self.running.values().map(|(_, count)| count).sum();
+        if busy >= slots || self.running.contains_key(MACHINE) {
+            return None;
+        }
+        let mut passed = Vec::new();
+        for (rank, (lane, claim)) in &self.waiting {
+            // Only the first that waits in a lane may start, so that a lane keeps its order.
+            if passed.contains(lane) {
+                continue;
+            }
+            passed.push(lane);
+            let is_free = match (self.running.get(lane), *lane == MACHINE) {
+                (_, true) => busy == 0 && self.waiting.values().all(|(lane, _)| *lane == MACHINE),
+                (None, false) => true,
+                (Some((Claim::Shares, _)), false) => *claim == Claim::Shares,
+                (Some((Claim::Holds, _)), false) => false,
+            };
+            if is_free {
+                return Some(*rank);
+            }
+        }
+        None
+    }
+}
+
+#[derive(Debug)]
+struct Schedule {
+    plan: Mutex<Plan>,
+    changed: Condvar,
+    slots: usize,
+    times: Mutex<Vec<(Duration, String)>>,
+}
+
+impl Schedule {
+    fn lock(&self) -> MutexGuard<'_, Plan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the trial's turn.
+    fn begin(&self, rank: (usize, usize)) {
+        let mut plan = self.lock();
+        while plan.next(self.slots) != Some(rank) {
+            plan = self
+                .changed
+                .wait(plan)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        let (lane, claim) = plan.waiting.remove(&rank).unwrap();
+        plan.running.entry(lane).or_insert((claim, 0)).1 += 1;
+        self.changed.notify_all();
+    }
+
+    fn end(&self, lane: &'static str) {
+        let mut plan = self.lock();
+        let left = plan.running.get_mut(lane).unwrap();
+        left.1 -= 1;
+        if left.1 == 0 {
+            plan.running.remove(lane);
+        }
+        self.changed.notify_all();
+    }
+}
+
+/// A trial that runs; its end frees the lane, also by a panic.
+struct Turn<'a> {
+    schedule: &'a Schedule,
+    lane: &'static str,
+    name: &'a str,
+    began: Instant,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let took = (self.began.elapsed(), self.name.to_owned());
+        let times = self.schedule.times.lock();
+        times.unwrap_or_else(PoisonError::into_inner).push(took);
+        self.schedule.end(self.lane);
+    }
+}
+
+/// Runs the lanes side by side, and prints the time of each trial, the slowest first.
+///
+/// `--test-threads` gives the number of slots.
+pub(crate) fn run(arguments: &Arguments, lanes: Vec<Lane>) -> Conclusion {
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let schedule = Arc::new(Schedule {
+        plan: Mutex::default(),
+        changed: Condvar::new(),
+        slots: arguments.test_threads.unwrap_or(cores + 1),
+        times: Mutex::default(),
+    });
+    let mut trials = Vec::new();
+    for (place, lane) in lanes.into_iter().enumerate() {
+        for (number, (claim, (name, story))) in lane.stories.into_iter().enumerate() {
+            if is_left_out(arguments, &name) {
+                continue;
+            }
+            let rank = (place, number);
+            schedule.lock().waiting.insert(rank, (lane.name, claim));
+            let (schedule, lane) = (Arc::clone(&schedule), lane.name);
+            trials.push(Trial::test(name.clone(), move || {
+                schedule.begin(rank);
+                let _turn = Turn {
+                    schedule: &schedule,
+                    lane,
+                    name: &name,
+                    began: Instant::now(),
+                };
+                story();
+                Ok(())
+            }));
+        }
+    }
+    // A thread for each trial: one that waits for its lane keeps no other from starting.
+    let arguments = Arguments {
+        test_threads: Some(trials.len().max(2)),
+        ..arguments.clone()
+    };
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    let mut times = schedule.times.lock().unwrap();
+    times.sort_by(|a, b| b.cmp(a));
+    for (took, name) in times.iter() {
+        println!("{:>8.1} s  {name}", took.as_secs_f64());
+    }
+    conclusion
+}
+
+/// What the library would leave out by name, so that no trial waits for one that never runs.
+fn is_left_out(arguments: &Arguments, name: &str) -> bool {
+    let fits = |pattern: &String| match arguments.exact {
+        true => name == pattern,
+        false => name.contains(pattern.as_str()),
+    };
+    arguments.filter.as_ref().is_some_and(|f| !fits(f)) || arguments.skip.iter().any(fits)
+}
