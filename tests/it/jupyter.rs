@@ -31,14 +31,17 @@ fn a_kernelspec_is_written_listed_and_removed() {
     let ran = home.ok(["jupyter", "install", "--prefix", prefix]);
     assert!(
         ran.stderr
-            .ends_with("next: osctl --instance jupyter-install up\n"),
+            .ends_with(&format!("next: osctl --instance {} up\n", home.instance)),
         "{ran:?}"
     );
-    let name = "osctl-jupyter-install";
-    let path = Path::new(prefix).join("share/jupyter/kernels").join(name);
+    let name = format!("osctl-{}", home.instance);
+    let path = Path::new(prefix).join("share/jupyter/kernels").join(&name);
     let written = fs::read_to_string(path.join("kernel.json")).unwrap();
     let written: Value = serde_json::from_str(&written).unwrap();
-    assert_eq!(written["display_name"], "os-host (jupyter-install)");
+    assert_eq!(
+        written["display_name"],
+        format!("os-host ({})", home.instance)
+    );
     assert_eq!(written["interrupt_mode"], "message");
     assert_eq!(written["argv"][0], env!("CARGO_BIN_EXE_osctl"));
     let listed = home.json(["jupyter", "list", "--prefix", prefix]);

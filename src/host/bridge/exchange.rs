@@ -11,12 +11,14 @@ use crate::protocol::sse::Events;
 use reqwest::{Response, StatusCode};
 use serde_json::Value;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
-/// How often a request is asked that is lost each time, and the time between, which grows.
+/// How often a request is sent that is lost each time, and the time between, which grows.
 const TRIES: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long a request is sent again at least, as long as the replacement of a body takes on a busy machine.
+const RESEND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of an error of the hub's own at most, among which no id is long.
 const SMALL: usize = 64 << 10;
 /// Of a session that there is not.
@@ -44,9 +46,13 @@ impl Bridge {
     }
 
     async fn exchange(&self, line: &Line) -> Result<(), Fault> {
-        for attempt in 0..TRIES {
+        let began = Instant::now();
+        for attempt in 0.. {
+            if attempt >= TRIES && began.elapsed() > RESEND_TIMEOUT {
+                break;
+            }
             if attempt > 1 {
-                sleep(PAUSE * attempt).await;
+                sleep(PAUSE * attempt.min(TRIES)).await;
             }
             let (round, session) = (self.link.round(), self.link.session());
             let came = match self.link.post(line).await {
