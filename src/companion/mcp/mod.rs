@@ -24,6 +24,7 @@ mod located;
 mod log;
 mod member;
 mod merge;
+mod merged_lists;
 mod message;
 mod os;
 mod params;
