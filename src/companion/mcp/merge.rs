@@ -9,12 +9,20 @@ use super::server::{Access, NEWEST_WITH_HELLO, Served, WITH_HELLO};
 use super::stream::Stream;
 use super::voice::{Asked, Voice};
 use bytes::Bytes;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::task::JoinSet;
 
 /// Between a server's name and that of its tool.
 const BETWEEN: &str = "__";
+
+/// Lists that were missing, by way and kind, and the tasks that wait for them: these end with the merge.
+#[derive(Debug, Default)]
+pub(super) struct AwaitedLists {
+    pub(super) keys: HashSet<(u64, &'static str)>,
+    pub(super) tasks: JoinSet<()>,
+}
 
 #[derive(Debug)]
 pub(super) struct Merge {
@@ -29,6 +37,7 @@ pub(super) struct Merge {
     /// Which way has told of which resource, or of which template.
     uris: Mutex<HashMap<String, u64>>,
     asked: Arc<Asked>,
+    awaited: Mutex<AwaitedLists>,
     /// Whether it hears what belongs to no call.
     listens: AtomicBool,
 }
@@ -52,6 +61,7 @@ impl Merge {
             outlet,
             uris: Mutex::default(),
             asked: Arc::default(),
+            awaited: Mutex::default(),
             listens: AtomicBool::new(false),
         };
         merge.follow(&servers, None, next);
@@ -147,10 +157,21 @@ impl Merge {
         });
         let version = asked.filter(|asked| WITH_HELLO.contains(&asked.as_str()));
         let servers = self.servers();
-        let instructions = servers.iter().filter_map(|server| {
+        let said = servers.iter().filter_map(|server| {
             let text = server.known().cache.text(&["instructions"])?;
             Some(format!("{}: {text}", server.name()))
         });
+        let mut instructions: Vec<String> = said.collect();
+        let unknown = servers
+            .iter()
+            .filter(|server| server.known().cache.hello().is_none());
+        let unknown: Vec<String> = unknown.map(|s| format!("`{}`", s.name())).collect();
+        if !unknown.is_empty() {
+            instructions.push(format!(
+                "These servers have not answered yet: {}. Their tools are listed as soon as they have; list the tools again after `list_changed`.",
+                unknown.join(", ")
+            ));
+        }
         let hello = serde_json::json!({
             "protocolVersion": version.as_deref().unwrap_or(NEWEST_WITH_HELLO),
             "capabilities": {
@@ -161,7 +182,7 @@ impl Merge {
                 "logging": {},
             },
             "serverInfo": {"name": "osctl", "version": env!("CARGO_PKG_VERSION")},
-            "instructions": instructions.collect::<Vec<_>>().join("\n\n"),
+            "instructions": instructions.join("\n\n"),
         });
         hello.to_string().into()
     }
@@ -311,6 +332,10 @@ impl Merge {
     /// Notes whose a resource or template is, unless another has told of it before.
     pub(super) fn note(&self, uri: String, server: &Access) {
         self.uris().entry(uri).or_insert(server.member.number);
+    }
+
+    pub(super) fn awaited(&self) -> MutexGuard<'_, AwaitedLists> {
+        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn uris(&self) -> MutexGuard<'_, HashMap<String, u64>> {

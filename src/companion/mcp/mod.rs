@@ -20,6 +20,7 @@ mod face;
 mod filter;
 mod lasting;
 mod links;
+mod list_delay;
 mod located;
 mod log;
 mod member;
