@@ -5,6 +5,24 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+_NOTEBOOK_BACKENDS = ("ipympl", "widget")
+"""Interactive backends that matplotlib knows only after the package `ipympl` is installed."""
+
+
+def needs_event_loop(gui: str | None) -> bool:
+    """Whether the backend is interactive: this kernel has no GUI event loop and no comms."""
+    if gui in (None, "auto"):
+        return False
+    if gui in _NOTEBOOK_BACKENDS:
+        return True
+    from matplotlib.backends import backend_registry
+
+    try:
+        _, framework = backend_registry.resolve_gui_or_backend("macosx" if gui == "osx" else gui)
+    except RuntimeError:  # an unknown name, which `%matplotlib` reports
+        return False
+    return framework is not None
+
 
 def has_been_shown(value: Any) -> None:
     """A figure that is a cell's value is shown as that, and not once more as an open figure."""

@@ -20,6 +20,7 @@ from traitlets import Type, default
 
 from . import commands
 from .display import Displays, Results
+from .figures import needs_event_loop
 from .history import History
 from .interrupt import Interrupts
 from .loop import Loop
@@ -235,6 +236,26 @@ class Shell(InteractiveShell):
         self.user_ns["_exit_code"] = commands.run(line, self.interrupts)
 
     system_raw = system_piped = system
+
+    # Magics of matplotlib: figures are always inline.
+
+    def enable_gui(self, gui: str | None = None) -> None:
+        """`%gui`: warns about a toolkit, whose event loop this kernel does not run."""
+        if gui not in (None, "asyncio", "inline"):
+            message = f"`%gui {gui}` has no effect: this kernel runs no GUI event loop"
+            print(message, file=sys.stderr)
+
+    def enable_matplotlib(self, gui: str | None = None) -> tuple[str | None, str]:
+        """`%matplotlib` and `%pylab`: replaces an interactive backend by `inline`, with a warning.
+
+        An error would end the cell, and the imports after the magic with it.
+        """
+        if needs_event_loop(gui):
+            reason = f"the backend `{gui}` needs a GUI event loop or Jupyter widgets"
+            remedy = "figures stay inline; use `%matplotlib inline`"
+            print(f"{reason}, which this kernel does not have; {remedy}", file=sys.stderr)
+            gui = "inline"
+        return super().enable_matplotlib(gui)
 
     # The namespace.
 

@@ -79,11 +79,11 @@ impl Client {
         mut params: Value,
     ) -> Result<Box<RawValue>> {
         let path = server.map_or("/mcp".into(), |name| format!("/servers/{name}/mcp"));
-        params["_meta"] = json!({
-            "io.modelcontextprotocol/protocolVersion": VERSION,
-            "io.modelcontextprotocol/clientInfo": {"name": "osctl", "version": env!("CARGO_PKG_VERSION")},
-            "io.modelcontextprotocol/clientCapabilities": {},
-        });
+        let meta = &mut params["_meta"];
+        meta["io.modelcontextprotocol/protocolVersion"] = VERSION.into();
+        meta["io.modelcontextprotocol/clientInfo"] =
+            json!({"name": "osctl", "version": env!("CARGO_PKG_VERSION")});
+        meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
         let mut request = self
             .hub_request(Method::POST, &path)
             .header(ACCEPT, "application/json")

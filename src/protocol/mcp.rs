@@ -9,8 +9,6 @@ use utoipa::ToSchema;
 /// an event learns by it whether the stream is still there.
 pub(crate) const STREAM_HEADER: &str = "osctl-stream";
 
-/// Of the error of a call that nobody knows the end of, because the companion was stopped while it ran: the
-/// `type` in its `data`, and its code, one of those that implementations choose.
 /// Tools of the server `os` that only look: asking twice does no harm.
 pub(crate) const LOOKS: [&str; 8] = [
     "desktop_read_clipboard",
@@ -23,6 +21,20 @@ pub(crate) const LOOKS: [&str; 8] = [
     "wait_for_run",
 ];
 
+/// In the `_meta` of a list of all servers: seconds to wait for servers that have not answered yet.
+pub(crate) const LIST_WAIT: &str = "osctl/wait";
+/// In the `_meta` of its result: the servers whose part is missing.
+pub(crate) const LIST_MISSING: &str = "osctl/missing";
+
+/// What a list of all servers says beside its items.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct ListMeta {
+    #[serde(default, rename = "osctl/missing")]
+    pub(crate) missing: Vec<String>,
+}
+
+/// Of the error of a call that nobody knows the end of, because the companion was stopped while it ran: the
+/// `type` in its `data`, and its code, one of those that implementations choose.
 pub(crate) const LOST: &str = "lost";
 pub(crate) const LOST_CODE: i64 = -32000;
 

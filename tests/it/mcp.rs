@@ -206,9 +206,14 @@ fn the_hubs_port_is_guarded_like_the_other_one() {
     );
 }
 
+/// The parameters of a list that waits for servers that start.
+fn patient() -> Value {
+    json!({"_meta": {"osctl/wait": 100}})
+}
+
 fn all_servers_are_one_with_names_that_say_whose_a_tool_is() {
     let client = Client::new("/mcp?servers=echo,filesystem&tools=echo__e*,filesystem__*");
-    let listed = client.ask("tools/list", &json!({}));
+    let listed = client.ask("tools/list", &patient());
     let names: Vec<&str> = listed["tools"]
         .as_array()
         .unwrap()
@@ -227,7 +232,7 @@ fn all_servers_are_one_with_names_that_say_whose_a_tool_is() {
     assert_eq!(result, json!({"name": "echo", "arguments": {"a": 1}}));
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo__other"}}"#;
     assert_eq!(client.post(body).json()["error"]["code"], -32602);
-    let resources = client.ask("resources/list", &json!({}));
+    let resources = client.ask("resources/list", &patient());
     assert_eq!(
         resources["resources"][0],
         json!({"uri": "echo:a", "name": "echo__a"})
@@ -237,7 +242,7 @@ fn all_servers_are_one_with_names_that_say_whose_a_tool_is() {
     // A server that can't be started keeps nobody from the others.
     let all = Client::new("/mcp?servers=broken,missing,echo");
     assert!(
-        all.ask("tools/list", &json!({}))["tools"]
+        all.ask("tools/list", &patient())["tools"]
             .as_array()
             .unwrap()
             .len()
@@ -329,7 +334,7 @@ fn servers_are_taken_over_while_the_container_runs() {
     // Of its tools, it offers what they say, by itself and among all.
     for (path, prefix) in [("/servers/mine/mcp", ""), ("/mcp?servers=mine", "mine__")] {
         let mine = Client::new(path);
-        let listed = mine.ask("tools/list", &json!({}))["tools"].clone();
+        let listed = mine.ask("tools/list", &patient())["tools"].clone();
         assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
         assert_eq!(listed[0]["name"], format!("{prefix}other"));
         let params = json!({"name": format!("{prefix}echo")});

@@ -130,7 +130,7 @@ fn lines_pass_in_their_own_bytes() {
 fn only_what_is_asked_for_is_offered() {
     let offered = |words: &[&str]| {
         let mut bridge = Bridge::shaken(servers(), words);
-        bridge.say(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#);
+        bridge.say(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"osctl/wait":100}}}"#);
         let listed = bridge.answer();
         let tools = listed["result"]["tools"].as_array();
         let tools = tools.unwrap_or_else(|| panic!("{listed}")).iter();

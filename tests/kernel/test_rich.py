@@ -57,6 +57,61 @@ def test_the_first_cell_may_import_and_plot(kernel):
     assert len(images(kernel.run("import matplotlib.pyplot as plt\nplt.plot([1, 2])"))) == 1
 
 
+@pytest.mark.parametrize(
+    "magic",
+    [
+        "%matplotlib inline",
+        "%matplotlib",
+        "%matplotlib auto",
+        "%pylab inline",
+        "%pylab",
+        "%gui",
+        "%gui inline",
+        "%matplotlib inline\n%config InlineBackend.figure_format = 'retina'",
+        "%config InlineBackend.figure_format = 'retina'",
+        "from matplotlib_inline.backend_inline import set_matplotlib_formats\n"
+        "set_matplotlib_formats('png', 'retina')",
+    ],
+)
+def test_magics_of_matplotlib_do_not_end_the_cell_and_figures_stay_inline(kernel, magic):
+    pytest.importorskip("matplotlib")
+    run = kernel.run(f"{magic}\nimport matplotlib.pyplot as plt\nplt.plot([1, 2])")
+    assert run.status == "completed" and run.stderr == ""
+    (image,) = images(run)
+    assert image.startswith(PNG)
+    assert len(images(kernel.run("plt.plot([3, 4])"))) == 1
+
+
+@pytest.mark.parametrize("gui", ["widget", "ipympl", "notebook", "nbagg", "qt", "tk", "osx"])
+def test_an_interactive_backend_is_replaced_by_inline_with_a_warning(kernel, gui):
+    pytest.importorskip("matplotlib")
+    run = kernel.run(f"%matplotlib {gui}\nimport matplotlib.pyplot as plt\nplt.plot([1, 2])")
+    assert run.status == "completed" and len(images(run)) == 1
+    assert f"`{gui}`" in run.stderr and "%matplotlib inline" in run.stderr
+    # The refused backend is not remembered.
+    again = kernel.run("%matplotlib inline\nplt.plot([1, 2])")
+    assert len(images(again)) == 1 and again.stderr == "" and again.stdout == ""
+
+
+def test_a_gui_event_loop_is_refused_with_a_warning(kernel):
+    run = kernel.run("%gui qt\nx = 1")
+    assert run.status == "completed" and "`%gui qt` has no effect" in run.stderr
+    assert kernel.run("%gui asyncio").stderr == ""
+
+
+def test_svg_figures_are_configured_by_the_magic(plots):
+    run = plots.run("%config InlineBackend.figure_formats = ['svg']\nplt.plot([1, 2])")
+    (event,) = run.of("display")
+    assert event["data"]["image/svg+xml"].startswith("<?xml") and not images(run)
+
+
+def test_a_backend_that_writes_files_is_selected_and_an_unknown_one_is_an_error(plots):
+    run = plots.run("%matplotlib agg\nplt.plot([1, 2]);")
+    assert run.status == "completed" and not images(run)
+    assert len(images(plots.run("plt.close()\n%matplotlib inline\nplt.plot([1, 2]);"))) == 1
+    assert plots.run("%matplotlib nonsense").error["type"] == "RuntimeError"
+
+
 def test_figures_are_shown_in_a_forked_kernel(template):
     pytest.importorskip("matplotlib")
     kernel = template().fork()

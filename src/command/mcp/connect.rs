@@ -65,8 +65,11 @@ pub(super) async fn connect(args: ConnectArgs, cx: &Context) -> Result<Outcome> 
             .work("asking what the client will start for its tools");
         let found = connect::probe(&call).await?;
         drop(work);
-        tools = Some(found.len());
-        cx.ui.say(format!("it serves {} tools", found.len()));
+        tools = Some(found.tools.len());
+        cx.ui.say(format!("it serves {} tools", found.tools.len()));
+        for server in &found.missing {
+            super::warn_missing(server, cx);
+        }
     }
     let title = client.title();
     let is_done = change.is_none() || make(&change, client, &how, cx)?;

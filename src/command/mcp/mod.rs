@@ -9,11 +9,15 @@ use super::Context;
 use super::candidates::server_names;
 use super::mcp_stdio::{self, StdioArgs};
 use crate::error::{Error, NO, Outcome, Result};
+use crate::protocol::mcp::{LIST_WAIT, ListMeta};
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use std::time::Duration;
 
+/// A person waits for a server that starts.
+const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Characters of a description in a table.
 const SHORT: usize = 72;
 
@@ -106,6 +110,8 @@ struct Tools {
     tools: Vec<Tool>,
     #[serde(rename = "nextCursor")]
     next: Option<String>,
+    #[serde(default, rename = "_meta")]
+    meta: ListMeta,
 }
 
 #[derive(Debug, Deserialize)]
@@ -115,16 +121,25 @@ struct Tool {
     description: String,
 }
 
+fn warn_missing(server: &str, cx: &Context) {
+    cx.ui.warn(format!(
+        "the server `{server}` has not listed its tools; `osctl logs mcp/{server}` shows why"
+    ));
+}
+
 async fn tools(server: Option<&str>, cx: &Context) -> Result<Outcome> {
     let client = cx.client()?;
     let mut all = Vec::new();
-    let mut params = json!({});
+    let mut params = json!({"_meta": {LIST_WAIT: LIST_TIMEOUT.as_secs()}});
     loop {
         let work = cx.ui.work("asking the servers");
         let page = client.ask_server(server, "tools/list", params).await?;
         drop(work);
         let value: Value = serde_json::from_str(page.get())?;
         let page: Tools = serde_json::from_str(page.get())?;
+        for missing in &page.meta.missing {
+            warn_missing(missing, cx);
+        }
         all.extend(
             page.tools
                 .into_iter()

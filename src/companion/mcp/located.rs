@@ -8,6 +8,7 @@
 
 use super::member::Reply;
 use super::merge::{Merge, pointing};
+use super::merged_lists::{Gathered, ListWait};
 use super::message::{Message, elements, find};
 use super::server::Access;
 use super::template;
@@ -47,11 +48,12 @@ impl Merge {
         if let Some(server) = known.find(|s| s.known().links.has(uri) || is_listed(s, uri)) {
             return Some(server.clone());
         }
-        self.gather("resources/list").await;
+        self.gather("resources/list", ListWait::LOCATE).await;
         if let Some(server) = self.teller(uri) {
             return Some(server);
         }
-        let (found, _) = self.gather("resources/templates/list").await;
+        let templates = self.gather("resources/templates/list", ListWait::LOCATE);
+        let Gathered { found, .. } = templates.await;
         if let Some(server) = self.teller(uri) {
             return Some(server);
         }

@@ -3,25 +3,26 @@
 
 use super::filter::Filter;
 use super::member::{Ears, Member, Reply};
-use super::message::{self, Kind, Message, elements, find, splice};
+use super::message::{self, Kind, Message, find, splice};
 use super::params::Given;
 use super::server::{Access, NEWEST_WITH_HELLO, Served, WITH_HELLO};
 use super::stream::Stream;
 use super::voice::{Asked, Voice};
 use bytes::Bytes;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
 
 /// Between a server's name and that of its tool.
 const BETWEEN: &str = "__";
-/// A server whose list takes longer is left out, and told of when it is there.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Pages of one list.
-const PAGES: usize = 100;
+
+/// Lists that were missing, by way and kind, and the tasks that wait for them: these end with the merge.
+#[derive(Debug, Default)]
+pub(super) struct AwaitedLists {
+    pub(super) keys: HashSet<(u64, &'static str)>,
+    pub(super) tasks: JoinSet<()>,
+}
 
 #[derive(Debug)]
 pub(super) struct Merge {
@@ -32,10 +33,11 @@ pub(super) struct Merge {
     wanted: Filter,
     tools: Filter,
     hello: Option<Bytes>,
-    outlet: Arc<dyn Ears>,
+    pub(super) outlet: Arc<dyn Ears>,
     /// Which way has told of which resource, or of which template.
     uris: Mutex<HashMap<String, u64>>,
     asked: Arc<Asked>,
+    awaited: Mutex<AwaitedLists>,
     /// Whether it hears what belongs to no call.
     listens: AtomicBool,
 }
@@ -59,6 +61,7 @@ impl Merge {
             outlet,
             uris: Mutex::default(),
             asked: Arc::default(),
+            awaited: Mutex::default(),
             listens: AtomicBool::new(false),
         };
         merge.follow(&servers, None, next);
@@ -154,10 +157,21 @@ impl Merge {
         });
         let version = asked.filter(|asked| WITH_HELLO.contains(&asked.as_str()));
         let servers = self.servers();
-        let instructions = servers.iter().filter_map(|server| {
+        let said = servers.iter().filter_map(|server| {
             let text = server.known().cache.text(&["instructions"])?;
             Some(format!("{}: {text}", server.name()))
         });
+        let mut instructions: Vec<String> = said.collect();
+        let unknown = servers
+            .iter()
+            .filter(|server| server.known().cache.hello().is_none());
+        let unknown: Vec<String> = unknown.map(|s| format!("`{}`", s.name())).collect();
+        if !unknown.is_empty() {
+            instructions.push(format!(
+                "These servers have not answered yet: {}. Their tools are listed as soon as they have; list the tools again after `list_changed`.",
+                unknown.join(", ")
+            ));
+        }
         let hello = serde_json::json!({
             "protocolVersion": version.as_deref().unwrap_or(NEWEST_WITH_HELLO),
             "capabilities": {
@@ -168,7 +182,7 @@ impl Merge {
                 "logging": {},
             },
             "serverInfo": {"name": "osctl", "version": env!("CARGO_PKG_VERSION")},
-            "instructions": instructions.collect::<Vec<_>>().join("\n\n"),
+            "instructions": instructions.join("\n\n"),
         });
         hello.to_string().into()
     }
@@ -240,70 +254,8 @@ impl Merge {
         server.disagreement(rest, call, given)
     }
 
-    /// The lists of all, as one.
-    async fn list(self: Arc<Self>, message: Message, reply: Reply) {
-        let id = message.id().unwrap_or("null").to_owned();
-        let (found, missing) = self.gather(&message.method).await;
-        let (key, capability) = keys(&message.method);
-        if !missing.is_empty() {
-            tokio::spawn(self.clone().tell_later(missing, capability));
-        }
-        let mut items = Vec::new();
-        for (server, listed) in &found {
-            match listed {
-                Listed::Items(listed) => {
-                    let renamed = listed
-                        .iter()
-                        .map(|item| self.renamed(server, item, capability));
-                    items.extend(renamed.flatten());
-                }
-                // What all have is not known.
-                Listed::Lost => return reply.lost(&id),
-            }
-        }
-        reply.result(&id, &format!("{{\"{key}\":[{}]}}", items.join(",")));
-    }
-
-    /// What each server has in its list, in the order of their names, and those that need longer to tell.
-    pub(super) async fn gather(&self, method: &str) -> (Vec<(Arc<Access>, Listed)>, Slow) {
-        let (key, capability) = keys(method);
-        let mut asked = JoinSet::new();
-        for server in self.servers() {
-            let method = method.to_owned();
-            asked.spawn(async move {
-                if server.known().cache.hello().is_none() && server.hello().await.is_err() {
-                    return None;
-                }
-                let mut items = Vec::new();
-                if server.known().cache.can(capability) == Some(true) {
-                    match all_pages(&server, &method).await {
-                        Ok(pages) => items.extend(pages.iter().flat_map(|page| {
-                            let list = find(page, &[key]).map(|span| elements(&page[span]));
-                            list.unwrap_or_default().into_iter().map(str::to_owned)
-                        })),
-                        Err(why) if message::is_lost(&why) => return Some((server, Listed::Lost)),
-                        Err(_) => return None,
-                    }
-                }
-                Some((server, Listed::Items(items)))
-            });
-        }
-        let deadline = Instant::now() + PATIENCE;
-        let mut found = Vec::new();
-        while let Ok(Some(one)) = timeout_at(deadline, asked.join_next()).await {
-            found.extend(one.ok().flatten());
-        }
-        found.sort_by(|(a, _), (b, _)| a.name().cmp(b.name()));
-        if capability == "resources" {
-            for (server, listed) in &found {
-                listed.uris().for_each(|uri| self.note(uri, server));
-            }
-        }
-        (found, asked)
-    }
-
     /// A tool, prompt or resource under the name that it has here.
-    fn renamed(&self, server: &Access, item: &str, kind: &str) -> Option<String> {
+    pub(super) fn renamed(&self, server: &Access, item: &str, kind: &str) -> Option<String> {
         let span = find(item, &["name"])?;
         let name: String = serde_json::from_str(&item[span.clone()]).ok()?;
         let full = format!("{}{BETWEEN}{name}", server.name());
@@ -312,15 +264,6 @@ impl Merge {
         }
         let full = serde_json::Value::from(full).to_string();
         String::from_utf8(splice(item.as_bytes(), &[(span, &full)]).into()).ok()
-    }
-
-    async fn tell_later(self: Arc<Self>, mut asked: Slow, kind: &str) {
-        while let Some(one) = asked.join_next().await {
-            if matches!(one, Ok(Some(_))) {
-                let method = format!("notifications/{kind}/list_changed");
-                self.outlet.hear(message::notification(&method, ""), false);
-            }
-        }
     }
 
     /// Notifications and answers of the client.
@@ -391,46 +334,12 @@ impl Merge {
         self.uris().entry(uri).or_insert(server.member.number);
     }
 
+    pub(super) fn awaited(&self) -> MutexGuard<'_, AwaitedLists> {
+        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn uris(&self) -> MutexGuard<'_, HashMap<String, u64>> {
         self.uris.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Servers that have not told their list yet.
-type Slow = JoinSet<Option<(Arc<Access>, Listed)>>;
-
-/// What a server's list has brought.
-#[derive(Debug)]
-pub(super) enum Listed {
-    Items(Vec<String>),
-    /// The companion was stopped meanwhile.
-    Lost,
-}
-
-impl Listed {
-    pub(super) fn items(&self) -> &[String] {
-        match self {
-            Self::Items(items) => items,
-            Self::Lost => &[],
-        }
-    }
-
-    /// Of resources and templates.
-    fn uris(&self) -> impl Iterator<Item = String> {
-        self.items().iter().filter_map(|item| {
-            let uri = find(item, &["uri"]).or_else(|| find(item, &["uriTemplate"]));
-            serde_json::from_str(&item[uri?]).ok()
-        })
-    }
-}
-
-/// Where the items of a list are, and which capability a server has who has such a list.
-fn keys(method: &str) -> (&'static str, &'static str) {
-    match method {
-        "tools/list" => ("tools", "tools"),
-        "prompts/list" => ("prompts", "prompts"),
-        "resources/list" => ("resources", "resources"),
-        _ => ("resourceTemplates", "resources"),
     }
 }
 
@@ -438,29 +347,4 @@ fn keys(method: &str) -> (&'static str, &'static str) {
 pub(super) fn pointing(server: &Access, mut reply: Reply) -> Reply {
     reply.shape.links = Some(server.known().links.clone());
     reply
-}
-
-/// Every page of a server's list.
-///
-/// # Errors
-/// What it answers instead; nothing, where it does not answer at all.
-pub(super) async fn all_pages(server: &Access, method: &str) -> Result<Vec<String>, Bytes> {
-    let mut pages = Vec::new();
-    let mut params = "{}".to_owned();
-    while pages.len() < PAGES {
-        let stream = Arc::new(Stream::of_answers(0, 1));
-        let request = message::request("0", method, &params);
-        let request = Message::parse(request).map_err(|_| Bytes::new())?;
-        server.request(request, Reply::plain(stream.clone()));
-        let text = stream.only().await.unwrap_or_default();
-        let answer = Message::parse(text.clone()).map_err(|_| text.clone())?;
-        let result = answer.result().ok_or(text)?.to_owned();
-        let next = find(&result, &["nextCursor"]).map(|span| result[span].to_owned());
-        pages.push(result);
-        match next.filter(|next| next != "null") {
-            Some(next) => params = format!("{{\"cursor\":{next}}}"),
-            None => break,
-        }
-    }
-    Ok(pages)
 }

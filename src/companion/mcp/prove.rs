@@ -85,7 +85,7 @@ impl Hub {
         let Ok(Backend::One(access)) = self.passing(&wish, Arc::new(Deaf)) else {
             return Err("it is not configured".into());
         };
-        let pages = super::merge::all_pages(&access, "tools/list").await;
+        let pages = super::merged_lists::all_pages(&access, "tools/list").await;
         let pages = pages.map_err(|_| "it does not list its tools")?;
         let count = |page: &String| find(page, &["tools"]).map(|span| elements(&page[span]).len());
         Ok(pages.iter().filter_map(count).sum())

@@ -40,6 +40,7 @@ impl Served {
             cache,
             log,
             links: Arc::default(),
+            list_delay: Arc::default(),
             os: os.clone(),
             crashes: AtomicUsize::new(0),
         };

@@ -2,6 +2,7 @@
 
 use super::call::Call;
 use crate::error::{Error, Result};
+use crate::protocol::mcp::{LIST_WAIT, ListMeta};
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use std::process::Stdio;
@@ -12,17 +13,27 @@ use tokio::process::{ChildStdin, ChildStdout, Command};
 /// From the start to the last tool.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Of those, what the servers have to start.
+const LIST_TIMEOUT: Duration = Duration::from_secs(45);
+
 /// In which it may end by itself.
 const LEAVING: Duration = Duration::from_secs(5);
 
 /// A revision that all clients' servers know.
 const VERSION: &str = "2025-06-18";
 
-/// The names of its tools.
-///
+/// What the client will find.
+#[derive(Debug, Default)]
+pub(crate) struct Probed {
+    /// The names of the tools.
+    pub(crate) tools: Vec<String>,
+    /// Servers that have not listed their tools in time.
+    pub(crate) missing: Vec<String>,
+}
+
 /// # Errors
 /// When it does not start, or does not answer as a server.
-pub(crate) async fn probe(call: &Call) -> Result<Vec<String>> {
+pub(crate) async fn probe(call: &Call) -> Result<Probed> {
     let mut child = Command::new(&call.program)
         .args(&call.words)
         .envs(&call.environment)
@@ -91,22 +102,24 @@ struct Server {
 }
 
 impl Server {
-    async fn tools(&mut self) -> Result<Vec<String>> {
+    async fn tools(&mut self) -> Result<Probed> {
         let client = json!({"name": "osctl", "version": env!("CARGO_PKG_VERSION")});
         let hello = json!({"protocolVersion": VERSION, "capabilities": {}, "clientInfo": client});
         self.ask("initialize", hello).await?;
         self.say(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))
             .await?;
-        let mut names = Vec::new();
-        let mut params = json!({});
+        let mut found = Probed::default();
+        let mut params = json!({"_meta": {LIST_WAIT: LIST_TIMEOUT.as_secs()}});
         loop {
-            let page = self.ask("tools/list", params).await?;
+            let mut page = self.ask("tools/list", params).await?;
             let tools = page["tools"].as_array().context("it lists no tools")?;
             let name = |tool: &Value| tool["name"].as_str().map(str::to_owned);
-            names.extend(tools.iter().filter_map(name));
+            found.tools.extend(tools.iter().filter_map(name));
+            let meta = serde_json::from_value::<ListMeta>(page["_meta"].take());
+            found.missing.extend(meta.unwrap_or_default().missing);
             match page["nextCursor"].as_str() {
                 Some(cursor) => params = json!({"cursor": cursor}),
-                None => return Ok(names),
+                None => return Ok(found),
             }
         }
     }
@@ -150,8 +163,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_is_asked_for_its_tools() {
-        let tools = probe(&call(&["tests/mcp/echo.py"])).await.unwrap();
-        assert_eq!(tools, ["echo", "other"]);
+        let found = probe(&call(&["tests/mcp/echo.py"])).await.unwrap();
+        assert_eq!(found.tools, ["echo", "other"]);
     }
 
     #[tokio::test]

@@ -24,6 +24,7 @@ pub(super) use policy::Phase;
 use super::cache::Cache;
 use super::config::Server;
 use super::links::Links;
+use super::list_delay::ListDelay;
 use super::log::Log;
 use super::member::{Member, Reply};
 use super::message::Message;
@@ -40,6 +41,7 @@ pub(super) struct Known {
     pub(super) cache: Cache,
     pub(super) log: Arc<Log>,
     pub(super) links: Arc<Links>,
+    pub(super) list_delay: Arc<ListDelay>,
     /// The server that is built in, should this be it.
     pub(super) os: Arc<dyn Within>,
     /// How often one of its children ended that nobody had ended.

@@ -72,7 +72,12 @@ pub(super) fn tools() -> ToolRouter<Server> {
         + Server::desktop_tools();
     for route in all.map.values_mut() {
         let tool = &mut route.attr;
-        tool.input_schema = Arc::new(plain(&tool.input_schema));
+        let mut input = plain(&tool.input_schema);
+        // A tool without arguments: clients read the key although JSON Schema does not require it.
+        input
+            .entry("properties")
+            .or_insert_with(|| Map::new().into());
+        tool.input_schema = Arc::new(input);
         tool.output_schema = tool.output_schema.as_deref().map(|s| Arc::new(plain(s)));
     }
     all
@@ -263,6 +268,15 @@ mod tests {
                 let says = text.contains("description") || text.contains("$ref");
                 assert!(says, "{name} does not say what `{argument}` is");
             }
+        }
+    }
+
+    #[test]
+    fn every_tool_has_properties_in_its_input_schema() {
+        for tool in tools().list_all() {
+            let input = &tool.input_schema;
+            assert!(input["properties"].is_object(), "{}", tool.name);
+            assert_eq!(input["type"], "object", "{}", tool.name);
         }
     }
 

@@ -1,7 +1,7 @@
 //! What the server says: answers go to their calls, its own requests and notifications to those whom they
 //! mean.
 
-use super::{DISCOVER, Owner, START, Then, To};
+use super::{DISCOVER, Owner, Then, To};
 use crate::companion::mcp::cache::{LISTS, Page};
 use crate::companion::mcp::child::era::{self, Era};
 use crate::companion::mcp::child::policy::Event;
@@ -66,7 +66,7 @@ impl Owner {
             let text = std::str::from_utf8(message.text()).unwrap_or_default();
             let error = find(text, &["error"]).map_or("{}", |span| &text[span]);
             self.refusal = Some(error.into());
-            return self.ask(DISCOVER, "{}", To::Discovery, START);
+            return self.ask(DISCOVER, "{}", To::Discovery, self.handshake_timeout());
         }
         self.leave_off();
     }

@@ -1,6 +1,6 @@
 //! How the server comes, and what becomes of who waits when it goes.
 
-use super::{Ask, DISCOVER, GONE, Owner, PATIENCE, START, To};
+use super::{Ask, DISCOVER, GONE, Owner, PATIENCE, To};
 use crate::companion::mcp::child::NoHello;
 use crate::companion::mcp::child::era::Era;
 use crate::companion::mcp::child::pipe::Pipe;
@@ -38,7 +38,9 @@ impl Owner {
                 self.refusal = None;
                 match self.era {
                     Era::Handshake => self.shake_hands(),
-                    Era::Stateless => self.ask(DISCOVER, "{}", To::Discovery, START),
+                    Era::Stateless => {
+                        self.ask(DISCOVER, "{}", To::Discovery, self.handshake_timeout())
+                    }
                 }
             }
             Err(error) => self.lost(&format!("{error:#}")),
@@ -48,7 +50,7 @@ impl Owner {
     pub(super) fn shake_hands(&mut self) {
         let hello = self.hello.clone();
         let params = String::from_utf8_lossy(&hello);
-        self.ask("initialize", &params, To::Hello, START);
+        self.ask("initialize", &params, To::Hello, self.handshake_timeout());
     }
 
     /// The server is gone that nobody has ended.

@@ -25,8 +25,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-/// Of the handshake: the first start of a large server on a slow machine.
-const START: Duration = Duration::from_secs(90);
+/// Of the handshake, unless the server's `timeout` is shorter: the first start of a large server on a slow machine.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Calls that wait for a server, and bytes that it has not read.
 const MOST_CALLS: usize = 4096;
 const MOST_BYTES: usize = 256 << 20;
@@ -393,6 +393,10 @@ impl Owner {
     /// A request of our own; whatever the answer is, it is not waited for.
     fn ask_quietly(&mut self, method: &str, params: &str) {
         self.ask(method, params, To::Nobody, self.known.server.timeout);
+    }
+
+    fn handshake_timeout(&self) -> Duration {
+        HANDSHAKE_TIMEOUT.min(self.known.server.timeout)
     }
 
     fn ask(&mut self, method: &str, params: &str, to: To, timeout: Duration) {

@@ -2,6 +2,7 @@
 
 mod changes;
 mod endings;
+mod lists;
 mod params;
 mod resources;
 mod stage;
@@ -97,13 +98,18 @@ impl Scene {
         Self { hub, ..self }
     }
 
-    /// A client that has shaken hands, and can be asked things.
-    async fn client(&self, path: &str) -> Client {
-        let mut client = Client {
+    /// A client without a session.
+    fn plain_client(&self, path: &str) -> Client {
+        Client {
             routes: routes(self.hub.clone()),
             path: path.into(),
             session: String::new(),
-        };
+        }
+    }
+
+    /// A client that has shaken hands, and can be asked things.
+    async fn client(&self, path: &str) -> Client {
+        let mut client = self.plain_client(path);
         let hello = json!({
             "protocolVersion": "2025-11-25",
             "capabilities": {"sampling": {}},

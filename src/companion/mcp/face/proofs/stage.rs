@@ -21,6 +21,8 @@ struct State {
     voices: HashMap<String, Vec<UnboundedSender<Bytes>>>,
     /// So many that are started next end at once.
     broken: usize,
+    /// What servers that are held have heard and not answered.
+    held: HashMap<String, Vec<(Bytes, UnboundedSender<Bytes>)>>,
 }
 
 impl Within for Stage {
@@ -66,7 +68,12 @@ impl Stage {
     ) {
         let message = Message::parse(line.clone()).unwrap();
         let text = String::from_utf8(line.into()).unwrap();
-        self.state().heard.push((name.into(), text.clone()));
+        let mut state = self.state();
+        state.heard.push((name.into(), text.clone()));
+        if let Some(held) = state.held.get_mut(name) {
+            return held.push((text.into(), voice.clone()));
+        }
+        drop(state);
         let say = |text: String| drop(voice.send(text.into()));
         let answer = |id: &str, result: &str| {
             say(format!(
@@ -114,6 +121,19 @@ impl Stage {
             }
             ("resources/read", _) => answer(id, &format!(r#"{{"of":"{name}","contents":[]}}"#)),
             _ => answer(id, params),
+        }
+    }
+
+    /// Lets a server answer nothing until it is released.
+    pub(super) fn hold(&self, name: &str) {
+        self.state().held.insert(name.into(), Vec::new());
+    }
+
+    /// Lets a server answer what it has heard meanwhile.
+    pub(super) fn release(&self, name: &str) {
+        let held = self.state().held.remove(name).unwrap_or_default();
+        for (line, voice) in held {
+            self.take(name, line, &voice, &mut None);
         }
     }
 

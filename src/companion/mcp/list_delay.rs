@@ -1,0 +1,66 @@
+//! Whether the lists of one server arrive in time, for all clients alike.
+//!
+//! ```text
+//!   in time ── a list has waited in vain ──▶ late ── an answer ──▶ in time
+//! ```
+//!
+//! A late server is asked by one request at a time, however many clients list.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use tokio::sync::watch;
+
+#[derive(Debug, Default)]
+pub(super) struct ListDelay {
+    is_late: AtomicBool,
+    /// Requests without an answer.
+    asked: AtomicUsize,
+    /// Counts the answers.
+    arrivals: watch::Sender<u64>,
+}
+
+impl ListDelay {
+    pub(super) fn is_late(&self) -> bool {
+        self.is_late.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_late(&self) {
+        self.is_late.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a request is open.
+    pub(super) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) > 0
+    }
+
+    /// Changes with the next answer.
+    pub(super) fn arrivals(&self) -> watch::Receiver<u64> {
+        self.arrivals.subscribe()
+    }
+
+    /// Begins a request.
+    pub(super) fn ask(self: &Arc<Self>) -> AskedList {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        AskedList(self.clone())
+    }
+}
+
+/// A request without an answer yet.
+#[derive(Debug)]
+pub(super) struct AskedList(Arc<ListDelay>);
+
+impl AskedList {
+    /// Whether the server has answered with a list.
+    pub(super) fn end(self, has_answered: bool) {
+        if has_answered {
+            self.0.is_late.store(false, Ordering::Relaxed);
+            self.0.arrivals.send_modify(|count| *count += 1);
+        }
+    }
+}
+
+impl Drop for AskedList {
+    fn drop(&mut self) {
+        self.0.asked.fetch_sub(1, Ordering::Relaxed);
+    }
+}
