@@ -11,7 +11,7 @@ mod turn;
 pub(crate) use docker::{Address, Build, Docker, Image, Piped};
 pub(crate) use embedded::Embedded;
 pub(crate) use identity::{DIGEST_LABEL, IMAGE_LABEL, OWNER_LABEL, identify};
-pub(crate) use turn::Turn;
+pub(crate) use turn::{Turn, create_lock_file};
 
 use crate::error::Result;
 use crate::protocol::spec::{Port, Spec};

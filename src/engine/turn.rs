@@ -3,7 +3,8 @@
 use super::Progress;
 use crate::error::Result;
 use anyhow::Context;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -24,7 +25,8 @@ impl Turn {
     pub(crate) async fn take(folder: &Path, name: &str, progress: &dyn Progress) -> Result<Self> {
         fs::create_dir_all(folder)?;
         let path = folder.join(name);
-        let file = File::create(&path).with_context(|| format!("making `{}`", path.display()))?;
+        let file =
+            create_lock_file(&path).with_context(|| format!("creating `{}`", path.display()))?;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(Self { _file: file }),
@@ -36,6 +38,22 @@ impl Turn {
             }
         }
     }
+}
+
+/// Opens a file to lock it, and creates it where it is missing. Its owner alone may open it: a shared open
+/// suffices to lock a file.
+///
+/// # Errors
+/// When the file can't be created.
+pub(crate) fn create_lock_file(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.open(path)?;
+    #[cfg(unix)]
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    Ok(file)
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use crate::error::Result;
 use anyhow::Context;
 use directories::{BaseDirs, ProjectDirs};
-use std::env;
 use std::path::{Path, PathBuf};
+use std::{env, fs};
 
 /// The folders of the person who runs osctl.
 #[derive(Debug, Clone)]
@@ -48,5 +48,78 @@ impl Folders {
     /// Where big temporary things go, on the same disk as the state.
     pub(crate) fn temporary(&self) -> PathBuf {
         self.state.join("tmp")
+    }
+}
+
+/// Creates a folder that its owner alone may enter, and the missing folders above it. A folder that exists and
+/// belongs to this user loses the rights of group and others.
+///
+/// The container writes into some of these folders as root: what it leaves there must not be within the reach
+/// of other users of the host.
+///
+/// # Errors
+/// When the folder can't be created or its rights can't be changed.
+pub(crate) fn ensure_private_folder(path: &Path) -> Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder
+        .create(path)
+        .with_context(|| format!("creating `{}`", path.display()))?;
+    #[cfg(unix)]
+    if is_open_to_others(path)? {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt};
+        let found = fs::metadata(path)?;
+        if found.uid() == nix::unistd::geteuid().as_raw() {
+            let rights = fs::Permissions::from_mode(found.mode() & 0o7700);
+            fs::set_permissions(path, rights)
+                .with_context(|| format!("changing the rights of `{}`", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether group or others have any right to the folder.
+///
+/// # Errors
+/// When there is no such folder.
+#[cfg(unix)]
+pub(crate) fn is_open_to_others(path: &Path) -> Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    Ok(fs::metadata(path)?.mode() & 0o077 != 0)
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::ensure_private_folder;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_private_folder_is_created_for_its_owner_alone() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("missing/data");
+        ensure_private_folder(&folder).unwrap();
+        assert_eq!(mode(&folder), 0o700);
+        assert_eq!(mode(&home.path().join("missing")), 0o700);
+    }
+
+    #[test]
+    fn a_folder_that_others_may_enter_is_closed_to_them_and_the_one_above_it_is_not() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("above/data");
+        fs::create_dir_all(&folder).unwrap();
+        for path in [home.path().join("above"), folder.clone()] {
+            fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        }
+        ensure_private_folder(&folder).unwrap();
+        assert_eq!(mode(&folder), 0o700);
+        assert_eq!(mode(&home.path().join("above")), 0o755);
     }
 }

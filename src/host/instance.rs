@@ -4,10 +4,10 @@
 
 pub(crate) use crate::error::DEFAULT_INSTANCE as DEFAULT;
 
-use super::folders::Folders;
+use super::folders::{Folders, ensure_private_folder};
 use super::secrets::write_private;
 use crate::config::{EngineChoice, Ports};
-use crate::engine::{Address, OWNER_LABEL};
+use crate::engine::{Address, OWNER_LABEL, create_lock_file};
 use crate::error::{Error, Result};
 use crate::protocol::desktop::VNC_PASSWORD;
 use anyhow::Context;
@@ -17,6 +17,9 @@ use std::path::{Path, PathBuf};
 
 /// Label of containers and networks: the instance they belong to.
 pub(crate) const LABEL: &str = OWNER_LABEL;
+
+/// An instance of this name would have the image name of the keepers.
+const KEEPER_NAME: &str = "keeper";
 
 #[derive(Debug, Clone)]
 pub(crate) struct Instance {
@@ -70,9 +73,16 @@ impl Instance {
             && name
                 .chars()
                 .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_');
-        // Folders of ours that lie beside the instances'.
+        // Folders of osctl beside those of the instances.
         let reserved = ["embedded", "tmp"].contains(&name);
-        if !fits || reserved {
+        if reserved || name == KEEPER_NAME {
+            return Err(Error::usage(
+                format!("the instance name `{name}` is reserved for osctl itself"),
+                "choose another name with `--instance NAME`",
+            )
+            .into());
+        }
+        if !fits {
             return Err(Error::usage(
                 format!("`{name}` can't be the name of an instance"),
                 "use lower-case letters, digits, `-` and `_`, 40 at most",
@@ -296,8 +306,11 @@ impl Instance {
     /// # Errors
     /// [`Error::Locked`] while another osctl works on it.
     pub(crate) fn lock(&self) -> Result<Lock> {
-        fs::create_dir_all(&self.folder)?;
-        let file = File::create(self.folder.join("lock"))?;
+        // Who may open the file may lock it.
+        for folder in self.folder.parent().into_iter().chain([&*self.folder]) {
+            ensure_private_folder(folder)?;
+        }
+        let file = create_lock_file(&self.folder.join("lock"))?;
         match file.try_lock() {
             Ok(()) => Ok(Lock { _file: file }),
             Err(TryLockError::WouldBlock) => Err(Error::Locked {
@@ -347,6 +360,39 @@ mod tests {
         assert_ne!(first.aside(), old.container());
         let no_instance = first.aside().replace("os-host", "x");
         assert!(Instance::new(&no_instance, &folders).is_err());
+    }
+
+    #[test]
+    fn an_instance_has_no_name_that_belongs_to_osctl() {
+        let home = tempfile::tempdir().unwrap();
+        let folders = folders(home.path());
+        for name in ["keeper", "embedded", "tmp"] {
+            let error = Instance::new(name, &folders).unwrap_err();
+            assert!(error.to_string().contains("is reserved"), "{error}");
+        }
+        // The keepers' image, which `down --purge` of every instance removes.
+        let image = Instance::new("keeper2", &folders).unwrap().image();
+        assert_ne!(image, crate::host::keeper::IMAGE);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_lock_and_the_state_folder_are_for_their_owner_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let home = tempfile::tempdir().unwrap();
+        let folders = folders(home.path());
+        let instance = Instance::new("default", &folders).unwrap();
+        std::fs::create_dir_all(&instance.folder).unwrap();
+        std::fs::write(instance.folder.join("lock"), "").unwrap();
+        for path in [&folders.state, &instance.folder] {
+            std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+        }
+        drop(instance.lock().unwrap());
+        let mode =
+            |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&folders.state), 0o700);
+        assert_eq!(mode(&instance.folder), 0o700);
+        assert_eq!(mode(&instance.folder.join("lock")), 0o600);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Only distributions with `apt-get` are provisioned; elsewhere the error says what to install.
 
-use super::folders::Folders;
+use super::folders::{Folders, ensure_private_folder};
 use crate::engine::{Docker, Progress};
 use crate::error::{Error, Result};
 use anyhow::Context;
@@ -227,7 +227,7 @@ async fn start_daemon(folders: &Folders, progress: &dyn Progress) -> Result<Daem
             child: None,
         });
     }
-    fs::create_dir_all(&folders.state)?;
+    ensure_private_folder(&folders.state)?;
     let path = folders.state.join("dockerd.log");
     let log = OpenOptions::new().create(true).append(true).open(&path)?;
     let before = log.metadata()?.len();

@@ -2,7 +2,7 @@
 
 use super::build::{self, Options};
 use super::client::Client;
-use super::folders::Folders;
+use super::folders::{Folders, ensure_private_folder};
 use super::handover::{Handover, Wish};
 use super::health::Watch;
 use super::instance::{Instance, LABEL, Record};
@@ -18,8 +18,6 @@ use crate::engine::{Container, DIGEST_LABEL, Docker, Embedded, Engine, Phase, Pr
 use crate::error::{Error, Result};
 use crate::image::{Body, Companion};
 use crate::protocol::spec::Spec;
-use anyhow::Context;
-use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -175,8 +173,7 @@ impl Raise<'_> {
             return volumes.hand_in(record, image, servers, &password).await;
         }
         for folder in [instance.files(), instance.data()] {
-            fs::create_dir_all(&folder)
-                .with_context(|| format!("making `{}`", folder.display()))?;
+            ensure_private_folder(&folder)?;
         }
         mcp::hand_in(servers, &instance.data())?;
         instance.hand_in_vnc_password(&password)

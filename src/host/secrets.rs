@@ -1,6 +1,7 @@
 //! An instance's secrets, in files that their owner alone reads: the token of the API, and the password of VNC
 //! clients.
 
+use super::folders::ensure_private_folder;
 use super::instance::Instance;
 use crate::error::Result;
 use crate::protocol::desktop::VNC_PASSWORD;
@@ -83,7 +84,7 @@ pub(crate) fn fingerprint(token: &str) -> String {
 /// Written beside and renamed, readable by the owner alone.
 pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<()> {
     let folder = path.parent().context("a file has a folder")?;
-    fs::create_dir_all(folder)?;
+    ensure_private_folder(folder)?;
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     file.write_all(content)?;
     file.as_file().sync_all()?;

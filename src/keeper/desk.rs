@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Who connects and says nothing is hung up on.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -32,6 +32,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const PIECE: usize = 1 << 20;
 /// Questions of one side at once; more wait.
 const AT_ONCE: usize = 32;
+/// Questions of one side at once that hold whole bodies in memory.
+const MAX_BODY_QUESTIONS: usize = 1;
+/// How long such a question waits for the one before it, until it is refused.
+const BODY_QUESTION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The sockets, and who asks at each.
 pub(super) type Sockets = [(UnixListener, Asker); 2];
@@ -62,11 +66,58 @@ fn bind(path: &Path, mode: u32) -> Result<UnixListener> {
 pub(super) struct Desk {
     shelf: Shelf,
     handle: Handle,
+    body_questions: BodyQuestions,
+}
+
+/// The turns of questions that hold whole bodies in memory. Each side has its own, so that the agent's side
+/// can't keep the host waiting.
+#[derive(Debug, Clone)]
+struct BodyQuestions {
+    host: Arc<Semaphore>,
+    agent: Arc<Semaphore>,
+    timeout: Duration,
+}
+
+impl Default for BodyQuestions {
+    fn default() -> Self {
+        let turns = || Arc::new(Semaphore::new(MAX_BODY_QUESTIONS));
+        Self {
+            host: turns(),
+            agent: turns(),
+            timeout: BODY_QUESTION_TIMEOUT,
+        }
+    }
+}
+
+impl BodyQuestions {
+    /// Waits for a turn of that side. The turn ends when the permit is dropped.
+    async fn take_turn(
+        &self,
+        by: Asker,
+    ) -> Result<std::result::Result<OwnedSemaphorePermit, Fault>> {
+        let turns = match by {
+            Asker::Agent => &self.agent,
+            Asker::Host | Asker::Keeper => &self.host,
+        };
+        let turn = turns.clone().acquire_owned();
+        match tokio::time::timeout(self.timeout, turn).await {
+            Ok(turn) => Ok(Ok(turn?)),
+            Err(_) => {
+                let message = "the keeper is busy with another question about a run's body";
+                let fault = Fault::new(refusal::BUSY, message);
+                Ok(Err(fault.hint("ask again when that question is answered")))
+            }
+        }
+    }
 }
 
 impl Desk {
     pub(super) fn new(shelf: Shelf, handle: Handle) -> Self {
-        Self { shelf, handle }
+        Self {
+            shelf,
+            handle,
+            body_questions: BodyQuestions::default(),
+        }
     }
 
     /// Until a socket fails.
@@ -154,31 +205,51 @@ impl Desk {
                 offset,
                 follow,
             } => return self.log(&run, offset, follow, out).await,
-            Ask::Body { run } => return self.body(run, out).await,
-            Ask::Diff { run } => {
-                let Some(record) = self.shelf.record(&run)? else {
-                    return Ok(Err(unknown(&run)));
-                };
-                let shelf = self.shelf.clone();
-                let compare = move || diff::changes(&shelf, &record);
-                let changes = match tokio::task::spawn_blocking(compare).await?? {
-                    Ok(changes) => changes,
-                    Err(why) => {
-                        let hint = format!("`osctl evolve show {run}` tells what is known of it");
-                        return Ok(Err(Fault::new(refusal::NO_SUCH_RUN, why).hint(hint)));
-                    }
-                };
-                out.say(&Reply::Diff { run, changes }).await?;
-                return Ok(Ok(()));
-            }
+            Ask::Body { run } => return self.body(run, by, out).await,
+            Ask::Diff { run } => return self.diff(run, by, out).await,
         };
         self.begin(order, out).await
     }
 
-    /// The body that a run was made of, or has gone back to.
-    async fn body(&self, run: Run, out: &mut Out) -> Result<std::result::Result<(), Fault>> {
+    async fn diff(
+        &self,
+        run: Run,
+        by: Asker,
+        out: &mut Out,
+    ) -> Result<std::result::Result<(), Fault>> {
         let Some(record) = self.shelf.record(&run)? else {
             return Ok(Err(unknown(&run)));
+        };
+        let _turn = match self.body_questions.take_turn(by).await? {
+            Ok(turn) => turn,
+            Err(busy) => return Ok(Err(busy)),
+        };
+        let shelf = self.shelf.clone();
+        let compare = move || diff::changes(&shelf, &record);
+        let changes = match tokio::task::spawn_blocking(compare).await?? {
+            Ok(changes) => changes,
+            Err(why) => {
+                let hint = format!("`osctl evolve show {run}` tells what is known of it");
+                return Ok(Err(Fault::new(refusal::NO_SUCH_RUN, why).hint(hint)));
+            }
+        };
+        out.say(&Reply::Diff { run, changes }).await?;
+        Ok(Ok(()))
+    }
+
+    /// The body that a run was made of, or has gone back to.
+    async fn body(
+        &self,
+        run: Run,
+        by: Asker,
+        out: &mut Out,
+    ) -> Result<std::result::Result<(), Fault>> {
+        let Some(record) = self.shelf.record(&run)? else {
+            return Ok(Err(unknown(&run)));
+        };
+        let _turn = match self.body_questions.take_turn(by).await? {
+            Ok(turn) => turn,
+            Err(busy) => return Ok(Err(busy)),
         };
         let shelf = self.shelf.clone();
         let read = move || {

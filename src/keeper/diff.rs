@@ -7,14 +7,18 @@ use crate::protocol::evolve::{Change, Edit, Record, Task};
 use crate::protocol::plain::printable;
 use similar::TextDiff;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Lines around a change.
 const AROUND: usize = 3;
 /// For one file; what comes later is told as changed as a whole.
 const ENOUGH: Duration = Duration::from_millis(200);
+/// For all files of a run; the lines of the remaining files are left out.
+const DIFF_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a file that is compared line by line.
 const LONGEST: usize = 1 << 20;
+/// Bytes of lines in one answer; the lines of the remaining files are left out.
+const MAX_DIFF_BYTES: usize = 8 << 20;
 
 type Files = BTreeMap<String, Vec<u8>>;
 
@@ -24,7 +28,9 @@ pub(super) fn changes(
     record: &Record,
 ) -> Result<std::result::Result<Vec<Change>, String>> {
     let run = &record.run;
-    let Some(after) = shelf.body_of(record)? else {
+    // An archive is dropped when its files are read: each is as large as a body.
+    let files = |archive: Vec<u8>| Ok::<_, anyhow::Error>(Body::of_archive(&archive)?.files);
+    let Some(after) = shelf.body_of(record)?.map(files).transpose()? else {
         return Ok(Err(match (record.task, &record.body) {
             (Task::Evolve, None) => format!("run `{run}` has read no body"),
             (Task::Evolve, Some(_)) => format!("the body of run `{run}` is not kept any more"),
@@ -32,7 +38,7 @@ pub(super) fn changes(
         }));
     };
     let before = match (shelf.body_before(record)?, &record.previous) {
-        (Some(archive), _) => Body::of_archive(&archive)?.files,
+        (Some(archive), _) => files(archive)?,
         // Nothing ran.
         (None, None) => Files::new(),
         (None, Some(_)) => {
@@ -41,11 +47,13 @@ pub(super) fn changes(
             )));
         }
     };
-    Ok(Ok(compare(&before, &Body::of_archive(&after)?.files)))
+    Ok(Ok(compare(&before, &after)))
 }
 
 fn compare(before: &Files, after: &Files) -> Vec<Change> {
     let paths: BTreeSet<_> = before.keys().chain(after.keys()).collect();
+    let deadline = Instant::now() + DIFF_TIMEOUT;
+    let mut room = MAX_DIFF_BYTES;
     let changes = paths.into_iter().filter_map(|path| {
         let (old, new) = (before.get(path), after.get(path));
         let edit = match (old, new) {
@@ -54,10 +62,18 @@ fn compare(before: &Files, after: &Files) -> Vec<Change> {
             (None, _) => Edit::Added,
             (_, None) => Edit::Removed,
         };
+        let diff = (Instant::now() < deadline && room > 0)
+            .then(|| lines(path, old, new))
+            .flatten();
+        // A file whose lines take more than is left is told as a whole, as all that follow it.
+        let diff = diff.filter(|diff| {
+            room = room.checked_sub(diff.len()).unwrap_or_default();
+            room > 0
+        });
         Some(Change {
             path: path.clone(),
             edit,
-            diff: lines(path, old, new),
+            diff,
         })
     });
     changes.collect()
@@ -128,6 +144,21 @@ mod tests {
         );
         assert_eq!(changes[1].diff, None, "what is no text has no lines");
         assert!(changes[3].diff.as_ref().unwrap().contains("--- /dev/null"));
+    }
+
+    #[test]
+    fn the_lines_of_an_answer_are_bounded_whatever_a_body_holds() {
+        let text = vec![b'\n'; super::LONGEST];
+        let names = (0..12).map(|number| format!("file-{number:02}"));
+        let after: Files = names.map(|name| (name, text.clone())).collect();
+        let changes = compare(&Files::new(), &after);
+        assert_eq!(changes.len(), 12, "every change is named");
+        let told: usize = changes
+            .iter()
+            .filter_map(|change| Some(change.diff.as_ref()?.len()))
+            .sum();
+        assert!(told > 0 && told <= super::MAX_DIFF_BYTES, "{told}");
+        assert_eq!(changes[11].diff, None);
     }
 
     /// A shelf, on which runs are made one after the other.

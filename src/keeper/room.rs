@@ -1,5 +1,6 @@
 //! How much of the machine a build or a trial may take: it is left when what remains is too little for
-//! everybody else. No builder that speaks BuildKit can be given limits of its own by the engine's API.
+//! everybody else. No builder that speaks BuildKit can be given limits of its own by the engine's API, and none
+//! limits the processes of a step.
 
 use crate::error::Result;
 use anyhow::{Context, bail};
@@ -24,6 +25,8 @@ struct Left {
     /// Files that the disk can still hold; a disk that has no such bound has none at all.
     files: (u64, u64),
     memory: (u64, u64),
+    /// Processes and threads that the machine can still have.
+    tasks: (u64, u64),
 }
 
 /// What of it is too little.
@@ -32,6 +35,7 @@ enum Short {
     Disk(u64),
     Files,
     Memory(u64),
+    Tasks,
 }
 
 fn judge(left: Left) -> Option<Short> {
@@ -42,6 +46,10 @@ fn judge(left: Left) -> Option<Short> {
     }
     if all > 0 && files < all / 50 {
         return Some(Short::Files);
+    }
+    let (tasks, all) = left.tasks;
+    if tasks < all / 10 {
+        return Some(Short::Tasks);
     }
     let (memory, whole) = left.memory;
     let least = MEMORY.min(whole / 20);
@@ -66,6 +74,9 @@ pub(super) async fn runs_out(volume: &Path) -> anyhow::Error {
             Some(Short::Files) => {
                 return anyhow::anyhow!("the disk can hold hardly any more files");
             }
+            Some(Short::Tasks) => {
+                return anyhow::anyhow!("the machine can start hardly any more processes");
+            }
             Some(Short::Memory(least)) => {
                 short += 1;
                 if short == IN_A_ROW {
@@ -87,7 +98,29 @@ fn look(volume: &Path) -> Result<Left> {
         disk: (found.blocks_available() * unit, found.blocks() * unit),
         files: (found.files_available(), found.files()),
         memory: memory(&text)?,
+        // A machine that does not tell them has no such bound.
+        tasks: tasks(|path| fs::read_to_string(path)).unwrap_or_default(),
     })
+}
+
+/// Processes and threads that the machine can still have, and all that it can have: no builder limits the
+/// processes of a step.
+fn tasks(read: impl Fn(&str) -> std::io::Result<String>) -> Result<(u64, u64)> {
+    const LIMITS: [&str; 2] = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"];
+    let doing = "looking at the machine's processes";
+    let mut all = u64::MAX;
+    for path in LIMITS {
+        let text = read(path).context(doing)?;
+        all = all.min(text.trim().parse().context(doing)?);
+    }
+    // `0.00 0.01 0.05 1/523 4711`: of 523 tasks, 1 runs.
+    let load = read("/proc/loadavg").context(doing)?;
+    let used = load
+        .split_ascii_whitespace()
+        .nth(3)
+        .and_then(|tasks| tasks.split_once('/')?.1.parse::<u64>().ok());
+    let used = used.context("the machine does not tell its processes")?;
+    Ok((all.saturating_sub(used), all))
 }
 
 /// Bytes that are available, and all of them.
@@ -105,7 +138,7 @@ fn memory(meminfo: &str) -> Result<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Left, Short, judge, memory};
+    use super::{Left, Short, judge, memory, tasks};
 
     #[test]
     fn what_is_too_little_is_named_and_small_machines_are_not_shut_out() {
@@ -113,6 +146,7 @@ mod tests {
             disk: (2 << 30, 100 << 30),
             files: (1000, 2000),
             memory: (1 << 30, 8 << 30),
+            tasks: (30_000, 32_768),
         };
         assert_eq!(judge(fine), None);
         let disk = |left, whole| {
@@ -132,6 +166,13 @@ mod tests {
         };
         assert_eq!(files(39, 2000), Some(Short::Files));
         assert_eq!((files(40, 2000), files(0, 0)), (None, None));
+        let tasks = |left| {
+            judge(Left {
+                tasks: (left, 32_768),
+                ..fine
+            })
+        };
+        assert_eq!((tasks(3275), tasks(3277)), (Some(Short::Tasks), None));
         let memory = |left, whole| {
             judge(Left {
                 memory: (left, whole),
@@ -140,6 +181,21 @@ mod tests {
         };
         assert_eq!(memory(200 << 20, 24 << 30), Some(Short::Memory(256 << 20)));
         assert_eq!(memory(60 << 20, 1 << 30), None);
+    }
+
+    #[test]
+    fn processes_are_counted_against_the_lower_of_both_limits() {
+        let machine = |path: &str| {
+            Ok(match path {
+                "/proc/loadavg" => "0.00 0.01 0.05 1/523 4711\n",
+                "/proc/sys/kernel/pid_max" => "32768\n",
+                _ => "190000\n",
+            }
+            .to_owned())
+        };
+        assert_eq!(tasks(machine).unwrap(), (32_768 - 523, 32_768));
+        assert!(tasks(|_| Ok("1".into())).is_err());
+        tasks(|path| std::fs::read_to_string(path)).unwrap();
     }
 
     #[test]

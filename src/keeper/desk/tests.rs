@@ -7,6 +7,7 @@ use crate::keeper::samples;
 use crate::keeper::shelf::Shelf;
 use crate::protocol::evolve::{Asker, LONGEST_ASK, Record, Reply, Stage, refusal};
 use serde_json::json;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
@@ -140,4 +141,36 @@ async fn of_runs_that_nobody_knows_nothing_is_told() {
         panic!("{shown:?}");
     };
     assert_eq!((&record.run, record.status), (&run, Stage::Failed));
+}
+
+/// A question about a body reads archives of up to 64 MiB, and from inside come 32 questions at once.
+#[tokio::test]
+async fn one_question_of_the_agent_at_a_time_holds_a_body_and_others_are_refused_as_busy() {
+    let mut office = Office::new();
+    office.desk.body_questions.timeout = Duration::ZERO;
+    let run = office.run(Stage::Failed).run;
+    let turns = &office.desk.body_questions;
+    let turn = turns.take_turn(Asker::Agent).await.unwrap().unwrap();
+    for ask in ["diff", "body"] {
+        let question = line(&json!({"ask": ask, "run": run}));
+        office.refused(&question, refusal::BUSY, "is busy").await;
+        // The host has its own turn.
+        let replies = office.ask(Asker::Host, &question).await;
+        let [Reply::Refused { error }] = replies.as_slice() else {
+            panic!("{replies:?}");
+        };
+        assert_eq!(error.kind, refusal::NO_SUCH_RUN, "{error:?}");
+    }
+    let status = office
+        .ask(Asker::Agent, &line(&json!({"ask": "status"})))
+        .await;
+    assert!(
+        matches!(status.as_slice(), [Reply::Status(_)]),
+        "{status:?}"
+    );
+    drop(turn);
+    let question = line(&json!({"ask": "diff", "run": run}));
+    office
+        .refused(&question, refusal::NO_SUCH_RUN, "has read no body")
+        .await;
 }

@@ -155,6 +155,8 @@ pub(crate) mod refusal {
     pub(crate) const NO_SUCH_RUN: &str = "no_such_run";
     /// 429: too soon after the one before.
     pub(crate) const TOO_OFTEN: &str = "too_often";
+    /// 503: the keeper answers another question of the same kind.
+    pub(crate) const BUSY: &str = "busy";
     /// 503: the keeper can't begin; the message says what is missing.
     pub(crate) const NOT_READY: &str = "not_ready";
 }
