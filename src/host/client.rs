@@ -27,6 +27,7 @@ use bytes::Bytes;
 use reqwest::header::{
     ACCEPT, CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE,
 };
+use reqwest::redirect::Policy;
 use reqwest::{Method, RequestBuilder, StatusCode, Upgraded};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -76,9 +77,11 @@ impl Client {
                 (Some(Arc::new(tunnel)), kernel, hub)
             }
         };
-        // The address is this machine's own: no proxy, no TLS, no certificates to load.
+        // The address is this machine's own: no proxy, no TLS, no certificates to load. No route of the
+        // protocol redirects; a companion that was replaced could lead this client to services of the host.
         let http = reqwest::Client::builder()
             .no_proxy()
+            .redirect(Policy::none())
             .tls_certs_only(std::iter::empty())
             .tcp_nodelay(true)
             .connect_timeout(Duration::from_secs(5))

@@ -34,11 +34,13 @@ mod evolve_faults;
 mod evolve_inside;
 mod evolve_mind;
 mod evolve_way_back;
+mod fake_companion;
 mod faults;
 mod files;
 mod handover;
 mod harness;
 mod hostile;
+mod hostile_companion;
 mod image;
 mod instance;
 mod interrupts;
@@ -105,6 +107,7 @@ fn main() -> ExitCode {
         cli::trials(),
         completions::trials(),
         connect::trials(),
+        hostile_companion::trials(),
         api::trials(),
         files::trials(),
         archives::trials(),
