@@ -59,6 +59,8 @@ pub(crate) struct Settings {
     pub(crate) python: PathBuf,
     /// SHA-256 of the token in hexadecimal; `None` when authentication is off.
     pub(crate) token: Option<String>,
+    /// The same, also when authentication is off: by it the companion proves whose it is.
+    pub(crate) digest: Option<String>,
     /// Names besides loopback's by which the companion may be called.
     pub(crate) hosts: Vec<String>,
     /// Whether this is a plain process, without isolation.
@@ -80,8 +82,9 @@ impl Settings {
     /// Outside of a container that an engine of ours started.
     pub(crate) fn from_environment() -> Result<Self> {
         let embedded = env::var_os("OSCTL_EMBEDDED").is_some();
-        let token = text("OSCTL_TOKEN_SHA256");
+        let digest = text("OSCTL_TOKEN_SHA256");
         let off = text("OSCTL_AUTH").as_deref() == Some("off");
+        let token = digest.clone().filter(|_| !off);
         if !(embedded || is_container()) || (token.is_none() && !off) {
             return Err(Error::usage(
                 "the companion runs inside the container",
@@ -140,6 +143,7 @@ impl Settings {
             desktop,
             python: path("OSCTL_PYTHON", "/opt/osctl/kernel-env/bin/python"),
             token,
+            digest,
             hosts: text("OSCTL_HOSTS")
                 .unwrap_or_default()
                 .split(',')

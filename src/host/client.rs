@@ -5,7 +5,9 @@
 
 use super::events::Events;
 use super::instance::{Instance, Record};
-use super::ports::reached;
+use super::ports::{process, reached};
+use super::proof::{ProofFailure, ProofLayer};
+use super::secrets::fingerprint;
 use super::tale::Tale;
 use super::tunnel::{NO_ENGINE, NO_WAY, NOT_RUNNING, Tunnel};
 use crate::error::{Error, Result};
@@ -27,7 +29,8 @@ use bytes::Bytes;
 use reqwest::header::{
     ACCEPT, CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE,
 };
-use reqwest::{Method, RequestBuilder, StatusCode, Upgraded};
+use reqwest::redirect::Policy;
+use reqwest::{Method, RequestBuilder, StatusCode, Upgraded, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::net::{IpAddr, SocketAddr};
@@ -76,14 +79,19 @@ impl Client {
                 (Some(Arc::new(tunnel)), kernel, hub)
             }
         };
-        // The address is this machine's own: no proxy, no TLS, no certificates to load.
+        // The address is this machine's own: no proxy, no TLS, no certificates to load. No route of the
+        // protocol redirects; a companion that was replaced could lead this client to services of the host.
         let http = reqwest::Client::builder()
             .no_proxy()
+            .redirect(Policy::none())
             .tls_certs_only(std::iter::empty())
-            .tcp_nodelay(true)
-            .connect_timeout(Duration::from_secs(5))
-            .build()
-            .context("making an HTTP client")?;
+            .tcp_nodelay(true);
+        let http = match &tunnel {
+            // The listener is this process's own, and the engine carries each connection into the container.
+            Some(_) => http.connect_timeout(Duration::from_secs(5)),
+            None => http.connector_layer(ProofLayer::new(&fingerprint(&token))),
+        };
+        let http = http.build().context("making an HTTP client")?;
         Ok(Self {
             http,
             container: instance.container(),
@@ -428,8 +436,11 @@ impl Client {
     }
 
     pub(super) fn unreachable(&self, error: &reqwest::Error) -> anyhow::Error {
-        if error.is_connect() {
-            return self.not_running();
+        match ProofFailure::of(error) {
+            Some(ProofFailure::Foreign) => return self.foreign(error.url()),
+            Some(ProofFailure::Lost(why)) => return self.lost(why.clone()),
+            None if error.is_connect() => return self.not_running(),
+            None => {}
         }
         let mut why: &dyn std::error::Error = error;
         while let Some(source) = why.source() {
@@ -444,6 +455,21 @@ impl Client {
             up: self.up.clone(),
         }
         .into()
+    }
+
+    /// Another listener has the port, or a companion that can't prove itself.
+    fn foreign(&self, url: Option<&Url>) -> anyhow::Error {
+        let port = url.and_then(Url::port_or_known_default).unwrap_or_default();
+        let owner = process(port).map_or(String::new(), |owner| format!(", but to {owner}"));
+        let message = format!(
+            "port {port} does not belong to the container `{}`{owner}; nothing was sent",
+            self.container
+        );
+        let hint = format!(
+            "`{}` starts the container, or replaces an older one",
+            self.up
+        );
+        Error::precondition(message, hint).into()
     }
 
     /// What the way there says in the companion's place.

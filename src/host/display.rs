@@ -9,6 +9,11 @@ use crate::protocol::display::{
 use reqwest::Method;
 use reqwest::header::HeaderMap;
 
+/// What a link to the desktop begins with, before its code.
+const ENTER: &str = "/desktop/enter?code=";
+/// A code has 48 characters.
+const MAX_CODE_BYTES: usize = 128;
+
 /// A picture, and what was told of it.
 #[derive(Debug)]
 pub(crate) struct Shot {
@@ -56,11 +61,45 @@ impl Client {
         let Link { path, expires } = self
             .call(Method::POST, "/desktop/link", None::<&()>)
             .await?;
-        Ok((format!("{}{path}", self.published()), expires))
+        let code = code_of(&path).ok_or_else(|| Error::Refused {
+            status: 502,
+            kind: "no_link".into(),
+            message: format!("the companion sent `{path}`, which is not a link to its desktop"),
+            hint: Some("`osctl logs` shows more".into()),
+        })?;
+        Ok((format!("{}{ENTER}{code}", self.published()), expires))
     }
+}
+
+/// The code of a link that the companion issued. Anything else could lead the browser elsewhere: behind an address,
+/// `@evil.example/` is another host.
+fn code_of(path: &str) -> Option<&str> {
+    let code = path.strip_prefix(ENTER)?;
+    let is_hex = |c: u8| matches!(c, b'0'..=b'9' | b'a'..=b'f');
+    (!code.is_empty() && code.len() <= MAX_CODE_BYTES && code.bytes().all(is_hex)).then_some(code)
 }
 
 fn told(headers: &HeaderMap, name: &str) -> String {
     let value = headers.get(name).and_then(|value| value.to_str().ok());
     value.unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::code_of;
+
+    #[test]
+    fn a_link_is_a_path_of_the_desktop_with_a_code_in_hexadecimal() {
+        assert_eq!(code_of("/desktop/enter?code=00ff"), Some("00ff"));
+        for path in [
+            "@evil.example/phish?x=1",
+            "/desktop/enter?code=",
+            "/desktop/enter?code=0@evil",
+            "/desktop/enter?code=00&next=//evil",
+            ".evil.example/desktop/enter?code=00",
+            "/desktop/enter?code=FF",
+        ] {
+            assert_eq!(code_of(path), None, "{path}");
+        }
+    }
 }

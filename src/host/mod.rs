@@ -21,6 +21,7 @@ pub(crate) mod landing;
 pub(crate) mod mcp;
 pub(crate) mod ports;
 pub(crate) mod project;
+mod proof;
 pub(crate) mod provision;
 pub(crate) mod raise;
 pub(crate) mod reach;

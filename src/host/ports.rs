@@ -139,7 +139,7 @@ async fn publisher(port: u16, engine: &Engine) -> Option<String> {
 
 /// The process that listens there, as far as this user may see it.
 #[cfg(target_os = "linux")]
-fn process(port: u16) -> Option<String> {
+pub(super) fn process(port: u16) -> Option<String> {
     let wanted = format!(":{port:04X}");
     let tables =
         ["/proc/net/tcp", "/proc/net/tcp6"].map(|t| std::fs::read_to_string(t).unwrap_or_default());
@@ -173,7 +173,7 @@ fn process(port: u16) -> Option<String> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn process(_port: u16) -> Option<String> {
+pub(super) fn process(_port: u16) -> Option<String> {
     None
 }
 

@@ -244,9 +244,8 @@ fn environment(config: &Config, home: &Path, record: &Record, token: &str) -> En
     env.set("OSCTL_DESKTOP_RESOLUTION", &config.desktop.resolution);
     env.set("OSCTL_DESKTOP_DEPTH", config.desktop.depth.to_string());
     // What guards the companion comes last, so that nothing above can replace it.
-    if config.auth {
-        env.set("OSCTL_TOKEN_SHA256", fingerprint(token));
-    } else {
+    env.set("OSCTL_TOKEN_SHA256", fingerprint(token));
+    if !config.auth {
         env.set("OSCTL_AUTH", "off");
     }
     // Who can call an address that was chosen may call it by its number.

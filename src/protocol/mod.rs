@@ -16,6 +16,7 @@ pub(crate) mod hex;
 pub(crate) mod kernel;
 pub(crate) mod mcp;
 pub(crate) mod plain;
+pub(crate) mod proof;
 pub(crate) mod pty;
 pub(crate) mod relay;
 pub(crate) mod service;

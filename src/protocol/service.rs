@@ -4,13 +4,24 @@ use super::kernel::KernelReport;
 use super::session::Session;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 /// `GET /ping`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Ping {
     /// Always `ok`.
     pub(crate) status: String,
+    /// With `?nonce=HEX`: HMAC-SHA256 of `osctl ping\0HEX` under the hexadecimal SHA-256 of the token, which proves
+    /// that this is the companion of the instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) proof: Option<String>,
+}
+
+/// The query of `GET /ping`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+pub(crate) struct PingQuery {
+    /// What to prove the knowledge of the token's digest over.
+    pub(crate) nonce: Option<String>,
 }
 
 /// `GET /status`.

@@ -141,7 +141,14 @@ fn each_library_is_named_in_its_one_place() {
     let places: &[(&str, &[&str])] = &[
         ("bollard", &["engine/docker/"]),
         ("axum", &["companion/http/", "companion/mcp/face/"]),
-        ("hyper", &["companion/http/", "companion/desktop/cdp.rs"]),
+        (
+            "hyper",
+            &[
+                "companion/http/",
+                "companion/desktop/cdp.rs",
+                "host/proof.rs",
+            ],
+        ),
         ("x11rb", &["companion/display/"]),
         ("fast_image_resize", &["companion/display/capture.rs"]),
         ("des", &["companion/desktop/rfb.rs"]),
@@ -171,7 +178,14 @@ fn each_library_is_named_in_its_one_place() {
         ("toml_edit", &["host/connect/toml.rs"]),
         ("similar", &["host/connect/change.rs", "keeper/diff.rs"]),
         ("zeromq", &["host/jupyter/"]),
-        ("hmac", &["host/jupyter/", "companion/desktop/tickets.rs"]),
+        (
+            "hmac",
+            &[
+                "host/jupyter/",
+                "companion/desktop/tickets.rs",
+                "protocol/proof.rs",
+            ],
+        ),
         (
             "chrono",
             &["host/jupyter/", "keeper/shelf.rs", "protocol/display.rs"],

@@ -33,11 +33,13 @@ mod evolve_faults;
 mod evolve_inside;
 mod evolve_mind;
 mod evolve_way_back;
+mod fake_companion;
 mod faults;
 mod files;
 mod handover;
 mod harness;
 mod hostile;
+mod hostile_companion;
 mod image;
 mod instance;
 mod interrupts;
@@ -171,17 +173,18 @@ fn lanes() -> Vec<Lane> {
         desktop_memory::trials(),
         desktop_faults::trials(),
     ]);
-    let own = Lane::new("own instances").hold([
-        laws::trials(),
-        evolve_mind::trials(),
-        ports::trials(),
-        embedded::trials(),
-        body::trials(),
-        handover::trials(),
-        succession::trials(),
-        criu_faults::trials(),
-        criu::trials(),
-    ]);
+    let own = Lane::new("own instances")
+        .share([laws::trials(), hostile_companion::trials()])
+        .hold([
+            evolve_mind::trials(),
+            ports::trials(),
+            embedded::trials(),
+            body::trials(),
+            handover::trials(),
+            succession::trials(),
+            criu_faults::trials(),
+            criu::trials(),
+        ]);
     // These compare memory over many requests, or say how soon an answer comes.
     let machine = Lane::new(MACHINE).hold([soak::trials(), load::trials(), faults::trials()]);
     vec![shared, engines, servers, desktop, own, machine]

@@ -4,11 +4,14 @@
 //! DNS rebinding, the `Origin` check stops foreign pages, the token stops everyone else.
 
 use super::answer::failed;
+use super::service::pong;
 use crate::companion::Settings;
 use crate::companion::desktop::Tickets;
 use crate::protocol::hex::hex;
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, StatusCode, header};
+use crate::protocol::proof::{MAX_NONCE_BYTES, prove};
+use crate::protocol::service::PingQuery;
+use axum::extract::{Query, Request, State};
+use axum::http::{HeaderMap, HeaderName, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use sha2::{Digest, Sha256};
@@ -20,7 +23,8 @@ const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const SUBPROTOCOL: &str = "osctl.token.";
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// What needs no token: the one asks for nothing, the other brings a code.
-const OPEN: [&str; 2] = ["/ping", "/desktop/enter"];
+const OPEN: [&str; 2] = [PING, "/desktop/enter"];
+const PING: &str = "/ping";
 /// A pass is no way to another pass.
 const LINK: &str = "/desktop/link";
 const LOOPBACK: &[&str] = &["localhost", "127.0.0.1", "[::1]"];
@@ -29,6 +33,8 @@ const LOOPBACK: &[&str] = &["localhost", "127.0.0.1", "[::1]"];
 pub(super) struct Guard {
     /// SHA-256 of the token in hexadecimal; `None` lets everyone in.
     token: Option<String>,
+    /// The same when everyone is let in, too: it proves whose companion this is.
+    digest: Option<String>,
     hosts: Vec<String>,
     tickets: Tickets,
 }
@@ -37,6 +43,7 @@ impl Guard {
     pub(super) fn new(settings: &Settings, tickets: Tickets) -> Self {
         Self {
             token: settings.token.clone(),
+            digest: settings.digest.clone(),
             hosts: settings.hosts.clone(),
             tickets,
         }
@@ -46,6 +53,13 @@ impl Guard {
         let name = without_port(host);
         LOOPBACK.iter().any(|l| name.eq_ignore_ascii_case(l))
             || self.hosts.iter().any(|h| name.eq_ignore_ascii_case(h))
+    }
+
+    /// The answer to a nonce that `GET /ping` brings.
+    fn proof(&self, uri: &Uri) -> Option<String> {
+        let query = Query::<PingQuery>::try_from_uri(uri).ok()?;
+        let nonce = query.0.nonce.filter(|n| n.len() <= MAX_NONCE_BYTES)?;
+        Some(prove(self.digest.as_deref()?, &nonce))
     }
 
     fn admits(&self, headers: &HeaderMap) -> bool {
@@ -115,6 +129,11 @@ pub(super) async fn check(
         return failed(StatusCode::FORBIDDEN, "foreign_origin", message, None);
     }
     let path = request.uri().path();
+    if path == PING
+        && let Some(proof) = guard.proof(request.uri())
+    {
+        return pong(Some(proof));
+    }
     let is_open = OPEN.contains(&path);
     if !is_open && !guard.has_pass(path, headers, host) && !guard.admits(headers) {
         let (kind, message) = match presented(headers) {
@@ -189,6 +208,7 @@ mod tests {
     fn guard() -> Guard {
         Guard {
             token: None,
+            digest: None,
             hosts: vec!["box.example".into()],
             tickets: Tickets::new(None),
         }

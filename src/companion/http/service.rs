@@ -3,7 +3,9 @@
 use super::session::session;
 use super::{State, json};
 use crate::protocol;
-use crate::protocol::service::{Description, Health, HealthStatus, Ping, Service, Status};
+use crate::protocol::service::{
+    Description, Health, HealthStatus, Ping, PingQuery, Service, Status,
+};
 use axum::extract::State as Shared;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -11,14 +13,15 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// Whether somebody is there; the only question that needs no token.
-#[utoipa::path(get, path = "/ping", responses((status = 200, body = Ping)))]
+#[utoipa::path(get, path = "/ping", params(PingQuery), responses((status = 200, body = Ping)))]
 pub(super) async fn ping() -> Response {
-    json(
-        StatusCode::OK,
-        Ping {
-            status: "ok".into(),
-        },
-    )
+    // A nonce is answered by the guard, for both ports.
+    pong(None)
+}
+
+pub(super) fn pong(proof: Option<String>) -> Response {
+    let status = "ok".into();
+    json(StatusCode::OK, Ping { status, proof })
 }
 
 /// What the kernel holds and does.

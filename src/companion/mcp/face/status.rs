@@ -59,7 +59,11 @@ pub(super) async fn describe() -> Response {
 
 pub(super) async fn ping() -> Response {
     let status = "ok".into();
-    Json(Ping { status }).into_response()
+    Json(Ping {
+        status,
+        proof: None,
+    })
+    .into_response()
 }
 
 pub(super) async fn status(State(hub): State<Hub>) -> Response {

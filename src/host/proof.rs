@@ -1,0 +1,167 @@
+//! The proof of a connection: before a request goes over it, its other end shows that it knows the digest of the
+//! instance's token.
+//!
+//! While an instance is stopped, any process of the machine can listen at its port. Each new connection therefore
+//! begins with `GET /ping?nonce=…`, which carries no secret, and is given up unless the answer is the nonce's HMAC
+//! (see `protocol::proof`). The token follows on that very connection, so nothing that happens to the port between
+//! two requests matters. Requests of all kinds, WebSockets among them, take their connections from here.
+//!
+//! The proof shows that the other end is the container, not that the container is honest: the agent is root in it.
+
+use crate::protocol::hex::hex;
+use crate::protocol::proof::is_proof;
+use crate::protocol::service::Ping;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::client::conn::http1;
+use hyper::rt::{Read, Write};
+use std::error::Error as StdError;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::timeout;
+use tower::{Layer, Service};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A companion answers within milliseconds, unless its machine has no time for it.
+const PROOF_TIMEOUT: Duration = Duration::from_secs(30);
+/// Of the head of the answer, and of its body.
+const MAX_PROOF_BYTES: usize = 8 << 10;
+
+type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// Why a connection was given up before anything was sent over it.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ProofFailure {
+    #[error("the connection ended before the companion proved itself: {0}")]
+    Lost(String),
+    #[error("the listener does not know the instance's token")]
+    Foreign,
+}
+
+impl ProofFailure {
+    /// The failure that an error of a request is about.
+    pub(super) fn of<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Self> {
+        let mut cause = Some(error);
+        while let Some(error) = cause {
+            if let Some(failure) = error.downcast_ref() {
+                return Some(failure);
+            }
+            cause = error.source();
+        }
+        None
+    }
+}
+
+/// Lets only connections through that are proven.
+#[derive(Debug, Clone)]
+pub(super) struct ProofLayer {
+    /// SHA-256 of the token in hexadecimal.
+    digest: Arc<str>,
+}
+
+impl ProofLayer {
+    pub(super) fn new(digest: &str) -> Self {
+        Self {
+            digest: digest.into(),
+        }
+    }
+}
+
+impl<S> Layer<S> for ProofLayer {
+    type Service = ProvenConnector<S>;
+
+    fn layer(&self, connector: S) -> ProvenConnector<S> {
+        ProvenConnector {
+            connector,
+            digest: Arc::clone(&self.digest),
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct ProvenConnector<S> {
+    connector: S,
+    digest: Arc<str>,
+}
+
+impl<S, A> Service<A> for ProvenConnector<S>
+where
+    S: Service<A, Error = BoxError>,
+    S::Response: Read + Write + Send + Unpin + 'static,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.connector.poll_ready(cx)
+    }
+
+    fn call(&mut self, address: A) -> Self::Future {
+        let connecting = self.connector.call(address);
+        let digest = Arc::clone(&self.digest);
+        Box::pin(async move {
+            let connection = timeout(CONNECT_TIMEOUT, connecting).await??;
+            match timeout(PROOF_TIMEOUT, prove(connection, &digest)).await {
+                Ok(proven) => Ok(proven?),
+                Err(_) => {
+                    let why = format!("no answer within {} s", PROOF_TIMEOUT.as_secs());
+                    Err(ProofFailure::Lost(why).into())
+                }
+            }
+        })
+    }
+}
+
+/// The same connection, when its other end knows the digest.
+async fn prove<C>(connection: C, digest: &str) -> Result<C, ProofFailure>
+where
+    C: Read + Write + Send + Unpin + 'static,
+{
+    let mut random = [0u8; 32];
+    getrandom::fill(&mut random).map_err(|e| ProofFailure::Lost(e.to_string()))?;
+    let nonce = hex(random);
+    let (connection, answer) = ask(connection, &nonce).await?;
+    let proof = serde_json::from_slice::<Ping>(&answer).ok();
+    let proof = proof.and_then(|ping| ping.proof).unwrap_or_default();
+    match is_proof(digest, &nonce, &proof) {
+        true => Ok(connection),
+        false => Err(ProofFailure::Foreign),
+    }
+}
+
+/// One request over a connection, which is free again behind its answer.
+async fn ask<C>(connection: C, nonce: &str) -> Result<(C, Bytes), ProofFailure>
+where
+    C: Read + Write + Send + Unpin + 'static,
+{
+    // Words that are no HTTP are a stranger's; a connection that ends may be a companion's that starts or stops.
+    let failed = |error: hyper::Error| match error.is_parse() {
+        true => ProofFailure::Foreign,
+        false => ProofFailure::Lost(error.to_string()),
+    };
+    let mut builder = http1::Builder::new();
+    builder.max_buf_size(MAX_PROOF_BYTES);
+    let (mut sender, driver) = builder.handshake(connection).await.map_err(failed)?;
+    let request = hyper::Request::get(format!("/ping?nonce={nonce}"))
+        .header("host", "localhost")
+        .body(Empty::<Bytes>::new())
+        .map_err(|e| ProofFailure::Lost(e.to_string()))?;
+    let asked = async move {
+        let response = sender.send_request(request).await.map_err(failed)?;
+        let body = Limited::new(response.into_body(), MAX_PROOF_BYTES);
+        let body = body.collect().await.map_err(|_| ProofFailure::Foreign)?;
+        Ok(body.to_bytes())
+    };
+    let (parts, answer) = tokio::join!(driver.without_shutdown(), asked);
+    let (answer, parts) = (answer?, parts.map_err(failed)?);
+    // Nothing was asked that could be answered already.
+    match parts.read_buf.is_empty() {
+        true => Ok((parts.io, answer)),
+        false => Err(ProofFailure::Foreign),
+    }
+}

@@ -1,0 +1,52 @@
+//! The proof that the companion knows the digest of the token: the answer to a nonce.
+//!
+//! The token itself never leaves the host before the companion has given this proof. The container knows only the
+//! token's SHA-256, so that is the key.
+
+use super::hex::hex;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use subtle::ConstantTimeEq;
+
+/// The longest nonce that is answered.
+pub(crate) const MAX_NONCE_BYTES: usize = 128;
+
+/// HMAC-SHA256 of a nonce under the digest of the token, all of them in hexadecimal.
+pub(crate) fn prove(digest: &str, nonce: &str) -> String {
+    hex(mac(digest, nonce)
+        .map(|mac| mac.finalize().into_bytes())
+        .unwrap_or_default())
+}
+
+/// Whether `proof` is the one for that nonce.
+pub(crate) fn is_proof(digest: &str, nonce: &str, proof: &str) -> bool {
+    !digest.is_empty()
+        && prove(digest, nonce)
+            .as_bytes()
+            .ct_eq(proof.as_bytes())
+            .into()
+}
+
+fn mac(digest: &str, nonce: &str) -> Option<Hmac<Sha256>> {
+    // A key of any length is fine.
+    let mut mac = Hmac::<Sha256>::new_from_slice(digest.as_bytes()).ok()?;
+    mac.update(b"osctl ping\0");
+    mac.update(nonce.as_bytes());
+    Some(mac)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_proof, prove};
+
+    #[test]
+    fn only_the_digest_answers_a_nonce() {
+        let proof = prove("digest", "nonce");
+        assert_eq!(proof.len(), 64);
+        assert!(is_proof("digest", "nonce", &proof));
+        assert!(!is_proof("digest", "another", &proof));
+        assert!(!is_proof("other", "nonce", &proof));
+        assert!(!is_proof("digest", "nonce", ""));
+        assert!(!is_proof("", "nonce", &prove("", "nonce")));
+    }
+}

@@ -1,0 +1,124 @@
+//! A companion that the agent has replaced: nothing that it answers acts on the host.
+
+use crate::completions::complete;
+use crate::fake_companion::{FakeCompanion, respond};
+use crate::ports::free_port;
+use crate::trials;
+use serde_json::json;
+
+trials![
+    a_redirect_of_the_companion_is_not_followed,
+    the_desktop_opens_no_address_that_the_companion_chose,
+    the_token_goes_to_no_other_listener,
+    each_connection_is_proven_before_the_token_follows,
+    a_stopped_instance_is_still_named_as_such,
+];
+
+fn a_redirect_of_the_companion_is_not_followed() {
+    let service = FakeCompanion::start(|_, stream| respond(stream, "200 OK", &[], b"{}"));
+    let location = format!(
+        "http://127.0.0.1:{}/build?remote=http://evil.example",
+        service.port
+    );
+    let companion = FakeCompanion::start(move |_, stream| {
+        let headers = [("Location", location.as_str())];
+        respond(stream, "307 Temporary Redirect", &headers, b"");
+    });
+    let home = companion.home("redirected");
+    for verb in [
+        &["exec", "secret = 1"][..],
+        &["status"],
+        &["runs"],
+        &["mcp", "list"],
+    ] {
+        let ran = home.run(verb);
+        assert!(service.requests().is_empty(), "{verb:?}: {ran:?}");
+    }
+    let asked = companion.requests();
+    assert!(
+        asked
+            .iter()
+            .any(|r| r.path == "/exec" && r.method == "POST"),
+        "{asked:?}"
+    );
+}
+
+fn the_desktop_opens_no_address_that_the_companion_chose() {
+    for path in [
+        "@evil.example/phish?x=1",
+        "/desktop/enter?code=0@evil",
+        "/files/x\u{1b}[2J",
+    ] {
+        let companion = FakeCompanion::start(move |_, stream| {
+            let link = json!({"path": path, "expires": 120});
+            respond(stream, "200 OK", &[], link.to_string().as_bytes());
+        });
+        let home = companion.home("desktop-link");
+        let ran = home.run(["desktop", "--url"]);
+        assert!(ran.code != 0 && ran.stdout.is_empty(), "{ran:?}");
+        assert!(!ran.stderr.contains('\u{1b}'), "{ran:?}");
+    }
+}
+
+fn the_token_goes_to_no_other_listener() {
+    let stranger = FakeCompanion::start_without_token(|_, stream| {
+        respond(stream, "200 OK", &[], b"{}");
+    });
+    let home = stranger.home("stranger");
+    let kernelspec = home.run(["jupyter", "list"]);
+    assert_eq!(kernelspec.code, 0, "{kernelspec:?}");
+    for verb in [
+        &["exec", "secret = 1"][..],
+        &["shell", "true"],
+        &["cp", "-", "os:/root/x"],
+        &["mcp", "list"],
+        &["mcp", "tools"],
+        &["desktop", "--url"],
+        &["sessions"],
+    ] {
+        let ran = home.run(verb);
+        assert_eq!(ran.code, 4, "{verb:?}: {ran:?}");
+        let owner = format!("process {}", std::process::id());
+        for words in ["does not belong to the container", &owner, "hint"] {
+            assert!(ran.stderr.contains(words), "{verb:?}: {ran:?}");
+        }
+    }
+    complete(&home, &["--instance", &home.instance, "attach", ""]);
+    let asked = stranger.requests();
+    assert!(asked.len() >= 8, "{asked:?}");
+    for request in asked {
+        assert!(request.path.starts_with("/ping?nonce="), "{request:?}");
+        assert!(
+            !request.headers.contains_key("authorization"),
+            "{request:?}"
+        );
+        assert!(request.body.is_empty(), "{request:?}");
+    }
+}
+
+fn each_connection_is_proven_before_the_token_follows() {
+    let companion = FakeCompanion::start(|_, stream| {
+        // The next request needs another connection.
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+    });
+    let home = companion.home("proven");
+    let ran = home.run(["cp", "os:/root/x", "."]);
+    assert_ne!(ran.code, 0, "{ran:?}");
+    let asked = companion.requests();
+    let paths: Vec<&str> = asked.iter().map(|r| &r.path[..5]).collect();
+    assert!(paths.len() >= 2, "{paths:?}");
+    for pair in paths.chunks(2) {
+        assert_eq!(pair, ["/ping", "/file"], "{paths:?}");
+    }
+}
+
+fn a_stopped_instance_is_still_named_as_such() {
+    let companion = FakeCompanion::start(|_, _| {});
+    let home = companion.home("stopped");
+    let record = home.state().join("instance.json");
+    let text = std::fs::read_to_string(&record).unwrap();
+    let text = text.replace(&companion.port.to_string(), &free_port().to_string());
+    std::fs::write(&record, text).unwrap();
+    let ran = home.run(["exec", "1"]);
+    assert!(ran.stderr.contains("is not running"), "{ran:?}");
+}
