@@ -63,6 +63,7 @@ mod mcp_words;
 mod middle;
 mod pages;
 mod pictures;
+mod planted_paths;
 mod podman;
 mod ports;
 mod provision;
@@ -110,6 +111,7 @@ fn main() -> ExitCode {
         archives::trials(),
         cp::trials(),
         broken_copies::trials(),
+        planted_paths::trials(),
         repl::trials(),
         pictures::trials(),
         runs::trials(),
