@@ -6,6 +6,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Outcome, Result};
 use crate::host::build::{self, Options};
 use crate::host::project;
+use crate::host::reach::check_sources;
 use crate::host::remote::Volumes;
 use clap::Args;
 use serde_json::json;
@@ -78,6 +79,13 @@ pub(crate) async fn run(args: BuildArgs, cx: &Context) -> Result<Outcome> {
         .into_iter()
         .collect();
     let config = cx.config(Some(&project), flags)?.config;
+    check_sources(
+        &config,
+        &cx.config_file,
+        &project,
+        &cx.instance,
+        &cx.folders,
+    )?;
     let work = cx.ui.work("looking at what the image is made of");
     let volumes = Volumes::of(&docker, &cx.instance, &work);
     let copy = match (volumes, recorded.and_then(|record| record.remote)) {

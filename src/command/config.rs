@@ -3,11 +3,11 @@
 use super::Context;
 use crate::error::{Error, Outcome, Result};
 use crate::host::mcp;
-use anyhow::Context as _;
+use crate::host::secrets::write_private;
 use clap::Subcommand;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::{env, fs};
+use std::env;
 
 const TEMPLATE: &str = include_str!("../../assets/osctl.yaml");
 
@@ -98,10 +98,7 @@ fn init(cx: &Context) -> Result<Outcome> {
         )
         .into());
     }
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    fs::write(path, TEMPLATE).with_context(|| format!("writing `{}`", path.display()))?;
+    write_private(path, TEMPLATE.as_bytes())?;
     cx.ui.line(path.display().to_string());
     Ok(Outcome::Done)
 }

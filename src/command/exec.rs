@@ -11,8 +11,11 @@ use anyhow::Context as _;
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
 use serde_json::json;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+
+/// The size of the code in a file, which the companion limits, too.
+const MAX_CODE_BYTES: u64 = 64 << 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
@@ -79,16 +82,24 @@ impl From<ExecArgs> for Plan {
 }
 
 impl Source {
-    fn read(self) -> Result<String> {
+    fn read(self, cx: &Context) -> Result<String> {
         match self {
             Self::Argument(code) => Ok(code),
-            Self::File(file) => std::fs::read_to_string(&file).map_err(|e| {
-                Error::usage(
-                    format!("`{}` can't be read: {e}", file.display()),
-                    "give a Python file: `osctl exec -f FILE`",
-                )
-                .into()
-            }),
+            Self::File(file) => {
+                let unreadable = |e: io::Error| {
+                    let message = format!("`{}` can't be read: {e}", file.display());
+                    Error::usage(message, "give a Python file: `osctl exec -f FILE`").into()
+                };
+                let opened = cx.path_resolver()?.open_file(&file);
+                let (opened, _) = opened.map_err(|why| why.into_error(unreadable))?;
+                let mut code = String::new();
+                let mut opened = opened.take(MAX_CODE_BYTES + 1);
+                opened.read_to_string(&mut code).map_err(unreadable)?;
+                match code.len() as u64 > MAX_CODE_BYTES {
+                    true => Err(unreadable(io::ErrorKind::FileTooLarge.into())),
+                    false => Ok(code),
+                }
+            }
             Self::Stdin => {
                 let mut code = String::new();
                 std::io::stdin()
@@ -110,7 +121,7 @@ pub(crate) async fn run(args: ExecArgs, cx: &Context) -> Result<Outcome> {
         session: plan.session,
         queue: true,
         wait: plan.detach.then_some(0.0),
-        ..Execute::new(plan.source.read()?)
+        ..Execute::new(plan.source.read(cx)?)
     };
     ensure_session(&client, &request.session).await?;
     if plan.detach {

@@ -1,23 +1,25 @@
 //! Figures that code has shown: on terminals that can show them, else saved and told where.
 
 use super::Context;
+use crate::archive::{Folder, settle};
 use crate::error::{Error, Result};
 use crate::protocol::kernel::Shown;
 use crate::ui::picture;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::Value;
-use std::fs;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What is a figure, the best form first, and the ending of its file.
-const FORMS: &[(&str, &str)] = &[
-    ("image/png", "png"),
-    ("image/jpeg", "jpg"),
-    ("image/gif", "gif"),
-    ("image/svg+xml", "svg"),
-    ("application/pdf", "pdf"),
+/// What is a figure, the best form first: its type, the ending of its file, and how its bytes begin.
+const FORMS: &[(&str, &str, &[&[u8]])] = &[
+    ("image/png", "png", &[b"\x89PNG\r\n\x1a\n"]),
+    ("image/jpeg", "jpg", &[b"\xff\xd8\xff"]),
+    ("image/gif", "gif", &[b"GIF87a", b"GIF89a"]),
+    ("image/svg+xml", "svg", &[b"<"]),
+    ("application/pdf", "pdf", &[b"%PDF-"]),
 ];
 
 /// Files in the folder for figures that nobody gave a place.
@@ -26,20 +28,26 @@ const KEPT: usize = 100;
 #[derive(Debug)]
 pub(super) struct Figures<'a> {
     cx: &'a Context,
-    out: Option<PathBuf>,
+    out: Option<Out>,
     saved: Vec<PathBuf>,
+}
+
+/// The folder that the user named for figures, held open.
+#[derive(Debug)]
+struct Out {
+    folder: Folder,
+    path: PathBuf,
 }
 
 impl<'a> Figures<'a> {
     pub(super) fn new(cx: &'a Context, out: Option<PathBuf>) -> Result<Self> {
-        if let Some(folder) = &out {
-            fs::create_dir_all(folder).map_err(|e| {
-                Error::usage(
-                    format!("`{}` can't be made: {e}", folder.display()),
-                    "give a folder: `--out DIR`",
-                )
-            })?;
-        }
+        let out = match out {
+            Some(path) => Some(Out {
+                folder: folder(cx, &path)?,
+                path,
+            }),
+            None => None,
+        };
         Ok(Self {
             cx,
             out,
@@ -68,21 +76,26 @@ impl<'a> Figures<'a> {
     }
 
     fn write(&mut self, bytes: &[u8], ending: &str) -> Result<()> {
-        let path = match &self.out {
-            Some(folder) => free_name(folder, ending),
+        let (path, written) = match &self.out {
+            Some(Out { folder, path }) => {
+                let name = |number: usize| format!("figure-{number}.{ending}");
+                let written = write_new(folder, (1..).map(name), bytes);
+                (path.clone(), written)
+            }
             None => {
-                let folder = self.cx.instance.figures();
-                fs::create_dir_all(&folder)?;
+                let path = self.cx.instance.figures();
+                let folder = folder(self.cx, &path)?;
                 make_room(&folder);
-                let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
-                folder.join(format!("{}.{ending}", now.as_micros()))
+                let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros();
+                let names = (now..).map(|time| format!("{time}.{ending}"));
+                (path, write_new(&folder, names, bytes))
             }
         };
-        fs::write(&path, bytes).map_err(|e| {
-            let message = format!("`{}` can't be written: {e}", path.display());
+        let name = written.map_err(|e| {
+            let message = format!("no figure can be written in `{}`: {e}", path.display());
             Error::precondition(message, "give another folder: `--out DIR`")
         })?;
-        self.saved.push(path);
+        self.saved.push(path.join(name));
         Ok(())
     }
 
@@ -95,39 +108,64 @@ impl<'a> Figures<'a> {
 }
 
 fn figure(shown: &Shown) -> Option<(Vec<u8>, &'static str)> {
-    FORMS.iter().find_map(|(mime, ending)| {
+    FORMS.iter().find_map(|(mime, ending, begins)| {
         let text = match shown.data.get(*mime)? {
             Value::String(text) => text.clone(),
             Value::Array(lines) => lines.iter().filter_map(Value::as_str).collect(),
             _ => return None,
         };
         let bytes = if *ending == "svg" {
-            text.into_bytes()
+            text.trim_start_matches('\u{feff}')
+                .trim_start()
+                .to_owned()
+                .into_bytes()
         } else {
             let packed: String = text.split_whitespace().collect();
             BASE64_STANDARD.decode(packed).ok()?
         };
-        Some((bytes, *ending))
+        let is_form = begins.iter().any(|begin| bytes.starts_with(begin));
+        is_form.then_some((bytes, *ending))
     })
 }
 
-/// `figure-1.png`, or the first number that no file has.
-fn free_name(folder: &Path, ending: &str) -> PathBuf {
-    let name = |number: usize| folder.join(format!("figure-{number}.{ending}"));
-    (1..)
-        .map(name)
-        .find(|path| !path.exists())
-        .unwrap_or_default()
+/// The folder at that path, which is created where it is missing.
+fn folder(cx: &Context, path: &Path) -> Result<Folder> {
+    let made = cx.path_resolver()?.make_folder(path);
+    made.map_err(|unresolved| {
+        unresolved.into_error(|e| {
+            let message = format!("`{}` can't be made: {e}", path.display());
+            Error::usage(message, "give a folder: `--out DIR`").into()
+        })
+    })
 }
 
-fn make_room(folder: &Path) {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut files: Vec<PathBuf> = entries.map(|e| e.path()).collect();
-    files.sort();
+/// Writes a new file under the first of the names that is free, and returns that name. A link has its
+/// name, wherever it leads.
+fn write_new(
+    folder: &Folder,
+    names: impl IntoIterator<Item = String>,
+    bytes: &[u8],
+) -> io::Result<OsString> {
+    for name in names.into_iter().map(OsString::from) {
+        match folder.create(&name) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            created => {
+                let mut file = created?;
+                file.write_all(bytes)?;
+                settle(&file, 0o644, None)?;
+                return Ok(name);
+            }
+        }
+    }
+    Err(ErrorKind::AlreadyExists.into())
+}
+
+fn make_room(folder: &Folder) {
+    let files = folder.names().unwrap_or_default();
     let too_many = (files.len() + 1).saturating_sub(KEPT);
     for old in &files[..too_many] {
         // One that can't be removed only takes room.
-        let _ = fs::remove_file(old);
+        let _ = folder.remove(OsStr::new(old));
     }
 }
 
@@ -147,11 +185,19 @@ mod tests {
 
     #[test]
     fn the_best_form_is_taken_and_text_is_no_figure() {
-        let both = shown(json!({"image/svg+xml": "<svg/>", "image/png": "aGk=\n"}));
-        assert_eq!(figure(&both), Some((b"hi".to_vec(), "png")));
+        let both = shown(json!({"image/svg+xml": "<svg/>", "image/png": "iVBORw0KGgo=\n"}));
+        assert_eq!(figure(&both), Some((b"\x89PNG\r\n\x1a\n".to_vec(), "png")));
         let drawn = shown(json!({"image/svg+xml": ["<svg>", "</svg>"]}));
         assert_eq!(figure(&drawn), Some((b"<svg></svg>".to_vec(), "svg")));
         assert_eq!(figure(&shown(json!({"text/html": "<b>"}))), None);
         assert_eq!(figure(&shown(json!({"image/png": "%"}))), None);
+    }
+
+    #[test]
+    fn bytes_that_are_no_picture_are_not_a_figure() {
+        for mime in ["image/png", "image/jpeg", "image/gif", "application/pdf"] {
+            assert_eq!(figure(&shown(json!({mime: "dG91Y2ggeA=="}))), None);
+        }
+        assert_eq!(figure(&shown(json!({"image/svg+xml": "touch x"}))), None);
     }
 }

@@ -6,6 +6,7 @@ use crate::image::{Body, Update};
 use clap::Args;
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
@@ -38,7 +39,15 @@ pub(crate) fn run(args: InitArgs, cx: &Context) -> Result<Outcome> {
     let plan = Plan::from(args);
     let folder = plan.project.join("body");
     let body = Body::embedded();
-    let done: BTreeMap<String, Update> = match (folder.join("Dockerfile").exists(), plan.update) {
+    let opened = cx.path_resolver()?.make_folder(&folder);
+    let opened = opened.map_err(|unresolved| {
+        unresolved.into_error(|e| {
+            let message = format!("`{}` can't be made: {e}", folder.display());
+            Error::usage(message, "name a folder: `osctl init PATH`").into()
+        })
+    })?;
+    let has_body = opened.look(OsStr::new("Dockerfile")).is_ok();
+    let done: BTreeMap<String, Update> = match (has_body, plan.update) {
         (true, false) => {
             let message = format!("`{}` is there already", folder.display());
             return Err(Error::usage(
@@ -48,13 +57,13 @@ pub(crate) fn run(args: InitArgs, cx: &Context) -> Result<Outcome> {
             .into());
         }
         (false, _) => {
-            body.write(&folder)?;
+            body.write(&opened, &folder)?;
             body.files
                 .keys()
                 .map(|path| (path.clone(), Update::Added))
                 .collect()
         }
-        (true, true) => body.update(&folder)?,
+        (true, true) => body.update(&opened, &folder)?,
     };
     if cx.ui.json {
         cx.ui.document(&json!({"body": folder, "files": done}))?;

@@ -2,6 +2,7 @@
 
 use super::Context;
 use crate::error::Result;
+use crate::host::reach::check_executable;
 use anyhow::Context as _;
 use std::collections::BTreeMap;
 use std::fs::canonicalize;
@@ -9,7 +10,11 @@ use std::path::PathBuf;
 
 /// By its full path. Where a link on the `PATH` leads here, the link is it: what it leads to may be
 /// another folder after an update.
-pub(super) fn program() -> Result<String> {
+///
+/// # Errors
+/// When an agent can write it.
+pub(super) fn program(cx: &Context) -> Result<String> {
+    check_executable(&cx.path_resolver()?)?;
     let itself = std::env::current_exe()?;
     let linked = which::which("osctl").ok();
     let same = |linked: &PathBuf| canonicalize(linked).ok() == canonicalize(&itself).ok();

@@ -6,6 +6,7 @@ use super::itself;
 use crate::error::{NO, Outcome, Result};
 use crate::host::instance::DEFAULT;
 use crate::host::jupyter::{Attached, Connection, Kernelspec, Opens, data_folder, serve};
+use crate::host::reach::check_kernels_folder;
 use crate::protocol::kernel::DEFAULT_SESSION;
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
@@ -113,7 +114,9 @@ fn install(args: InstallArgs, cx: &Context) -> Result<Outcome> {
             session,
         },
     };
-    let folder = spec.write(&place.folder(cx))?;
+    let data = place.folder(cx);
+    check_kernels_folder(&data, &cx.path_resolver()?)?;
+    let folder = spec.write(&data)?;
     if cx.ui.json {
         cx.ui
             .document(&json!({"folder": folder, "kernelspec": spec}))?;
@@ -178,7 +181,7 @@ fn usual_name(instance: &str, session: &str) -> String {
 
 /// How Jupyter starts the kernel: this very binary, from any folder.
 fn argv(session: &str, cx: &Context) -> Result<Vec<String>> {
-    let mut argv = vec![itself::program()?];
+    let mut argv = vec![itself::program(cx)?];
     argv.extend(["--instance".into(), cx.instance.name.clone()]);
     argv.extend(itself::configuration(cx)?);
     argv.extend(["jupyter", "kernel", "--session", session].map(str::to_owned));

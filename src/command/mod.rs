@@ -57,7 +57,9 @@ use crate::error::{Error, Outcome, Result};
 use crate::host::client::{Client, not_running};
 use crate::host::folders::Folders;
 use crate::host::instance::{Instance, Record};
+use crate::host::path_resolver::PathResolver;
 use crate::host::provision::Cure;
+use crate::host::reach::check_config_file;
 use crate::ui::Ui;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -93,6 +95,7 @@ pub(crate) async fn run(cli: Cli, ui: Ui) -> Result<Outcome> {
         config_file: folders.config_file(cli.config.as_deref()),
         folders,
     };
+    check_config_file(&cx.config_file, &cx.path_resolver()?)?;
     match cli.verb {
         Verb::Up(args) => up::run(args, &cx).await,
         Verb::Down(args) => down::run(args, &cx).await,
@@ -142,6 +145,11 @@ impl Context {
         flags: Vec<(&str, Value)>,
     ) -> Result<Resolved> {
         Resolved::load(&self.config_file, project, flags)
+    }
+
+    /// Resolves the paths that the user names, in which agents may have planted links.
+    pub(crate) fn path_resolver(&self) -> Result<PathResolver> {
+        PathResolver::new(&self.instance, &self.folders)
     }
 
     /// What the first `up` fixed.

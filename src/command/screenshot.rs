@@ -6,7 +6,6 @@ use crate::host::display::Shot;
 use crate::protocol::display::{Screenshot, moment};
 use clap::Args;
 use serde::Serialize;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
@@ -58,12 +57,7 @@ pub(crate) async fn run(args: ScreenshotArgs, cx: &Context) -> Result<Outcome> {
     let work = cx.ui.work("looking at the screen");
     let shot = cx.client()?.screenshot(&query).await?;
     drop(work);
-    save(&file, &shot.file).map_err(|why| {
-        Error::precondition(
-            format!("`{}` can't be written: {why}", file.display()),
-            "name a file in a folder that you may write",
-        )
-    })?;
+    save(&file, &shot.file, cx)?;
     if cx.ui.json {
         cx.ui.document(&Document {
             file: &file,
@@ -84,19 +78,16 @@ fn words(file: &Path, shot: &Shot) -> String {
     format!("`{name}` has {picture} pixels, taken at {taken}")
 }
 
-/// Written beside and renamed, so that a picture of before stays whole.
-fn save(path: &Path, content: &[u8]) -> std::io::Result<()> {
-    let folder = path.parent().filter(|folder| *folder != Path::new(""));
-    let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
-    file.write_all(content)?;
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        let usual = std::fs::Permissions::from_mode(0o644);
-        file.as_file().set_permissions(usual)?;
-    }
-    file.persist(path)?;
-    Ok(())
+/// Replaces a picture of before by a rename, so that it stays whole until then.
+fn save(path: &Path, content: &[u8], cx: &Context) -> Result<()> {
+    let failed = |why: std::io::Error| {
+        let message = format!("`{}` can't be written: {why}", path.display());
+        Error::precondition(message, "name a file in a folder that you may write").into()
+    };
+    let place = cx.path_resolver()?.place(path);
+    let place = place.map_err(|unresolved| unresolved.into_error(failed))?;
+    let written = place.folder.replace_file(&place.name, 0o644, content);
+    written.map_err(failed)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::host::instance::Record;
 use crate::host::project;
 use crate::host::provision::{self, Cure};
 use crate::host::raise::{Done, Raise, Raised};
-use crate::host::reach::check_mounts;
+use crate::host::reach::check_sources;
 use crate::ui::Work;
 use clap::Args;
 use serde_json::{Value, json};
@@ -132,7 +132,16 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
         let hint = "take `mounts` out with `osctl config edit`; `osctl cp` brings files there";
         return Err(Error::usage(message, hint).into());
     }
-    check_mounts(&resolved.config, &project, &cx.instance, &cx.folders)?;
+    let mounts = check_sources(
+        &resolved.config,
+        &cx.config_file,
+        &project,
+        &cx.instance,
+        &cx.folders,
+    )?;
+    // Until the container is replaced, the old one writes what it could write before.
+    let both = [cx.instance.written_mounts()?, mounts.clone()].concat();
+    cx.instance.save_written_mounts(&both)?;
     let may_install = |question: &str| match plan.yes {
         false if cx.ui.can_ask() => work.pause(|| cx.ui.confirm(question, "--yes")),
         yes => Ok(yes),
@@ -154,6 +163,7 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
         let there = remote.map(|_| resolved.config.remote_socket.as_path());
         raise.run(project, there.or(socket.as_deref())).await?
     };
+    cx.instance.save_written_mounts(&mounts)?;
     drop(work);
     if let Some(error) = without_keeper {
         let keeper = cx.instance.keeper();

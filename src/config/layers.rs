@@ -252,11 +252,18 @@ fn as_meant(key: &str, value: Value) -> Value {
     }
 }
 
-/// What an agent may have put in a project: nobody waits for a pipe, or reads a whole disk.
+/// Reads a file that an agent may have put in a project: a link is not followed, a pipe is not waited for,
+/// and the size is limited. The agent can't replace the project's own folder.
 fn read_anything(path: &Path) -> io::Result<String> {
     let mut options = OpenOptions::new();
     #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, nix::libc::O_NONBLOCK);
+    {
+        let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOFOLLOW;
+        std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, flags);
+    }
+    if fs::symlink_metadata(path)?.is_symlink() {
+        return Err(io::Error::other("it is a link"));
+    }
     let file = options.read(true).open(path)?;
     let found = file.metadata()?;
     if !found.is_file() || found.len() > LONGEST {

@@ -20,6 +20,8 @@ pub(crate) const LABEL: &str = OWNER_LABEL;
 
 /// An instance of this name would have the image name of the keepers.
 const KEEPER_NAME: &str = "keeper";
+/// The record of the folders that are mounted writable.
+const MOUNTS: &str = "mounts.json";
 
 #[derive(Debug, Clone)]
 pub(crate) struct Instance {
@@ -277,6 +279,24 @@ impl Instance {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The folders that its container can write by a mount of the user's, as the last `up` recorded them.
+    ///
+    /// # Errors
+    /// When the record exists and can't be read.
+    pub(crate) fn written_mounts(&self) -> Result<Vec<PathBuf>> {
+        match fs::read(self.folder.join(MOUNTS)) {
+            Ok(text) => Ok(serde_json::from_slice(&text)?),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(e) => Err(e).context("reading which folders are mounted"),
+        }
+    }
+
+    /// # Errors
+    /// When the state folder can't be written.
+    pub(crate) fn save_written_mounts(&self, mounts: &[PathBuf]) -> Result<()> {
+        write_private(&self.folder.join(MOUNTS), &serde_json::to_vec(mounts)?)
     }
 
     fn kept_record(&self) -> PathBuf {

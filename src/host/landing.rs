@@ -5,6 +5,7 @@
 //! there, no file runs with its owner's rights unless asked, and who owns it is the caller. A landing
 //! that is dropped leaves what was there before, and nothing else.
 
+use super::path_resolver::Place;
 use crate::archive::{
     self, Behind, Fault, Feed, Folder, Inlet, Mark, Policy, Seen, Tally, Traced, fresh, inlet,
     settle, temporary,
@@ -13,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::protocol::files::Mtime;
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread::{self, JoinHandle};
 use tokio::sync::{oneshot, watch};
 
@@ -36,8 +37,10 @@ pub(crate) struct Settling {
 
 impl Landing {
     /// One file, from its bytes.
-    pub(crate) fn file(path: PathBuf, settling: Settling) -> Result<Self> {
-        let (folder, name) = place(&path)?;
+    pub(crate) fn file(place: Place, settling: Settling) -> Result<Self> {
+        let Place {
+            folder, name, path, ..
+        } = place;
         let beside = temporary(&name, &fresh()?);
         Ok(Self::start(move |inlet| {
             let written = write(&folder, &beside, inlet, &settling)
@@ -58,25 +61,19 @@ impl Landing {
     }
 
     /// One file with holes, from an archive of it alone.
-    pub(crate) fn sparse_file(path: &Path, keep_setid: bool) -> Result<Self> {
-        let (folder, name) = place(path)?;
+    pub(crate) fn sparse_file(place: Place, keep_setid: bool) -> Result<Self> {
         let policy = Policy {
             keep_setid,
             owns_root: false,
-            only: Some(name),
+            only: Some(place.name),
             id: fresh()?,
         };
-        Ok(Self::archive(folder, policy))
+        Ok(Self::archive(place.folder, policy))
     }
 
-    /// Everything of an archive, into a folder that is made when it is missing.
-    pub(crate) fn folder(path: &Path, keep_setid: bool) -> Result<Self> {
-        let owns_root = match std::fs::create_dir(path) {
-            Ok(()) => true,
-            Err(there) if there.kind() == io::ErrorKind::AlreadyExists => false,
-            Err(error) => return Err(failed(path, error)),
-        };
-        let folder = Folder::open(path).map_err(|error| failed(path, error))?;
+    /// Everything of an archive, into a folder. `owns_root`: the folder is new, and gets the rights and the
+    /// time that the archive says.
+    pub(crate) fn folder(folder: Folder, owns_root: bool, keep_setid: bool) -> Result<Self> {
         let policy = Policy {
             keep_setid,
             owns_root,
@@ -213,22 +210,8 @@ fn write(
     Ok(bytes)
 }
 
-/// The folder and the name; what a link leads to is replaced, and not the link.
-fn place(path: &Path) -> Result<(Folder, OsString)> {
-    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let name = real.file_name().ok_or_else(|| {
-        let error = io::Error::from(io::ErrorKind::IsADirectory);
-        failed(path, error)
-    })?;
-    let parent = match real.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let folder = Folder::open(parent).map_err(|error| failed(parent, error))?;
-    Ok((folder, name.to_owned()))
-}
-
-fn failed(path: &Path, error: io::Error) -> anyhow::Error {
+/// The error for the user when nothing can be written at a path.
+pub(crate) fn failed(path: &Path, error: io::Error) -> anyhow::Error {
     use io::ErrorKind::{QuotaExceeded, StorageFull, UnexpectedEof};
     let path = path.display();
     match error.kind() {

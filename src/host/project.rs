@@ -2,7 +2,7 @@
 
 use super::folders::Folders;
 use super::instance::{Instance, Record};
-use super::reach::{agents_folders, is_a_project, real};
+use super::reach::{agents_folders, may_be_shared, real};
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -97,7 +97,7 @@ fn check(
                 folder.display()
             ));
         }
-        if folder == project && !is_a_project(&folder, folders)? {
+        if folder == project && !may_be_shared(&folder, folders)? {
             return unfit("osctl keeps an instance's files there".into());
         }
     }

@@ -1,10 +1,13 @@
-//! What agents can write on this machine.
+//! The folders that agents write on this machine, and the checks that nothing which osctl trusts lies in
+//! them: mounts, the companion binary, osctl's own executable and the configuration file.
 //!
-//! Nothing that is mounted may lie beneath it, or above it: an agent would put a link to elsewhere in
-//! its place, and the engine, which looks a mount's source up by its path, would follow that as root.
+//! An agent would replace a name on the way by a link. The engine looks a mount's source up by its path as
+//! root, at each replacement of the container, and the binary runs in the keeper, which holds the engine's
+//! socket. A path that passes the check can be opened by name later: no agent can redirect it.
 
 use super::folders::Folders;
 use super::instance::Instance;
+use super::path_resolver::{PathResolver, Redirectable};
 use crate::config::{self, Config};
 use crate::error::{Error, Result};
 use crate::protocol::spec::Mount;
@@ -20,22 +23,37 @@ pub(crate) fn agents_folders(instance: &Instance, folders: &Folders) -> Result<V
     for other in Instance::all(folders)? {
         if other.name != instance.name {
             all.extend([real(&other.files()), real(&other.data())]);
-            all.extend(project_of(&other));
+            all.extend(shared_folders(&other));
         }
     }
     Ok(all)
 }
 
-/// Whether it is some instance's project, which another one may share.
+/// The same, with this instance's recorded project and mounts.
 ///
 /// # Errors
 /// When the state folder can't be read.
-pub(crate) fn is_a_project(folder: &Path, folders: &Folders) -> Result<bool> {
+pub(crate) fn all_agents_folders(instance: &Instance, folders: &Folders) -> Result<Vec<PathBuf>> {
+    let mut all = agents_folders(instance, folders)?;
+    all.extend(shared_folders(instance));
+    Ok(all)
+}
+
+/// Whether it is the project or a mount of an instance, which another instance may share.
+///
+/// # Errors
+/// When the state folder can't be read.
+pub(crate) fn may_be_shared(folder: &Path, folders: &Folders) -> Result<bool> {
     let all = Instance::all(folders)?;
-    Ok(all
-        .iter()
-        .filter_map(project_of)
-        .any(|project| project == folder))
+    let mut shared = all.iter().flat_map(shared_folders);
+    Ok(shared.any(|shared| shared == folder))
+}
+
+/// The project and the writable mounts that an instance has, as far as they are recorded.
+fn shared_folders(instance: &Instance) -> Vec<PathBuf> {
+    let mounts = instance.written_mounts().unwrap_or_default();
+    let mounts = mounts.iter().map(|mount| real(mount));
+    mounts.chain(project_of(instance)).collect()
 }
 
 /// One whose record can't be read has none that could be told.
@@ -44,48 +62,125 @@ fn project_of(instance: &Instance) -> Option<PathBuf> {
     Some(real(&record.project))
 }
 
-/// Whether no agent can turn one of the person's own mounts into another one.
+/// Checks what goes into a container and its keeper: mounts, the companion binary, osctl's own executable and
+/// the configuration file.
+/// Returns the folders that the container can write by a mount.
 ///
 /// # Errors
-/// When one lies beneath what agents write, or they write above it.
-pub(crate) fn check_mounts(
+/// When an agent can redirect one of them, or a mount holds what an agent must not reach.
+pub(crate) fn check_sources(
     config: &Config,
+    config_file: &Path,
     project: &Path,
     instance: &Instance,
     folders: &Folders,
-) -> Result<()> {
-    let mut agents = agents_folders(instance, folders)?;
+) -> Result<Vec<PathBuf>> {
+    let mut agents = all_agents_folders(instance, folders)?;
     agents.push(real(project));
     let mounts = config.mounts.iter().filter_map(|text| config::mount(text));
-    for (host, container, read_only) in mounts {
-        let mount = Mount {
+    let mounts: Vec<Mount> = mounts
+        .map(|(host, container, read_only)| Mount {
             host,
             container,
             read_only,
-        };
-        check_mount(&mount, &agents)?;
+        })
+        .collect();
+    let writable = mounts.iter().filter(|mount| !mount.read_only);
+    let writable: Vec<PathBuf> = writable.map(|mount| real(&mount.host)).collect();
+    agents.extend(writable.iter().cloned());
+    let resolver = PathResolver::of(agents.iter().cloned());
+    let secrets = [&folders.config, &folders.state].map(|folder| real(folder));
+    for mount in &mounts {
+        check_mount(mount, &agents, &secrets, &resolver)?;
     }
-    Ok(())
+    if let Some(companion) = &config.companion {
+        check_trusted(
+            companion,
+            &resolver,
+            "copy the binary to a folder that no agent can write, and name the copy: `osctl up --companion PATH`",
+        )?;
+    }
+    check_config_file(config_file, &resolver)?;
+    check_executable(&resolver)?;
+    Ok(writable)
 }
 
-fn check_mount(mount: &Mount, agents: &[PathBuf]) -> Result<()> {
-    let source = real(&mount.host);
-    let trap = agents.iter().find(|folder| {
-        let is_beneath = source.starts_with(folder) && source != **folder;
-        let is_above = folder.starts_with(&source) && source != **folder && !mount.read_only;
-        is_beneath || is_above
-    });
-    match trap {
-        None => Ok(()),
-        Some(folder) => Err(Error::usage(
-            format!(
-                "`{}` can't be mounted: an agent writes in `{}`, and could put a link to elsewhere in the other one's place",
-                mount.host.display(),
+/// Checks that no agent can write the configuration.
+///
+/// # Errors
+/// When an agent can.
+pub(crate) fn check_config_file(file: &Path, resolver: &PathResolver) -> Result<()> {
+    let hint = "keep the configuration in a folder that no agent can write; the usual file is shown by `osctl config path`";
+    check_trusted(file, resolver, hint)
+}
+
+/// Checks that no agent can write the folder of Jupyter's kernelspecs: Jupyter executes what they say.
+///
+/// # Errors
+/// When an agent can.
+pub(crate) fn check_kernels_folder(data: &Path, resolver: &PathResolver) -> Result<()> {
+    let hint = "install Jupyter outside of the project, or choose another place: `osctl jupyter install --prefix DIR`";
+    check_trusted(&data.join("kernels"), resolver, hint)
+}
+
+/// Checks that no agent can replace the program that runs now.
+///
+/// # Errors
+/// When an agent can.
+pub(crate) fn check_executable(resolver: &PathResolver) -> Result<()> {
+    let hint = "run an osctl that is installed elsewhere: `cargo install --path .` installs a build of yours to `~/.cargo/bin/osctl`";
+    check_trusted(&std::env::current_exe()?, resolver, hint)
+}
+
+/// Checks that no agent can redirect or replace a file that osctl obeys or executes.
+///
+/// # Errors
+/// When an agent can.
+fn check_trusted(path: &Path, resolver: &PathResolver, hint: &str) -> Result<()> {
+    match resolver.trusted(path) {
+        Ok(_) => Ok(()),
+        Err(Redirectable { folder }) => {
+            let (path, folder) = (path.display(), folder.display());
+            let message = format!("`{path}` is not trusted: the agent can write in `{folder}`");
+            Err(Error::usage(message, hint).into())
+        }
+    }
+}
+
+fn check_mount(
+    mount: &Mount,
+    agents: &[PathBuf],
+    secrets: &[PathBuf],
+    resolver: &PathResolver,
+) -> Result<()> {
+    let refused = |why: String| {
+        let message = format!("`{}` can't be mounted: {why}", mount.host.display());
+        let hint = "mount another folder; `osctl config edit` changes `mounts`";
+        Err(Error::usage(message, hint).into())
+    };
+    let source = match resolver.trusted(&mount.host) {
+        Ok(source) => source,
+        Err(Redirectable { folder }) => {
+            return refused(format!(
+                "an agent can write in `{}`, and replace a part of the path by a link",
                 folder.display()
-            ),
-            "mount another folder; `mounts` in osctl.yaml names it",
-        )
-        .into()),
+            ));
+        }
+    };
+    let is_nested = |folder: &&PathBuf| folder.starts_with(&source) || source.starts_with(folder);
+    if let Some(folder) = secrets.iter().find(is_nested) {
+        return refused(format!(
+            "osctl keeps its configuration or its tokens in `{}`",
+            folder.display()
+        ));
+    }
+    let is_beneath = |folder: &&PathBuf| folder.starts_with(&source) && source != **folder;
+    match agents.iter().find(is_beneath) {
+        Some(folder) if !mount.read_only => refused(format!(
+            "the agent could replace `{}` by a link, which is also mounted",
+            folder.display()
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -110,11 +205,13 @@ pub(crate) fn real(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::check_mount;
+    use crate::host::path_resolver::PathResolver;
     use crate::protocol::spec::Mount;
 
     #[test]
     fn a_mount_that_an_agent_can_turn_into_another_is_refused() {
         let agents = ["/p/agent".into()];
+        let resolver = PathResolver::of(agents.clone());
         let fits = |host: &str, read_only| {
             let (host, container) = (host.into(), "/m".into());
             let mount = Mount {
@@ -122,9 +219,10 @@ mod tests {
                 container,
                 read_only,
             };
-            check_mount(&mount, &agents).is_ok()
+            check_mount(&mount, &agents, &["/s".into()], &resolver).is_ok()
         };
         assert!(fits("/p/other", false) && fits("/p/agent", false) && fits("/p", true));
-        assert!(!fits("/p", false) && !fits("/p/agent/data", true));
+        assert!(!fits("/p", false));
+        assert!(!fits("/s/tokens", true) && !fits("/", true));
     }
 }

@@ -97,9 +97,11 @@ impl<'a> Volumes<'a> {
             why: format!("{error:#}"),
         };
         if let Some(archive) = fetched? {
-            let body = folder.path().join(place);
-            std::fs::create_dir_all(&body)?;
-            let landing = Landing::folder(&body, false)?;
+            let mut body = Folder::open(folder.path())?;
+            for part in place.components() {
+                body = body.ensure_folder(part.as_os_str())?;
+            }
+            let landing = Landing::folder(body, false, false)?;
             // What it does not take, its end explains.
             let _ = landing.feed()?.give(Bytes::from(archive)).await;
             landing.end(Ok(())).await.map_err(unfit)?;

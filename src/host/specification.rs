@@ -1,6 +1,7 @@
 //! From configuration and instance to the container's specification.
 
 use super::instance::{Instance, LABEL, Record};
+use super::reach::real;
 use super::secrets::fingerprint;
 use super::trust;
 use crate::config::{self, Config};
@@ -100,7 +101,8 @@ pub(crate) fn specification(
     for text in &config.mounts {
         mounts.extend(
             config::mount(text).map(|(host, container, read_only)| Mount {
-                host,
+                // The keeper replays the specification: what the path means now, it means then.
+                host: real(&host),
                 container,
                 read_only,
             }),

@@ -1,6 +1,7 @@
 //! A body: the folder that an image is made of, embedded in the binary or in a project.
 
 use super::gather::gather;
+use crate::archive::Folder;
 use crate::error::{Error, Result};
 use crate::protocol::BODY_VERSION;
 use crate::protocol::hex::hex;
@@ -8,7 +9,9 @@ use include_dir::{Dir, include_dir};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::fs;
+use std::ffi::OsStr;
+use std::io::ErrorKind;
+#[cfg(target_os = "linux")]
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +22,9 @@ const ORIGIN: &str = ".osctl-origin.json";
 
 /// A body larger than this was certainly not meant: it is sent to the engine at each build.
 const LIMIT: u64 = 256 << 20;
+
+/// An update reads no larger file.
+const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// The files of a body by their path beneath it, `/`-separated.
 #[derive(Debug, Clone)]
@@ -159,36 +165,34 @@ impl Body {
         }
     }
 
-    /// Writes the body into an empty or missing folder.
+    /// Writes the body into an empty folder, which messages call `name`.
     ///
     /// # Errors
     /// When the folder can't be written.
-    pub(crate) fn write(&self, folder: &Path) -> Result<()> {
+    pub(crate) fn write(&self, folder: &Folder, name: &Path) -> Result<()> {
+        let folder = BodyFolder { folder, name };
         let mut origin = BTreeMap::new();
         for (path, content) in &self.files {
-            write_file(folder, path, content)?;
+            folder.write(path, content)?;
             origin.insert(path.clone(), digest(content));
         }
-        write_file(folder, ORIGIN, &serde_json::to_vec_pretty(&origin)?)
+        folder.write(ORIGIN, &serde_json::to_vec_pretty(&origin)?)
     }
 
-    /// Brings a folder that [`Body::write`] made to this body, and overwrites no edit.
+    /// Brings a folder that [`Body::write`] made to this body, and overwrites no edit. An agent may change
+    /// the folder at any time.
     ///
     /// # Errors
-    /// When the folder can't be read or written.
-    pub(crate) fn update(&self, folder: &Path) -> Result<BTreeMap<String, Update>> {
-        let mut origin: BTreeMap<String, String> = fs::read(folder.join(ORIGIN))
-            .ok()
+    /// When the folder can't be read or written, or has something else in the place of a file.
+    pub(crate) fn update(&self, folder: &Folder, name: &Path) -> Result<BTreeMap<String, Update>> {
+        let folder = BodyFolder { folder, name };
+        let origin = folder.read(ORIGIN)?;
+        let mut origin: BTreeMap<String, String> = origin
             .and_then(|t| serde_json::from_slice(&t).ok())
             .unwrap_or_default();
         let mut done = BTreeMap::new();
         for (path, ours) in &self.files {
-            let place = folder.join(path);
-            let theirs = match fs::symlink_metadata(&place) {
-                Ok(found) if found.is_file() => Some(read_plain(&place)?),
-                Ok(_) => return Err(unfit(folder, format!("`{path}` is no plain file"))),
-                Err(_) => None,
-            };
+            let theirs = folder.read(path)?;
             let written = origin.get(path).cloned();
             let update = match &theirs {
                 _ if theirs.as_ref() == Some(ours) => None,
@@ -198,15 +202,67 @@ impl Body {
                 Some(_) => Some(Update::Conflict),
             };
             match update {
-                Some(Update::Added | Update::Updated) => write_file(folder, path, ours)?,
-                Some(Update::Conflict) => write_file(folder, &format!("{path}.new"), ours)?,
+                Some(Update::Added | Update::Updated) => folder.write(path, ours)?,
+                Some(Update::Conflict) => folder.write(&format!("{path}.new"), ours)?,
                 Some(Update::Kept) | None => {}
             }
             origin.insert(path.clone(), digest(ours));
             done.extend(update.map(|u| (path.clone(), u)));
         }
-        write_file(folder, ORIGIN, &serde_json::to_vec_pretty(&origin)?)?;
+        folder.write(ORIGIN, &serde_json::to_vec_pretty(&origin)?)?;
         Ok(done)
+    }
+}
+
+/// A folder for a body, held open.
+struct BodyFolder<'a> {
+    folder: &'a Folder,
+    /// For messages.
+    name: &'a Path,
+}
+
+impl BodyFolder<'_> {
+    /// The content of the file; nothing if it is missing.
+    fn read(&self, path: &str) -> Result<Option<Vec<u8>>> {
+        let (names, name) = self.split(path);
+        let mut at = self.folder.try_clone()?;
+        for part in names {
+            at = match at.folder(part) {
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+                opened => opened.map_err(|error| self.refused(path, error))?,
+            };
+        }
+        match at.read_file(name, MAX_FILE_BYTES) {
+            Ok(Some(content)) => Ok(Some(content)),
+            Ok(None) => Err(unfit(self.name, format!("`{path}` is no plain file"))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.refused(path, error)),
+        }
+    }
+
+    /// Replaces the file; its folders are created where they are missing.
+    fn write(&self, path: &str, content: &[u8]) -> Result<()> {
+        let (names, name) = self.split(path);
+        let mut at = self.folder.try_clone()?;
+        for part in names {
+            let opened = at.ensure_folder(part);
+            at = opened.map_err(|error| self.refused(path, error))?;
+        }
+        let written = at.replace_file(name, Body::mode(content), content);
+        written.map_err(|error| self.refused(path, error))
+    }
+
+    fn split<'p>(&self, path: &'p str) -> (impl Iterator<Item = &'p OsStr> + use<'p>, &'p OsStr) {
+        let (folders, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let folders = folders.split('/').filter(|part| !part.is_empty());
+        (folders.map(OsStr::new), OsStr::new(name))
+    }
+
+    fn refused(&self, path: &str, error: std::io::Error) -> anyhow::Error {
+        match Folder::is_link(&error) {
+            true => unfit(self.name, format!("`{path}` or a folder of it is a link")),
+            false => unfit(self.name, format!("`{path}`: {error}")),
+        }
     }
 }
 
@@ -242,44 +298,6 @@ fn slashed(path: &Path) -> String {
     path.to_string_lossy().replace('\\', "/")
 }
 
-/// The content of a file that is no link: the agent may change the folder at any time.
-fn read_plain(path: &Path) -> Result<Vec<u8>> {
-    let mut options = fs::OpenOptions::new();
-    options.read(true);
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::OpenOptionsExt;
-        let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK;
-        options.custom_flags(flags.bits());
-    }
-    let mut content = Vec::new();
-    options.open(path)?.read_to_end(&mut content)?;
-    Ok(content)
-}
-
-/// Written beside and renamed, which replaces a link and never follows it.
-fn write_file(root: &Path, path: &str, content: &[u8]) -> Result<()> {
-    let place = root.join(path);
-    let parent = place.parent().unwrap_or(root);
-    fs::create_dir_all(parent)?;
-    let linked = parent
-        .ancestors()
-        .take_while(|at| at.starts_with(root))
-        .any(Path::is_symlink);
-    if linked {
-        return Err(unfit(root, format!("a folder of `{path}` is a link")));
-    }
-    let file = tempfile::NamedTempFile::new_in(parent)?;
-    fs::write(file.path(), content)?;
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        fs::set_permissions(file.path(), fs::Permissions::from_mode(Body::mode(content)))?;
-    }
-    file.persist(&place)?;
-    Ok(())
-}
-
 pub(super) fn unfit(body: &Path, why: String) -> anyhow::Error {
     Error::UnfitBody {
         body: body.to_owned(),
@@ -295,6 +313,9 @@ fn digest(content: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::{Body, Update};
+    use crate::archive::Folder;
+    use crate::error::Result;
+    use std::collections::BTreeMap;
     use std::fs;
     use std::path::Path;
 
@@ -307,6 +328,14 @@ mod tests {
             folder: None,
             files,
         }
+    }
+
+    fn write(body: &Body, folder: &Path) {
+        body.write(&Folder::open(folder).unwrap(), folder).unwrap();
+    }
+
+    fn update(body: &Body, folder: &Path) -> Result<BTreeMap<String, Update>> {
+        body.update(&Folder::open(folder)?, folder)
     }
 
     #[test]
@@ -327,7 +356,7 @@ mod tests {
     #[test]
     fn a_written_body_is_read_back_as_it_was() {
         let folder = tempfile::tempdir().unwrap();
-        Body::embedded().write(folder.path()).unwrap();
+        write(&Body::embedded(), folder.path());
         assert_eq!(
             Body::of_project(folder.path(), Path::new(""))
                 .unwrap()
@@ -340,9 +369,10 @@ mod tests {
     fn an_update_overwrites_no_edit() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
-        body(&[("same", "1"), ("ours", "1"), ("theirs", "1"), ("both", "1")])
-            .write(folder.path())
-            .unwrap();
+        write(
+            &body(&[("same", "1"), ("ours", "1"), ("theirs", "1"), ("both", "1")]),
+            folder.path(),
+        );
         fs::write(folder.path().join("theirs"), "edited").unwrap();
         fs::write(folder.path().join("both"), "edited").unwrap();
 
@@ -353,7 +383,7 @@ mod tests {
             ("both", "2"),
             ("new", "2"),
         ]);
-        let done = next.update(folder.path()).unwrap();
+        let done = update(&next, folder.path()).unwrap();
 
         let expected = [
             ("both", Update::Conflict),
@@ -373,7 +403,7 @@ mod tests {
     #[test]
     fn a_link_in_a_body_is_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();
-        Body::embedded().write(folder.path()).unwrap();
+        write(&Body::embedded(), folder.path());
         std::os::unix::fs::symlink("/etc/shadow", folder.path().join("kernel/x")).unwrap();
         let error = Body::of_project(folder.path(), Path::new(""))
             .unwrap_err()
@@ -385,16 +415,14 @@ mod tests {
     #[test]
     fn an_update_follows_no_link() {
         let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        body(&[("file", "1"), ("deep/file", "1")])
-            .write(folder.path())
-            .unwrap();
+        write(&body(&[("file", "1"), ("deep/file", "1")]), folder.path());
         let victim = outside.path().join("victim");
         fs::write(&victim, "theirs").unwrap();
         let next = body(&[("file", "2"), ("deep/file", "2")]);
         fs::remove_file(folder.path().join("file")).unwrap();
         std::os::unix::fs::symlink(&victim, folder.path().join("file")).unwrap();
         assert!(
-            next.update(folder.path())
+            update(&next, folder.path())
                 .unwrap_err()
                 .to_string()
                 .contains("`file` is no plain file")
@@ -403,7 +431,7 @@ mod tests {
         fs::remove_dir_all(folder.path().join("deep")).unwrap();
         std::os::unix::fs::symlink(outside.path(), folder.path().join("deep")).unwrap();
         assert!(
-            next.update(folder.path())
+            update(&next, folder.path())
                 .unwrap_err()
                 .to_string()
                 .contains("is a link")
@@ -432,7 +460,7 @@ mod tests {
     #[test]
     fn a_body_of_another_protocol_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        Body::embedded().write(folder.path()).unwrap();
+        write(&Body::embedded(), folder.path());
         fs::write(
             folder.path().join("body.yaml"),
             "version: 9.0.0\nprotocol: 99\n",

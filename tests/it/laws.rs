@@ -8,6 +8,7 @@ use std::path::Path;
 trials![
     each_layer_names_only_what_it_may,
     each_library_is_named_in_its_one_place,
+    the_host_writes_files_in_its_few_owners_alone,
     only_the_mouth_prints_and_only_main_ends_the_process,
     no_path_climbs_and_no_glob_hides_names,
     no_file_outgrows_its_subject,
@@ -213,7 +214,6 @@ fn each_library_is_named_in_its_one_place() {
                 "engine/embedded.rs",
                 "host/disk.rs",
                 "host/provision.rs",
-                "image/body.rs",
                 "keeper/",
                 "ui/picture/answers.rs",
                 "ui/screen/raw.rs",
@@ -234,6 +234,62 @@ fn each_library_is_named_in_its_one_place() {
             assert!(
                 source.layer() != "protocol" || !source.uses(runtime),
                 "`src/{}` names `{runtime}`",
+                source.path
+            );
+        }
+    }
+}
+
+/// Where an agent may write, `archive::Folder` writes, by descriptors; `host/path_resolver` opens that folder.
+/// These modules write by paths, in folders that no agent writes.
+fn the_host_writes_files_in_its_few_owners_alone() {
+    let owners = [
+        // The root of a base image, in osctl's own state.
+        "host/base.rs",
+        // Configurations of MCP clients, in the user's home.
+        "host/connect/change.rs",
+        // An instance's record and lock in osctl's own state; `down --purge` removes its data.
+        "host/instance.rs",
+        // Kernelspecs; `check_kernels_folder` refuses a folder that an agent writes.
+        "host/jupyter/kernelspec.rs",
+        // The engine's log, in osctl's own state.
+        "host/provision.rs",
+        // The two folders that an instance shares with its container, which it creates.
+        "host/raise.rs",
+        // A mark in osctl's own state, and a temporary folder.
+        "host/remote.rs",
+        // Tokens and records, in osctl's own state and data folders.
+        "host/secrets.rs",
+    ];
+    let writes = [
+        "fs::write",
+        "fs::copy",
+        "fs::rename",
+        "fs::hard_link",
+        "fs::create_dir",
+        "fs::remove_",
+        "fs::set_permissions",
+        "File::create",
+        "File::options",
+        "OpenOptions",
+        "DirBuilder",
+        "NamedTempFile",
+        "tempfile::",
+        "unix::fs::symlink",
+    ];
+    for source in sources() {
+        let is_host =
+            ["host", "command"].contains(&source.layer()) || source.path == "image/body.rs";
+        let is_test = source.path.ends_with("tests.rs");
+        if !is_host || is_test || owners.contains(&source.path.as_str()) {
+            continue;
+        }
+        for word in writes {
+            // The name of a type alone writes nothing.
+            let code = source.code.replace("use tempfile::TempDir;", "");
+            assert!(
+                !code.contains(word),
+                "`src/{}` has `{word}`: resolve the path with `PathResolver`, and write with `Folder`",
                 source.path
             );
         }

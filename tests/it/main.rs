@@ -65,6 +65,7 @@ mod mcp_words;
 mod middle;
 mod pages;
 mod pictures;
+mod planted_paths;
 mod podman;
 mod ports;
 mod provision;
@@ -117,6 +118,7 @@ fn lanes() -> Vec<Lane> {
             pictures::trials(),
             runs::trials(),
             jupyter::trials(),
+            planted_paths::trials(),
         ])
         .hold([
             streams::trials(),

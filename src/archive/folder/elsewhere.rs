@@ -49,7 +49,11 @@ impl Folder {
     }
 
     pub(crate) fn read(&self, name: &OsStr) -> io::Result<File> {
-        File::open(self.0.join(name))
+        let path = self.0.join(name);
+        match fs::symlink_metadata(&path)?.is_symlink() {
+            true => Err(io::ErrorKind::NotADirectory.into()),
+            false => File::open(path),
+        }
     }
 
     pub(crate) fn create(&self, name: &OsStr) -> io::Result<File> {
@@ -64,6 +68,14 @@ impl Folder {
 
     pub(crate) fn make(&self, name: &OsStr) -> io::Result<()> {
         fs::create_dir(self.0.join(name))
+    }
+
+    pub(crate) fn make_with_umask(&self, name: &OsStr) -> io::Result<()> {
+        self.make(name)
+    }
+
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self(self.0.clone()))
     }
 
     /// Links need rights that people here rarely have.

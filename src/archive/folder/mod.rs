@@ -13,9 +13,66 @@ pub(crate) use elsewhere::{Folder, settle};
 #[cfg(unix)]
 pub(crate) use unix::{Folder, settle};
 
+use super::temporary::{fresh, temporary};
 use crate::protocol::files::{EntryKind, Mtime};
-use std::ffi::OsString;
-use std::io;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read, Write};
+
+impl Folder {
+    /// Opens the folder of that name; creates it, with the rights that the umask leaves, if the name
+    /// is free.
+    ///
+    /// # Errors
+    /// When the name is a link or a file, which [`Folder::is_link`] recognizes.
+    pub(crate) fn ensure_folder(&self, name: &OsStr) -> io::Result<Self> {
+        match self.folder(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            opened => return opened,
+        }
+        match self.make_with_umask(name) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => self.folder(name),
+        }
+    }
+
+    /// Writes a file of that content and mode. A temporary file takes the place of the name by a
+    /// rename, so that a link of that name is replaced and not followed.
+    pub(crate) fn replace_file(&self, name: &OsStr, mode: u32, content: &[u8]) -> io::Result<()> {
+        let beside = temporary(name, &fresh()?);
+        let write = || {
+            let mut file = self.create(&beside)?;
+            file.write_all(content)?;
+            settle(&file, mode, None)?;
+            file.sync_all()?;
+            self.rename(&beside, name)
+        };
+        write().inspect_err(|_| {
+            // The temporary file may not exist.
+            let _ = self.remove(&beside);
+        })
+    }
+
+    /// The content of a regular file of at most `limit` bytes; nothing if the name is something else.
+    ///
+    /// # Errors
+    /// When the file is larger, or can't be read.
+    pub(crate) fn read_file(&self, name: &OsStr, limit: u64) -> io::Result<Option<Vec<u8>>> {
+        let file = match self.look(name)?.kind {
+            EntryKind::File => self.read(name)?,
+            _ => return Ok(None),
+        };
+        // Another process may have exchanged the file since it was looked at.
+        if Look::of(&file)?.kind != EntryKind::File {
+            return Ok(None);
+        }
+        let mut content = Vec::new();
+        file.take(limit + 1).read_to_end(&mut content)?;
+        match content.len() as u64 > limit {
+            true => Err(io::ErrorKind::FileTooLarge.into()),
+            false => Ok(Some(content)),
+        }
+    }
+}
 
 /// What a name stands for; a link is a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -92,6 +92,17 @@ impl Folder {
         Ok(mkdirat(&self.0, name, Mode::S_IRWXU)?)
     }
 
+    /// A new folder with the rights that the umask leaves.
+    pub(crate) fn make_with_umask(&self, name: &OsStr) -> io::Result<()> {
+        let all = Mode::S_IRWXU | Mode::S_IRWXG | Mode::S_IRWXO;
+        Ok(mkdirat(&self.0, name, all)?)
+    }
+
+    /// The same folder, held open a second time.
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self(self.0.try_clone()?))
+    }
+
     pub(crate) fn symlink(&self, name: &OsStr, target: &[u8], mtime: Mtime) -> io::Result<()> {
         symlinkat(OsStr::from_bytes(target), &self.0, name)?;
         let time = timespec(mtime);

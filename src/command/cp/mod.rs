@@ -52,6 +52,7 @@ pub(crate) async fn run(args: CpArgs, cx: &Context) -> Result<Outcome> {
     let [source, destination] =
         [&args.source, &args.destination].map(|side| side.to_string_lossy().into_owned());
     let plan = Plan::try_from(args)?;
+    let resolver = cx.path_resolver()?;
     let client = cx.client()?;
     let moved = Moved::default();
     let begin = Instant::now();
@@ -60,11 +61,19 @@ pub(crate) async fn run(args: CpArgs, cx: &Context) -> Result<Outcome> {
     let copied = meter
         .during(async {
             match plan.way {
-                Way::Up { from, to } => upload::run(&client, &from, &to, &meter, &moved).await,
+                Way::Up { from, to } => {
+                    let upload = upload::Upload {
+                        resolver: &resolver,
+                        meter: &meter,
+                        moved: &moved,
+                    };
+                    upload.run(&client, &from, &to).await
+                }
                 Way::FromStdin { to } => upload::stdin(&client, &to, &moved).await,
                 Way::Down { from, to } => {
                     let landed = download::Landed {
                         keep_setid: plan.keep_setid,
+                        resolver: &resolver,
                         meter: &meter,
                         moved: &moved,
                     };

@@ -5,7 +5,8 @@ use super::plan::{Landing, Remote, Source, There, landing, local_name};
 use crate::archive::{Folder, Look, Pack, Pieces, outlet, segments};
 use crate::error::{Error, Result};
 use crate::host::client::Client;
-use crate::host::files::{Moved, Upload};
+use crate::host::files::{self, Moved};
+use crate::host::path_resolver::{Found, PathResolver, Place};
 use crate::protocol::files::{Changed, Entry, EntryKind};
 use crate::ui::Meter;
 use std::fs::File;
@@ -14,76 +15,107 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-pub(super) async fn run(
-    client: &Client,
-    from: &Path,
-    to: &Remote,
-    meter: &Meter,
-    moved: &Moved,
-) -> Result<Copied> {
-    let unreadable = |error: io::Error| unreadable(from, &error);
-    let look = Look::through(from).map_err(unreadable)?;
-    let name = local_name(from);
-    let source = match (look.kind, name) {
-        (EntryKind::File, _) => Source::File,
-        (EntryKind::Folder, Some(_)) => Source::Folder,
-        (EntryKind::Folder, None) => Source::Contents,
-        (kind, _) => {
-            let message = format!("`{}` is {}, not a file", from.display(), kind.words());
-            return Err(Error::usage(message, "copy files and folders").into());
+/// How it is sent.
+#[derive(Debug)]
+pub(super) struct Upload<'a> {
+    pub(super) resolver: &'a PathResolver,
+    pub(super) meter: &'a Meter,
+    pub(super) moved: &'a Moved,
+}
+
+/// What is sent, held open.
+enum Opened {
+    Folder(Folder),
+    File {
+        place: Place,
+        file: File,
+        look: Look,
+    },
+}
+
+impl Upload<'_> {
+    pub(super) async fn run(&self, client: &Client, from: &Path, to: &Remote) -> Result<Copied> {
+        let moved = self.moved;
+        let unreadable = |error: io::Error| unreadable(from, &error);
+        let opened = open(self.resolver, from)?;
+        let name = local_name(from);
+        let source = match (&opened, name) {
+            (Opened::File { .. }, _) => Source::File,
+            (Opened::Folder(_), Some(_)) => Source::Folder,
+            (Opened::Folder(_), None) => Source::Contents,
+        };
+        let there = there(client.stat(&to.bare()).await?.as_ref());
+        let name = name.unwrap_or_default();
+        let place = match landing(source, there, to.is_folder(), &to.shown())? {
+            Landing::As => to.clone(),
+            Landing::Within => to.join(name.as_encoded_bytes()),
+        };
+        let (local, mut file, look) = match opened {
+            Opened::File { place, file, look } => (place, file, look),
+            Opened::Folder(folder) => {
+                let pack = || Ok(Pack::Folder(folder.try_clone().map_err(unreadable)?));
+                let changed = client.upload_packed(&place.url(), pack, moved).await?;
+                return Ok(changed.into());
+            }
+        };
+        self.meter.total(look.size);
+        if is_endless(&mut file, look.size).map_err(unreadable)? {
+            let path = format!("{}?mode={:o}", place.url(), look.mode);
+            return Ok(client
+                .upload_stream(&path, piped(file, moved))
+                .await?
+                .into());
         }
-    };
-    let there = there(client.stat(&to.bare()).await?.as_ref());
-    let name = name.unwrap_or_default();
-    let place = match landing(source, there, to.is_folder(), &to.shown())? {
-        Landing::As => to.clone(),
-        Landing::Within => to.join(name.as_encoded_bytes()),
-    };
-    if source != Source::File {
-        let pack = || Ok(Pack::Folder(Folder::open(from).map_err(unreadable)?));
-        return Ok(client
-            .upload_packed(&place.url(), pack, moved)
-            .await?
-            .into());
-    }
-    let file = File::open(from).map_err(unreadable)?;
-    meter.total(look.size);
-    let mut file = file;
-    if is_endless(&mut file, look.size).map_err(unreadable)? {
-        let path = format!("{}?mode={:o}", place.url(), look.mode);
-        return Ok(client
-            .upload_stream(&path, piped(file, moved))
-            .await?
-            .into());
-    }
-    if segments(&file, look.size, look.allocated).is_some() {
-        let real = std::fs::canonicalize(from).map_err(unreadable)?;
-        let (Some(parent), Some(name)) = (real.parent(), real.file_name()) else {
-            return Err(unreadable(io::ErrorKind::NotFound.into()));
+        let is_named = local.look.is_some_and(|look| look.kind == EntryKind::File);
+        if is_named && segments(&file, look.size, look.allocated).is_some() {
+            // Unpacking would replace a link, and not what it leads to.
+            let place = place.followed(client.stat(&place.bare()).await?.as_ref());
+            // It would make the folder, too, and a file's folder has to be there.
+            client.list(&place.parent().url()).await?;
+            let called = crate::archive::native(place.name())?;
+            let pack = || {
+                Ok(Pack::File {
+                    folder: local.folder.try_clone().map_err(unreadable)?,
+                    name: local.name.clone(),
+                    called: called.clone(),
+                })
+            };
+            let place = place.parent().url();
+            return Ok(client.upload_packed(&place, pack, moved).await?.into());
+        }
+        let upload = files::Upload {
+            path: &place.url(),
+            file: &file,
+            size: look.size,
+            mode: look.mode,
+            mtime: look.mtime,
         };
-        // Unpacking would replace a link, and not what it leads to.
-        let place = place.followed(client.stat(&place.bare()).await?.as_ref());
-        // It would make the folder, too, and a file's folder has to be there.
-        client.list(&place.parent().url()).await?;
-        let called = crate::archive::native(place.name())?;
-        let pack = || {
-            Ok(Pack::File {
-                folder: Folder::open(parent).map_err(unreadable)?,
-                name: name.to_owned(),
-                called: called.clone(),
-            })
-        };
-        let place = place.parent().url();
-        return Ok(client.upload_packed(&place, pack, moved).await?.into());
+        Ok(client.upload(&upload, moved).await?.into())
     }
-    let upload = Upload {
-        path: &place.url(),
-        file: &file,
-        size: look.size,
-        mode: look.mode,
-        mtime: look.mtime,
+}
+
+/// Opens what the path leads to, if it is a file or a folder.
+fn open(resolver: &PathResolver, from: &Path) -> Result<Opened> {
+    let odd = |kind: EntryKind| {
+        let message = format!("`{}` is {}, not a file", from.display(), kind.words());
+        Error::usage(message, "copy files and folders").into()
     };
-    Ok(client.upload(&upload, moved).await?.into())
+    let unreadable = |error: io::Error| unreadable(from, &error);
+    let found = resolver.find(from);
+    let place = match found.map_err(|unresolved| unresolved.into_error(unreadable))? {
+        Found::Folder(folder) => return Ok(Opened::Folder(folder)),
+        Found::Name(place) => place,
+    };
+    match place.look.map(|look| look.kind) {
+        None | Some(EntryKind::File | EntryKind::Symlink) => {}
+        // A pipe that is opened waits for its writer.
+        Some(kind) => return Err(odd(kind)),
+    }
+    let (file, look) = place.open().map_err(unreadable)?;
+    match look.kind {
+        EntryKind::File => Ok(Opened::File { place, file, look }),
+        kind => Err(odd(kind)),
+    }
 }
 
 /// Bytes of a file; into a folder, an archive.

@@ -182,7 +182,7 @@ fn call(narrow: NarrowArgs, cx: &Context) -> Result<Call> {
     }
     words.extend(itself::configuration(cx)?);
     Ok(Call::bridge(
-        itself::program()?,
+        itself::program(cx)?,
         words,
         narrow.of(None).words(),
         itself::environment(),

@@ -1,0 +1,227 @@
+//! Resolution of the paths that a user names, where an agent may have planted links.
+//!
+//! A path is walked component by component, with links expanded one at a time. In a folder that no agent
+//! writes, a link belongs to the user and is followed. In a folder that an agent writes, a link belongs
+//! to the agent: it is followed only as long as it stays in that folder, and refused where it leads out.
+//! From the folder of an agent on, every component is opened by a descriptor from its parent, through no
+//! link. The result is a descriptor and a name, never a path that is opened later, so that a link which
+//! is exchanged meanwhile leads nowhere else.
+//!
+//! This module opens files to read. It writes nothing except the folders of [`PathResolver::make_folder`].
+
+mod walk;
+
+#[cfg(all(test, unix))]
+mod tests;
+
+use super::folders::Folders;
+use super::instance::Instance;
+use super::reach::all_agents_folders;
+use crate::archive::{Folder, Look};
+use crate::error::{Error, Result};
+use crate::protocol::files::EntryKind;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use walk::{Stop, Walk};
+
+/// Resolves paths with the knowledge of which folders agents write.
+#[derive(Debug)]
+pub(crate) struct PathResolver {
+    agents: Vec<AgentFolder>,
+}
+
+/// A folder that an agent writes.
+#[derive(Debug)]
+struct AgentFolder {
+    /// Without links.
+    path: PathBuf,
+    /// Recognizes the folder by whichever name it is reached; nothing while it does not exist.
+    look: Option<Look>,
+}
+
+/// What a path leads to.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Folder(Folder),
+    /// A file, something else, or a name that is free.
+    Name(Place),
+}
+
+/// A name in a folder that is held open.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) folder: Folder,
+    pub(crate) name: OsString,
+    /// What has the name; nothing if it is free.
+    pub(crate) look: Option<Look>,
+    /// Without links, for messages.
+    pub(crate) path: PathBuf,
+    /// Whether an agent writes in the folder.
+    is_agents: bool,
+}
+
+/// Why a path was not resolved.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unresolved {
+    #[error("`{}` is a link out of `{}`, and the agent can write in that folder", link.display(), folder.display())]
+    LeadsOut { link: PathBuf, folder: PathBuf },
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// A path that an agent can redirect.
+#[derive(Debug)]
+pub(crate) struct Redirectable {
+    /// The folder on the way in which the agent writes.
+    pub(crate) folder: PathBuf,
+}
+
+impl PathResolver {
+    /// A resolver that knows the folders of all instances: what an instance mounts it knows from the
+    /// instance's first `up` on.
+    ///
+    /// # Errors
+    /// When the state folder can't be read.
+    pub(crate) fn new(instance: &Instance, folders: &Folders) -> Result<Self> {
+        Ok(Self::of(all_agents_folders(instance, folders)?))
+    }
+
+    /// A resolver that knows these folders.
+    pub(crate) fn of(agents: impl IntoIterator<Item = PathBuf>) -> Self {
+        let known = |path: PathBuf| AgentFolder {
+            look: Look::through(&path).ok(),
+            path,
+        };
+        Self {
+            agents: agents.into_iter().map(known).collect(),
+        }
+    }
+
+    /// What the path leads to. The last name may be free; the folder that it lies in must exist.
+    ///
+    /// # Errors
+    /// When a link of an agent leads out of its folder, or the path can't be opened.
+    pub(crate) fn find(&self, path: &Path) -> std::result::Result<Found, Unresolved> {
+        let mut walk = Walk::start(self, path)?;
+        match walk.run()? {
+            Stop::Folder => Ok(Found::Folder(walk.into_folder()?)),
+            Stop::Name(name, look) => Ok(Found::Name(walk.into_place(name, Some(look))?)),
+            Stop::Missing(name, _) => Ok(Found::Name(walk.into_place(name, None)?)),
+        }
+    }
+
+    /// The place of a file that is to be written.
+    ///
+    /// # Errors
+    /// As [`PathResolver::find`], and when the path is a folder.
+    pub(crate) fn place(&self, path: &Path) -> std::result::Result<Place, Unresolved> {
+        match self.find(path)? {
+            Found::Name(place) => Ok(place),
+            Found::Folder(_) => Err(io::Error::from(ErrorKind::IsADirectory).into()),
+        }
+    }
+
+    /// The folder at the path, which is created with its parents where it is missing.
+    ///
+    /// # Errors
+    /// As [`PathResolver::find`], and when a folder can't be created.
+    pub(crate) fn make_folder(&self, path: &Path) -> std::result::Result<Folder, Unresolved> {
+        let mut walk = Walk::start(self, path)?;
+        loop {
+            match walk.run_to_missing()? {
+                Stop::Folder => return Ok(walk.into_folder()?),
+                Stop::Name(..) => return Err(io::Error::from(ErrorKind::NotADirectory).into()),
+                Stop::Missing(name, _) => walk.make(&name)?,
+            }
+        }
+    }
+
+    /// A file to read and what it is. In an agent's folder only a regular file is opened.
+    ///
+    /// # Errors
+    /// As [`PathResolver::find`], and when the file can't be opened.
+    pub(crate) fn open_file(&self, path: &Path) -> std::result::Result<(File, Look), Unresolved> {
+        self.place(path)?.open().map_err(Unresolved::from)
+    }
+
+    /// The path without links, if no agent can redirect it: no component of the path as written, links
+    /// expanded one at a time, is a name in an agent's folder. What does not exist is kept as written.
+    ///
+    /// # Errors
+    /// When a component lies in an agent's folder.
+    pub(crate) fn trusted(&self, path: &Path) -> std::result::Result<PathBuf, Redirectable> {
+        let Ok(mut walk) = Walk::start(self, path) else {
+            return Ok(path.into());
+        };
+        let stop = walk.run_to_missing();
+        if let Some(folder) = walk.crossed {
+            return Err(Redirectable { folder });
+        }
+        let mut found = walk.location;
+        if let Ok(Stop::Name(name, _) | Stop::Missing(name, _)) = stop {
+            found.push(name);
+        }
+        found.extend(walk.pending);
+        Ok(found)
+    }
+
+    /// Whether this is an agent's folder.
+    fn agent(&self, path: &Path, look: &Look) -> bool {
+        // Where folders have no identity, names may differ in case.
+        #[cfg(not(unix))]
+        let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
+        let is_same = |agent: &AgentFolder| {
+            let known = agent.look.filter(|known| known.identity != (0, 0));
+            agent.path == path || known.is_some_and(|known| known.identity == look.identity)
+        };
+        self.agents.iter().any(is_same)
+    }
+}
+
+impl Place {
+    /// A name in a folder, whatever has it.
+    pub(crate) fn new(folder: Folder, name: OsString, path: PathBuf) -> Self {
+        Self {
+            folder,
+            name,
+            look: None,
+            path,
+            is_agents: true,
+        }
+    }
+
+    /// The file, and what it is.
+    pub(crate) fn open(&self) -> io::Result<(File, Look)> {
+        let file = match self.is_agents {
+            true => self.folder.read(&self.name)?,
+            // Also what the system gives out by names of its own, such as `/dev/stdin`.
+            false => File::open(&self.path)?,
+        };
+        let look = Look::of(&file)?;
+        match self.is_agents && look.kind != EntryKind::File {
+            true => Err(io::Error::other(format!(
+                "it is {}, not a file",
+                look.kind.words()
+            ))),
+            false => Ok((file, look)),
+        }
+    }
+}
+
+impl Unresolved {
+    /// The error for the user: the refusal of a link, else what `word` makes of the system's error.
+    pub(crate) fn into_error(self, word: impl FnOnce(io::Error) -> anyhow::Error) -> anyhow::Error {
+        match self {
+            Self::LeadsOut { ref link, .. } => {
+                let hint = format!(
+                    "see where the link leads: `readlink {}`; name that path instead if you trust it",
+                    link.display()
+                );
+                Error::usage(self.to_string(), hint).into()
+            }
+            Self::Io(error) => word(error),
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! Attacks on the resolver: the agent writes in `agent`, and `outside` is not its own.
+
+use super::{Found, PathResolver};
+use crate::archive::{Folder, Look};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use tempfile::TempDir;
+
+struct Machine {
+    _keep: TempDir,
+    root: PathBuf,
+    agent: PathBuf,
+    outside: PathBuf,
+    resolver: PathResolver,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let keep = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(keep.path()).unwrap();
+        let (agent, outside) = (root.join("agent"), root.join("outside"));
+        for folder in [&agent, &outside] {
+            fs::create_dir(folder).unwrap();
+        }
+        fs::write(outside.join("file"), "secret").unwrap();
+        let resolver = PathResolver::of([agent.clone()]);
+        Self {
+            _keep: keep,
+            root,
+            agent,
+            outside,
+            resolver,
+        }
+    }
+
+    fn read(&self, path: &Path) -> Result<String, String> {
+        let (mut file, _) = self.resolver.open_file(path).map_err(|e| e.to_string())?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).map_err(|e| e.to_string())?;
+        Ok(text)
+    }
+
+    fn write(&self, path: &Path) -> Result<(), String> {
+        let place = self.resolver.place(path).map_err(|e| e.to_string())?;
+        let written = place.folder.replace_file(&place.name, 0o666, b"written");
+        written.map_err(|e| e.to_string())
+    }
+
+    fn make(&self, path: &Path) -> Result<Folder, String> {
+        self.resolver.make_folder(path).map_err(|e| e.to_string())
+    }
+}
+
+#[test]
+fn a_link_of_an_agent_is_followed_in_its_folder_and_refused_where_it_leads_out() {
+    let machine = Machine::new();
+    let at = |name: &str| machine.agent.join(name);
+    fs::create_dir(at("v2")).unwrap();
+    fs::write(at("v2/f"), "own").unwrap();
+    symlink("v2", at("results")).unwrap();
+    symlink(at("v2"), at("absolute")).unwrap();
+    symlink("results/../results/./f", at("long")).unwrap();
+    for name in ["results/f", "absolute/f", "long"] {
+        assert_eq!(machine.read(&at(name)).unwrap(), "own", "{name}");
+        machine.write(&at(name)).unwrap();
+        fs::write(at("v2/f"), "own").unwrap();
+    }
+    assert!(at("results").is_symlink() && at("long").is_symlink());
+    let targets = [
+        machine.outside.clone(),
+        "../outside".into(),
+        "v2/../../outside".into(),
+        machine.agent.join("../outside"),
+        "/".into(),
+    ];
+    for target in targets {
+        let link = at("link");
+        symlink(&target, &link).unwrap();
+        for path in [link.join("file"), link.join("new"), link.clone()] {
+            let why = machine.resolver.find(&path).unwrap_err().to_string();
+            let named = format!(
+                "`{}` is a link out of `{}`",
+                link.display(),
+                machine.agent.display()
+            );
+            assert!(why.starts_with(&named), "{why}");
+            assert!(machine.make(&path.join("deep")).is_err());
+        }
+        fs::remove_file(link).unwrap();
+    }
+    // A dangling one, which `exists` calls free.
+    symlink(machine.outside.join("absent"), at("dangling")).unwrap();
+    assert!(machine.write(&at("dangling")).is_err());
+    assert!(machine.make(&at("dangling")).is_err());
+    symlink("itself", at("itself")).unwrap();
+    assert!(
+        machine
+            .read(&at("itself"))
+            .unwrap_err()
+            .contains("too many links")
+    );
+    assert_eq!(fs::read_dir(&machine.outside).unwrap().count(), 1);
+}
+
+#[test]
+fn a_link_of_the_user_is_followed_and_leads_into_an_agents_folder_too() {
+    let machine = Machine::new();
+    let at = |name: &str| machine.root.join(name);
+    symlink("outside", at("mine")).unwrap();
+    symlink("agent", at("work")).unwrap();
+    symlink(machine.outside.join("file"), machine.agent.join("planted")).unwrap();
+    assert_eq!(machine.read(&at("mine/file")).unwrap(), "secret");
+    assert_eq!(machine.read(&at("agent/../mine/file")).unwrap(), "secret");
+    assert!(
+        machine
+            .read(&at("work/planted"))
+            .unwrap_err()
+            .contains("is a link out of")
+    );
+    machine.write(&at("work/new")).unwrap();
+    machine.make(&at("mine/a/b")).unwrap();
+    assert!(machine.agent.join("new").is_file() && machine.outside.join("a/b").is_dir());
+    let missing = machine.resolver.find(&at("mine/none/file")).unwrap_err();
+    assert!(missing.to_string().contains("No such file"), "{missing}");
+}
+
+#[test]
+fn in_an_agents_folder_only_regular_files_are_opened() {
+    use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+    let machine = Machine::new();
+    let pipe = machine.agent.join("pipe");
+    nix::unistd::mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+    // It hangs here when the pipe is opened as any file.
+    assert!(machine.read(&pipe).unwrap_err().contains("not a file"));
+    let device = machine.agent.join("zero");
+    if mknod(&device, SFlag::S_IFCHR, Mode::S_IRWXU, makedev(1, 5)).is_ok() {
+        assert!(machine.read(&device).unwrap_err().contains("not a file"));
+    }
+    File::create(machine.agent.join("huge"))
+        .unwrap()
+        .set_len(1 << 40)
+        .unwrap();
+    let folder = Folder::open(&machine.agent).unwrap();
+    let read = folder.read_file(OsStr::new("huge"), 1 << 20);
+    assert_eq!(read.unwrap_err().kind(), std::io::ErrorKind::FileTooLarge);
+    assert!(folder.read_file(OsStr::new("pipe"), 9).unwrap().is_none());
+}
+
+#[test]
+fn what_the_system_gives_out_as_a_file_is_read() {
+    let machine = Machine::new();
+    let (reader, writer) = std::io::pipe().unwrap();
+    std::io::Write::write_all(&mut &writer, b"piped").unwrap();
+    drop(writer);
+    let number = std::os::fd::AsRawFd::as_raw_fd(&reader);
+    let path = format!("/dev/fd/{number}");
+    assert_eq!(machine.read(Path::new(&path)).unwrap(), "piped");
+}
+
+#[test]
+fn a_path_that_crosses_an_agents_folder_is_not_trusted() {
+    let machine = Machine::new();
+    let at = |name: &str| machine.root.join(name);
+    symlink("../outside", machine.agent.join("data")).unwrap();
+    symlink("agent/data", at("by-link")).unwrap();
+    symlink("outside", at("mine")).unwrap();
+    for path in [
+        "agent/data",
+        "agent/data/file",
+        "by-link",
+        "agent/absent",
+        "agent/x/../y",
+    ] {
+        let trap = machine.resolver.trusted(&at(path)).unwrap_err();
+        assert_eq!(trap.folder, machine.agent, "{path}");
+    }
+    for (path, real) in [
+        ("mine/file", "outside/file"),
+        ("agent", "agent"),
+        ("agent/../mine", "outside"),
+        ("mine/none/deep", "outside/none/deep"),
+    ] {
+        assert_eq!(
+            machine.resolver.trusted(&at(path)).unwrap(),
+            at(real),
+            "{path}"
+        );
+    }
+}
+
+/// All that is outside, with what would tell a write, a change of rights, or a read.
+fn listing(folder: &Path) -> BTreeMap<PathBuf, (u32, u64, i64, i64, i64, Vec<u8>)> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let about = fs::symlink_metadata(&path).unwrap();
+        if about.is_dir() {
+            found.extend(listing(&path));
+        }
+        let content = match about.is_file() {
+            true => fs::read(&path).unwrap(),
+            false => Vec::new(),
+        };
+        let times = (about.mtime_nsec(), about.ctime(), about.ctime_nsec());
+        let value = (
+            about.mode(),
+            about.ino(),
+            times.0,
+            times.1,
+            times.2,
+            content,
+        );
+        found.insert(path, value);
+    }
+    found
+}
+
+#[test]
+fn ten_thousand_exchanged_names_lead_nowhere_else() {
+    let machine = Machine::new();
+    let at = |name: &str| machine.agent.join(name);
+    fs::create_dir_all(at("deep/in")).unwrap();
+    fs::write(at("deep/in/file"), "own").unwrap();
+    fs::create_dir(machine.outside.join("in")).unwrap();
+    fs::write(machine.outside.join("in/file"), "secret").unwrap();
+    let before = listing(&machine.outside);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                // A folder, then a link, then a file.
+                let _ = fs::rename(at("deep"), at("aside"));
+                let _ = symlink(&machine.outside, at("deep"));
+                let _ = fs::remove_file(at("deep"));
+                let _ = fs::rename(at("aside"), at("deep"));
+                let _ = fs::remove_file(at("deep/in/file"));
+                let _ = symlink(machine.outside.join("file"), at("deep/in/file"));
+            }
+        });
+        for round in 0..10_000 {
+            let path = at("deep/in/file");
+            match round % 3 {
+                0 => {
+                    let _ = machine.write(&path);
+                }
+                1 => assert_ne!(machine.read(&path), Ok("secret".to_owned())),
+                _ => {
+                    let _ = machine.make(&at("deep/in"));
+                }
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(listing(&machine.outside), before);
+}
+
+/// One thing that an agent plants.
+#[derive(Debug, Clone)]
+enum Planted {
+    File,
+    Folder,
+    Pipe,
+    HardLink(usize),
+    Link(String),
+    Renamed(usize),
+}
+
+fn names() -> impl Strategy<Value = String> {
+    proptest::sample::select(vec!["a", "b", "a/b", "b/a", "a/b/c"]).prop_map(str::to_owned)
+}
+
+fn targets() -> impl Strategy<Value = String> {
+    let parts =
+        proptest::sample::select(vec!["..", "a", "b", "c", "outside", "agent", "file", "."]);
+    let relative = proptest::collection::vec(parts, 1..5).prop_map(|parts| parts.join("/"));
+    prop_oneof![
+        relative.clone(),
+        relative.prop_map(|rest| format!("ROOT/{rest}")),
+    ]
+}
+
+fn planted() -> impl Strategy<Value = Planted> {
+    prop_oneof![
+        1 => Just(Planted::File),
+        2 => Just(Planted::Folder),
+        1 => Just(Planted::Pipe),
+        1 => (0..5usize).prop_map(Planted::HardLink),
+        4 => targets().prop_map(Planted::Link),
+        1 => (0..5usize).prop_map(Planted::Renamed),
+    ]
+}
+
+fn plant(machine: &Machine, what: &[(String, Planted)]) {
+    for (name, planted) in what {
+        let path = machine.agent.join(name);
+        let other = |index: &usize| what.get(*index).map(|(name, _)| machine.agent.join(name));
+        // What does not fit the rest is not planted.
+        let _ = match planted {
+            Planted::File => fs::write(&path, "own"),
+            Planted::Folder => fs::create_dir(&path),
+            Planted::Pipe => {
+                nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).map_err(Into::into)
+            }
+            Planted::HardLink(index) => {
+                other(index).map_or(Ok(()), |other| fs::hard_link(other, &path))
+            }
+            Planted::Renamed(index) => {
+                other(index).map_or(Ok(()), |other| fs::rename(other, &path))
+            }
+            Planted::Link(target) => {
+                let target = target.replace("ROOT", machine.root.to_str().unwrap());
+                symlink(target, &path)
+            }
+        };
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_outside_of_an_agents_folder_is_written_or_read_whatever_is_planted(
+        what in proptest::collection::vec((names(), planted()), 1..8),
+        path in names(),
+    ) {
+        let machine = Machine::new();
+        plant(&machine, &what);
+        let before = listing(&machine.outside);
+        let beside = fs::read_dir(&machine.root).unwrap().count();
+        let named = machine.agent.join(&path);
+        let read = machine.read(&named);
+        prop_assert_ne!(read, Ok("secret".to_owned()));
+        if let Ok(Found::Folder(folder)) = machine.resolver.find(&named) {
+            let found = folder.look_here().unwrap().identity;
+            let outside = Look::through(&machine.outside).unwrap().identity;
+            prop_assert_ne!(found, outside);
+        }
+        let _ = machine.write(&named);
+        if let Ok(folder) = machine.make(&named.join("made")) {
+            folder.replace_file(OsStr::new("f"), 0o600, b"x").unwrap();
+        }
+        prop_assert_eq!(listing(&machine.outside), before);
+        prop_assert_eq!(fs::read_dir(&machine.root).unwrap().count(), beside);
+    }
+}

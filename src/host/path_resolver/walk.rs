@@ -1,0 +1,245 @@
+//! One walk along a path, from the root of the file system on.
+
+use super::{PathResolver, Place, Unresolved};
+use crate::archive::{Folder, Look};
+use crate::protocol::files::EntryKind;
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Component, Path, PathBuf};
+
+/// Links on the way of one path. Linux has the same limit.
+const MAX_LINKS: u32 = 40;
+
+/// Where a walk ends.
+pub(super) enum Stop {
+    /// At the folder that it is in.
+    Folder,
+    /// At a name in the folder that it is in.
+    Name(OsString, Look),
+    /// At a name that is free in the folder that it is in, and why it was not found.
+    Missing(OsString, io::Error),
+}
+
+pub(super) struct Walk<'a> {
+    resolver: &'a PathResolver,
+    /// The folder that the walk is in, without links.
+    pub(super) location: PathBuf,
+    inside: Option<Inside>,
+    pub(super) pending: VecDeque<OsString>,
+    links: u32,
+    /// The first agent's folder in which a name was looked up.
+    pub(super) crossed: Option<PathBuf>,
+}
+
+/// The part of a walk in an agent's folder.
+struct Inside {
+    root: PathBuf,
+    /// From the agent's folder to where the walk is, each held open.
+    way: Vec<Folder>,
+    /// The first link of the agent that was followed.
+    link: Option<PathBuf>,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn start(resolver: &'a PathResolver, path: &Path) -> io::Result<Self> {
+        let mut walk = Self {
+            resolver,
+            location: PathBuf::new(),
+            inside: None,
+            pending: VecDeque::new(),
+            links: 0,
+            crossed: None,
+        };
+        let path = std::path::absolute(path)?;
+        walk.begin_at_root(&path)?;
+        Ok(walk)
+    }
+
+    /// Begins again at the root of an absolute path, before what is pending.
+    fn begin_at_root(&mut self, path: &Path) -> io::Result<()> {
+        let is_root =
+            |part: &Component<'_>| matches!(part, Component::Prefix(_) | Component::RootDir);
+        let root: PathBuf = path.components().take_while(is_root).collect();
+        // Where drives have several forms, the one that folders without links have.
+        self.location = fs::canonicalize(root)?;
+        self.push_front(path);
+        Ok(())
+    }
+
+    fn push_front(&mut self, path: &Path) {
+        for part in path.components().rev() {
+            match part {
+                Component::Normal(name) => self.pending.push_front(name.into()),
+                Component::ParentDir => self.pending.push_front("..".into()),
+                Component::Prefix(_) | Component::RootDir | Component::CurDir => {}
+            }
+        }
+    }
+
+    /// Walks to the end; only the last name may be missing.
+    pub(super) fn run(&mut self) -> std::result::Result<Stop, Unresolved> {
+        match self.run_to_missing()? {
+            Stop::Missing(_, error) if !self.pending.is_empty() => Err(error.into()),
+            stop => Ok(stop),
+        }
+    }
+
+    /// Walks to the end, or to the first name that is missing.
+    pub(super) fn run_to_missing(&mut self) -> std::result::Result<Stop, Unresolved> {
+        while let Some(name) = self.pending.pop_front() {
+            if name == ".." {
+                self.leave()?;
+                continue;
+            }
+            if let Some(inside) = &self.inside {
+                self.crossed.get_or_insert_with(|| inside.root.clone());
+            }
+            let look = match self.look(&name) {
+                Ok(look) => look,
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    return Ok(Stop::Missing(name, error));
+                }
+                Err(error) => return Err(error.into()),
+            };
+            match look.kind {
+                EntryKind::Folder => self.enter(&name, &look)?,
+                EntryKind::Symlink if !self.is_kernels(&name) => self.expand(&name)?,
+                _ if self.pending.is_empty() => return Ok(Stop::Name(name, look)),
+                _ => return Err(io::Error::from(ErrorKind::NotADirectory).into()),
+            }
+        }
+        Ok(Stop::Folder)
+    }
+
+    fn look(&self, name: &OsStr) -> io::Result<Look> {
+        match &self.inside {
+            Some(inside) => inside.here().look(name),
+            None => Look::at(&self.location.join(name)),
+        }
+    }
+
+    fn enter(&mut self, name: &OsStr, look: &Look) -> io::Result<()> {
+        match &mut self.inside {
+            Some(inside) => {
+                let next = inside.here().folder(name)?;
+                inside.way.push(next);
+                self.location.push(name);
+            }
+            None => {
+                self.location.push(name);
+                if self.resolver.agent(&self.location, look) {
+                    self.inside = Some(Inside {
+                        way: vec![Folder::open(&self.location)?],
+                        root: self.location.clone(),
+                        link: None,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes to the folder above.
+    fn leave(&mut self) -> std::result::Result<(), Unresolved> {
+        if let Some(inside) = &mut self.inside {
+            if inside.way.len() > 1 {
+                inside.way.pop();
+            } else if let Some(link) = inside.link.take() {
+                let folder = inside.root.clone();
+                return Err(Unresolved::LeadsOut { link, folder });
+            } else {
+                self.inside = None;
+            }
+        }
+        self.location.pop();
+        Ok(())
+    }
+
+    /// Puts what a link leads to in the place of its name.
+    fn expand(&mut self, name: &OsStr) -> std::result::Result<(), Unresolved> {
+        self.links += 1;
+        if self.links > MAX_LINKS {
+            return Err(io::Error::other("too many links").into());
+        }
+        let link = self.location.join(name);
+        let Some(inside) = &mut self.inside else {
+            let target = fs::read_link(&link)?;
+            match target.is_absolute() {
+                true => self.begin_at_root(&target)?,
+                false => self.push_front(&target),
+            }
+            return Ok(());
+        };
+        let target = link_target(inside.here().target(name)?);
+        inside.link.get_or_insert(link);
+        if !target.has_root() {
+            self.push_front(&target);
+            return Ok(());
+        }
+        let Ok(rest) = target.strip_prefix(&inside.root) else {
+            let link = inside.link.take().unwrap_or_default();
+            let folder = inside.root.clone();
+            return Err(Unresolved::LeadsOut { link, folder });
+        };
+        inside.way.truncate(1);
+        self.location.clone_from(&inside.root);
+        self.push_front(rest);
+        Ok(())
+    }
+
+    /// Whether it is a link of the kernel to an open file, such as `/proc/self/fd/0`, which has no path.
+    fn is_kernels(&self, name: &OsStr) -> bool {
+        let is_descriptor = self.location.starts_with("/proc") && self.location.ends_with("fd");
+        is_descriptor && self.pending.is_empty() && name.to_string_lossy().parse::<u32>().is_ok()
+    }
+
+    /// Makes a missing folder, which the walk then enters.
+    pub(super) fn make(&mut self, name: &OsStr) -> io::Result<()> {
+        match &mut self.inside {
+            Some(inside) => {
+                let next = inside.here().ensure_folder(name)?;
+                inside.way.push(next);
+                self.location.push(name);
+            }
+            None => {
+                let parent = Folder::open(&self.location)?;
+                parent.ensure_folder(name)?;
+                self.location.push(name);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn into_folder(self) -> io::Result<Folder> {
+        match self.inside {
+            Some(mut inside) => inside.way.pop().ok_or(ErrorKind::NotFound.into()),
+            None => Folder::open(&self.location),
+        }
+    }
+
+    pub(super) fn into_place(self, name: OsString, look: Option<Look>) -> io::Result<Place> {
+        Ok(Place {
+            path: self.location.join(&name),
+            is_agents: self.inside.is_some(),
+            folder: self.into_folder()?,
+            name,
+            look,
+        })
+    }
+}
+
+fn link_target(bytes: Vec<u8>) -> PathBuf {
+    #[cfg(unix)]
+    return <OsString as std::os::unix::ffi::OsStringExt>::from_vec(bytes).into();
+    #[cfg(not(unix))]
+    return String::from_utf8_lossy(&bytes).into_owned().into();
+}
+
+impl Inside {
+    fn here(&self) -> &Folder {
+        // The agent's folder is never popped.
+        &self.way[self.way.len() - 1]
+    }
+}

@@ -1,0 +1,574 @@
+//! Attacks by names: an agent, who is root in the container, plants links, pipes and files where the user's
+//! commands read and write on the host.
+
+use crate::commands::Ran;
+use crate::cp::{folders, refused};
+use crate::harness::{Home, shared};
+use crate::trials;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+trials![
+    a_copy_from_inside_writes_through_no_link_that_the_agent_planted,
+    a_copy_to_inside_reads_through_no_link_that_the_agent_planted,
+    figures_are_written_through_no_link_and_only_pictures_are_saved,
+    a_screenshot_is_written_through_no_link_that_the_agent_planted,
+    init_follows_no_link_and_waits_for_no_pipe,
+    a_file_that_is_raced_against_init_stays_as_it_was,
+    a_project_configuration_that_is_a_link_is_not_read,
+    a_companion_that_the_agent_can_write_is_refused,
+    a_program_that_the_agent_can_write_is_refused,
+    a_configuration_that_the_agent_can_write_is_refused,
+    a_mount_that_the_agent_can_redirect_is_refused,
+    nothing_beyond_the_named_folder_is_touched_whatever_is_planted,
+];
+
+/// A folder of the user's, which no agent writes, with a secret in it.
+fn victim(home: &Home, name: &str) -> PathBuf {
+    let folder = home.folder.join(format!("victim-{name}"));
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(folder.join("folder")).unwrap();
+    for file in ["secret", "folder/secret"] {
+        fs::write(folder.join(file), "SECRET").unwrap();
+        fs::set_permissions(folder.join(file), fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    folder
+}
+
+/// What is in a folder, with all that a write, a new name or a change of rights changes.
+fn listing(folder: &Path) -> BTreeMap<PathBuf, (u32, u64, i64, i64, Vec<u8>)> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let about = fs::symlink_metadata(&path).unwrap();
+        let content = match about.is_file() {
+            true => fs::read(&path).unwrap(),
+            false => Vec::new(),
+        };
+        if about.is_dir() {
+            found.extend(listing(&path));
+        }
+        let value = (
+            about.mode(),
+            about.ino(),
+            about.ctime(),
+            about.ctime_nsec(),
+            content,
+        );
+        found.insert(path, value);
+    }
+    found
+}
+
+#[track_caller]
+fn leads_out(ran: &Ran, link: &Path) {
+    assert_eq!(ran.code, 2, "{ran:?}");
+    let said = format!("error: `{}` is a link out of", link.display());
+    assert!(ran.stderr.starts_with(&said), "{ran:?}");
+    assert!(ran.stderr.contains("\nhint: "), "{ran:?}");
+}
+
+fn a_copy_from_inside_writes_through_no_link_that_the_agent_planted() {
+    let (home, here, inside) = folders("planted-out");
+    let victim = victim(home, "out");
+    fs::write(inside.join("report.txt"), "AGENT").unwrap();
+    fs::create_dir(inside.join("results")).unwrap();
+    fs::write(inside.join("results/secret"), "AGENT").unwrap();
+    symlink(victim.join("secret"), here.join("report.txt")).unwrap();
+    symlink(victim.join("folder"), here.join("results")).unwrap();
+    symlink(victim.join("absent"), here.join("absent")).unwrap();
+    let before = listing(&victim);
+    let from = |name: &str| format!("os:/root/host/planted-out/{name}");
+    // By a name that the agent knows, in a folder that the user names.
+    home.ok(["cp", &from("report.txt"), "planted-out"]);
+    let report = here.join("report.txt");
+    assert!(!report.is_symlink(), "the link itself is replaced");
+    assert_eq!(fs::read_to_string(&report).unwrap(), "AGENT");
+    let ran = home.run(["cp", &from("results"), "planted-out"]);
+    refused(
+        &ran,
+        2,
+        "`planted-out/results` is a link or a file, not a folder",
+    );
+    // By a name that the user names.
+    for (source, name) in [
+        ("report.txt", "absent"),
+        ("report.txt", "results"),
+        ("report.txt", "results/new"),
+        ("results/.", "results"),
+        ("results", "results/new"),
+    ] {
+        let ran = home.run(["cp", &from(source), &format!("planted-out/{name}")]);
+        let link = here.join(name.split('/').next().unwrap());
+        leads_out(&ran, &link);
+    }
+    assert_eq!(listing(&victim), before);
+}
+
+fn a_copy_to_inside_reads_through_no_link_that_the_agent_planted() {
+    let (home, here, inside) = folders("planted-in");
+    let victim = victim(home, "in");
+    symlink(victim.join("secret"), here.join("train.py")).unwrap();
+    symlink(&victim, here.join("dataset")).unwrap();
+    for source in ["train.py", "dataset", "dataset/.", "dataset/secret"] {
+        let ran = home.run([
+            "cp",
+            &format!("planted-in/{source}"),
+            "os:/root/host/planted-in/",
+        ]);
+        leads_out(&ran, &here.join(source.split('/').next().unwrap()));
+    }
+    let ran = home.run(["exec", "-f", "planted-in/train.py"]);
+    leads_out(&ran, &here.join("train.py"));
+    // A pipe has no writer, and a file no end.
+    nix::unistd::mkfifo(&here.join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let ran = home.run(["exec", "-f", "planted-in/pipe"]);
+    assert!(
+        ran.code == 2 && ran.stderr.contains("not a file"),
+        "{ran:?}"
+    );
+    let huge = fs::File::create(here.join("huge")).unwrap();
+    huge.set_len(1 << 40).unwrap();
+    let ran = home.run(["exec", "-f", "planted-in/huge"]);
+    assert!(
+        ran.code == 2 && ran.stderr.contains("file too large"),
+        "{ran:?}"
+    );
+    assert_eq!(fs::read_dir(inside).unwrap().count(), 0);
+    // What the shell gives out is the user's.
+    let mut command = home.command(["exec", "-f", "/dev/stdin"]);
+    fs::write(here.join("code.py"), "print('given')").unwrap();
+    command.stdin(fs::File::open(here.join("code.py")).unwrap());
+    let ran = Ran::from(command.output().unwrap());
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "given\n"), "{ran:?}");
+}
+
+/// Code that shows bytes as a PNG figure.
+fn showing(bytes: &str) -> String {
+    format!(
+        "import base64\nclass F:\n    def _repr_mimebundle_(self, **_): return {{'image/png': base64.b64encode({bytes}).decode()}}\nF()"
+    )
+}
+
+const PNG: &str = r"b'\x89PNG\r\n\x1a\n' + b'rest'";
+
+fn figures_are_written_through_no_link_and_only_pictures_are_saved() {
+    let (home, here, _) = folders("planted-figures");
+    let victim = victim(home, "figures");
+    symlink(victim.join(".bash_aliases"), here.join("figure-1.png")).unwrap();
+    symlink(victim.join("secret"), here.join("figure-2.png")).unwrap();
+    symlink(&victim, here.join("out")).unwrap();
+    let before = listing(&victim);
+    let exec = |out: &str, bytes: &str| home.run(["exec", "--out", out, &showing(bytes)]);
+    let ran = exec("planted-figures", PNG);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(here.join("figure-1.png").is_symlink());
+    let figure = fs::read(here.join("figure-3.png")).unwrap();
+    assert!(figure.starts_with(b"\x89PNG"), "{ran:?}");
+    exec("planted-figures", "b'touch /tmp/x\\n'");
+    assert!(!here.join("figure-4.png").exists(), "no picture");
+    for out in ["planted-figures/out", "planted-figures/out/new"] {
+        leads_out(&exec(out, PNG), &here.join("out"));
+    }
+    assert_eq!(listing(&victim), before);
+}
+
+fn a_screenshot_is_written_through_no_link_that_the_agent_planted() {
+    let (home, here, _) = folders("planted-screen");
+    let victim = victim(home, "screen");
+    symlink(victim.join("secret"), here.join("screen.png")).unwrap();
+    symlink(&victim, here.join("screens")).unwrap();
+    let before = listing(&victim);
+    for (name, link) in [("screen.png", "screen.png"), ("screens/new.png", "screens")] {
+        let ran = home.run(["screenshot", &format!("planted-screen/{name}")]);
+        leads_out(&ran, &here.join(link));
+    }
+    assert_eq!(listing(&victim), before);
+}
+
+fn init_follows_no_link_and_waits_for_no_pipe() {
+    let (home, here, _) = folders("planted-init");
+    let victim = victim(home, "init");
+    let before = listing(&victim);
+    let init = || home.run(["init", "--update", "planted-init"]);
+    symlink(&victim, here.join("body")).unwrap();
+    leads_out(&init(), &here.join("body"));
+    fs::remove_file(here.join("body")).unwrap();
+    assert_eq!(init().code, 0);
+    let body = here.join("body");
+    let origin = body.join(".osctl-origin.json");
+    for name in [".osctl-origin.json", "Dockerfile"] {
+        let content = fs::read(body.join(name)).unwrap();
+        fs::remove_file(body.join(name)).unwrap();
+        nix::unistd::mkfifo(&body.join(name), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let ran = init();
+        let said = format!("`{name}` is no plain file");
+        assert!(ran.code != 0 && ran.stderr.contains(&said), "{ran:?}");
+        fs::remove_file(body.join(name)).unwrap();
+        let huge = fs::File::create(body.join(name)).unwrap();
+        huge.set_len(1 << 40).unwrap();
+        let ran = init();
+        assert!(ran.code != 0 && ran.stderr.contains("too large"), "{ran:?}");
+        fs::write(body.join(name), content).unwrap();
+    }
+    assert!(origin.is_file() && init().code == 0);
+    fs::remove_dir_all(body.join("kernel")).unwrap();
+    symlink(&victim, body.join("kernel")).unwrap();
+    let ran = init();
+    assert!(ran.code != 0 && ran.stderr.contains("is a link"), "{ran:?}");
+    assert_eq!(listing(&victim), before);
+}
+
+/// Exchanges every temporary file in a folder for a link, as soon as it is seen.
+fn race(folder: &Path, target: &Path, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let is_temporary = entry.file_name().to_string_lossy().starts_with(".");
+            let path = entry.path();
+            if is_temporary && !path.is_symlink() && fs::remove_file(&path).is_ok() {
+                let _ = symlink(target, &path);
+            }
+        }
+    }
+}
+
+fn a_file_that_is_raced_against_init_stays_as_it_was() {
+    let (home, here, _) = folders("planted-race");
+    let victim = victim(home, "race");
+    let before = listing(&victim);
+    let init = || home.run(["init", "--update", "planted-race"]);
+    assert_eq!(init().code, 0);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (body, secret) = (here.join("body"), victim.join("secret"));
+        scope.spawn(|| race(&body, &secret, &stop));
+        for _ in 0..30 {
+            for name in [
+                "Dockerfile",
+                "entrypoint.sh",
+                "body.yaml",
+                ".osctl-origin.json",
+            ] {
+                let _ = fs::remove_file(here.join("body").join(name));
+            }
+            init();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(listing(&victim), before);
+}
+
+fn a_project_configuration_that_is_a_link_is_not_read() {
+    let home = Home::new("planted-config");
+    let other = home.folder.join("other.yaml");
+    fs::write(
+        &other,
+        "servers: {theirs: {url: 'http://x', headers: {Authorization: SECRET}}}",
+    )
+    .unwrap();
+    symlink(&other, home.project.join("osctl.yaml")).unwrap();
+    let ran = home.run(["up", "--yes", "--project", "."]);
+    assert_ne!(ran.code, 0, "{ran:?}");
+    assert!(
+        ran.stderr
+            .contains("osctl.yaml` can't be read: it is a link"),
+        "{ran:?}"
+    );
+    assert!(!home.data().join("mcp/servers.json").exists());
+}
+
+/// `up`, which is refused before anything is built.
+fn up_is_refused(home: &Home, args: &[&str], sentence: &str) {
+    let ran = home.run([&["up", "--yes", "--auto-ports"], args].concat());
+    refused(&ran, 2, sentence);
+}
+
+fn a_companion_that_the_agent_can_write_is_refused() {
+    let home = Home::new("planted-companion");
+    let project = home.project.display();
+    fs::copy(
+        env!("CARGO_BIN_EXE_osctl"),
+        home.project.join("osctl-linux"),
+    )
+    .unwrap();
+    let link = home.folder.join("by-link");
+    symlink("project/osctl-linux", &link).unwrap();
+    let link = link.to_str().unwrap();
+    for (path, shown) in [("./osctl-linux", "./osctl-linux"), (link, link)] {
+        let sentence = format!("`{shown}` is not trusted: the agent can write in `{project}`");
+        up_is_refused(&home, &["--companion", path], &sentence);
+        let ran = home.run(["build", "--yes", "--companion", path]);
+        refused(&ran, 2, &sentence);
+    }
+}
+
+fn a_program_that_the_agent_can_write_is_refused() {
+    let home = Home::new("planted-program");
+    let program = home.project.join("target/debug/osctl");
+    fs::create_dir_all(program.parent().unwrap()).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_osctl"), &program).unwrap();
+    let own = home.command(["up", "--yes"]);
+    let mut command = Command::new(&program);
+    command.args(own.get_args()).current_dir(&home.project);
+    command.env("HOST_HOME", &home.folder);
+    let ran = Ran::from(command.output().unwrap());
+    let (program, project) = (program.display(), home.project.display());
+    let sentence = format!("`{program}` is not trusted: the agent can write in `{project}`");
+    refused(&ran, 2, &sentence);
+    assert!(ran.stderr.contains("`cargo install --path .`"), "{ran:?}");
+}
+
+fn a_configuration_that_the_agent_can_write_is_refused() {
+    let home = Home::new("planted-own-config");
+    fs::write(home.project.join("mine.yaml"), "docker_socket: true").unwrap();
+    let project = home.project.display();
+    let sentence = format!("`mine.yaml` is not trusted: the agent can write in `{project}`");
+    up_is_refused(&home, &["--config", "mine.yaml"], &sentence);
+    // Every other verb obeys the file, too, once the project is an agent's.
+    let shared = shared();
+    let planted = shared.project.join("planted.yaml");
+    fs::write(&planted, "bind: 10.1.1.1").unwrap();
+    let ran = shared.run(["--config", "planted.yaml", "status"]);
+    let project = shared.project.display();
+    let sentence = format!("`planted.yaml` is not trusted: the agent can write in `{project}`");
+    refused(&ran, 2, &sentence);
+}
+
+fn a_mount_that_the_agent_can_redirect_is_refused() {
+    let home = Home::new("planted-mount");
+    let big = home.folder.join("big");
+    fs::create_dir(&big).unwrap();
+    let data = home.project.join("data");
+    symlink(&big, &data).unwrap();
+    let why = format!(
+        "an agent can write in `{}`, and replace a part of the path by a link",
+        home.project.display()
+    );
+    for path in [data.clone(), data.join("deep")] {
+        home.write_config(&format!("mounts: ['{}:/mnt/data']", path.display()));
+        let sentence = format!("`{}` can't be mounted: {why}", path.display());
+        up_is_refused(&home, &[], &sentence);
+    }
+    // What another instance mounts by a configuration of its own is its agent's folder.
+    let other = home.folder.join(".local/state/osctl/other");
+    fs::create_dir_all(&other).unwrap();
+    let record = serde_json::json!({
+        "project": home.folder.join("others"),
+        "engine": "docker",
+        "ports": {"kernel": 1, "mcp": 2, "vnc": 3},
+    });
+    fs::write(other.join("instance.json"), record.to_string()).unwrap();
+    fs::write(
+        other.join("mounts.json"),
+        serde_json::json!([big]).to_string(),
+    )
+    .unwrap();
+    home.write_config(&format!("mounts: ['{}/deep:/mnt/data']", big.display()));
+    let sentence = format!(
+        "`{}/deep` can't be mounted: an agent can write in `{}`, and replace a part of the path by a link",
+        big.display(),
+        big.display()
+    );
+    up_is_refused(&home, &[], &sentence);
+    fs::create_dir(big.join("project")).unwrap();
+    home.write_config("");
+    let nested = big.join("project");
+    let ran = home.run(["up", "--yes", "--project", nested.to_str().unwrap()]);
+    assert!(
+        ran.code == 2 && ran.stderr.contains("can't be the project"),
+        "{ran:?}"
+    );
+}
+
+/// One thing that an agent plants, by its name in a destination.
+#[derive(Debug, Clone)]
+enum Planted {
+    File,
+    Folder,
+    Pipe,
+    Device,
+    Link(&'static str),
+    HardLink,
+}
+
+fn planted() -> impl Strategy<Value = Vec<(&'static str, Planted)>> {
+    let name = proptest::sample::select(vec![
+        "t",
+        "f",
+        "t/f",
+        "t/t",
+        "figure-1.png",
+        "body",
+        "body/kernel",
+    ]);
+    let target = proptest::sample::select(vec![
+        "VICTIM",
+        "VICTIM/secret",
+        "VICTIM/absent",
+        "VICTIM/folder",
+        "..",
+        "../..",
+        "t",
+        "f",
+        "t/../..",
+    ]);
+    let what = prop_oneof![
+        Just(Planted::File),
+        Just(Planted::Folder),
+        Just(Planted::Pipe),
+        Just(Planted::Device),
+        Just(Planted::HardLink),
+        target.prop_map(Planted::Link),
+    ];
+    proptest::collection::vec((name, what), 1..6)
+}
+
+fn plant(here: &Path, victim: &Path, what: &[(&str, Planted)]) {
+    use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+    for (name, planted) in what {
+        let path = here.join(name);
+        // What does not fit the rest is not planted.
+        let _ = match planted {
+            Planted::File => fs::write(&path, "own"),
+            Planted::Folder => fs::create_dir(&path),
+            Planted::Pipe => nix::unistd::mkfifo(&path, Mode::S_IRWXU).map_err(Into::into),
+            Planted::Device => {
+                mknod(&path, SFlag::S_IFCHR, Mode::S_IRWXU, makedev(1, 3)).map_err(Into::into)
+            }
+            Planted::HardLink => fs::hard_link(here.join("f"), &path),
+            Planted::Link(target) => {
+                symlink(target.replace("VICTIM", victim.to_str().unwrap()), &path)
+            }
+        };
+    }
+}
+
+/// What is beside a folder, but not in it.
+fn beside(here: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(here.parent().unwrap()).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    names.sort();
+    names
+}
+
+fn nothing_beyond_the_named_folder_is_touched_whatever_is_planted() {
+    let home = shared();
+    let victim = victim(home, "random");
+    let before = listing(&victim);
+    let inside = home.files().join("planted-random");
+    let _ = fs::remove_dir_all(&inside);
+    fs::create_dir_all(inside.join("t/t")).unwrap();
+    for name in ["f", "t/f", "t/t/f"] {
+        fs::write(inside.join(name), "AGENT").unwrap();
+    }
+    // A folder of its own for the destinations, so that what other tests do beside it is not seen.
+    let parent = home.project.join("planted-random");
+    let mut runner = TestRunner::new(Config {
+        cases: 12,
+        failure_persistence: None,
+        ..Config::default()
+    });
+    let round = std::cell::Cell::new(0);
+    let result = runner.run(&planted(), |what| {
+        let _ = fs::remove_dir_all(&parent);
+        let here = parent.join("here");
+        fs::create_dir_all(&here).unwrap();
+        plant(&here, &victim, &what);
+        let around = beside(&here);
+        let from = |name: &str| format!("os:/root/host/planted-random/{name}");
+        let (t, f) = (from("t"), from("f"));
+        let up = "os:/tmp/planted-random";
+        let calls: [&[&str]; 7] = [
+            &["cp", &t, "planted-random/here"],
+            &["cp", &f, "planted-random/here"],
+            &["cp", &f, "planted-random/here/t/f"],
+            &["cp", "planted-random/here/t/f", up],
+            &["cp", "planted-random/here/f", up],
+            &["init", "--update", "planted-random/here"],
+            &["exec", "--out", "planted-random/here/t", &showing(PNG)],
+        ];
+        for (index, args) in calls.iter().enumerate() {
+            let mut command = home.command(*args);
+            if round.get() == index {
+                command = traced(&command, &home.folder.join("planted-random.strace"));
+            }
+            let ran = Ran::from(command.output().unwrap());
+            // Refused or done; never an error of osctl's own.
+            prop_assert!([0, 2, 4].contains(&ran.code), "{:?}: {:?}", args, ran);
+            prop_assert_eq!(&listing(&victim), &before);
+            prop_assert_eq!(beside(&here), around.clone());
+            if round.get() == index {
+                check_trace(&home.folder.join("planted-random.strace"), &victim, &home.folder, &here);
+            }
+        }
+        let copied = home.run(["exec", "import os\nos.path.exists('/tmp/planted-random') and 'SECRET' in open('/tmp/planted-random').read()"]);
+        prop_assert_eq!(copied.stdout.trim(), "False");
+        round.set(round.get() + 1);
+        Ok(())
+    });
+    result.unwrap_or_else(|why| panic!("{why}"));
+}
+
+/// The command under `strace`, which writes the system calls that name or open files.
+fn traced(command: &Command, log: &Path) -> Command {
+    let has_strace = || Command::new("strace").arg("-V").output().is_ok();
+    if !has_strace() {
+        let script = "export DEBIAN_FRONTEND=noninteractive; apt-get -q update && \
+                      apt-get -q install -y --no-install-recommends strace";
+        Command::new("sh").args(["-c", script]).output().unwrap();
+        assert!(has_strace(), "no strace");
+    }
+    let mut traced = Command::new("strace");
+    traced.args(["-f", "-qq", "-y", "-e", "trace=file", "-o"]);
+    traced.arg(log).arg(command.get_program());
+    traced.args(command.get_args());
+    traced.envs(
+        command
+            .get_envs()
+            .filter_map(|(key, value)| Some((key, value?))),
+    );
+    traced.current_dir(command.get_current_dir().unwrap());
+    traced.stdin(std::process::Stdio::null());
+    traced
+}
+
+/// Whether no system call has opened something of the victim, or opened something else to write.
+fn check_trace(log: &Path, victim: &Path, home: &Path, here: &Path) {
+    let log = fs::read_to_string(log).unwrap();
+    assert!(log.contains("openat("), "{log}");
+    let state = home.join(".local/state/osctl");
+    for line in log.lines().filter(|line| !line.contains(" = -1 ")) {
+        let (call, result) = line.rsplit_once(" = ").unwrap_or((line, ""));
+        // With -y a descriptor is followed by the path that it stands for.
+        let opened = result
+            .split_once('<')
+            .map_or("", |(_, path)| path.trim_end_matches('>'));
+        let opened = Path::new(opened);
+        assert!(!opened.starts_with(victim), "{line}");
+        let is_written = ["O_WRONLY", "O_RDWR", "O_CREAT"]
+            .iter()
+            .any(|flag| call.contains(flag));
+        let is_own = opened.starts_with(here) || opened.starts_with(&state);
+        let is_system = ["/dev", "/proc", "/tmp", ""].iter().any(|folder| {
+            opened.starts_with(folder) && (!folder.is_empty() || opened.as_os_str().is_empty())
+        });
+        assert!(!is_written || is_own || is_system, "{line}");
+        let names = [
+            "mkdir", "rename", "unlink", "link", "symlink", "chmod", "fchmodat",
+        ];
+        let changes = names.iter().any(|name| {
+            call.split(['(', ' '])
+                .any(|word| word.trim_end_matches("at").trim_end_matches("at2") == *name)
+        });
+        assert!(
+            !changes || !call.contains(victim.to_str().unwrap()),
+            "{line}"
+        );
+    }
+}
