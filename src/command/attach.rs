@@ -1,8 +1,9 @@
 //! `osctl attach`: follow code or a command that was begun elsewhere, from its beginning or further on.
+//! Ctrl-C stops following it, and the run goes on.
 
 use super::Context;
 use super::candidates::run_ids;
-use super::follow::{self, View};
+use super::follow::{self, CtrlC, View};
 use super::shell_command;
 use crate::error::{Error, Outcome, Result};
 use clap::Args;
@@ -34,7 +35,8 @@ pub(crate) async fn run(args: AttachArgs, cx: &Context) -> Result<Outcome> {
         found => found?,
     };
     let mut view = View::new(cx, out)?;
-    follow::run(&client, &id, async { Ok(events) }, &mut view, cx).await
+    let begin = async { Ok(events) };
+    follow::run(&client, &id, begin, CtrlC::Detach, &mut view, cx).await
 }
 
 /// Whether there is no run of that id; a command of the shell may have it.

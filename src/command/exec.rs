@@ -2,7 +2,7 @@
 
 use super::Context;
 use super::candidates::session_names;
-use super::follow::{self, View};
+use super::follow::{self, CtrlC, View};
 use crate::error::{Error, Outcome, Result, is_unread};
 use crate::host::client::Client;
 use crate::protocol::hex::hex;
@@ -137,7 +137,7 @@ pub(crate) async fn run(args: ExecArgs, cx: &Context) -> Result<Outcome> {
     }
     let mut view = View::new(cx, plan.out)?;
     let begin = async { client.execute(&request).await };
-    let outcome = follow::run(&client, &id, begin, &mut view, cx).await;
+    let outcome = follow::run(&client, &id, begin, CtrlC::Interrupt, &mut view, cx).await;
     // `osctl exec … | head`: what nobody reads any more ends, as a program here would.
     if outcome.as_ref().is_err_and(is_unread) {
         client.interrupt(&id).await?;

@@ -13,21 +13,43 @@ use std::time::Duration;
 /// Nothing waits in silence for longer.
 const SILENCE: Duration = Duration::from_millis(500);
 
-/// Follows a run to its end, which is the verb's. Ctrl-C interrupts the code, a second one leaves it
-/// alone.
+/// What a shell says of a program that Ctrl-C ended.
+pub(super) const BY_CTRL_C: u8 = 130;
+
+/// What Ctrl-C does to the run that is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CtrlC {
+    /// Interrupts it; a second one stops following. For the verb that began the run.
+    Interrupt,
+    /// Stops following it.
+    Detach,
+}
+
+/// Follows a run to its end, which is the verb's.
 pub(super) async fn run(
     client: &Client,
     id: &str,
     begin: impl Future<Output = Result<Events>>,
+    ctrl_c: CtrlC,
     view: &mut View<'_>,
     cx: &Context,
 ) -> Result<Outcome> {
-    let status = to_end(client, id, begin, view, cx).await?.map(|r| r.status);
-    Ok(match status {
+    let reply = to_end(client, id, begin, ctrl_c, view, cx).await?;
+    Ok(match reply.map(|reply| reply.status) {
         Some(RunStatus::Completed) => Outcome::Done,
         Some(RunStatus::Failed) => Outcome::Code(NO),
+        None if ctrl_c == CtrlC::Detach => Outcome::Code(BY_CTRL_C),
         Some(RunStatus::Interrupted | RunStatus::Running) | None => Outcome::Code(INTERRUPTED),
     })
+}
+
+/// Says that the run goes on, and how to stop it.
+pub(super) fn say_detached(what: &str, id: &str, cx: &Context) {
+    let interrupt = cx.instance.command(&format!("interrupt {id}"));
+    let attach = cx.instance.command(&format!("attach {id}"));
+    cx.ui.say(format!(
+        "no longer following {what} `{id}`, which goes on; `{interrupt}` stops it, `{attach}` follows it again"
+    ));
 }
 
 /// The reply, or nothing when the run was left alone before its end.
@@ -35,10 +57,11 @@ pub(super) async fn to_end(
     client: &Client,
     id: &str,
     begin: impl Future<Output = Result<Events>>,
+    ctrl_c: CtrlC,
     view: &mut View<'_>,
     cx: &Context,
 ) -> Result<Option<Reply>> {
-    let followed = watched(client, id, begin, view, cx).await;
+    let followed = watched(client, id, begin, ctrl_c, view, cx).await;
     if followed.as_ref().is_err_and(goes_on) {
         let attach = cx.instance.command(&format!("attach {id}"));
         cx.ui
@@ -66,6 +89,7 @@ async fn watched(
     client: &Client,
     id: &str,
     begin: impl Future<Output = Result<Events>>,
+    ctrl_c: CtrlC,
     view: &mut View<'_>,
     cx: &Context,
 ) -> Result<Option<Reply>> {
@@ -76,7 +100,7 @@ async fn watched(
     let mut stopping = false;
     let mut is_silent = true;
     // One listener for all of them, so that none is missed between two.
-    let mut presses = ctrl_c()?;
+    let mut presses = listen_for_ctrl_c()?;
     let reply = loop {
         let next = async {
             match &mut events {
@@ -103,6 +127,11 @@ async fn watched(
             }
             Some(()) = presses.recv() => {
                 work = None;
+                if ctrl_c == CtrlC::Detach {
+                    view.end_line()?;
+                    say_detached("run", id, cx);
+                    return Ok(None);
+                }
                 if stopping {
                     let attach = cx.instance.command(&format!("attach {id}"));
                     cx.ui.say(format!(
@@ -139,12 +168,12 @@ pub(super) use tokio::signal::unix::Signal as Presses;
 pub(super) use tokio::signal::windows::CtrlC as Presses;
 
 #[cfg(unix)]
-pub(super) fn ctrl_c() -> std::io::Result<Presses> {
+pub(super) fn listen_for_ctrl_c() -> std::io::Result<Presses> {
     tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())
 }
 
 #[cfg(windows)]
-pub(super) fn ctrl_c() -> std::io::Result<Presses> {
+pub(super) fn listen_for_ctrl_c() -> std::io::Result<Presses> {
     tokio::signal::windows::ctrl_c()
 }
 

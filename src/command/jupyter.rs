@@ -5,7 +5,9 @@ use super::candidates::session_names;
 use super::itself;
 use crate::error::{NO, Outcome, Result};
 use crate::host::instance::DEFAULT;
-use crate::host::jupyter::{Attached, Connection, Kernelspec, Opens, data_folder, serve};
+use crate::host::jupyter::{
+    Attached, Connection, Kernelspec, Opens, OutputPolicy, data_folder, serve,
+};
 use crate::host::reach::check_kernels_folder;
 use crate::protocol::kernel::DEFAULT_SESSION;
 use clap::{Args, Subcommand};
@@ -43,6 +45,8 @@ enum JupyterVerb {
         connection: PathBuf,
         #[arg(long, default_value = DEFAULT_SESSION)]
         session: String,
+        #[arg(long)]
+        trust_html: bool,
     },
 }
 
@@ -54,6 +58,12 @@ struct InstallArgs {
     /// What Jupyter's commands call it [default: made of the instance's and the session's name]
     #[arg(long, value_name = "KERNELSPEC")]
     name: Option<String>,
+    /// Pass outputs of all types on, with their scripts
+    ///
+    /// Widgets and interactive charts need it. Code inside then runs scripts in the page of JupyterLab, which can start
+    /// programs on this machine.
+    #[arg(long)]
+    trust_html: bool,
     #[command(flatten)]
     place: Place,
 }
@@ -87,8 +97,13 @@ pub(crate) async fn run(args: JupyterArgs, cx: &Context) -> Result<Outcome> {
         JupyterVerb::Kernel {
             connection,
             session,
+            trust_html,
         } => {
-            let attached = Attached::new(session, || cx.client());
+            let outputs = match trust_html {
+                true => OutputPolicy::Trusted,
+                false => OutputPolicy::Sanitized,
+            };
+            let attached = Attached::new(session, outputs, || cx.client());
             serve(&Connection::read(&connection)?, &attached).await?;
             Ok(Outcome::Done)
         }
@@ -99,6 +114,7 @@ fn install(args: InstallArgs, cx: &Context) -> Result<Outcome> {
     let InstallArgs {
         session,
         name,
+        trust_html,
         place,
     } = args;
     let spec = Kernelspec {
@@ -107,7 +123,7 @@ fn install(args: InstallArgs, cx: &Context) -> Result<Outcome> {
             true => format!("os-host ({})", cx.instance.name),
             false => format!("os-host ({}, {session})", cx.instance.name),
         },
-        argv: argv(&session, cx)?,
+        argv: argv(&session, trust_html, cx)?,
         env: itself::environment(),
         opens: Opens {
             instance: cx.instance.name.clone(),
@@ -127,6 +143,16 @@ fn install(args: InstallArgs, cx: &Context) -> Result<Outcome> {
         spec.display_name,
         folder.display()
     ));
+    match trust_html {
+        true => cx.ui.warn(
+            "code inside can run scripts in the page of JupyterLab, which can start programs on this machine; \
+             `osctl jupyter install` without `--trust-html` takes that back",
+        ),
+        false => cx.ui.say(
+            "notebooks show text, tables and pictures, without scripts, widgets and interactive charts; \
+             `--trust-html` passes all types on and lets code inside run scripts in the page of JupyterLab",
+        ),
+    }
     // Without an instance, the notebook would begin with an error.
     match cx.instance.record()? {
         Some(_) => cx.ui.say(format!(
@@ -180,11 +206,12 @@ fn usual_name(instance: &str, session: &str) -> String {
 }
 
 /// How Jupyter starts the kernel: this very binary, from any folder.
-fn argv(session: &str, cx: &Context) -> Result<Vec<String>> {
+fn argv(session: &str, trust_html: bool, cx: &Context) -> Result<Vec<String>> {
     let mut argv = vec![itself::program(cx)?];
     argv.extend(["--instance".into(), cx.instance.name.clone()]);
     argv.extend(itself::configuration(cx)?);
     argv.extend(["jupyter", "kernel", "--session", session].map(str::to_owned));
+    argv.extend(trust_html.then(|| "--trust-html".to_owned()));
     argv.extend(["-f", "{connection_file}"].map(str::to_owned));
     Ok(argv)
 }

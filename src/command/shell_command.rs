@@ -3,7 +3,7 @@
 
 use super::Context;
 use super::exec::{ensure_session, run_id};
-use super::follow::{Presses, ctrl_c};
+use super::follow::{BY_CTRL_C, CtrlC, Presses, listen_for_ctrl_c, say_detached};
 use crate::error::{Error, INTERRUPTED, Outcome, Result, is_unread};
 use crate::host::client::Client;
 use crate::host::events::Events;
@@ -17,9 +17,6 @@ use serde_json::json;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Read, Write};
 use tokio::sync::mpsc;
-
-/// What a shell says of a command that Ctrl-C ended.
-const BY_CTRL_C: u8 = 130;
 
 /// Bytes read of stdin at once.
 const PIECE: usize = 64 << 10;
@@ -96,12 +93,12 @@ pub(super) async fn run(plan: Plan, cx: &Context) -> Result<Outcome> {
         return Ok(Outcome::Done);
     }
     // Before it begins, so that no press is missed.
-    let presses = ctrl_c()?;
+    let presses = listen_for_ctrl_c()?;
     let events = client.shell(&command).await?;
     if is_fed {
         tokio::spawn(feed(client.clone(), id.clone()));
     }
-    let outcome = show_all(&client, &id, events, presses, cx).await;
+    let outcome = show_all(&client, &id, events, (presses, CtrlC::Interrupt), cx).await;
     // What nobody reads any more ends, as it would here.
     if outcome.as_ref().is_err_and(is_unread) {
         client.interrupt_shell(&id).await?;
@@ -116,15 +113,16 @@ pub(super) async fn follow(
     events: Events<ShellReply>,
     cx: &Context,
 ) -> Result<Outcome> {
-    show_all(client, id, events, ctrl_c()?, cx).await
+    let presses = listen_for_ctrl_c()?;
+    show_all(client, id, events, (presses, CtrlC::Detach), cx).await
 }
 
-/// Ctrl-C interrupts the command, a second one leaves it alone.
+/// Shows a command to its end.
 async fn show_all(
     client: &Client,
     id: &str,
     mut events: Events<ShellReply>,
-    mut presses: Presses,
+    (mut presses, ctrl_c): (Presses, CtrlC),
     cx: &Context,
 ) -> Result<Outcome> {
     let mut was_pressed = false;
@@ -139,6 +137,10 @@ async fn show_all(
                 }
             }
             Some(()) = presses.recv() => {
+                if ctrl_c == CtrlC::Detach {
+                    say_detached("command", id, cx);
+                    return Ok(Outcome::Code(BY_CTRL_C));
+                }
                 if was_pressed {
                     cx.ui.say(format!("no longer following command `{id}`, which is being ended"));
                     return Ok(Outcome::Code(BY_CTRL_C));

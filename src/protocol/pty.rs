@@ -24,7 +24,7 @@ pub(crate) struct Attach {
     /// count of typed bytes again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) client: Option<String>,
-    /// Output from this byte on; the last 64 KiB, from a line's begin, when missing.
+    /// Output from this byte on; the screen as it is, in frames of `screen`, and output from there on when missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) since: Option<u64>,
     #[serde(default = "columns")]
@@ -83,6 +83,9 @@ pub(crate) enum FromTerminal {
         cols: u16,
         rows: u16,
     },
+    /// Shows a client without `since` the lines and the screen as they are: to be written to its terminal before
+    /// the output that follows, and not counted by its offset. It holds no query.
+    Screen { text: String },
     /// The size is another one now.
     Resize { cols: u16, rows: u16 },
     /// Whether this client writes from now on.

@@ -28,24 +28,27 @@ fn a_kernelspec_is_written_listed_and_removed() {
     let home = Home::new("jupyter-install");
     let prefix = home.folder.join("prefix");
     let prefix = prefix.to_str().unwrap();
+    let name = &format!("osctl-{}", home.instance);
+    // What lets code inside run scripts is asked for, and said.
+    let trusted = home.ok(["jupyter", "install", "--trust-html", "--prefix", prefix]);
+    assert!(trusted.stderr.contains("can run scripts"), "{trusted:?}");
+    let listed = home.json(["jupyter", "list", "--prefix", prefix]);
+    let has_trust = |spec: &Value| spec["argv"].to_string().contains("\"--trust-html\"");
+    assert!(has_trust(&listed["kernelspecs"][0]), "{listed}");
     let ran = home.ok(["jupyter", "install", "--prefix", prefix]);
-    assert!(
-        ran.stderr
-            .ends_with(&format!("next: osctl --instance {} up\n", home.instance)),
-        "{ran:?}"
-    );
-    let name = format!("osctl-{}", home.instance);
-    let path = Path::new(prefix).join("share/jupyter/kernels").join(&name);
+    assert!(ran.stderr.contains("without scripts"), "{ran:?}");
+    let next = format!("next: osctl --instance {} up\n", home.instance);
+    assert!(ran.stderr.ends_with(&next), "{ran:?}");
+    let path = Path::new(prefix).join("share/jupyter/kernels").join(name);
     let written = fs::read_to_string(path.join("kernel.json")).unwrap();
     let written: Value = serde_json::from_str(&written).unwrap();
-    assert_eq!(
-        written["display_name"],
-        format!("os-host ({})", home.instance)
-    );
+    let shown = format!("os-host ({})", home.instance);
+    assert_eq!(written["display_name"], shown);
+    assert!(!has_trust(&written), "{written}");
     assert_eq!(written["interrupt_mode"], "message");
     assert_eq!(written["argv"][0], env!("CARGO_BIN_EXE_osctl"));
     let listed = home.json(["jupyter", "list", "--prefix", prefix]);
-    assert_eq!(listed["kernelspecs"][0]["name"], name);
+    assert_eq!(listed["kernelspecs"][0]["name"], *name);
     assert_eq!(listed["kernelspecs"][0]["session"], "default");
     home.ok(["jupyter", "uninstall", "--prefix", prefix]);
     assert!(!path.exists());

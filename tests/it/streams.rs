@@ -4,6 +4,9 @@ use crate::harness::{Api, Events, shared};
 use crate::middle::{Break, Middle, by_port};
 use crate::trials;
 use serde_json::{Value, json};
+use std::fs;
+use std::io::Read;
+use std::process::Stdio;
 
 trials![
     events_come_as_they_happen_and_in_order,
@@ -18,6 +21,7 @@ trials![
     a_flood_takes_no_memory_and_can_be_stopped,
     figures_and_tables_come_as_their_mime_bundles,
     a_detached_run_is_attached_to_and_listed,
+    ctrl_c_stops_following_a_run_that_was_attached_to_and_the_run_goes_on,
     the_command_line_finds_its_run_again_on_a_lost_connection,
 ];
 
@@ -340,6 +344,54 @@ fn a_detached_run_is_attached_to_and_listed() {
         missing.stderr.contains("there is no run `nobody`"),
         "{missing:?}"
     );
+}
+
+fn ctrl_c_stops_following_a_run_that_was_attached_to_and_the_run_goes_on() {
+    let home = shared();
+    let off = home.files().join("attach.off");
+    for (verb, path, code) in [
+        (
+            "exec",
+            "exec",
+            "import os, time\nprint('begun')\nwhile not os.path.exists('/root/host/attach.off'): time.sleep(0.05)\nprint('ended')",
+        ),
+        (
+            "shell",
+            "shell",
+            "echo begun; until [ -e /root/host/attach.off ]; do sleep 0.05; done; echo ended",
+        ),
+    ] {
+        let begun = home.ok([verb, "--detach", code]);
+        let id = begun.stdout.trim();
+        let mut command = home.command(["attach", id]);
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = child.stdout.as_mut().unwrap();
+        stdout.read_exact(&mut [0; 6]).unwrap();
+        let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(
+            (ended.status.code(), &*ended.stdout),
+            (Some(130), &b""[..]),
+            "{said}"
+        );
+        assert!(
+            said.contains(&format!("interrupt {id}` stops it")),
+            "{said}"
+        );
+        fs::write(&off, "").unwrap();
+        let reply = home.api().get(&format!("/{path}/{id}?wait=60")).json();
+        fs::remove_file(&off).unwrap();
+        assert_eq!(
+            (&reply["status"], &reply["stdout"]),
+            (&json!("completed"), &json!("begun\nended\n"))
+        );
+    }
 }
 
 fn the_command_line_finds_its_run_again_on_a_lost_connection() {

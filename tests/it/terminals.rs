@@ -21,6 +21,7 @@ trials![
     an_ended_osctl_leaves_the_window_as_it_was,
     a_killed_osctl_does_not_spoil_the_next_one,
     a_terminal_that_was_left_goes_on_and_is_come_back_to,
+    coming_back_to_a_terminal_shows_its_screen_and_repeats_no_query,
     whatever_was_started_ends_with_the_terminal,
     one_that_somebody_ends_says_so,
     several_see_the_same_and_one_writes,
@@ -289,6 +290,58 @@ fn a_terminal_that_was_left_goes_on_and_is_come_back_to() {
     let ran = home.run(["--json", "shell", "--list"]);
     assert!(ran.stdout.contains(&id), "{ran:?}");
     assert!(home.ok(["shell", "--list"]).stdout.contains("ended with 0"));
+}
+
+/// What programs ask a terminal, whose answers would be typed into the shell.
+const QUERIES: [&str; 9] = [
+    "\x1b[c",
+    "\x1b[>c",
+    "\x1b[6n",
+    "\x1b[?2026$p",
+    "\x1b[18t",
+    "\x1b]10;?\x07",
+    "\x1b]11;?\x07",
+    "\x1bP+q544e\x1b\\",
+    "\x1b[?u",
+];
+
+fn coming_back_to_a_terminal_shows_its_screen_and_repeats_no_query() {
+    let home = shared();
+    let asks = format!(
+        "import sys; sys.stdout.write({:?} + '\\x1b[31mred\\x1b[m seen\\n')",
+        QUERIES.concat()
+    )
+    .replace("\\u{1b}", "\\x1b")
+    .replace("\\u{7}", "\\x07");
+    fs::write(home.files().join("asks.py"), asks).unwrap();
+    let mut window = open(home);
+    window.types("python3 /root/host/asks.py\r");
+    let live = window.wait_for("seen\r\n");
+    assert!(live.contains(&QUERIES.concat()), "{live:?}");
+    window.wait_for("# ");
+    let id = last(home);
+    let attach = || Window::open(home.command(["shell", "--attach", &id]));
+    window.types(DETACH);
+    assert_eq!(window.end().0, 0);
+    let check = |shown: &str| assert!(!QUERIES.iter().any(|q| shown.contains(q)), "{shown:?}");
+    let mut window = attach();
+    let shown = window.wait_for("seen") + &window.wait_for("# ");
+    assert!(shown.contains("\x1b[31mred"), "{shown:?}");
+    check(&shown);
+    // A program with the whole screen asks, too, when it starts.
+    window.types("vim -u NONE /root/host/asks.py\r");
+    window.wait_for("import sys");
+    window.types("Oabove\x1b");
+    window.wait_for("above");
+    window.types(DETACH);
+    assert_eq!(window.wait(), 0);
+    let mut window = attach();
+    let shown = window.wait_for("\x1b[?1049h") + &window.wait_for("above");
+    check(&shown);
+    // Behind it is the shell as it was.
+    assert!(shown.contains("seen"), "{shown:?}");
+    window.types(":q!\r");
+    leave(window);
 }
 
 fn whatever_was_started_ends_with_the_terminal() {

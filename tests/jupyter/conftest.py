@@ -29,9 +29,9 @@ def osctl(*args: str) -> str:
 class Notebook:
     """A front end with a kernel of its own."""
 
-    def __init__(self, session: str) -> None:
+    def __init__(self, session: str, *options: str) -> None:
         self.session = session
-        osctl("jupyter", "install", "--session", session, "--name", session)
+        osctl("jupyter", "install", "--session", session, "--name", session, *options)
         self.manager: KernelManager
         self.manager, self.client = start_new_kernel(kernel_name=session)
 

@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 from contextlib import suppress
+from typing import Any
 
 from jupyter_client.manager import start_new_kernel
 
@@ -22,6 +23,52 @@ def test_a_notebook_and_an_agent_see_the_same_variables(notebook: Notebook) -> N
     assert result["data"]["text/plain"] == "3"
     assert result["execution_count"] == reply["execution_count"]
     assert notebook.agent("print(ours)") == "3\n"
+
+
+FORMATTERS = """
+formatters = get_ipython().display_formatter.formatters
+script = "fetch('/api/terminals', {method: 'POST'})"
+html = f"<table class='dataframe'><tr><td onclick=\\"{script}\\">1</td></tr></table><script>{script}</script>"
+formatters['application/javascript'].for_type(int, lambda value: script)
+formatters['text/html'].for_type(int, lambda value: html)
+formatters['text/markdown'].for_type(int, lambda value: html)
+formatters['text/latex'].for_type(int, lambda value: f"$\\\\href{{javascript:{script}}}{{x}}$")
+formatters['image/svg+xml'].for_type(int, lambda value: f"<svg onload=\\"{script}\\"><rect/></svg>")
+"""
+
+
+def shown(notebook: Notebook) -> list[dict[str, Any]]:
+    """Outputs of every kind, as the front end receives them."""
+    code = "handle = display(1, display_id=True)\nhandle.update(2)\n3"
+    reply, heard = notebook.run(code, user_expressions={"four": "4"})
+    outputs = ("execute_result", "display_data", "update_display_data")
+    bundles = [m["content"] for m in heard if m["msg_type"] in outputs]
+    assert len(bundles) == len(outputs)
+    return [*bundles, reply["user_expressions"]["four"]]
+
+
+def test_scripts_that_the_agent_registers_do_not_reach_the_front_end(notebook: Notebook) -> None:
+    notebook.agent(FORMATTERS)
+    for bundle in shown(notebook):
+        data = bundle["data"]
+        assert {"text/plain", "text/html", "text/latex", "image/svg+xml"} == data.keys()
+        assert '<table class="dataframe">' in data["text/html"]
+        said = json.dumps(bundle)
+        for word in ("api/terminals", "script>", "onclick", "onload"):
+            assert word not in said.replace(json.dumps(data["text/latex"]), ""), bundle
+        assert "\\\\href" not in json.dumps(data["text/latex"])
+
+
+def test_a_person_may_trust_the_agent_with_scripts() -> None:
+    session = f"{os.getpid()}-trusted"
+    notebook = Notebook(session, "--trust-html")
+    try:
+        notebook.agent(FORMATTERS)
+        for bundle in shown(notebook):
+            assert "api/terminals" in bundle["data"]["application/javascript"]
+    finally:
+        notebook.close()
+        osctl("sessions", "rm", session)
 
 
 def test_cells_are_counted_with_those_of_the_agent(notebook: Notebook) -> None:

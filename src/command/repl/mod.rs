@@ -18,7 +18,7 @@ mod prompt;
 use super::Context;
 use super::candidates::session_names;
 use super::exec::{ensure_session, run_id};
-use super::follow::{self, View};
+use super::follow::{self, CtrlC, View};
 use crate::error::{Error, Outcome, Result};
 use crate::host::client::Client;
 use crate::protocol::kernel::{DEFAULT_SESSION, Execute};
@@ -69,7 +69,7 @@ pub(crate) async fn run(args: ReplArgs, cx: &Context) -> Result<Outcome> {
         number: 1,
     };
     // Once somebody listens, Ctrl-C ends no process, also between a prompt and a run.
-    let _presses = follow::ctrl_c()?;
+    let _presses = follow::listen_for_ctrl_c()?;
     repl.greet().await?;
     let prompt = Prompt::open(cx, &repl.client, &repl.session)?;
     while let Some(code) = repl.read(&prompt).await? {
@@ -181,7 +181,15 @@ impl Repl<'_> {
             ensure_session(&self.client, &self.session).await?;
             self.client.execute(&request).await
         };
-        let reply = follow::to_end(&self.client, &id, begin, &mut view, self.cx).await;
+        let reply = follow::to_end(
+            &self.client,
+            &id,
+            begin,
+            CtrlC::Interrupt,
+            &mut view,
+            self.cx,
+        )
+        .await;
         view.end_line()?;
         if let Some(reply) = reply? {
             self.seen = Some(reply.kernel.generation);

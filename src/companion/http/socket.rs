@@ -17,6 +17,9 @@ const SILENCE: Duration = Duration::from_secs(15);
 /// How long a client may take to hear that it is over.
 const GOODBYE: Duration = Duration::from_secs(5);
 
+/// Of one frame with a part of the screen.
+const PIECE_BYTES: usize = 32 << 10;
+
 /// Close code of a connection that the same client's next one replaces.
 const REPLACED: u16 = 4000;
 
@@ -36,12 +39,19 @@ enum End {
 /// Serves one client to the end of its connection; the terminal goes on.
 pub(super) async fn serve(socket: WebSocket, visit: Visit) {
     let (mut sink, mut stream) = socket.split();
-    let hello = hello(&visit);
+    let mut first = vec![control(&hello(&visit))];
     let Visit {
-        place, mut sight, ..
+        place,
+        mut sight,
+        screen,
+        ..
     } = visit;
+    first.extend(screen.iter().flat_map(|screen| pieces(screen)).map(|text| {
+        let text = text.into();
+        control(&FromTerminal::Screen { text })
+    }));
     let end = tokio::select! {
-        end = tell(&mut sink, &mut sight, &place, hello) => end,
+        end = tell(&mut sink, &mut sight, &place, first) => end,
         end = hear(&mut stream, &place) => end,
     };
     if let End::Closed(code, reason) = end {
@@ -61,9 +71,25 @@ pub(super) async fn serve(socket: WebSocket, visit: Visit) {
     }
 }
 
-fn hello(visit: &Visit) -> Message {
+/// A text as pieces of some [`PIECE_BYTES`].
+fn pieces(text: &str) -> Vec<&str> {
+    let mut rest = text;
+    let mut pieces = Vec::new();
+    while !rest.is_empty() {
+        let mut end = PIECE_BYTES.min(rest.len());
+        while !rest.is_char_boundary(end) {
+            end -= 1;
+        }
+        let (piece, behind) = rest.split_at(end);
+        pieces.push(piece);
+        rest = behind;
+    }
+    pieces
+}
+
+fn hello(visit: &Visit) -> FromTerminal {
     let Standing { writes, size, .. } = visit.sight.standing();
-    control(&FromTerminal::Hello {
+    FromTerminal::Hello {
         protocol: protocol::VERSION,
         id: visit.id().into(),
         offset: visit.sight.offset(),
@@ -71,16 +97,18 @@ fn hello(visit: &Visit) -> Message {
         writer: writes,
         cols: size.cols,
         rows: size.rows,
-    })
+    }
 }
 
 /// Sends what the terminal shows and how the connection stands.
-async fn tell(sink: &mut Sink, sight: &mut Sight, place: &Place, hello: Message) -> End {
+async fn tell(sink: &mut Sink, sight: &mut Sight, place: &Place, first: Vec<Message>) -> End {
     let gone = End::Closed(close_code::AWAY, "the terminal is gone");
     let mut told = sight.standing();
     let mut pings = interval(PING);
-    if sink.send(hello).await.is_err() {
-        return End::Lost;
+    for message in first {
+        if sink.send(message).await.is_err() {
+            return End::Lost;
+        }
     }
     loop {
         let news = tokio::select! {

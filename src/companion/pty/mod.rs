@@ -3,13 +3,15 @@
 //! [`Terminals`] knows them by id. A [`Terminal`] sends messages to the task that owns one device
 //! and one shell ([`owner`]). Who sees and who writes is decided in [`seats`], how fast output is
 //! taken in [`pace`]; both are pure. What was shown is read from [`output`], by each at their own
-//! pace. Nothing here understands what is shown: no screen is kept, only its bytes.
+//! pace. A client that comes for the first time is given the [`screen`] as it is; one that lost its connection goes on
+//! with the very byte that it misses.
 
 mod device;
 mod output;
 mod owner;
 mod pace;
 mod ring;
+mod screen;
 mod seats;
 mod shell;
 mod terminals;
@@ -72,7 +74,7 @@ pub(crate) struct Who {
     pub(crate) client: Option<String>,
     pub(crate) role: Role,
     pub(crate) take: bool,
-    /// The first byte of output to see; the last few when missing.
+    /// The first byte of output to see; the screen as it is when missing.
     pub(crate) since: Option<u64>,
     pub(crate) size: Size,
 }
@@ -140,6 +142,8 @@ enum Message {
 struct Attached {
     seat: Seat,
     follower: Follower,
+    /// Output that shows the screen before what follows.
+    screen: Option<String>,
     standing: watch::Receiver<Standing>,
     typed: Option<u64>,
 }

@@ -15,9 +15,6 @@ const KEPT: usize = 1 << 20;
 /// Bytes that a follower is given at once.
 const PIECE: usize = 32 << 10;
 
-/// Bytes that one sees who did not say where to begin.
-const TAIL: usize = 64 << 10;
-
 #[derive(Debug, Clone)]
 pub(super) struct Output {
     ring: Arc<Mutex<Ring>>,
@@ -84,11 +81,9 @@ impl Output {
         ended.exit
     }
 
-    /// From that byte on, or the last few.
-    pub(super) fn follow(&self, since: Option<u64>) -> Follower {
-        let ring = self.lock();
-        let next = since.unwrap_or_else(|| ring.tail(TAIL)).min(ring.end());
-        drop(ring);
+    /// From that byte on.
+    pub(super) fn follow(&self, since: u64) -> Follower {
+        let next = since.min(self.lock().end());
         Follower {
             next,
             output: self.clone(),
@@ -153,7 +148,7 @@ mod tests {
     async fn one_that_is_overtaken_is_told_and_goes_on() {
         let output = Output::new();
         output.push(b"first");
-        let mut slow = output.follow(Some(0));
+        let mut slow = output.follow(0);
         assert_eq!(slow.next().await, Piece::Bytes("first".into()));
         output.push(&[b'x'; KEPT]);
         output.push(b"last");
@@ -180,7 +175,7 @@ mod tests {
     async fn nobody_begins_in_the_future() {
         let output = Output::new();
         output.push(b"abc");
-        assert_eq!(output.follow(Some(99)).offset(), 3);
-        assert_eq!(output.follow(None).offset(), 0);
+        assert_eq!(output.follow(99).offset(), 3);
+        assert_eq!(output.follow(1).offset(), 1);
     }
 }

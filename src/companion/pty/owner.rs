@@ -6,6 +6,7 @@
 use super::device::{Device, Size};
 use super::output::{Exit, Output};
 use super::pace::Pace;
+use super::screen::Screen;
 use super::seats::{Given, Seat, Seats};
 use super::shell::Shell;
 use super::{Attached, Message, Out, Standing, View, Who};
@@ -38,6 +39,7 @@ pub(super) struct Owner {
     standings: BTreeMap<Seat, watch::Sender<Standing>>,
     pace: Pace,
     size: Size,
+    screen: Screen,
     untyped: VecDeque<Bytes>,
     /// Of the shell, once it and all below it are gone.
     code: Option<u8>,
@@ -75,6 +77,7 @@ impl Owner {
             standings: BTreeMap::new(),
             pace: Pace::default(),
             size,
+            screen: Screen::new(size),
             untyped: VecDeque::new(),
             code: None,
             why: Why::Exited,
@@ -98,6 +101,7 @@ impl Owner {
                 Event::Left => break,
                 Event::Shown(bytes) if bytes.is_empty() => self.device = None,
                 Event::Shown(bytes) => {
+                    self.screen.read(&bytes);
                     self.output.push(&bytes);
                     self.used();
                 }
@@ -216,15 +220,19 @@ impl Owner {
         if let Some(old) = replaces {
             self.out(old, Out::Replaced);
         }
-        let follower = self.output.follow(since);
         let writes = self.seats.writes(seat);
         if writes {
-            self.pace.begins(follower.offset());
             self.resize(size);
             if since.is_none() {
-                // The last lines show a part of a full screen at best.
+                // Not all that programs draw with is kept.
                 self.device.iter().for_each(Device::repaint);
             }
+        }
+        let screen = since.is_none().then(|| self.screen.render());
+        let begin = since.unwrap_or_else(|| self.output.end() - self.screen.unread());
+        let follower = self.output.follow(begin);
+        if writes {
+            self.pace.begins(follower.offset());
         }
         let standing = Standing {
             writes,
@@ -239,6 +247,7 @@ impl Owner {
         Attached {
             seat,
             follower,
+            screen,
             standing,
             typed,
         }
@@ -272,6 +281,7 @@ impl Owner {
             return;
         }
         self.size = size;
+        self.screen.resize(size);
         self.tell();
     }
 

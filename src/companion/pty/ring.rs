@@ -49,18 +49,6 @@ impl Ring {
         read
     }
 
-    /// Where the last `most` bytes begin, from the next line's begin on: half a line, or half an
-    /// escape sequence, is nothing to begin with.
-    pub(super) fn tail(&self, most: usize) -> u64 {
-        let from = self.bytes.len().saturating_sub(most);
-        let behind_line = |at: usize| at == 0 || self.bytes[at - 1] == b'\n';
-        let found = match self.begin() + from as u64 {
-            0 => Some(0),
-            _ => (from.max(1)..self.bytes.len()).find(|at| behind_line(*at)),
-        };
-        self.begin() + found.unwrap_or(from) as u64
-    }
-
     fn index(&self, offset: u64) -> usize {
         let index = offset.clamp(self.begin(), self.end) - self.begin();
         // No larger than the capacity, which is a `usize`.
@@ -85,18 +73,6 @@ mod tests {
         assert_eq!(ring.read(10, 4), b"");
         ring.push(&[b'x'; 20]);
         assert_eq!((ring.begin(), ring.end()), (22, 30));
-    }
-
-    #[test]
-    fn a_tail_begins_with_a_line() {
-        let mut ring = Ring::new(100);
-        ring.push(b"one\ntwo\nthree\n");
-        assert_eq!(ring.tail(100), 0);
-        assert_eq!(ring.tail(9), 8);
-        assert_eq!(ring.tail(6), 8);
-        let mut line = Ring::new(100);
-        line.push(b"no end of the line");
-        assert_eq!(line.tail(4), 14);
     }
 
     proptest! {

@@ -68,7 +68,7 @@ impl Terminals {
         &self,
         id: Option<&str>,
         start: &Start,
-        who: Who,
+        mut who: Who,
     ) -> Result<Visit, Refusal> {
         if let Some(client) = who.client.as_deref().filter(|client| !is_name(client)) {
             let message = format!(
@@ -78,7 +78,11 @@ impl Terminals {
         }
         let terminal = match id {
             Some(id) => self.find(id)?,
-            None => self.make(start, who.client.as_deref())?,
+            None => {
+                // All that a new one has shown is for its first client.
+                who.since = who.since.or(Some(0));
+                self.make(start, who.client.as_deref())?
+            }
         };
         terminal.visit(who).await
     }

@@ -13,6 +13,8 @@ use tokio::sync::watch;
 pub(crate) struct Visit {
     pub(crate) place: Place,
     pub(crate) sight: Sight,
+    /// Output that shows the screen before what is seen.
+    pub(crate) screen: Option<String>,
     /// Bytes of this client that have arrived before; nothing when it is not known.
     pub(crate) typed: Option<u64>,
 }
@@ -46,6 +48,7 @@ impl Visit {
         let Attached {
             seat,
             follower,
+            screen,
             standing,
             typed,
         } = attached;
@@ -59,6 +62,7 @@ impl Visit {
         Self {
             place,
             sight,
+            screen,
             typed,
         }
     }

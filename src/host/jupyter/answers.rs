@@ -105,7 +105,8 @@ async fn inspect(request: &Request, attached: &Attached<'_>) -> Result<Value> {
     };
     let found = attached.ask(async |client| client.inspect(&at).await).await;
     let found = found.unwrap_or_default();
-    Ok(json!({"status": "ok", "found": found.found, "data": found.data, "metadata": {}}))
+    let (data, metadata) = attached.outputs().bundle(&found.data, &Default::default());
+    Ok(json!({"status": "ok", "found": found.found, "data": data, "metadata": metadata}))
 }
 
 async fn is_complete(request: &Request, attached: &Attached<'_>) -> Result<Value> {

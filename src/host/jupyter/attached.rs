@@ -1,6 +1,7 @@
 //! The session that a notebook is attached to. The instance may come and go: its client is made
 //! when it is needed, and made anew after it failed.
 
+use super::outputs::OutputPolicy;
 use crate::error::{Error, Result};
 use crate::host::client::Client;
 use crate::protocol::kernel::DEFAULT_SESSION;
@@ -10,6 +11,7 @@ use std::fmt;
 pub(crate) struct Attached<'a> {
     connect: Box<dyn Fn() -> Result<Client> + 'a>,
     session: String,
+    outputs: OutputPolicy,
     client: RefCell<Option<Client>>,
 }
 
@@ -24,12 +26,21 @@ impl fmt::Debug for Attached<'_> {
 
 impl<'a> Attached<'a> {
     /// `connect` makes a client of the instance as it is then.
-    pub(crate) fn new(session: String, connect: impl Fn() -> Result<Client> + 'a) -> Self {
+    pub(crate) fn new(
+        session: String,
+        outputs: OutputPolicy,
+        connect: impl Fn() -> Result<Client> + 'a,
+    ) -> Self {
         Self {
             connect: Box::new(connect),
             session,
+            outputs,
             client: RefCell::default(),
         }
+    }
+
+    pub(super) fn outputs(&self) -> OutputPolicy {
+        self.outputs
     }
 
     pub(super) fn session(&self) -> String {

@@ -93,7 +93,7 @@ impl<'a> Cells<'a> {
                 .say(Some(request), "execute_input", &input)
                 .await?;
         }
-        let mut story = Story::new(request, self.iopub, asked.silent);
+        let mut story = Story::new(request, self.iopub, asked.silent, self.attached.outputs());
         let reply = self
             .follow(asked.into(), async |happened| story.tell(happened).await)
             .await;
@@ -187,7 +187,9 @@ impl<'a> Cells<'a> {
                 .await;
             let value = match (told.map(|reply| reply.error), shown) {
                 (Ok(None), Some(shown)) => {
-                    json!({"status": "ok", "data": *shown.data, "metadata": shown.metadata})
+                    let outputs = self.attached.outputs();
+                    let (data, metadata) = outputs.bundle(&shown.data, &shown.metadata);
+                    json!({"status": "ok", "data": data, "metadata": metadata})
                 }
                 (Ok(raised), _) => error_reply(&raised.unwrap_or_else(|| nothing(name))),
                 (Err(error), _) => error_reply(&failure(&error)),

@@ -12,6 +12,9 @@
 //! notebook's kernel is not the session's end; a restart is the restart of the session's kernel.
 //! While the instance does not answer, cells fail with the cure, and the bridge goes on.
 //!
+//! What code inside shows reaches the front end without scripts ([`outputs`]): the page of JupyterLab can start
+//! programs on the person's machine.
+//!
 //! Deliberately not here: comms (widgets), the debugger, and answers to `input()`, which raises in
 //! the kernel.
 
@@ -22,6 +25,8 @@ mod cells;
 mod connection;
 mod content;
 mod kernelspec;
+mod outputs;
+mod sanitize;
 mod sockets;
 mod story;
 mod wire;
@@ -30,3 +35,4 @@ pub(crate) use attached::Attached;
 pub(crate) use bridge::serve;
 pub(crate) use connection::Connection;
 pub(crate) use kernelspec::{Kernelspec, Opens, data_folder};
+pub(crate) use outputs::OutputPolicy;

@@ -1,6 +1,7 @@
 //! What front ends hear of one cell while it runs: its events in the words of Jupyter.
 
 use super::content::{INTERRUPTED, error, failure};
+use super::outputs::OutputPolicy;
 use super::sockets::Iopub;
 use super::wire::Request;
 use crate::error::Result;
@@ -18,6 +19,7 @@ pub(super) struct Story<'a> {
     request: &'a Request,
     iopub: &'a Iopub,
     silent: bool,
+    outputs: OutputPolicy,
     /// Held until the end, which brings its number.
     result: Option<Shown>,
     /// Held until the end, which may say more of the same.
@@ -25,11 +27,17 @@ pub(super) struct Story<'a> {
 }
 
 impl<'a> Story<'a> {
-    pub(super) fn new(request: &'a Request, iopub: &'a Iopub, silent: bool) -> Self {
+    pub(super) fn new(
+        request: &'a Request,
+        iopub: &'a Iopub,
+        silent: bool,
+        outputs: OutputPolicy,
+    ) -> Self {
         Self {
             request,
             iopub,
             silent,
+            outputs,
             result: None,
             raised: None,
         }
@@ -40,7 +48,7 @@ impl<'a> Story<'a> {
             Happened::Result(shown) => self.result = Some(shown),
             Happened::Error { error } => self.raise(error).await?,
             other => {
-                if let Some((kind, content)) = spoken(&other) {
+                if let Some((kind, content)) = spoken(&other, self.outputs) {
                     self.say(kind, &content).await?;
                 }
             }
@@ -52,8 +60,9 @@ impl<'a> Story<'a> {
     pub(super) async fn end(mut self, reply: Reply, news: Option<String>) -> Result<Ended> {
         let count = reply.execution_count;
         if let Some(shown) = self.result.take().filter(|_| !self.silent) {
+            let (data, metadata) = self.outputs.bundle(&shown.data, &shown.metadata);
             let content = json!({
-                "execution_count": count, "data": *shown.data, "metadata": shown.metadata,
+                "execution_count": count, "data": data, "metadata": metadata,
             });
             self.say("execute_result", &content).await?;
         }
@@ -123,16 +132,15 @@ fn shown_whole(mut raised: Raised) -> Raised {
 }
 
 /// What front ends hear of an event that says all by itself.
-fn spoken(happened: &Happened) -> Option<(&'static str, Value)> {
+fn spoken(happened: &Happened, outputs: OutputPolicy) -> Option<(&'static str, Value)> {
     Some(match happened {
         Happened::Stdout { text, .. } => ("stream", json!({"name": "stdout", "text": text})),
         Happened::Stderr { text, .. } => ("stream", json!({"name": "stderr", "text": text})),
         Happened::Display(shown) => {
             let transient = shown.display_id.as_ref();
             let transient = transient.map_or(json!({}), |id| json!({"display_id": id}));
-            let content = json!({
-                "data": *shown.data, "metadata": shown.metadata, "transient": transient,
-            });
+            let (data, metadata) = outputs.bundle(&shown.data, &shown.metadata);
+            let content = json!({"data": data, "metadata": metadata, "transient": transient});
             let kind = match shown.update {
                 true => "update_display_data",
                 false => "display_data",
@@ -149,11 +157,14 @@ fn spoken(happened: &Happened) -> Option<(&'static str, Value)> {
 
 #[cfg(test)]
 mod tests {
-    use super::spoken;
+    use super::{OutputPolicy, spoken};
     use serde_json::{Value, json};
 
     fn told(event: Value) -> Option<(&'static str, Value)> {
-        spoken(&serde_json::from_value(event).unwrap())
+        spoken(
+            &serde_json::from_value(event).unwrap(),
+            OutputPolicy::Sanitized,
+        )
     }
 
     #[test]

@@ -171,6 +171,7 @@ impl Terminal {
                 self.send();
                 Some(Event::Open { writer, given_up })
             }
+            FromTerminal::Screen { text } => Some(Event::Output(text.into())),
             FromTerminal::Lost { bytes } => {
                 self.offset += bytes;
                 self.attach.since = Some(self.offset);
@@ -259,7 +260,8 @@ impl Terminal {
 
     /// All but the last `unshown` bytes that came were shown.
     pub(crate) fn shown(&mut self, unshown: u64) {
-        let seen = self.offset - unshown;
+        // The screen that it began with waits to be shown, too, and has no offset.
+        let seen = self.offset.saturating_sub(unshown);
         if seen >= self.told + TELL {
             self.told = seen;
             self.say(&ToTerminal::Seen { offset: seen });

@@ -1,0 +1,220 @@
+//! What of an output reaches the front end: types that show, without anything that acts.
+//!
+//! ```text
+//! text/plain, image/png, image/jpeg, application/json ──▶ as they are
+//! text/html, image/svg+xml, text/markdown, text/latex ──▶ sanitized
+//! application/javascript, application/vnd.*, others   ──▶ dropped
+//! ```
+//!
+//! A person who trusts the code inside with their Jupyter installs the kernelspec with `--trust-html`; then all passes.
+
+use super::sanitize::{markdown_as_html, plain_markdown, quiet_tex, sanitize_html, sanitize_svg};
+use crate::protocol::kernel::Bundle;
+use serde_json::{Map, Value, json};
+
+/// Of a text that is sanitized; a longer one is not shown.
+const MAX_SANITIZED_BYTES: usize = 4 << 20;
+/// Of what passes as it is.
+const MAX_OUTPUT_BYTES: usize = 64 << 20;
+
+const PLAIN: &str = "text/plain";
+const HTML: &str = "text/html";
+const MARKDOWN: &str = "text/markdown";
+const SVG: &str = "image/svg+xml";
+const PICTURES: [&str; 2] = ["image/png", "image/jpeg"];
+
+/// What a front end is given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum OutputPolicy {
+    #[default]
+    Sanitized,
+    /// All types, as they come.
+    Trusted,
+}
+
+impl OutputPolicy {
+    /// `data` and `metadata` of an output for the front end.
+    pub(super) fn bundle(self, data: &Bundle, metadata: &Bundle) -> (Value, Value) {
+        match self {
+            Self::Trusted => (json!(data), json!(metadata)),
+            Self::Sanitized => {
+                let safe = sanitize(data);
+                let metadata = known_metadata(metadata, &safe);
+                (safe.into(), metadata.into())
+            }
+        }
+    }
+}
+
+fn sanitize(data: &Bundle) -> Map<String, Value> {
+    let mut safe = Map::new();
+    let mut dropped = Vec::new();
+    for (kind, value) in data {
+        match passed(kind, value, data) {
+            Some((kind, value)) => drop(safe.insert(kind.into(), value)),
+            None => dropped.push(kind.as_str()),
+        }
+    }
+    if safe.is_empty() && !dropped.is_empty() {
+        let kinds = dropped.join("`, `");
+        let note = format!(
+            "(`{kinds}` is not shown; `osctl jupyter install --trust-html` lets code inside run scripts here)"
+        );
+        safe.insert(PLAIN.into(), note.into());
+    }
+    safe
+}
+
+/// One representation, and the type under which it passes.
+fn passed<'a>(kind: &'a str, value: &Value, data: &Bundle) -> Option<(&'a str, Value)> {
+    let text = value.as_str();
+    let short = text.filter(|text| text.len() <= MAX_SANITIZED_BYTES);
+    match kind {
+        "application/json" => Some((kind, value.clone())),
+        PLAIN => text
+            .filter(|text| text.len() <= MAX_OUTPUT_BYTES)
+            .map(|text| (kind, text.into())),
+        _ if PICTURES.contains(&kind) => text
+            .filter(|text| text.len() <= MAX_OUTPUT_BYTES && is_base64(text))
+            .map(|text| (kind, text.into())),
+        HTML => short.map(|html| (HTML, sanitize_html(html).into())),
+        // The same picture without anything that could act.
+        SVG if PICTURES.iter().any(|picture| data.contains_key(*picture)) => None,
+        SVG => sanitize_svg(short?).map(|svg| (SVG, svg.into())),
+        "text/latex" => short.map(|tex| (kind, quiet_tex(tex).into())),
+        MARKDOWN => match plain_markdown(short?) {
+            Some(plain) => Some((MARKDOWN, plain.into())),
+            None if data.contains_key(HTML) => None,
+            None => Some((HTML, markdown_as_html(short?).into())),
+        },
+        _ => None,
+    }
+}
+
+fn is_base64(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=\r\n".contains(&byte);
+    text.bytes().all(fits)
+}
+
+/// Of what is passed, the keys that front ends lay pictures and trees out by.
+fn known_metadata(metadata: &Bundle, data: &Map<String, Value>) -> Map<String, Value> {
+    let is_known = |key: &str, value: &Value| match key {
+        "width" | "height" => value.is_number(),
+        "unconfined" | "expanded" | "isolated" => value.is_boolean(),
+        "needs_background" => value == "light" || value == "dark",
+        _ => false,
+    };
+    let kept = metadata.iter().filter(|(kind, _)| data.contains_key(*kind));
+    let kept = kept.filter_map(|(kind, value)| {
+        let known = value.as_object()?.iter();
+        let known = known.filter(|(key, value)| is_known(key, value));
+        let known: Map<String, Value> = known.map(|(k, v)| (k.clone(), v.clone())).collect();
+        (!known.is_empty()).then(|| (kind.clone(), known.into()))
+    });
+    kept.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::OutputPolicy;
+    use crate::protocol::kernel::Bundle;
+    use serde_json::{Value, json};
+
+    fn bundle(value: Value) -> Bundle {
+        value.as_object().unwrap().clone()
+    }
+
+    fn sanitized(data: Value) -> Value {
+        OutputPolicy::Sanitized
+            .bundle(&bundle(data), &Bundle::new())
+            .0
+    }
+
+    #[test]
+    fn scripts_and_vendor_types_are_dropped_unless_the_person_trusts_them() {
+        let data = json!({
+            "application/javascript": "alert(1)",
+            "text/javascript": "alert(1)",
+            "application/vnd.jupyter.widget-view+json": {"model_id": "x"},
+            "application/vnd.plotly.v1+json": {"data": []},
+            "application/pdf": "JVBERi0=",
+            "image/gif": "R0lG",
+            "text/plain": "1",
+        });
+        assert_eq!(sanitized(data.clone()), json!({"text/plain": "1"}));
+        let (trusted, _) = OutputPolicy::Trusted.bundle(&bundle(data.clone()), &Bundle::new());
+        assert_eq!(trusted, data);
+    }
+
+    #[test]
+    fn an_output_of_which_nothing_is_left_says_so() {
+        let left = sanitized(json!({"application/javascript": "alert(1)"}));
+        let text = left["text/plain"].as_str().unwrap();
+        assert!(
+            text.contains("`application/javascript` is not shown") && text.contains("--trust-html")
+        );
+        assert_eq!(sanitized(json!({})), json!({}));
+    }
+
+    #[test]
+    fn pictures_are_base64_and_a_drawing_gives_way_to_its_picture() {
+        let png = json!({"image/png": "iVBORw0KGgo=\n", "image/svg+xml": "<svg></svg>"});
+        assert_eq!(sanitized(png), json!({"image/png": "iVBORw0KGgo=\n"}));
+        let wrong = sanitized(json!({"image/png": "\" onerror=alert(1)", "text/plain": "x"}));
+        assert_eq!(wrong, json!({"text/plain": "x"}));
+        let other = sanitized(json!({"image/png": {"a": 1}, "text/plain": ["<b>"]}));
+        assert!(other["text/plain"].as_str().unwrap().contains("not shown"));
+    }
+
+    #[test]
+    fn markdown_stays_markdown_unless_it_has_html_or_addresses() {
+        let plain = "# head\n\n*a* `b` $x^2$ [c](https://example.org)";
+        assert_eq!(
+            sanitized(json!({"text/markdown": plain})),
+            json!({"text/markdown": plain})
+        );
+        for text in [
+            "<img src=x onerror=alert(1)> **b**",
+            "[x](javascript:alert(1)) **b**",
+            "[x](java&#115;cript:alert(1)) **b**",
+            "[x](javascript\\:alert(1)) **b**",
+            "**b** [x]\n\n[x]: javas\tcript:alert(1)",
+            "![](http://example.org/x.png) **b**",
+        ] {
+            let safe = sanitized(json!({"text/markdown": text}));
+            assert!(safe.get("text/markdown").is_none(), "{safe}");
+            let html = safe["text/html"].as_str().unwrap();
+            assert!(html.contains("<strong>b</strong>"), "{html}");
+            for word in ["onerror", "javascript:", "src="] {
+                assert!(
+                    !html.contains(word) || html.contains("[x]"),
+                    "{text}: {html}"
+                );
+            }
+            assert!(!html.contains("href=\"j"), "{html}");
+        }
+    }
+
+    #[test]
+    fn metadata_is_what_front_ends_lay_out_by() {
+        let data = bundle(json!({"image/png": "iVBORw0KGgo=", "text/plain": "x"}));
+        let metadata = bundle(json!({
+            "image/png": {"width": 5, "height": "5", "onload": "alert(1)", "needs_background": "light"},
+            "application/javascript": {"x": 1},
+            "trusted": true,
+            "text/plain": {"y": 1},
+        }));
+        let (_, kept) = OutputPolicy::Sanitized.bundle(&data, &metadata);
+        assert_eq!(
+            kept,
+            json!({"image/png": {"width": 5, "needs_background": "light"}})
+        );
+    }
+
+    #[test]
+    fn a_text_that_is_too_long_to_sanitize_is_not_shown() {
+        let long = "<b>".repeat(2 << 20);
+        let left = sanitized(json!({"text/html": long, "text/plain": "x"}));
+        assert_eq!(left, json!({"text/plain": "x"}));
+    }
+}
