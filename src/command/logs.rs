@@ -5,7 +5,6 @@ use crate::engine::LogOptions;
 use crate::error::{NO, Outcome, Result};
 use crate::host::client::not_running;
 use clap::Args;
-use futures_util::StreamExt;
 use std::io::Write;
 
 #[derive(Debug, Args)]
@@ -75,13 +74,12 @@ pub(crate) async fn run(args: LogsArgs, cx: &Context) -> Result<Outcome> {
 /// What a server inside has said, which the container's log does not hold.
 async fn of_server(server: &str, options: LogOptions, cx: &Context) -> Result<Outcome> {
     let client = cx.client()?;
-    let log = client
+    let mut log = client
         .server_log(server, options.tail, options.follow)
         .await?;
-    let mut log = std::pin::pin!(log);
     let mut output = cx.ui.output();
-    while let Some(piece) = log.next().await {
-        let written = output.write_all(&piece?).and_then(|()| output.flush());
+    while let Some(piece) = log.next().await? {
+        let written = output.write_all(&piece).and_then(|()| output.flush());
         if written.is_err() {
             // Nobody reads on.
             break;

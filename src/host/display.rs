@@ -1,5 +1,6 @@
 //! The screen inside, over the companion's API.
 
+use super::answer::MAX_SCREENSHOT_BYTES;
 use super::client::Client;
 use crate::error::{Error, Result};
 use crate::protocol::desktop::Link;
@@ -31,7 +32,7 @@ impl Client {
         let request = self.request(Method::GET, "/display/screenshot", None::<&()>);
         let response = self.open(request.query(query)).await?;
         let headers = response.headers().clone();
-        let file = response.bytes().await.map_err(|e| self.unreachable(&e))?;
+        let file = self.body(response, MAX_SCREENSHOT_BYTES).await?;
         if !file.starts_with(b"\x89PNG") {
             let message = "the companion sent something that is no picture".into();
             return Err(Error::Refused {

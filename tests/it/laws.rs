@@ -10,6 +10,8 @@ trials![
     each_library_is_named_in_its_one_place,
     only_the_mouth_prints_and_only_main_ends_the_process,
     no_path_climbs_and_no_glob_hides_names,
+    the_host_reads_no_answer_without_a_bound,
+    the_token_is_sent_from_one_place,
     no_file_outgrows_its_subject,
     every_dependency_has_its_reason,
 ];
@@ -158,6 +160,7 @@ fn each_library_is_named_in_its_one_place() {
             "reqwest",
             &[
                 "companion/mcp/child/remote/",
+                "host/answer.rs",
                 "host/archives.rs",
                 "host/bridge/",
                 "host/client.rs",
@@ -267,6 +270,38 @@ fn no_path_climbs_and_no_glob_hides_names() {
         ] {
             assert!(
                 !source.code.contains(word),
+                "`src/{}` has `{word}`",
+                source.path
+            );
+        }
+    }
+}
+
+fn the_host_reads_no_answer_without_a_bound() {
+    for source in sources().iter().filter(|s| s.layer() == "host") {
+        for word in [
+            ".json()",
+            ".json::<",
+            ".bytes().await",
+            ".text().await",
+            ".bytes_stream()",
+        ] {
+            assert!(
+                !source.code.contains(word),
+                "`src/{}` has `{word}`; `host/answer.rs` reads bodies",
+                source.path
+            );
+        }
+    }
+}
+
+fn the_token_is_sent_from_one_place() {
+    for source in sources() {
+        for word in ["bearer_auth", "Client::builder()"] {
+            let place = ["host/client.rs", "companion/"];
+            let fine = place.iter().any(|place| source.path.starts_with(place));
+            assert!(
+                fine || !source.code.contains(word),
                 "`src/{}` has `{word}`",
                 source.path
             );
