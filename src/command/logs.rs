@@ -56,7 +56,7 @@ pub(crate) async fn run(args: LogsArgs, cx: &Context) -> Result<Outcome> {
             return Ok(());
         }
         is_silent = false;
-        cx.ui.data(&format!("{line}\n"))
+        cx.ui.text(&format!("{line}\n"))
     };
     engine.logs(&name, plan.options, &mut print).await?;
     match service {

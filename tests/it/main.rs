@@ -40,6 +40,7 @@ mod files;
 mod handover;
 mod harness;
 mod hostile;
+mod hostile_answers;
 mod hostile_companion;
 mod image;
 mod instance;
@@ -108,6 +109,7 @@ fn main() -> ExitCode {
         completions::trials(),
         connect::trials(),
         hostile_companion::trials(),
+        hostile_answers::trials(),
         api::trials(),
         files::trials(),
         archives::trials(),

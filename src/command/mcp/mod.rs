@@ -191,7 +191,7 @@ async fn call(server: &str, tool: &str, words: &[String], cx: &Context) -> Resul
     } else {
         for part in &called.content {
             match (&part.text, &part.uri) {
-                (Some(text), _) => cx.ui.line(text),
+                (Some(text), _) => cx.ui.text(&format!("{text}\n"))?,
                 (None, Some(uri)) => cx.ui.line(uri),
                 (None, None) => {
                     let mime = part.mime.as_deref().unwrap_or(&part.kind);
