@@ -55,7 +55,8 @@ pub(crate) struct Client {
     address: String,
     /// Where the hub of MCP servers is.
     hub: String,
-    /// The same as its container publishes it.
+    /// Where a browser opens its pages, and where one does that does not know that name.
+    pages: String,
     published: String,
     token: String,
     up: String,
@@ -98,6 +99,10 @@ impl Client {
             container: instance.container(),
             address: format!("http://{kernel}"),
             hub: format!("http://{hub}"),
+            pages: match reached(bind).is_loopback() {
+                true => format!("http://{}:{}", instance.page_host(), ports.kernel),
+                false => format!("http://{}", at(ports.kernel)),
+            },
             published: format!("http://{}", at(ports.kernel)),
             token,
             up: instance.command("up"),
@@ -328,7 +333,12 @@ impl Client {
         }
     }
 
-    /// Where a browser of the machine that its engine is on reaches it.
+    /// Where a browser of the machine that its engine is on opens its pages.
+    pub(crate) fn pages(&self) -> &str {
+        &self.pages
+    }
+
+    /// The same by the address, at which browsers send cookies of other local applications, too.
     pub(crate) fn published(&self) -> &str {
         &self.published
     }

@@ -26,6 +26,16 @@ pub(crate) struct Shot {
     pub(crate) taken: u64,
 }
 
+/// One link, with two names of the host.
+#[derive(Debug)]
+pub(crate) struct DesktopLink {
+    pub(crate) url: String,
+    /// For a browser that does not resolve `NAME.localhost`.
+    pub(crate) by_address: String,
+    /// Seconds in which it must be opened.
+    pub(crate) expires: u64,
+}
+
 impl Client {
     /// What is on the screen now, as PNG.
     pub(crate) async fn screenshot(&self, query: &Screenshot) -> Result<Shot> {
@@ -57,8 +67,8 @@ impl Client {
             .await
     }
 
-    /// An address that opens the desktop in a browser, once, and for how many seconds.
-    pub(crate) async fn desktop_link(&self) -> Result<(String, u64)> {
+    /// A link that opens the desktop in a browser, once.
+    pub(crate) async fn desktop_link(&self) -> Result<DesktopLink> {
         let Link { path, expires } = self
             .call(Method::POST, "/desktop/link", None::<&()>)
             .await?;
@@ -68,7 +78,11 @@ impl Client {
             message: format!("the companion sent `{path}`, which is not a link to its desktop"),
             hint: Some("`osctl logs` shows more".into()),
         })?;
-        Ok((format!("{}{ENTER}{code}", self.published()), expires))
+        Ok(DesktopLink {
+            url: format!("{}{ENTER}{code}", self.pages()),
+            by_address: format!("{}{ENTER}{code}", self.published()),
+            expires,
+        })
     }
 }
 
