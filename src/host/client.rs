@@ -385,7 +385,12 @@ impl Client {
     /// An answer's document.
     pub(super) async fn json<T: DeserializeOwned>(&self, response: Response) -> Result<T> {
         let body = self.body(response, MAX_JSON_BYTES).await?;
-        serde_json::from_slice(&body).map_err(|error| self.lost(error.to_string()))
+        self.parsed(&body)
+    }
+
+    /// A document, a line or an event.
+    pub(super) fn parsed<T: DeserializeOwned>(&self, text: &[u8]) -> Result<T> {
+        serde_json::from_slice(text).map_err(|error| self.lost(error.to_string()))
     }
 
     /// An answer of at most `limit` bytes.

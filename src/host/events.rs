@@ -55,7 +55,7 @@ impl<R: DeserializeOwned> Events<R> {
         loop {
             if let Some(line) = self.lines.next() {
                 self.fruitless = 0;
-                let event: Event<R> = serde_json::from_slice(&line)?;
+                let event: Event<R> = self.client.parsed(&line)?;
                 match event.happened {
                     // It repeats the number that comes next.
                     Happened::Heartbeat => {}

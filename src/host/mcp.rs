@@ -128,7 +128,7 @@ impl Client {
             let fault = failed.error;
             return Err(refused(&fault.kind, fault.message).into());
         }
-        let answer: Answer = serde_json::from_slice(&text).context("reading the hub's answer")?;
+        let answer: Answer = self.parsed(&text)?;
         match (answer.result, answer.error) {
             (Some(result), _) => Ok(result),
             (None, Some(Fault { message, data })) => {

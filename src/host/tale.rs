@@ -33,7 +33,7 @@ impl<R: DeserializeOwned> Tale<R> {
     pub(crate) async fn next(&mut self) -> Result<std::result::Result<R, (u64, Option<u64>)>> {
         loop {
             if let Some(line) = self.lines.next() {
-                return match serde_json::from_slice(&line)? {
+                return match self.client.parsed(&line)? {
                     Told::Progress { bytes, total } => Ok(Err((bytes, total))),
                     Told::Done { reply } => Ok(Ok(*reply)),
                     Told::Failed { status, error } => Err(Error::Refused {

@@ -12,6 +12,7 @@ trials![
     no_path_climbs_and_no_glob_hides_names,
     the_host_reads_no_answer_without_a_bound,
     the_token_is_sent_from_one_place,
+    only_the_users_own_code_and_programs_get_text_as_it_is,
     no_file_outgrows_its_subject,
     every_dependency_has_its_reason,
 ];
@@ -303,6 +304,29 @@ fn the_token_is_sent_from_one_place() {
             assert!(
                 fine || !source.code.contains(word),
                 "`src/{}` has `{word}`",
+                source.path
+            );
+        }
+    }
+}
+
+fn only_the_users_own_code_and_programs_get_text_as_it_is() {
+    let places = [
+        "command/completions.rs",
+        "command/cp/",
+        "command/follow.rs",
+        "command/keeper.rs",
+        "command/mcp_stdio.rs",
+        "command/relay.rs",
+        "command/shell_command.rs",
+        "ui/",
+    ];
+    for source in sources() {
+        for word in ["ui.data(", "ui.side(", "ui.output()", "ui.errors()"] {
+            let fine = places.iter().any(|place| source.path.starts_with(place));
+            assert!(
+                fine || !source.code.contains(word),
+                "`src/{}` has `{word}`, which sanitizes nothing",
                 source.path
             );
         }

@@ -12,6 +12,8 @@ use crate::error::{Error, NO, Outcome, Result};
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 /// Characters of a description in a table.
@@ -123,8 +125,8 @@ async fn tools(server: Option<&str>, cx: &Context) -> Result<Outcome> {
         let work = cx.ui.work("asking the servers");
         let page = client.ask_server(server, "tools/list", params).await?;
         drop(work);
-        let value: Value = serde_json::from_str(page.get())?;
-        let page: Tools = serde_json::from_str(page.get())?;
+        let value: Value = parsed(&page)?;
+        let page: Tools = parsed(&page)?;
         all.extend(
             page.tools
                 .into_iter()
@@ -147,6 +149,19 @@ async fn tools(server: Option<&str>, cx: &Context) -> Result<Outcome> {
     );
     cx.ui.table(&rows);
     Ok(Outcome::Done)
+}
+
+/// What a server answers.
+fn parsed<T: DeserializeOwned>(answer: &RawValue) -> Result<T> {
+    serde_json::from_str(answer.get()).map_err(|error| {
+        Error::Refused {
+            status: 502,
+            kind: "unreadable".into(),
+            message: format!("the server's answer can't be read: {error}"),
+            hint: Some("`osctl mcp list` shows how the servers stand".into()),
+        }
+        .into()
+    })
 }
 
 /// The first sentence, or what there is room for.
@@ -185,7 +200,7 @@ async fn call(server: &str, tool: &str, words: &[String], cx: &Context) -> Resul
         .ask_server(Some(server), "tools/call", params)
         .await?;
     drop(work);
-    let called: Called = serde_json::from_str(result.get())?;
+    let called: Called = parsed(&result)?;
     if cx.ui.json {
         cx.ui.document(&result)?;
     } else {
