@@ -1,28 +1,29 @@
 
 _clap_complete_osctl() {
     local IFS=$'\013'
-    local _CLAP_COMPLETE_INDEX=${COMP_CWORD}
-    local _CLAP_COMPLETE_COMP_TYPE=${COMP_TYPE}
+    local space=true
     if compopt +o nospace 2> /dev/null; then
-        local _CLAP_COMPLETE_SPACE=false
-    else
-        local _CLAP_COMPLETE_SPACE=true
+        space=false
     fi
     local words=("${COMP_WORDS[@]}")
     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
         words[COMP_CWORD]="$2"
     fi
-    COMPREPLY=( $( \
+    local found
+    if ! found=$( \
         _CLAP_IFS="$IFS" \
-        _CLAP_COMPLETE_INDEX="$_CLAP_COMPLETE_INDEX" \
-        _CLAP_COMPLETE_COMP_TYPE="$_CLAP_COMPLETE_COMP_TYPE" \
-        _CLAP_COMPLETE_SPACE="$_CLAP_COMPLETE_SPACE" \
+        _CLAP_COMPLETE_INDEX="$COMP_CWORD" \
+        _CLAP_COMPLETE_COMP_TYPE="$COMP_TYPE" \
+        _CLAP_COMPLETE_SPACE="$space" \
         COMPLETE="bash" \
         "osctl" -- "${words[@]}" \
-    ) )
-    if [[ $? != 0 ]]; then
+    ); then
         unset COMPREPLY
-    elif [[ $_CLAP_COMPLETE_SPACE == false ]] && [[ "${COMPREPLY-}" =~ [=/:]$ ]]; then
+        return
+    fi
+    # `COMPREPLY=( $found )` would expand patterns.
+    IFS=$'\013' read -r -d '' -a COMPREPLY < <(printf '%s' "$found")
+    if [[ $space == false ]] && [[ "${COMPREPLY-}" =~ [=/:]$ ]]; then
         compopt -o nospace
     fi
 }
@@ -31,5 +32,4 @@ if [[ "${BASH_VERSINFO[0]}" -eq 4 && "${BASH_VERSINFO[1]}" -ge 4 || "${BASH_VERS
 else
     complete -o nospace -o bashdefault -F _clap_complete_osctl osctl
 fi
-
 COMP_WORDBREAKS=${COMP_WORDBREAKS//:}

@@ -48,7 +48,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     // TLS is only spoken to remote engines, but no client is made without it, which completion needs,
     // too. Whoever installed a provider before is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    clap_complete::CompleteEnv::with_factory(cli::command).complete();
+    clap_complete::CompleteEnv::with_factory(cli::command)
+        .shells(command::COMPLETERS)
+        .complete();
     let cli = match cli::parse(args) {
         Ok(cli) => cli,
         Err(error) => return cli::refuse(&error),

@@ -3,6 +3,7 @@
 use super::Context;
 use crate::config::resolution;
 use crate::error::{Error, Outcome, Result};
+use crate::host::display::DesktopLink;
 use clap::Args;
 use serde::Serialize;
 
@@ -68,7 +69,11 @@ pub(crate) async fn run(args: DesktopArgs, cx: &Context) -> Result<Outcome> {
         }
         return Ok(Outcome::Done);
     }
-    let (url, expires) = client.desktop_link().await?;
+    let DesktopLink {
+        url,
+        by_address,
+        expires,
+    } = client.desktop_link().await?;
     // Whoever asks for JSON is a program, and opens it itself.
     let is_here = client.machine().is_none();
     let is_asked = matches!(plan, Plan::Open) && !cx.ui.json && is_here && has_screen();
@@ -96,6 +101,11 @@ pub(crate) async fn run(args: DesktopArgs, cx: &Context) -> Result<Outcome> {
     cx.ui.say(format!(
         "open it in a browser within {expires} seconds; it works once"
     ));
+    if by_address != url {
+        cx.ui.say(format!(
+            "a browser that does not know `*.localhost` opens {by_address} instead"
+        ));
+    }
     Ok(Outcome::Done)
 }
 

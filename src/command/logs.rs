@@ -5,8 +5,6 @@ use crate::engine::LogOptions;
 use crate::error::{NO, Outcome, Result};
 use crate::host::client::not_running;
 use clap::Args;
-use futures_util::StreamExt;
-use std::io::Write;
 
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
@@ -57,7 +55,7 @@ pub(crate) async fn run(args: LogsArgs, cx: &Context) -> Result<Outcome> {
             return Ok(());
         }
         is_silent = false;
-        cx.ui.data(&format!("{line}\n"))
+        cx.ui.text(&format!("{line}\n"))
     };
     engine.logs(&name, plan.options, &mut print).await?;
     match service {
@@ -75,19 +73,27 @@ pub(crate) async fn run(args: LogsArgs, cx: &Context) -> Result<Outcome> {
 /// What a server inside has said, which the container's log does not hold.
 async fn of_server(server: &str, options: LogOptions, cx: &Context) -> Result<Outcome> {
     let client = cx.client()?;
-    let log = client
+    let mut log = client
         .server_log(server, options.tail, options.follow)
         .await?;
-    let mut log = std::pin::pin!(log);
-    let mut output = cx.ui.output();
-    while let Some(piece) = log.next().await {
-        let written = output.write_all(&piece?).and_then(|()| output.flush());
-        if written.is_err() {
-            // Nobody reads on.
-            break;
-        }
+    let mut unread = Vec::new();
+    while let Some(piece) = log.next().await? {
+        unread.extend_from_slice(&piece);
+        cx.ui.text(&take_text(&mut unread))?;
     }
     Ok(Outcome::Done)
+}
+
+/// The text of bytes that come in pieces, but for a character that is not whole.
+fn take_text(unread: &mut Vec<u8>) -> String {
+    let whole = match std::str::from_utf8(unread) {
+        Err(error) if error.error_len().is_none() => error.valid_up_to(),
+        _ => unread.len(),
+    };
+    let rest = unread.split_off(whole);
+    let text = String::from_utf8_lossy(unread).into_owned();
+    *unread = rest;
+    text
 }
 
 /// `2026-11-20T21:00:00Z  INFO kernel: …` is the kernel's; where supervised services are told of, the
@@ -102,7 +108,7 @@ fn is_of(line: &str, service: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_of;
+    use super::{is_of, take_text};
 
     #[test]
     fn a_service_is_told_by_the_source_of_a_line() {
@@ -113,5 +119,14 @@ mod tests {
         assert!(is_of(line, "xvfb") && is_of(line, "service") && !is_of(line, "no"));
         let line = "2026-11-20T21:00:00Z  INFO osctl::companion::kernel::task: xvfb: started";
         assert!(!is_of(line, "xvfb"));
+    }
+
+    #[test]
+    fn a_character_that_comes_in_pieces_is_one() {
+        let mut unread = b"gr\xc3".to_vec();
+        assert_eq!(take_text(&mut unread), "gr");
+        unread.extend_from_slice(b"\xbc\xffn\n");
+        assert_eq!(take_text(&mut unread), "\u{fc}\u{fffd}n\n");
+        assert!(unread.is_empty());
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod attach;
 pub(crate) mod build;
 pub(crate) mod candidates;
 pub(crate) mod companion;
+mod completer;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod cp;
@@ -48,6 +49,7 @@ mod told;
 pub(crate) mod up;
 pub(crate) mod verify;
 
+pub(crate) use completer::SHELLS as COMPLETERS;
 pub(crate) use ended::ended;
 
 use crate::cli::{Cli, Verb};

@@ -18,7 +18,7 @@ impl Client {
         let request = self.request(Method::PUT, &format!("/files{path}"), None::<&()>);
         let request = request.header(CONTENT_TYPE, TAR).body(body(pieces));
         let response = self.open(request).await?;
-        response.json().await.map_err(|e| self.unreachable(&e))
+        self.json(response).await
     }
 
     /// Packs what is here, and unpacks it beneath a folder; when the connection is lost, goes on with
@@ -82,7 +82,7 @@ impl Client {
         }
         let request = request.header(CONTENT_TYPE, TAR).body(body(pieces));
         let response = self.open(request).await?;
-        response.json().await.map_err(|e| self.unreachable(&e))
+        self.json(response).await
     }
 
     /// What is not whole there would stay for a while.

@@ -3,6 +3,7 @@
 //! Every answer states the protocol it speaks, so a call is one round trip and still never
 //! misreads a companion of another version.
 
+use super::answer::{MAX_JSON_BYTES, ReadFailure, read_body};
 use super::events::Events;
 use super::instance::{Instance, Record};
 use super::ports::{process, reached};
@@ -30,7 +31,7 @@ use reqwest::header::{
     ACCEPT, CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE,
 };
 use reqwest::redirect::Policy;
-use reqwest::{Method, RequestBuilder, StatusCode, Upgraded, Url};
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Upgraded, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::net::{IpAddr, SocketAddr};
@@ -54,7 +55,8 @@ pub(crate) struct Client {
     address: String,
     /// Where the hub of MCP servers is.
     hub: String,
-    /// The same as its container publishes it.
+    /// Where a browser opens its pages, and where one does that does not know that name.
+    pages: String,
     published: String,
     token: String,
     up: String,
@@ -97,6 +99,10 @@ impl Client {
             container: instance.container(),
             address: format!("http://{kernel}"),
             hub: format!("http://{hub}"),
+            pages: match reached(bind).is_loopback() {
+                true => format!("http://{}:{}", instance.page_host(), ports.kernel),
+                false => format!("http://{}", at(ports.kernel)),
+            },
             published: format!("http://{}", at(ports.kernel)),
             token,
             up: instance.command("up"),
@@ -173,7 +179,7 @@ impl Client {
     }
 
     /// A run's events from number `from` on, as they come.
-    pub(super) async fn events(&self, path: &str, from: u64) -> Result<reqwest::Response> {
+    pub(super) async fn events(&self, path: &str, from: u64) -> Result<Response> {
         let path = format!("{path}?offset={from}");
         let request = self.request(Method::GET, &path, None::<&()>);
         self.open(request.header(ACCEPT, NDJSON)).await
@@ -322,12 +328,17 @@ impl Client {
         let response = request.send().await.map_err(|e| self.unreachable(&e))?;
         self.check_protocol(&response)?;
         match response.status() {
-            StatusCode::OK | StatusCode::SERVICE_UNAVAILABLE => Ok(response.json().await?),
+            StatusCode::OK | StatusCode::SERVICE_UNAVAILABLE => self.json(response).await,
             _ => Err(refusal(response).await),
         }
     }
 
-    /// Where a browser of the machine that its engine is on reaches it.
+    /// Where a browser of the machine that its engine is on opens its pages.
+    pub(crate) fn pages(&self) -> &str {
+        &self.pages
+    }
+
+    /// The same by the address, at which browsers send cookies of other local applications, too.
     pub(crate) fn published(&self) -> &str {
         &self.published
     }
@@ -356,11 +367,7 @@ impl Client {
     }
 
     /// Asks for something that is told of as it goes on.
-    pub(super) async fn tell(
-        &self,
-        path: &str,
-        body: &impl Serialize,
-    ) -> Result<reqwest::Response> {
+    pub(super) async fn tell(&self, path: &str, body: &impl Serialize) -> Result<Response> {
         let request = self.request(Method::POST, path, Some(body));
         self.open(request.header(ACCEPT, NDJSON)).await
     }
@@ -372,11 +379,42 @@ impl Client {
         body: Option<&impl Serialize>,
     ) -> Result<T> {
         let response = self.open(self.request(method, path, body)).await?;
-        response.json().await.map_err(|e| self.unreachable(&e))
+        self.json(response).await
+    }
+
+    /// An answer's document.
+    pub(super) async fn json<T: DeserializeOwned>(&self, response: Response) -> Result<T> {
+        let body = self.body(response, MAX_JSON_BYTES).await?;
+        self.parsed(&body)
+    }
+
+    /// A document, a line or an event.
+    pub(super) fn parsed<T: DeserializeOwned>(&self, text: &[u8]) -> Result<T> {
+        serde_json::from_slice(text).map_err(|error| self.lost(error.to_string()))
+    }
+
+    /// An answer of at most `limit` bytes.
+    pub(super) async fn body(&self, response: Response, limit: usize) -> Result<Bytes> {
+        let body = read_body(response, limit).await;
+        body.map_err(|failure| self.unread(&failure))
+    }
+
+    /// What an answer that is not whole means.
+    pub(super) fn unread(&self, failure: &ReadFailure) -> anyhow::Error {
+        match failure {
+            ReadFailure::TooLong(_) => Error::Refused {
+                status: 502,
+                kind: "answer_too_long".into(),
+                message: format!("the companion does not answer as it should: {failure}"),
+                hint: Some("`osctl logs` shows more".into()),
+            }
+            .into(),
+            ReadFailure::Cut(error) => self.unreachable(error),
+        }
     }
 
     /// The head of an answer that is no refusal.
-    pub(super) async fn open(&self, request: RequestBuilder) -> Result<reqwest::Response> {
+    pub(super) async fn open(&self, request: RequestBuilder) -> Result<Response> {
         let response = request.send().await.map_err(|e| self.unreachable(&e))?;
         self.check_protocol(&response)?;
         if !response.status().is_success() {
@@ -408,7 +446,7 @@ impl Client {
         request.header(VERSION_HEADER, protocol::VERSION)
     }
 
-    fn check_protocol(&self, response: &reqwest::Response) -> Result<()> {
+    fn check_protocol(&self, response: &Response) -> Result<()> {
         let told = response.headers().get(NO_WAY).and_then(|v| v.to_str().ok());
         if let (Some(tunnel), Some(told)) = (&self.tunnel, told) {
             return Err(self.no_way(tunnel, told));
@@ -510,10 +548,13 @@ pub(crate) fn not_running(instance: &Instance) -> anyhow::Error {
     .into()
 }
 
-async fn refusal(response: reqwest::Response) -> anyhow::Error {
+async fn refusal(response: Response) -> anyhow::Error {
     let status = response.status();
     // An answer to `HEAD` has a status and no words.
-    let fault = match response.json::<Failed>().await {
+    let body = read_body(response, MAX_JSON_BYTES)
+        .await
+        .unwrap_or_default();
+    let fault = match serde_json::from_slice(&body) {
         Ok(Failed { error, .. }) => error,
         Err(_) => {
             let message = format!("the companion answered {status} without a reason");

@@ -1,5 +1,6 @@
 //! The screen inside, over the companion's API.
 
+use super::answer::MAX_SCREENSHOT_BYTES;
 use super::client::Client;
 use crate::error::{Error, Result};
 use crate::protocol::desktop::Link;
@@ -25,13 +26,23 @@ pub(crate) struct Shot {
     pub(crate) taken: u64,
 }
 
+/// One link, with two names of the host.
+#[derive(Debug)]
+pub(crate) struct DesktopLink {
+    pub(crate) url: String,
+    /// For a browser that does not resolve `NAME.localhost`.
+    pub(crate) by_address: String,
+    /// Seconds in which it must be opened.
+    pub(crate) expires: u64,
+}
+
 impl Client {
     /// What is on the screen now, as PNG.
     pub(crate) async fn screenshot(&self, query: &Screenshot) -> Result<Shot> {
         let request = self.request(Method::GET, "/display/screenshot", None::<&()>);
         let response = self.open(request.query(query)).await?;
         let headers = response.headers().clone();
-        let file = response.bytes().await.map_err(|e| self.unreachable(&e))?;
+        let file = self.body(response, MAX_SCREENSHOT_BYTES).await?;
         if !file.starts_with(b"\x89PNG") {
             let message = "the companion sent something that is no picture".into();
             return Err(Error::Refused {
@@ -56,8 +67,8 @@ impl Client {
             .await
     }
 
-    /// An address that opens the desktop in a browser, once, and for how many seconds.
-    pub(crate) async fn desktop_link(&self) -> Result<(String, u64)> {
+    /// A link that opens the desktop in a browser, once.
+    pub(crate) async fn desktop_link(&self) -> Result<DesktopLink> {
         let Link { path, expires } = self
             .call(Method::POST, "/desktop/link", None::<&()>)
             .await?;
@@ -67,7 +78,11 @@ impl Client {
             message: format!("the companion sent `{path}`, which is not a link to its desktop"),
             hint: Some("`osctl logs` shows more".into()),
         })?;
-        Ok((format!("{}{ENTER}{code}", self.published()), expires))
+        Ok(DesktopLink {
+            url: format!("{}{ENTER}{code}", self.pages()),
+            by_address: format!("{}{ENTER}{code}", self.published()),
+            expires,
+        })
     }
 }
 

@@ -1,18 +1,19 @@
 //! A run's events, read from a connection that may be lost: the run is then found again by its id,
 //! and goes on where it was left. Nothing is executed twice.
 
+use super::answer::Lines;
 use super::client::Client;
 use crate::error::{Error, Result};
 use crate::protocol::kernel::{Event, Happened, Reply};
-use bytes::BytesMut;
 use reqwest::Response;
 use serde::de::DeserializeOwned;
-use std::io::BufRead;
 use std::marker::PhantomData;
 use std::time::Duration;
 
 /// How often and how long a lost run is looked for.
 const TRIES: u32 = 5;
+/// How often a run is found and its stream ends without an event.
+const MAX_FRUITLESS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
@@ -22,9 +23,9 @@ pub(crate) struct Events<R = Reply> {
     path: String,
     next: u64,
     response: Response,
-    unread: BytesMut,
-    /// So many of them have no line's end.
-    looked: usize,
+    lines: Lines,
+    /// Connections in a row that brought no event.
+    fruitless: u32,
     is_done: bool,
     reply: PhantomData<R>,
 }
@@ -36,8 +37,8 @@ impl<R: DeserializeOwned> Events<R> {
             path,
             next,
             response,
-            unread: BytesMut::new(),
-            looked: 0,
+            lines: Lines::default(),
+            fruitless: 0,
             is_done: false,
             reply: PhantomData,
         }
@@ -52,10 +53,9 @@ impl<R: DeserializeOwned> Events<R> {
             return Ok(None);
         }
         loop {
-            if let Some(length) = line(&self.unread[self.looked..]) {
-                let line = self.unread.split_to(self.looked + length);
-                self.looked = 0;
-                let event: Event<R> = serde_json::from_slice(&line)?;
+            if let Some(line) = self.lines.next() {
+                self.fruitless = 0;
+                let event: Event<R> = self.client.parsed(&line)?;
                 match event.happened {
                     // It repeats the number that comes next.
                     Happened::Heartbeat => {}
@@ -64,9 +64,11 @@ impl<R: DeserializeOwned> Events<R> {
                 }
                 return Ok(Some(event));
             }
-            self.looked = self.unread.len();
             match self.response.chunk().await {
-                Ok(Some(bytes)) => self.unread.extend_from_slice(&bytes),
+                Ok(Some(bytes)) => {
+                    let pushed = self.lines.push(&bytes);
+                    pushed.map_err(|failure| self.client.unread(&failure))?;
+                }
                 Ok(None) => self.find_again(None).await?,
                 Err(error) => self.find_again(Some(error)).await?,
             }
@@ -74,8 +76,14 @@ impl<R: DeserializeOwned> Events<R> {
     }
 
     async fn find_again(&mut self, lost: Option<reqwest::Error>) -> Result<()> {
-        self.unread.clear();
-        self.looked = 0;
+        self.lines.clear();
+        self.fruitless += 1;
+        if self.fruitless > MAX_FRUITLESS {
+            return Err(lost.map_or_else(|| self.client.silent(), |e| self.client.unreachable(&e)));
+        }
+        if self.fruitless > 1 {
+            tokio::time::sleep(PAUSE).await;
+        }
         let mut left = TRIES;
         loop {
             match self.client.events(&self.path, self.next).await {
@@ -97,29 +105,8 @@ impl<R: DeserializeOwned> Events<R> {
     }
 }
 
-/// The bytes of the first line, its end included, when that is there.
-fn line(mut bytes: &[u8]) -> Option<usize> {
-    let all = bytes;
-    // It looks at many bytes at once, and events are long.
-    let length = bytes.skip_until(b'\n').ok()?;
-    all[..length].ends_with(b"\n").then_some(length)
-}
-
 /// Whether the companion answers, and knows no such run.
 fn is_unknown(error: &anyhow::Error) -> bool {
     let refused = error.downcast_ref();
     matches!(refused, Some(Error::Refused { status: 404, .. }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::line;
-
-    #[test]
-    fn a_line_ends_with_its_end_and_is_none_without() {
-        assert_eq!(line(b"{}\n{"), Some(3));
-        assert_eq!(line(b"\n"), Some(1));
-        assert_eq!(line(b"{}"), None);
-        assert_eq!(line(b""), None);
-    }
 }

@@ -56,7 +56,7 @@ impl Client {
     pub(crate) async fn upload_stream(&self, path: &str, pieces: Pieces) -> Result<Changed> {
         let request = self.request(Method::PUT, &format!("/files{path}"), None::<&()>);
         let response = self.open(request.body(body(pieces))).await?;
-        response.json().await.map_err(|e| self.unreachable(&e))
+        self.json(response).await
     }
 
     /// Writes a file; when the connection is lost, goes on with what has not arrived.
@@ -107,7 +107,7 @@ impl Client {
         let pieces = read(file, offset, size - offset, Arc::clone(moved));
         let request = request.header(CONTENT_LENGTH, size - offset);
         let response = self.open(request.body(body(pieces))).await?;
-        response.json().await.map_err(|e| self.unreachable(&e))
+        self.json(response).await
     }
 
     /// How much of an upload has arrived.

@@ -19,7 +19,6 @@ use crate::engine::Progress;
 use crate::error::{Error, Result};
 use crate::image::Companion;
 use crate::protocol::evolve::{self, Ask, Charge, Evolve, Reply, Run, Stage};
-use crate::protocol::plain::{line, printable};
 use std::path::Path;
 
 /// For the history.
@@ -128,8 +127,11 @@ impl Handover<'_> {
         Error::NotReplaced {
             container: instance.container(),
             gate,
-            why: line(record.why.as_deref().unwrap_or("no reason is known")),
-            log: record.log_tail.iter().map(|text| printable(text)).collect(),
+            why: record
+                .why
+                .clone()
+                .unwrap_or_else(|| "no reason is known".into()),
+            log: record.log_tail.clone(),
             hint,
         }
     }

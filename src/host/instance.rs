@@ -135,6 +135,12 @@ impl Instance {
         self.suffixed("os-host")
     }
 
+    /// The name by which pages of it are opened. Browsers resolve it to loopback, and send it no cookies of other local
+    /// applications, which they would at `127.0.0.1`, whatever the port.
+    pub(crate) fn page_host(&self) -> String {
+        format!("{}.localhost", self.container())
+    }
+
     /// Where its container waits while another one proves itself: no instance's name has a dot.
     pub(crate) fn aside(&self) -> String {
         format!("{}.old", self.container())

@@ -1,5 +1,6 @@
 //! The hub's API as methods, spoken without a session, and the servers that the configuration adds.
 
+use super::answer::MAX_JSON_BYTES;
 use super::client::Client;
 use crate::archive::{Folder, Look, fresh, temporary};
 use crate::error::{Error, Result};
@@ -8,10 +9,8 @@ use crate::protocol::header::encoded;
 use crate::protocol::mcp::HubStatus;
 use anyhow::Context;
 use bytes::Bytes;
-use futures_util::Stream;
-use reqwest::Method;
-use reqwest::Url;
 use reqwest::header::ACCEPT;
+use reqwest::{Method, Response, Url};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -46,12 +45,27 @@ struct Own {
     kind: String,
 }
 
+/// What a server has said, as it comes.
+#[derive(Debug)]
+pub(crate) struct ServerLog {
+    response: Response,
+    client: Client,
+}
+
+impl ServerLog {
+    /// The next piece, which need not end with a line.
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>> {
+        let piece = self.response.chunk().await;
+        piece.map_err(|error| self.client.unreachable(&error))
+    }
+}
+
 impl Client {
     /// How the servers stand.
     pub(crate) async fn servers(&self) -> Result<HubStatus> {
         let request = self.hub_request(Method::GET, "/status");
         let response = self.open(request).await?;
-        response.json().await.map_err(|e| self.unreachable(&e))
+        self.json(response).await
     }
 
     /// What a server has said beside its messages, and, if that is wanted, what it goes on to say.
@@ -60,12 +74,15 @@ impl Client {
         server: &str,
         tail: Option<usize>,
         follow: bool,
-    ) -> Result<impl Stream<Item = reqwest::Result<Bytes>> + use<>> {
+    ) -> Result<ServerLog> {
         let request = self
             .hub_request(Method::GET, &format!("/servers/{server}/log"))
             .query(&[("follow", follow)])
             .query(&tail.map(|tail| ("tail", tail)).as_slice());
-        Ok(self.open(request).await?.bytes_stream())
+        Ok(ServerLog {
+            response: self.open(request).await?,
+            client: self.clone(),
+        })
     }
 
     /// One request to a server, or to all as one.
@@ -96,7 +113,7 @@ impl Client {
         let response = request.json(&body).send().await;
         let response = response.map_err(|e| self.unreachable(&e))?;
         let status = response.status().as_u16();
-        let text = response.bytes().await.map_err(|e| self.unreachable(&e))?;
+        let text = self.body(response, MAX_JSON_BYTES).await?;
         let hint = Some("`osctl mcp list` shows how the servers stand".into());
         let refused = |kind: &str, message: String| {
             let (kind, hint) = (kind.into(), hint.clone());
@@ -111,7 +128,7 @@ impl Client {
             let fault = failed.error;
             return Err(refused(&fault.kind, fault.message).into());
         }
-        let answer: Answer = serde_json::from_slice(&text).context("reading the hub's answer")?;
+        let answer: Answer = self.parsed(&text)?;
         match (answer.result, answer.error) {
             (Some(result), _) => Ok(result),
             (None, Some(Fault { message, data })) => {

@@ -1,5 +1,6 @@
 //! Outside the container: what belongs to an instance, what a machine must have, and the way in.
 
+mod answer;
 pub(crate) mod archives;
 pub(crate) mod base;
 pub(crate) mod bridge;

@@ -125,7 +125,7 @@ pub(crate) fn specification(
                 container,
             })
             .into(),
-        env: environment(config, instance.home(), record, token),
+        env: environment(config, instance, record, token),
         limits: Limits {
             cpus: config.limits.cpus,
             memory: config.limits.memory.as_deref().and_then(config::size),
@@ -204,12 +204,12 @@ fn bound(host: &Path, container: &str) -> Mount {
     }
 }
 
-fn environment(config: &Config, home: &Path, record: &Record, token: &str) -> Environment {
+fn environment(config: &Config, instance: &Instance, record: &Record, token: &str) -> Environment {
     let mut env = Environment::default();
     for (key, value) in inherited() {
         env.set(&key, value);
     }
-    env.set("HOST_HOME", home.display().to_string());
+    env.set("HOST_HOME", instance.home().display().to_string());
     env.set("HOST_PWD", record.project.display().to_string());
     env.set("BROWSER_USE_HEADLESS", "false");
     env.set("FILESYSTEM_ROOT", "/root");
@@ -255,7 +255,7 @@ fn environment(config: &Config, home: &Path, record: &Record, token: &str) -> En
         .hosts
         .iter()
         .cloned()
-        .chain(Some(bracketed(config.bind)));
+        .chain([bracketed(config.bind), instance.page_host()]);
     env.set("OSCTL_HOSTS", hosts.collect::<Vec<_>>().join(","));
     env
 }
@@ -334,6 +334,7 @@ mod tests {
             spec.env.0["OSCTL_TOKEN_SHA256"],
             fingerprint("osctl_secret")
         );
+        assert_eq!(spec.env.0["OSCTL_HOSTS"], "127.0.0.1,os-host-two.localhost");
         assert!(spec.ports.iter().all(|p| p.bind.is_loopback()));
         assert_eq!(spec, make(&config));
         assert!(

@@ -1,5 +1,6 @@
 //! Work that takes long, as the companion tells it: progress, then the reply.
 
+use super::answer::Lines;
 use super::client::Client;
 use crate::error::{Error, Result};
 use crate::protocol::tale::Told;
@@ -11,7 +12,7 @@ use std::marker::PhantomData;
 pub(crate) struct Tale<R> {
     client: Client,
     response: reqwest::Response,
-    unread: Vec<u8>,
+    lines: Lines,
     reply: PhantomData<R>,
 }
 
@@ -20,7 +21,7 @@ impl<R: DeserializeOwned> Tale<R> {
         Self {
             client,
             response,
-            unread: Vec::new(),
+            lines: Lines::default(),
             reply: PhantomData,
         }
     }
@@ -31,9 +32,8 @@ impl<R: DeserializeOwned> Tale<R> {
     /// What the companion refused, or that it went away.
     pub(crate) async fn next(&mut self) -> Result<std::result::Result<R, (u64, Option<u64>)>> {
         loop {
-            if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.unread.drain(..=end).collect();
-                return match serde_json::from_slice(&line)? {
+            if let Some(line) = self.lines.next() {
+                return match self.client.parsed(&line)? {
                     Told::Progress { bytes, total } => Ok(Err((bytes, total))),
                     Told::Done { reply } => Ok(Ok(*reply)),
                     Told::Failed { status, error } => Err(Error::Refused {
@@ -47,7 +47,10 @@ impl<R: DeserializeOwned> Tale<R> {
             }
             let piece = self.response.chunk().await;
             match piece.map_err(|error| self.client.unreachable(&error))? {
-                Some(piece) => self.unread.extend_from_slice(&piece),
+                Some(piece) => {
+                    let pushed = self.lines.push(&piece);
+                    pushed.map_err(|failure| self.client.unread(&failure))?;
+                }
                 None => return Err(self.client.silent()),
             }
         }

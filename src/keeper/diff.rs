@@ -4,7 +4,7 @@ use super::shelf::Shelf;
 use crate::error::Result;
 use crate::image::Body;
 use crate::protocol::evolve::{Change, Edit, Record, Task};
-use crate::protocol::plain::printable;
+use crate::protocol::plain::{line, printable};
 use similar::TextDiff;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -88,7 +88,8 @@ fn lines(path: &str, old: Option<&Vec<u8>>, new: Option<&Vec<u8>>) -> Option<Str
     };
     let (old_text, new_text) = (text(old)?, text(new)?);
     let name = |side: &str, content: Option<&Vec<u8>>| match content {
-        Some(_) => format!("{side}/{path}"),
+        // A line of the path must not pass for one of the difference.
+        Some(_) => line(&format!("{side}/{path}")),
         None => "/dev/null".into(),
     };
     let mut differ = TextDiff::configure();

@@ -1,16 +1,24 @@
-//! Texts of strangers, for people.
+//! Untrusted text, for people: without characters that a terminal obeys or that change what a reader sees.
+//!
+//! Escaped as `\u{…}` are control characters (C0, DEL and C1), marks and overrides of the writing direction, and
+//! characters without a width. The zero-width joiner and non-joiner stay between two characters that are no ASCII,
+//! because emoji and several scripts need them there.
 
-/// Without control characters but tabs and line ends: a terminal would do what they say.
+/// A text of several lines, sanitized; tabs and line ends stay.
 pub(crate) fn printable(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
-    for c in text.chars() {
+    let mut before = None;
+    let mut characters = text.chars().peekable();
+    while let Some(c) = characters.next() {
         match c {
             '\t' | '\n' => plain.push(c),
             // With it progress paints over itself.
             '\r' => plain.push(' '),
-            _ if c.is_control() => plain.extend(c.escape_debug()),
+            '\u{200c}' | '\u{200d}' if joins(before, characters.peek().copied()) => plain.push(c),
+            _ if is_deceptive(c) => plain.extend(c.escape_unicode()),
             _ => plain.push(c),
         }
+        before = Some(c);
     }
     plain
 }
@@ -20,17 +28,88 @@ pub(crate) fn line(text: &str) -> String {
     printable(text).replace('\n', " ")
 }
 
+/// Whether a text of one line needs no sanitizing.
+pub(crate) fn is_printable(text: &str) -> bool {
+    !text.contains(['\t', '\n']) && line(text) == text
+}
+
+/// A JSON document whose strings escape the same characters. Their values stay as they are.
+pub(crate) fn json(document: &str) -> String {
+    let mut plain = String::with_capacity(document.len());
+    for c in document.chars() {
+        // A serializer has escaped what is below U+0020 within strings; the rest of a document is ASCII.
+        match c {
+            '\t' | '\n' | '\r' => plain.push(c),
+            _ if is_deceptive(c) => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    plain.push_str(&format!("\\u{unit:04x}"));
+                }
+            }
+            _ => plain.push(c),
+        }
+    }
+    plain
+}
+
+/// Whether a terminal obeys it, or a reader does not see it.
+fn is_deceptive(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+        | '\u{180b}'..='\u{180e}'
+        | '\u{200b}'..='\u{200f}'
+        | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}'
+        | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
+        | '\u{fff9}'..='\u{fffb}'
+        | '\u{e0000}'..='\u{e0fff}')
+        || c.is_control()
+}
+
+fn joins(before: Option<char>, after: Option<char>) -> bool {
+    let is_letter = |c: Option<char>| c.is_some_and(|c| !c.is_ascii() && !is_deceptive(c));
+    is_letter(before) && is_letter(after)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{line, printable};
+    use super::{is_printable, json, line, printable};
+    use proptest::prelude::any;
 
     #[test]
-    fn a_terminal_is_told_nothing() {
+    fn a_terminal_obeys_nothing() {
         assert_eq!(printable("a\tb\n"), "a\tb\n");
         assert_eq!(printable("\x1b[2J\r\u{9b}x"), "\\u{1b}[2J \\u{9b}x");
         assert_eq!(
             line("a\nstatus    succeeded\x07"),
             "a status    succeeded\\u{7}"
         );
+    }
+
+    #[test]
+    fn nothing_is_hidden_or_turned_around() {
+        assert_eq!(printable("\u{202e}gpj.exe"), "\\u{202e}gpj.exe");
+        assert_eq!(printable("a\u{200b}b\u{e0041}"), "a\\u{200b}b\\u{e0041}");
+        assert_eq!(printable("os\u{200d}ctl"), "os\\u{200d}ctl");
+        for fine in ["👩\u{200d}🚀", "می\u{200c}خواهم", "größe", "❤\u{fe0f}"] {
+            assert!(is_printable(fine), "{fine}");
+        }
+        assert!(!is_printable("a\nb") && !is_printable("\u{2066}"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_is_sanitized_stays_so(text in any::<String>()) {
+            let once = line(&text);
+            assert!(is_printable(&once.replace('\t', " ")));
+            assert_eq!(line(&once), once);
+        }
+
+        #[test]
+        fn a_document_keeps_its_values(text in any::<String>()) {
+            let text = format!("{text}\u{9b}\u{202e}\u{e0041}\x7f\x1b");
+            let document = json(&serde_json::to_string(&text).unwrap());
+            assert!(document.chars().all(|c| !c.is_control() && c != '\u{202e}'));
+            assert_eq!(serde_json::from_str::<String>(&document).unwrap(), text);
+        }
     }
 }

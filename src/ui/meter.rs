@@ -1,6 +1,6 @@
 //! How far a copy is: a bar with bytes and their rate on a terminal, nothing elsewhere.
 
-use super::Ui;
+use super::{Text, Ui};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +23,7 @@ impl Ui {
             let bar = ProgressBar::no_length().with_style(style(
                 "{spinner:.cyan} {wide_msg} {binary_bytes}  {binary_bytes_per_sec}  {elapsed:.dim}",
             ));
-            bar.set_message(what.to_owned());
+            bar.set_message(String::from(Text::line(what)));
             bar
         });
         Meter {

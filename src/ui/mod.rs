@@ -3,19 +3,20 @@
 mod meter;
 pub(crate) mod picture;
 pub(crate) mod screen;
+mod text;
 
 pub(crate) use meter::Meter;
 
 use crate::engine::Progress;
 use crate::error::{Error, Result, addressed};
 use crate::protocol::fault::{Failed, Fault};
-use crate::protocol::plain::{self, printable};
-use console::{Style, Term, style};
+use console::{Style, Term};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Mutex;
 use std::time::Duration;
+use text::Text;
 
 /// How to speak; made once from the global flags.
 #[derive(Debug, Clone, Copy)]
@@ -58,10 +59,11 @@ impl Ui {
 
     /// What stands before a line that somebody types.
     pub(crate) fn prompt(self, text: &str) -> String {
-        style(text).green().to_string()
+        Text::line(text).styled(&Style::new().green()).into()
     }
 
-    /// Data, as it is, to stdout.
+    /// Data, as it is, to stdout: what the user's own code writes, and what programs read. A terminal obeys escape
+    /// sequences in it.
     ///
     /// # Errors
     /// [`Error::Unread`] when nobody reads it, [`Error::Unwritten`] when there is no room for it.
@@ -69,7 +71,7 @@ impl Ui {
         Ok(write_all(io::stdout(), text.as_bytes()).map_err(Error::from)?)
     }
 
-    /// Talk of the user's code, as it is, to stderr.
+    /// What the user's code writes to stderr, as it is.
     ///
     /// # Errors
     /// As of [`Ui::data`].
@@ -87,45 +89,60 @@ impl Ui {
         io::stderr()
     }
 
-    /// One line of data.
+    /// One line of data, sanitized.
     pub(crate) fn line(self, text: impl AsRef<str>) {
-        // A few words that nobody reads (`osctl ls | head`) are the reader's choice.
-        let _ = self.data(&format!("{}\n", text.as_ref()));
+        self.print(&Text::line(text.as_ref()));
     }
 
-    /// One JSON document to stdout.
+    /// Lines of data, sanitized: logs, differences, answers of tools.
+    ///
+    /// # Errors
+    /// As of [`Ui::data`].
+    pub(crate) fn text(self, text: &str) -> Result<()> {
+        self.data(Text::lines(text).as_str())
+    }
+
+    /// One JSON document to stdout; its strings escape what a terminal obeys.
     pub(crate) fn document(self, value: &impl Serialize) -> Result<()> {
-        self.data(&format!("{}\n", serde_json::to_string_pretty(value)?))
+        let document = Text::json(&serde_json::to_string_pretty(value)?);
+        self.data(&format!("{}\n", document.as_str()))
+    }
+
+    fn print(self, line: &Text) {
+        // A few words that nobody reads (`osctl ls | head`) are the reader's choice.
+        let _ = self.data(&format!("{}\n", line.as_str()));
     }
 
     /// Talk that nobody hears is nobody's loss.
-    fn talk(self, text: &str) {
-        let _ = self.side(text);
+    fn talk(self, message: &Text) {
+        let _ = self.side(&format!("{}\n", message.as_str()));
     }
 
     /// Talk.
     pub(crate) fn say(self, text: impl AsRef<str>) {
         if !self.quiet {
-            self.talk(&format!("{}\n", text.as_ref()));
+            self.talk(&Text::message(text.as_ref()));
         }
     }
 
+    /// A line of a log that explains what follows.
+    pub(crate) fn detail(self, line: &str) {
+        let line = Text::line(&format!("  {}", line.trim_end()));
+        self.talk(&line.styled(&Style::new().for_stderr().dim()));
+    }
+
     pub(crate) fn warn(self, text: impl AsRef<str>) {
-        self.talk(&format!(
-            "{}: {}\n",
-            style("warning").for_stderr().yellow().bold(),
-            text.as_ref()
-        ));
+        let look = Style::new().for_stderr().yellow().bold();
+        self.talk(&Text::labelled("warning", &look, text.as_ref()));
     }
 
     /// What ended the verb: the sentence, the log that explains it, the hint for the instance.
     pub(crate) fn failure(self, error: &anyhow::Error, instance: &str) {
         let expected = error.downcast_ref::<Error>();
-        // Words of a companion, a build or an agent are among them.
-        let sentence = printable(&match expected {
+        let sentence = match expected {
             Some(expected) => expected.to_string(),
             None => format!("{error:#}"),
-        });
+        };
         let hint = match expected {
             Some(expected) => expected.hint(),
             None => Some("this is a bug in osctl; `osctl -vv …` shows more".into()),
@@ -134,50 +151,47 @@ impl Ui {
         if self.json {
             let mut fault = Fault::new(expected.map_or("bug", Error::kind), &sentence);
             fault.hint = hint.clone();
-            self.line(serde_json::to_string_pretty(&Failed::from(fault)).unwrap_or_default());
+            // The same is said on stderr.
+            let _ = self.document(&Failed::from(fault));
         }
-        let mut text = String::new();
         for line in expected.map(Error::log).unwrap_or_default() {
-            let line = printable(line);
-            text.push_str(&format!("  {}\n", style(line).for_stderr().dim()));
+            self.detail(line);
         }
-        text.push_str(&format!(
-            "{}: {sentence}\n",
-            style("error").for_stderr().red().bold()
+        let look = Style::new().for_stderr();
+        self.talk(&Text::labelled(
+            "error",
+            &look.clone().red().bold(),
+            &sentence,
         ));
         if let Some(hint) = hint {
-            text.push_str(&format!(
-                "\n{}: {hint}\n",
-                style("hint").for_stderr().cyan()
-            ));
+            self.talk(&Text::line(""));
+            self.talk(&Text::labelled("hint", &look.cyan(), &hint));
         }
-        self.talk(&text);
     }
 
     /// Columns, aligned; the first row is the header.
     pub(crate) fn table(self, rows: &[Vec<String>]) {
+        let rows: Vec<Vec<Text>> = rows
+            .iter()
+            .map(|row| row.iter().map(|cell| Text::line(cell)).collect())
+            .collect();
         let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns)
             .map(|c| {
                 rows.iter()
                     .filter_map(|r| r.get(c))
-                    .map(|t| console::measure_text_width(t))
+                    .map(Text::width)
                     .max()
                     .unwrap_or(0)
             })
             .collect();
         for (number, row) in rows.iter().enumerate() {
-            let mut line = String::new();
-            for (text, width) in row.iter().zip(&widths) {
-                let padded = console::pad_str(text, width + 2, console::Alignment::Left, None);
-                line.push_str(&padded);
-            }
             let look = if number == 0 {
                 Style::new().bold()
             } else {
                 Style::new()
             };
-            self.line(look.apply_to(line.trim_end()).to_string());
+            self.print(&Text::row(row, &widths).styled(&look));
         }
     }
 
@@ -187,7 +201,7 @@ impl Ui {
             true => ("+", Style::new().green()),
             false => ("-", Style::new().red()),
         };
-        self.line(look.apply_to(format!("{mark} {line}")).to_string());
+        self.print(&Text::line(&format!("{mark} {line}")).styled(&look));
     }
 
     /// `true` when the person says yes.
@@ -203,7 +217,7 @@ impl Ui {
             .into());
         }
         let answer = dialoguer::Confirm::new()
-            .with_prompt(question)
+            .with_prompt(Text::message(question))
             .default(false)
             .interact_on(&Term::stderr());
         answer.map_err(|dialoguer::Error::IO(error)| match error.kind() {
@@ -261,7 +275,7 @@ impl Work {
 
 impl Progress for Work {
     fn step(&self, what: &str) {
-        let what = plain::line(what);
+        let what = String::from(Text::line(what));
         let mut last = self
             .last
             .lock()
@@ -280,7 +294,7 @@ impl Progress for Work {
         let Some(bar) = &self.bar else {
             return self.step(what);
         };
-        let (what, done) = (plain::line(what), indicatif::HumanBytes(done));
+        let (what, done) = (String::from(Text::line(what)), indicatif::HumanBytes(done));
         bar.set_message(match total {
             Some(total) => format!("{what} ({done} of {})", indicatif::HumanBytes(total)),
             None => format!("{what} ({done})"),
@@ -289,7 +303,7 @@ impl Progress for Work {
 
     fn log(&self, line: &str) {
         if self.ui.verbose > 0 {
-            self.ui.say(format!("  {}", printable(line)));
+            self.ui.detail(line);
         }
     }
 }

@@ -3,8 +3,9 @@
 use crate::archives::{assert_same, finished, grow, linked, padded};
 use crate::commands::Followed;
 use crate::cp::{copy, digest, fill, folders, refused};
+use crate::fake_companion::{FakeCompanion, respond};
 use crate::harness::Home;
-use crate::middle::{Break, Middle, by_port, companion};
+use crate::middle::{Break, Middle, by_port};
 use crate::trials;
 use serde_json::json;
 use std::fs;
@@ -213,11 +214,14 @@ fn a_hostile_companion_writes_nowhere_else() {
     ];
     for (members, sentence) in cases {
         let archive = finished(&members);
-        let port = companion(move |first| match first.contains("?stat") {
-            true => ("application/json", entry("folder", 0)),
-            false => ("application/x-tar", archive.clone()),
+        let companion = FakeCompanion::start(move |request, stream| {
+            let (kind, body) = match request.path.contains("?stat") {
+                true => ("application/json", &entry("folder", 0)),
+                false => ("application/x-tar", &archive),
+            };
+            respond(stream, "200 OK", &[("Content-Type", kind)], body);
         });
-        let hostile = by_port(home, "cp-hostile", port);
+        let hostile = companion.home("cp-hostile");
         let args = [Path::new("cp"), Path::new("os:/x/."), &here];
         refused(&hostile.run(args), 2, &sentence);
         let kept = fs::read_dir(&outside)
@@ -232,11 +236,14 @@ fn a_hostile_companion_writes_nowhere_else() {
     // One file is one file, whatever its archive says it is called.
     let members = [file("../evil"), file("second")].concat();
     let archive = finished(&[members]);
-    let port = companion(move |first| match first.contains("?stat") {
-        true => ("application/json", entry("file", 1 << 20)),
-        false => ("application/x-tar", archive.clone()),
+    let companion = FakeCompanion::start(move |request, stream| {
+        let (kind, body) = match request.path.contains("?stat") {
+            true => ("application/json", &entry("file", 1 << 20)),
+            false => ("application/x-tar", &archive),
+        };
+        respond(stream, "200 OK", &[("Content-Type", kind)], body);
     });
-    let hostile = by_port(home, "cp-hostile", port);
+    let hostile = companion.home("cp-hostile");
     let ran = hostile.run([Path::new("cp"), Path::new("os:/x"), &here.join("one")]);
     refused(
         &ran,

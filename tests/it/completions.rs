@@ -1,11 +1,15 @@
 //! Completion scripts: those in `completions/` are what the binary prints, and they complete.
 
-use crate::commands::Ran;
+use crate::commands::{Ran, terminal};
+use crate::fake_companion::{FakeCompanion, respond};
 use crate::harness::{Home, PATIENCE, shared};
 use crate::middle::{Break, Middle, by_port};
 use crate::trials;
+use serde_json::json;
 use std::fs;
+use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
 trials![
@@ -13,6 +17,7 @@ trials![
     verbs_flags_and_instances_are_completed,
     paths_inside_are_completed_while_a_container_runs,
     what_the_line_says_decides_where_is_looked,
+    bash_executes_no_name_after_tab,
 ];
 
 const SHELLS: &[&str] = &["bash", "zsh", "fish", "powershell", "elvish"];
@@ -85,7 +90,7 @@ fn paths_inside_are_completed_while_a_container_runs() {
         &named,
         &["cp", "os:/root/host/completed/f"],
         &[
-            "os:/root/host/completed/file name",
+            r"os:/root/host/completed/file\ name",
             "os:/root/host/completed/folder/",
         ],
     );
@@ -149,4 +154,59 @@ fn what_the_line_says_decides_where_is_looked() {
         let path = format!("/sessions/{session}");
         home.api().connect().send("DELETE", &path, &[], b"");
     }
+}
+
+/// A shell's word for a command behind a file's name.
+const HOSTILE_NAME: &str = "summary;touch${IFS}OWNED;.csv";
+const QUOTED_NAME: &str = r"summary\;touch\$\{IFS\}OWNED\;.csv";
+
+fn bash_executes_no_name_after_tab() {
+    let companion = FakeCompanion::start(|_, stream| {
+        let entry = |name: &str| json!({"name": name, "path": "/x", "kind": "file", "size": 0, "allocated": 0, "mode": "0644", "mtime": "1.0"});
+        let entries = [
+            entry(HOSTILE_NAME),
+            entry("summit\u{1b}[2J"),
+            entry("sum\u{202e}vsc"),
+        ];
+        let listing = json!({"path": "/root/out/", "entries": entries, "more": false});
+        respond(stream, "200 OK", &[], listing.to_string().as_bytes());
+    });
+    let home = companion.home("completions-bash");
+    let inside = format!("os:/root/out/{QUOTED_NAME}");
+    let cp = ["--instance", &home.instance, "cp"];
+    for word in [
+        "os:/root/out/sum",
+        r"os:/root/out/summary\;tou",
+        "'os:/root/out/sum",
+    ] {
+        assert_completes(&home, &[&cp[..], &[word]].concat(), &[&inside]);
+    }
+    fs::write(home.project.join(HOSTILE_NAME), "").unwrap();
+    let binary = Path::new(env!("CARGO_BIN_EXE_osctl")).parent().unwrap();
+    let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
+    let script = Path::new("completions/osctl.bash").canonicalize().unwrap();
+    let mut bash = Command::new("bash");
+    bash.args(["--norc", "--noprofile", "-i"])
+        .current_dir(&home.project)
+        .envs(
+            home.command([""; 0])
+                .get_envs()
+                .filter_map(|(k, v)| Some((k, v?))),
+        )
+        .env("PATH", path);
+    let mut bash = terminal(&bash).spawn().unwrap();
+    let typed = format!(
+        "source {}\nosctl {} os:/root/out/su\t .\nosctl {} summ\t os:/root/\nexit\n",
+        script.display(),
+        cp.join(" "),
+        cp.join(" "),
+    );
+    bash.stdin
+        .take()
+        .unwrap()
+        .write_all(typed.as_bytes())
+        .unwrap();
+    let shown = Ran::from(bash.wait_with_output().unwrap()).stdout;
+    assert!(shown.contains(&format!("cp {QUOTED_NAME}")), "{shown}");
+    assert!(!home.project.join("OWNED").exists(), "{shown}");
 }

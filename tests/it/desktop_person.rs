@@ -30,6 +30,13 @@ pub(crate) fn visit(home: &Home) -> Page {
     page
 }
 
+/// Where pages of an instance are opened: at a name of its own, to which browsers send no other cookies.
+fn page_address(home: &Home) -> String {
+    let api = home.api();
+    let port = api.address.rsplit(':').next().unwrap();
+    format!("http://{}.localhost:{port}", home.container())
+}
+
 /// Waits until the screen has the size of what the page shows of it, and the page shows all.
 #[track_caller]
 pub(crate) fn until_followed(api: &Api, page: &mut Page) {
@@ -175,7 +182,7 @@ fn each_icon_opens_what_it_shows() {
 fn a_link_opens_it_once_and_nothing_else() {
     let home = instance();
     let api = home.api();
-    let host = api.address.clone();
+
     let bare = |path: &str, headers: &[(&str, &str)]| {
         let mut all = vec![("Authorization", "")];
         all.extend(headers);
@@ -190,7 +197,7 @@ fn a_link_opens_it_once_and_nothing_else() {
         assert_eq!(bare(path, &[]).status, 401, "{path}");
     }
     let link = home.ok(["desktop", "--url"]).stdout;
-    let path = link.trim().strip_prefix(&format!("http://{host}")).unwrap();
+    let path = link.trim().strip_prefix(&page_address(home)).unwrap();
     let entered = bare(path, &[]);
     assert_eq!(entered.status, 303);
     assert_eq!(entered.headers["location"], "/desktop/");
@@ -243,7 +250,7 @@ fn it_opens_by_itself_where_somebody_sees_it() {
     let said = String::from_utf8(ran.stderr).unwrap();
     assert!(said.contains("`osctl desktop --url`"), "{said}");
     let link = api.until("the browser", |_| fs::read_to_string(&told).ok());
-    let path = link.strip_prefix(&format!("http://{}", api.address));
+    let path = link.strip_prefix(&page_address(home));
     let entered = { api.connect() }.send("GET", path.unwrap(), &[("Authorization", "")], b"");
     assert_eq!(entered.status, 303);
 }

@@ -1,10 +1,12 @@
 //! A companion that the agent has replaced: nothing that it answers acts on the host.
 
 use crate::completions::complete;
-use crate::fake_companion::{FakeCompanion, respond};
+use crate::fake_companion::{FakeCompanion, respond, respond_without_end};
 use crate::ports::free_port;
 use crate::trials;
 use serde_json::json;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 trials![
     a_redirect_of_the_companion_is_not_followed,
@@ -12,6 +14,7 @@ trials![
     the_token_goes_to_no_other_listener,
     each_connection_is_proven_before_the_token_follows,
     a_stopped_instance_is_still_named_as_such,
+    an_answer_without_an_end_is_given_up,
 ];
 
 fn a_redirect_of_the_companion_is_not_followed() {
@@ -121,4 +124,33 @@ fn a_stopped_instance_is_still_named_as_such() {
     std::fs::write(&record, text).unwrap();
     let ran = home.run(["exec", "1"]);
     assert!(ran.stderr.contains("is not running"), "{ran:?}");
+}
+
+/// What the host takes of an answer at most: 64 MiB, and what the buffers of two sockets hold.
+const MAX_TAKEN_BYTES: usize = 80 << 20;
+
+fn an_answer_without_an_end_is_given_up() {
+    let taken = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&taken);
+    let companion = FakeCompanion::start(move |_, stream| {
+        let piece = vec![b'7'; 1 << 20];
+        let sent = respond_without_end(stream, "application/json", b"{\"x\":\"", &piece);
+        count.fetch_max(sent, Ordering::Relaxed);
+    });
+    let home = companion.home("endless");
+    for verb in [
+        &["sessions"][..],
+        &["exec", "1"],
+        &["mcp", "tools"],
+        &["cryo", "store"],
+    ] {
+        let ran = home.run(verb);
+        assert_ne!(ran.code, 0, "{verb:?}: {ran:?}");
+        assert!(
+            ran.stderr.contains("longer than 67108864 bytes"),
+            "{verb:?}: {ran:?}"
+        );
+        assert!(ran.stderr.len() + ran.stdout.len() < 10_000, "{verb:?}");
+    }
+    assert!(taken.load(Ordering::Relaxed) < MAX_TAKEN_BYTES);
 }

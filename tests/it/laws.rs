@@ -11,6 +11,9 @@ trials![
     the_host_writes_files_in_its_few_owners_alone,
     only_the_mouth_prints_and_only_main_ends_the_process,
     no_path_climbs_and_no_glob_hides_names,
+    the_host_reads_no_answer_without_a_bound,
+    the_token_is_sent_from_one_place,
+    only_the_users_own_code_and_programs_get_text_as_it_is,
     no_file_outgrows_its_subject,
     every_dependency_has_its_reason,
 ];
@@ -159,6 +162,7 @@ fn each_library_is_named_in_its_one_place() {
             "reqwest",
             &[
                 "companion/mcp/child/remote/",
+                "host/answer.rs",
                 "host/archives.rs",
                 "host/bridge/",
                 "host/client.rs",
@@ -324,6 +328,61 @@ fn no_path_climbs_and_no_glob_hides_names() {
             assert!(
                 !source.code.contains(word),
                 "`src/{}` has `{word}`",
+                source.path
+            );
+        }
+    }
+}
+
+fn the_host_reads_no_answer_without_a_bound() {
+    for source in sources().iter().filter(|s| s.layer() == "host") {
+        for word in [
+            ".json()",
+            ".json::<",
+            ".bytes().await",
+            ".text().await",
+            ".bytes_stream()",
+        ] {
+            assert!(
+                !source.code.contains(word),
+                "`src/{}` has `{word}`; `host/answer.rs` reads bodies",
+                source.path
+            );
+        }
+    }
+}
+
+fn the_token_is_sent_from_one_place() {
+    for source in sources() {
+        for word in ["bearer_auth", "Client::builder()"] {
+            let place = ["host/client.rs", "companion/"];
+            let fine = place.iter().any(|place| source.path.starts_with(place));
+            assert!(
+                fine || !source.code.contains(word),
+                "`src/{}` has `{word}`",
+                source.path
+            );
+        }
+    }
+}
+
+fn only_the_users_own_code_and_programs_get_text_as_it_is() {
+    let places = [
+        "command/completions.rs",
+        "command/cp/",
+        "command/follow.rs",
+        "command/keeper.rs",
+        "command/mcp_stdio.rs",
+        "command/relay.rs",
+        "command/shell_command.rs",
+        "ui/",
+    ];
+    for source in sources() {
+        for word in ["ui.data(", "ui.side(", "ui.output()", "ui.errors()"] {
+            let fine = places.iter().any(|place| source.path.starts_with(place));
+            assert!(
+                fine || !source.code.contains(word),
+                "`src/{}` has `{word}`, which sanitizes nothing",
                 source.path
             );
         }

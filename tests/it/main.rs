@@ -39,6 +39,7 @@ mod files;
 mod handover;
 mod harness;
 mod hostile;
+mod hostile_answers;
 mod hostile_companion;
 mod image;
 mod instance;
@@ -119,6 +120,7 @@ fn lanes() -> Vec<Lane> {
             runs::trials(),
             jupyter::trials(),
             planted_paths::trials(),
+            hostile_answers::trials(),
         ])
         .hold([
             streams::trials(),
@@ -176,7 +178,11 @@ fn lanes() -> Vec<Lane> {
         desktop_faults::trials(),
     ]);
     let own = Lane::new("own instances")
-        .share([laws::trials(), hostile_companion::trials()])
+        .share([
+            laws::trials(),
+            hostile_companion::trials(),
+            hostile_answers::trials(),
+        ])
         .hold([
             evolve_mind::trials(),
             ports::trials(),

@@ -1,10 +1,9 @@
-//! Who stands between the command line and a companion: connections that break, and a companion that
-//! can't be trusted.
+//! Who stands between the command line and a companion: connections that break.
 
 use crate::harness::Home;
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write, copy};
+use std::io::{Read, Write, copy};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -156,31 +155,4 @@ fn pass(mut from: TcpStream, mut to: TcpStream, after: u64, times: &AtomicU64, h
     // Either may be gone already.
     let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);
-}
-
-/// Answers each request with what `answer` gives for its first line: a content type and a body.
-pub(crate) fn companion(answer: impl Fn(&str) -> (&'static str, Vec<u8>) + Send + 'static) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut reader = BufReader::new(stream.unwrap());
-            let mut first = String::new();
-            reader.read_line(&mut first).unwrap();
-            let mut line = String::new();
-            while reader.read_line(&mut line).unwrap() > 2 {
-                line.clear();
-            }
-            let (kind, body) = answer(&first);
-            let head = format!(
-                "HTTP/1.1 200 OK\r\nosctl-protocol: 1\r\nConnection: close\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
-                body.len()
-            );
-            let stream = reader.get_mut();
-            // A client that refuses what comes may be gone before its end.
-            let _ = stream.write_all(head.as_bytes());
-            let _ = stream.write_all(&body);
-        }
-    });
-    port
 }

@@ -8,7 +8,6 @@ use crate::host::keeper::Keeper;
 use crate::host::run::{End, end_of, follow};
 use crate::protocol::cryo::Verdict;
 use crate::protocol::evolve::{Record, Run, Stage};
-use crate::protocol::plain::{line, printable};
 
 pub(super) async fn to_the_end(keeper: &Keeper<'_>, run: &Run, cx: &Context) -> Result<Outcome> {
     let work = cx.ui.work(&format!("run {run} has begun"));
@@ -47,7 +46,6 @@ fn told(record: &Record, outcome: Outcome, cx: &Context) -> Result<Outcome> {
     }
     tell(record, cx)?;
     if let Some(why) = &record.untold {
-        let why = line(why);
         cx.ui.say(format!("no commit on `osctl/evolve`: {why}"));
     }
     Ok(outcome)
@@ -70,7 +68,7 @@ fn tell(record: &Record, cx: &Context) -> Result<()> {
         }
         for kept in &record.receipt {
             let lost = kept.rows.iter().filter(|r| r.verdict == Verdict::Lost);
-            let (session, lost) = (line(&kept.session), lost.count());
+            let (session, lost) = (&kept.session, lost.count());
             let whole = kept.rows.len() - lost;
             cx.ui.line(format!(
                 "  session `{session}`: {whole} variables are there, {lost} are lost"
@@ -82,10 +80,10 @@ fn tell(record: &Record, cx: &Context) -> Result<()> {
         return Ok(());
     }
     for text in &record.log_tail {
-        cx.ui.side(&format!("  {}\n", printable(text)))?;
+        cx.ui.detail(text);
     }
     let gate = record.gate.map_or("?", Stage::word);
-    let why = line(record.why.as_deref().unwrap_or("no reason is known"));
+    let why = record.why.as_deref().unwrap_or("no reason is known");
     let end = match (record.status, record.gate) {
         (Stage::RolledBack, _) => "the old container goes on",
         // The keeper has given it up.

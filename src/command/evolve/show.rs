@@ -6,7 +6,6 @@ use crate::command::duration;
 use crate::error::{Error, Outcome, Result};
 use crate::host::keeper::Keeper;
 use crate::protocol::evolve::{Ask, Edit, Record, Reply, Run, Stage};
-use crate::protocol::plain;
 use anyhow::bail;
 use serde_json::json;
 
@@ -34,8 +33,8 @@ pub(super) async fn status(keeper: &Keeper<'_>, cx: &Context) -> Result<Outcome>
             status.latest_status.map_or("?", Stage::word).into(),
         ),
     ];
-    rows.extend(status.reason.map(|reason| ("reason", plain::line(&reason))));
-    rows.extend(status.why.map(|why| ("why", plain::line(&why))));
+    rows.extend(status.reason.map(|reason| ("reason", reason)));
+    rows.extend(status.why.map(|why| ("why", why)));
     for (what, value) in rows {
         cx.ui.line(format!("{what:<10}{value}"));
     }
@@ -68,7 +67,7 @@ fn row(record: &Record) -> Vec<String> {
         task(record).into(),
         record.status.to_string(),
         duration(record.seconds()),
-        why.map(|why| plain::line(why)).unwrap_or_default(),
+        why.cloned().unwrap_or_default(),
     ]
 }
 
@@ -101,7 +100,7 @@ pub(super) async fn logs(
     let mut each = |reply| {
         match reply {
             Reply::Log { text, .. } if cx.ui.json => whole.push_str(&text),
-            Reply::Log { text, .. } => cx.ui.data(&plain::printable(&text))?,
+            Reply::Log { text, .. } => cx.ui.text(&text)?,
             Reply::Record(record) => last = Some(record),
             _ => {}
         }
@@ -141,11 +140,8 @@ pub(super) async fn diff(keeper: &Keeper<'_>, run: &Run, cx: &Context) -> Result
             Edit::Changed => "changed",
         };
         match change.diff {
-            Some(diff) => cx.ui.data(&plain::printable(&diff))?,
-            None => cx.ui.data(&format!(
-                "{what}: {} (no text)\n",
-                plain::line(&change.path)
-            ))?,
+            Some(diff) => cx.ui.text(&diff)?,
+            None => cx.ui.line(format!("{what}: {} (no text)", change.path)),
         }
     }
     Ok(Outcome::Done)

@@ -4,7 +4,6 @@ use crate::command::{age, duration};
 use crate::protocol::cryo::Verdict;
 use crate::protocol::evolve::inside::{Besides, Kept, KeptBy};
 use crate::protocol::evolve::{Asker, Record, Stage, Task};
-use crate::protocol::plain::{line, printable};
 
 /// Lines of it.
 pub(super) fn shown(record: &Record) -> Vec<String> {
@@ -17,10 +16,10 @@ pub(super) fn shown(record: &Record) -> Vec<String> {
     row("status", status(record).into());
     row("took", duration(record.seconds()));
     for (what, text) in [("reason", &record.reason), ("why", &record.why)] {
-        text.iter().for_each(|text| row(what, line(text)));
+        text.iter().for_each(|text| row(what, text.clone()));
     }
     if let Some(why) = &record.untold {
-        row("git", format!("no commit: {}", line(why)));
+        row("git", format!("no commit: {why}"));
     }
     if let Some(ms) = record.refused_ms {
         row(
@@ -30,7 +29,7 @@ pub(super) fn shown(record: &Record) -> Vec<String> {
     }
     let images = [("image", &record.image), ("before", &record.previous)];
     for (what, id) in images.into_iter().chain([("body", &record.body)]) {
-        id.iter().for_each(|id| row(what, line(id)));
+        id.iter().for_each(|id| row(what, id.to_string()));
     }
     lines.extend(stages(record));
     lines.extend(gate(record));
@@ -90,9 +89,9 @@ fn gate(record: &Record) -> Vec<String> {
         return Vec::new();
     };
     let failed = record.checks.iter().filter(|check| !check.passed);
-    let failed = failed.map(|check| format!("  {}: {}", line(&check.name), line(&check.detail)));
+    let failed = failed.map(|check| format!("  {}: {}", check.name, check.detail));
     let log = record.log_tail.iter();
-    let log = log.map(|text| format!("  | {}", line(&printable(text))));
+    let log = log.map(|text| format!("  | {}", text));
     let all: Vec<String> = failed.chain(log).collect();
     let title = format!("gate that was not passed: {}", gate.word());
     match all.is_empty() {
@@ -125,16 +124,16 @@ fn session(kept: &Kept) -> Vec<String> {
         KeptBy::Objects => format!("{there} of {all} variables are there"),
         KeptBy::Nothing => "it begins anew".into(),
     };
-    let why = kept.why.iter().map(|why| format!("; {}", line(why)));
-    let name = line(&kept.session);
+    let why = kept.why.iter().map(|why| format!("; {why}"));
+    let name = &kept.session;
     let mut lines = vec![format!(
         "  session `{name}`: {how}{}",
         why.collect::<String>()
     )];
     lines.extend(lost.into_iter().map(|row| {
         let why = row.why.as_deref().unwrap_or("no reason is known");
-        let (name, kind) = (line(&row.name), line(&row.kind));
-        format!("    lost: `{name}` ({kind}): {}", line(why))
+        let (name, kind) = (&row.name, &row.kind);
+        format!("    lost: `{name}` ({kind}): {why}")
     }));
     lines
 }
@@ -142,7 +141,7 @@ fn session(kept: &Kept) -> Vec<String> {
 /// One thing that is no variable.
 pub(super) fn besides(one: &Besides) -> String {
     let lost = if one.kept { "" } else { "lost: " };
-    format!("  {lost}{}: {}", line(&one.what), line(&one.detail))
+    format!("  {lost}{}: {}", one.what, one.detail)
 }
 
 fn titled(title: &str, lines: Vec<String>) -> Vec<String> {

@@ -13,6 +13,8 @@ use crate::protocol::mcp::{LIST_WAIT, ListMeta};
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
@@ -135,8 +137,8 @@ async fn tools(server: Option<&str>, cx: &Context) -> Result<Outcome> {
         let work = cx.ui.work("asking the servers");
         let page = client.ask_server(server, "tools/list", params).await?;
         drop(work);
-        let value: Value = serde_json::from_str(page.get())?;
-        let page: Tools = serde_json::from_str(page.get())?;
+        let value: Value = parsed(&page)?;
+        let page: Tools = parsed(&page)?;
         for missing in &page.meta.missing {
             warn_missing(missing, cx);
         }
@@ -162,6 +164,19 @@ async fn tools(server: Option<&str>, cx: &Context) -> Result<Outcome> {
     );
     cx.ui.table(&rows);
     Ok(Outcome::Done)
+}
+
+/// What a server answers.
+fn parsed<T: DeserializeOwned>(answer: &RawValue) -> Result<T> {
+    serde_json::from_str(answer.get()).map_err(|error| {
+        Error::Refused {
+            status: 502,
+            kind: "unreadable".into(),
+            message: format!("the server's answer can't be read: {error}"),
+            hint: Some("`osctl mcp list` shows how the servers stand".into()),
+        }
+        .into()
+    })
 }
 
 /// The first sentence, or what there is room for.
@@ -200,13 +215,13 @@ async fn call(server: &str, tool: &str, words: &[String], cx: &Context) -> Resul
         .ask_server(Some(server), "tools/call", params)
         .await?;
     drop(work);
-    let called: Called = serde_json::from_str(result.get())?;
+    let called: Called = parsed(&result)?;
     if cx.ui.json {
         cx.ui.document(&result)?;
     } else {
         for part in &called.content {
             match (&part.text, &part.uri) {
-                (Some(text), _) => cx.ui.line(text),
+                (Some(text), _) => cx.ui.text(&format!("{text}\n"))?,
                 (None, Some(uri)) => cx.ui.line(uri),
                 (None, None) => {
                     let mime = part.mime.as_deref().unwrap_or(&part.kind);

@@ -7,6 +7,7 @@ use super::Context;
 use super::cell::{Cell, STEP};
 use crate::error::Result;
 use crate::host::client::Client;
+use crate::protocol::plain::is_printable;
 use crate::protocol::session::{At, Completions};
 use crate::ui::Ui;
 use anyhow::Context as _;
@@ -157,7 +158,10 @@ impl Completer for Names {
         });
         // Whatever is wrong is told by the next run; a console that talks into a line is worse.
         let found = asked.ok().and_then(Result::ok).unwrap_or_default();
-        Ok(candidates(&self.before, line, found).unwrap_or((at, Vec::new())))
+        let found = candidates(&self.before, line, found);
+        Ok(found
+            .filter(|(begin, _)| *begin <= at)
+            .unwrap_or((at, Vec::new())))
     }
 }
 
@@ -183,7 +187,8 @@ fn candidates(before: &str, line: &str, found: Completions) -> Option<(usize, Ve
         .checked_sub(above)?;
     let mut ends = line.char_indices().map(|(at, _)| at).chain([line.len()]);
     let at = ends.nth(begin)?;
-    Some((at, found.matches.into_iter().map(pair).collect()))
+    let names = found.matches.into_iter().filter(|name| is_printable(name));
+    Some((at, names.map(pair).collect()))
 }
 
 #[cfg(test)]

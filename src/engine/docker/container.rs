@@ -18,6 +18,8 @@ use futures_util::StreamExt;
 use std::collections::{BTreeMap, HashMap};
 
 const SECOND: i64 = 1_000_000_000;
+/// A longer line of a log is given in pieces.
+const MAX_LOG_LINE_BYTES: usize = 1 << 20;
 
 impl Docker {
     pub(crate) async fn inspect(&self, name: &str) -> Result<Option<Container>> {
@@ -277,6 +279,9 @@ impl Docker {
             while let Some(end) = rest.iter().position(|b| *b == b'\n') {
                 let line: Vec<u8> = rest.drain(..=end).collect();
                 each(String::from_utf8_lossy(&line).trim_end())?;
+            }
+            if rest.len() > MAX_LOG_LINE_BYTES {
+                each(&String::from_utf8_lossy(&std::mem::take(&mut rest)))?;
             }
         }
         if !rest.is_empty() {

@@ -5,9 +5,9 @@ use super::fault::Fault;
 use super::line::Line;
 use super::link::{Failure, Session, agreed, is_events, stream, version};
 use super::policy::{Lost, Next, is_harmless, next, without_stream};
+use crate::host::answer::{EventStream, MAX_JSON_BYTES, read_body};
 use crate::protocol::fault::Failed;
 use crate::protocol::mcp::{LOST, LOST_CODE};
-use crate::protocol::sse::Events;
 use reqwest::{Response, StatusCode};
 use serde_json::Value;
 use std::sync::Arc;
@@ -119,7 +119,7 @@ impl Bridge {
         }
         let status = response.status();
         let session = agreed(&response);
-        let Ok(text) = response.bytes().await else {
+        let Ok(text) = read_body(response, MAX_JSON_BYTES).await else {
             return Came::Lost(Lost::Silent);
         };
         let answer: Value = serde_json::from_slice(&text).unwrap_or_default();
@@ -165,11 +165,11 @@ impl Bridge {
     }
 
     /// Hands on what a stream tells, to the answer.
-    async fn follow(&self, mut response: Response, line: &Line) -> Came {
-        let mut events = Events::default();
+    async fn follow(&self, response: Response, line: &Line) -> Came {
+        let mut stream = EventStream::new(response);
         let mut last = None;
-        while let Ok(Some(piece)) = response.chunk().await {
-            for event in events.take(&piece) {
+        while let Some(events) = stream.next().await {
+            for event in events {
                 last = event.id.or(last);
                 if event.data.is_empty() {
                     continue;

@@ -2,7 +2,7 @@
 
 use super::Bridge;
 use super::link::is_events;
-use crate::protocol::sse::Events;
+use crate::host::answer::EventStream;
 use reqwest::StatusCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +17,10 @@ impl Bridge {
         loop {
             let (round, session) = (self.link.round(), self.link.session());
             match self.link.listen(last.as_deref()).await {
-                Ok(mut response) if is_events(&response) => {
-                    let mut events = Events::default();
-                    while let Ok(Some(piece)) = response.chunk().await {
-                        for event in events.take(&piece) {
+                Ok(response) if is_events(&response) => {
+                    let mut stream = EventStream::new(response);
+                    while let Some(events) = stream.next().await {
+                        for event in events {
                             last = event.id.or(last);
                             if !event.data.is_empty() {
                                 self.say(&event.data).await;

@@ -4,6 +4,7 @@ use super::Way;
 use super::fault::Fault;
 use super::line::Line;
 use crate::error::Result;
+use crate::host::answer::{MAX_JSON_BYTES, read_body};
 use crate::host::client::Client;
 use crate::protocol::header::encoded;
 use crate::protocol::mcp::STREAM_HEADER;
@@ -246,7 +247,8 @@ impl Link {
         let hello = hello.ok_or(Failure::Cut)?;
         let response = self.post(&hello).await?;
         let session = agreed(&response).ok_or(Failure::Cut)?;
-        let text = response.bytes().await.map_err(|_| Failure::Cut)?;
+        let text = read_body(response, MAX_JSON_BYTES).await;
+        let text = text.map_err(|_| Failure::Cut)?;
         let session = Some(session.of(version(&text)));
         self.agree(&hello, session);
         if let Some(ready) = ready {

@@ -13,10 +13,13 @@ use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
-use tokio_tungstenite::tungstenite::protocol::{Message, Role};
+use tokio_tungstenite::tungstenite::protocol::{Message, Role, WebSocketConfig};
 
 /// The companion pings every five seconds.
 const SILENCE: Duration = Duration::from_secs(15);
+
+/// Of a message of the companion, which sends the screen and what was missed in pieces.
+const MAX_MESSAGE_BYTES: usize = 4 << 20;
 
 /// How long the companion may take to hear that we leave.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -45,7 +48,10 @@ impl Link {
             let hint = "a proxy may be in between; `osctl doctor` tells more";
             return Err(Error::precondition(message, hint).into());
         }
-        let socket = WebSocketStream::from_raw_socket(stream, Role::Client, None).await;
+        let limits = WebSocketConfig::default()
+            .max_message_size(Some(MAX_MESSAGE_BYTES))
+            .max_frame_size(Some(MAX_MESSAGE_BYTES));
+        let socket = WebSocketStream::from_raw_socket(stream, Role::Client, Some(limits)).await;
         let (mut sink, mut stream) = socket.split();
         let (frame, frames) = mpsc::channel(16);
         let (words, mut word) = mpsc::channel(16);

