@@ -150,6 +150,19 @@ impl Docker {
         .into()
     }
 
+    /// Whether there is a network of that name.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(super) async fn has_network(&self, name: &str) -> Result<bool> {
+        let doing = "looking at the network";
+        match answer(doing, self.api.inspect_network(name, None)).await? {
+            Ok(_) => Ok(true),
+            Err(e) if is_status(&e, 404) => Ok(false),
+            Err(e) => Err(lost(doing, e)),
+        }
+    }
+
     async fn ensure_network(&self, network: &str, spec: &Spec) -> Result<()> {
         let doing = "looking at the network";
         match answer(doing, self.api.inspect_network(network, None)).await? {
