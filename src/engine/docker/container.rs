@@ -17,6 +17,9 @@ use bollard::query_parameters::{
 use futures_util::StreamExt;
 use std::collections::{BTreeMap, HashMap};
 
+/// Where everything begins that the engine starts. No image can replace this folder by a link, as it can the one
+/// that its `WORKDIR` names: some versions of runc follow such a link out of the container.
+pub(super) const WORKING_DIR: &str = "/";
 const SECOND: i64 = 1_000_000_000;
 
 impl Docker {
@@ -380,6 +383,7 @@ fn body(spec: &Spec) -> ContainerCreateBody {
         user: Some(user),
         image: Some(spec.image.clone()),
         env: Some(env),
+        working_dir: Some(WORKING_DIR.into()),
         labels: Some(spec.labels.clone().into_iter().collect()),
         exposed_ports: Some(spec.ports.iter().map(inside).collect()),
         stop_timeout: Some(spec.stop_timeout.into()),
