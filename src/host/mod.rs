@@ -1,6 +1,7 @@
 //! Outside the container: what belongs to an instance, what a machine must have, and the way in.
 
 pub(crate) mod archives;
+pub(crate) mod autorun;
 pub(crate) mod base;
 pub(crate) mod bridge;
 pub(crate) mod build;
@@ -9,6 +10,7 @@ pub(crate) mod connect;
 pub(crate) mod cryo;
 pub(crate) mod disk;
 pub(crate) mod display;
+pub(crate) mod escapes;
 pub(crate) mod events;
 pub(crate) mod files;
 pub(crate) mod folders;

@@ -34,6 +34,7 @@ mod evolve_faults;
 mod evolve_inside;
 mod evolve_mind;
 mod evolve_way_back;
+mod exposure;
 mod faults;
 mod files;
 mod handover;
@@ -158,6 +159,7 @@ fn main() -> ExitCode {
         desktop_browser::trials(),
         desktop_memory::trials(),
         desktop_faults::trials(),
+        exposure::trials(),
         instance::trials(),
         ports::trials(),
         image::trials(),

@@ -17,6 +17,7 @@ use bollard::API_DEFAULT_VERSION;
 use bollard::errors::Error as ApiError;
 use bollard::models::SystemVersionComponents;
 use ssh::Ssh;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,6 +64,8 @@ pub(crate) struct Docker {
     _ssh: Option<Arc<Ssh>>,
     version: String,
     architecture: String,
+    /// The parts that it names, with their versions.
+    components: Arc<BTreeMap<String, String>>,
     has_buildkit: bool,
     is_podman: bool,
 }
@@ -157,6 +160,11 @@ impl Docker {
             architecture: version.arch.unwrap_or_default(),
             version: version.version.unwrap_or_default(),
             is_podman: is_podman(version.components.as_deref().unwrap_or_default()),
+            components: Arc::new(
+                (version.components.into_iter().flatten())
+                    .map(|part| (part.name, part.version))
+                    .collect(),
+            ),
         })
     }
 
@@ -179,6 +187,11 @@ impl Docker {
     /// The engine's own version.
     pub(crate) fn version(&self) -> &str {
         &self.version
+    }
+
+    /// The parts of the engine by name, as far as it names them: `runc`, `containerd`.
+    pub(crate) fn components(&self) -> &BTreeMap<String, String> {
+        &self.components
     }
 
     /// Whether it builds with BuildKit, by what it says of itself before a build. The header `Builder-Version`
