@@ -5,14 +5,21 @@ use super::status::warnings;
 use crate::config::{Config, EngineChoice};
 use crate::engine::{Docker, Engine};
 use crate::error::{Error, NO, Outcome, Result, addressed};
-use crate::host::instance::LABEL;
+#[cfg(unix)]
+use crate::host::folders::is_open_to_others;
+use crate::host::instance::{Instance, LABEL};
 use crate::host::ports::{self, Whose};
 use crate::host::provision::{self, Cure};
-use crate::host::{disk, project};
+use crate::host::{autorun, disk, escapes, project};
 use crate::image::{Body, Companion};
+use crate::protocol::plain;
 use clap::Args;
 use serde::Serialize;
+use std::io::ErrorKind;
 use std::path::Path;
+
+/// Findings of one kind that are named one by one.
+const MAX_SHOWN: usize = 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
@@ -112,6 +119,10 @@ pub(crate) async fn run(args: DoctorArgs, cx: &Context) -> Result<Outcome> {
             });
         }
     }
+    // On another machine the project is a copy that no program of this one finds.
+    if let Some(record) = record.as_ref().filter(|record| record.remote.is_none()) {
+        check_what_agents_write(&mut findings, &cx.instance, &record.project);
+    }
     for text in findings.iter_mut().filter_map(|f| f.cure.as_mut()) {
         *text = addressed(text, &cx.instance.name);
     }
@@ -153,6 +164,14 @@ async fn check_docker(findings: &mut Vec<Finding>, docker: &Docker, config: &Con
     judge(findings, "binary", binary, |b| {
         format!("static, {}", crate::ui::bytes(b.content.len() as u64))
     });
+    for detail in escapes::known(docker.components()) {
+        findings.push(Finding {
+            what: "engine",
+            verdict: Verdict::Warning,
+            detail,
+            cure: Some(escapes::CURE.into()),
+        });
+    }
     let name = cx.instance.container();
     let own = match docker.inspect(&name).await {
         Ok(Some(container)) if container.labels.get(LABEL) != Some(&cx.instance.name) => {
@@ -187,6 +206,74 @@ async fn check_docker(findings: &mut Vec<Finding>, docker: &Docker, config: &Con
             let verdict = roomy(free, disk::IMAGE, short);
             room("engine's disk", &root, (free, disk::IMAGE), verdict, cure)
         }));
+    }
+}
+
+/// What the agent may have left where programs and other users of this machine find it.
+fn check_what_agents_write(findings: &mut Vec<Finding>, instance: &Instance, project: &Path) {
+    const READ_FIRST: &str =
+        "read it before git, an editor or a shell runs it; `osctl up` takes it as known";
+    let mut setuid = Vec::new();
+    let mut add = |what, detail: String, cure: Option<String>| {
+        findings.push(Finding {
+            what,
+            verdict: Verdict::Warning,
+            detail,
+            cure,
+        });
+    };
+    match autorun::changes(instance, project) {
+        Ok((changes, scan)) => {
+            let (shown, more) = changes.split_at(changes.len().min(MAX_SHOWN));
+            for change in shown {
+                let detail = format!("{change} in the project since the last `osctl up`");
+                add("autorun", detail, Some(READ_FIRST.into()));
+            }
+            if !more.is_empty() {
+                add("autorun", format!("and {} more", more.len()), None);
+            }
+            setuid.push((project.to_owned(), scan));
+        }
+        Err(error) => add("autorun", format!("{error:#}"), None),
+    }
+    for folder in [instance.files(), instance.data()] {
+        match autorun::scan(&folder) {
+            Ok(scan) => setuid.push((folder, scan)),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => add("setuid", format!("`{}`: {error}", folder.display()), None),
+        }
+    }
+    for (folder, scan) in &setuid {
+        for path in scan.setuid.iter().take(MAX_SHOWN) {
+            let path = plain::line(&folder.join(path).display().to_string());
+            let detail = format!("`{path}` runs with the rights of its owner or group");
+            add("setuid", detail, Some(format!("`sudo chmod ug-s {path}`")));
+        }
+        if let Some(more) = scan.setuid.len().checked_sub(MAX_SHOWN + 1) {
+            add("setuid", format!("and {} more", more + 1), None);
+        }
+        if let Some(why) = &scan.incomplete {
+            add("autorun", format!("`{}`: {why}", folder.display()), None);
+        }
+    }
+    #[cfg(unix)]
+    for folder in [instance.files(), instance.data()] {
+        if is_open_to_others(&folder).unwrap_or_default() {
+            let detail = format!("`{}` is open to other users", folder.display());
+            add(
+                "folders",
+                detail,
+                Some("`osctl up` closes it to them".into()),
+            );
+        }
+    }
+    if findings.iter().all(|f| f.what != "autorun") {
+        findings.push(Finding {
+            what: "autorun",
+            verdict: Verdict::Fine,
+            detail: "nothing that programs run in the project is new".into(),
+            cure: None,
+        });
     }
 }
 

@@ -7,10 +7,10 @@ use crate::error::{Error, Outcome, Result};
 use crate::host::client::Client;
 use crate::host::health::Watch;
 use crate::host::instance::Record;
-use crate::host::project;
 use crate::host::provision::{self, Cure};
 use crate::host::raise::{Done, Raise, Raised};
 use crate::host::reach::check_sources;
+use crate::host::{autorun, project};
 use crate::ui::Work;
 use clap::Args;
 use serde_json::{Value, json};
@@ -75,6 +75,9 @@ impl From<UpArgs> for Plan {
         }
     }
 }
+
+/// Changes that `up` names one by one.
+const MAX_CHANGES: usize = 10;
 
 pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
     let plan = Plan::from(args);
@@ -142,6 +145,10 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
     // Until the container is replaced, the old one writes what it could write before.
     let both = [cx.instance.written_mounts()?, mounts.clone()].concat();
     cx.instance.save_written_mounts(&both)?;
+    // Before the container runs: from now on the agent writes in the project.
+    if remote.is_none() {
+        warn_of_autorun(cx, &project);
+    }
     let may_install = |question: &str| match plan.yes {
         false if cx.ui.can_ask() => work.pause(|| cx.ui.confirm(question, "--yes")),
         yes => Ok(yes),
@@ -183,6 +190,27 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
         Done::Replaced => "was replaced and is healthy; variables of the old kernel are gone",
     };
     report(cx, &engine, &record, &resolved.config, outcome).await
+}
+
+/// Names what programs of this machine run in the project and what is new since the last `up`, and takes it as
+/// known.
+fn warn_of_autorun(cx: &Context, project: &Path) {
+    match autorun::renew(&cx.instance, project) {
+        Ok(changes) if changes.is_empty() => {}
+        Ok(changes) => {
+            let more = changes.len().saturating_sub(MAX_CHANGES);
+            let mut shown = changes[..changes.len() - more].join(", ");
+            if more > 0 {
+                shown += &format!(", and {more} more");
+            }
+            cx.ui.warn(format!(
+                "since the last `osctl up`, in `{}`: {shown}; git, editors and shells run these, so read them first",
+                project.display()
+            ));
+        }
+        // What can't be recorded is no reason not to start.
+        Err(error) => cx.ui.warn(format!("{error:#}")),
+    }
 }
 
 async fn find_engine(

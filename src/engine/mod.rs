@@ -8,7 +8,7 @@ mod embedded;
 mod identity;
 mod turn;
 
-pub(crate) use docker::{Address, Build, Docker, Image, Piped};
+pub(crate) use docker::{Address, Build, Builder, ClassicBuild, Docker, Image, Piped};
 pub(crate) use embedded::Embedded;
 pub(crate) use identity::{DIGEST_LABEL, IMAGE_LABEL, OWNER_LABEL, identify};
 pub(crate) use turn::{Turn, create_lock_file};

@@ -3,11 +3,11 @@
 use super::folders::Folders;
 use super::instance::Instance;
 use super::provision::Leave;
-use super::{base, trust};
+use super::{base, specification, trust};
 use crate::config::Config;
-use crate::engine::{Build, Docker, Image, Progress};
+use crate::engine::{Build, Builder, ClassicBuild, Docker, Image, Progress};
 use crate::error::{Error, Result};
-use crate::image::{Body, Companion, DIGEST_LABEL, Recipe, classic, permit};
+use crate::image::{Body, Companion, DIGEST_LABEL, Dialect, Limit, Recipe, permit};
 use crate::protocol::evolve::Bounds;
 use anyhow::Context;
 use std::collections::BTreeMap;
@@ -27,7 +27,11 @@ pub(crate) struct Built {
 /// When the body or the companion binary can't be used.
 pub(crate) fn recipe(docker: &Docker, config: &Config, project: &Path) -> Result<Recipe> {
     // What the keeper would refuse later is refused at once.
-    let body = Body::of_project_within(project, &config.body, Bounds::default().context)?;
+    let body = Body::of_project_within(
+        project,
+        &config.body,
+        Limit::of_bytes(Bounds::default().context),
+    )?;
     let companion = Companion::load(config.companion.as_deref(), docker.architecture())?;
     Ok(Recipe {
         body,
@@ -51,6 +55,11 @@ pub(crate) fn arguments(config: &Config) -> BTreeMap<String, String> {
 /// Whether the person wants no BuildKit, as the Docker client reads it.
 pub(crate) fn is_classic() -> bool {
     env::var("DOCKER_BUILDKIT").is_ok_and(|v| v == "0")
+}
+
+/// Whether images are built with BuildKit: the engine has it, and the person does not refuse it.
+pub(super) fn uses_buildkit(docker: &Docker) -> bool {
+    docker.has_buildkit() && !is_classic()
 }
 
 /// Builds the image when its digest differs from the recipe's, or when `force`d.
@@ -87,7 +96,16 @@ pub(crate) async fn ensure(
             fresh: false,
         });
     }
-    let dockerfile = permitted(&recipe.body, instance)?;
+    let (dialect, builder) = match uses_buildkit(docker) {
+        true => (Dialect::BuildKit, Builder::BuildKit),
+        false => {
+            let limits = specification::limits(config);
+            let network = Some(instance.network());
+            let classic = ClassicBuild::new(scope(instance), &limits, network);
+            (Dialect::Classic, Builder::Classic(classic))
+        }
+    };
+    let dockerfile = permitted(&recipe.body, instance, dialect)?;
     let base = base::base_image(
         docker,
         &config.base,
@@ -103,11 +121,10 @@ pub(crate) async fn ensure(
     progress.step("building the image");
     let build = Build {
         tag: tag.clone(),
-        context: recipe.archive(|_| dockerfile.clone())?,
-        classic_context: recipe.archive(|_| classic(&dockerfile))?,
+        context: recipe.archive(&dockerfile)?,
         args,
         labels: recipe.labels(),
-        classic: is_classic(),
+        builder,
     };
     docker.build(&build, progress).await?;
     let image = docker
@@ -121,11 +138,15 @@ pub(crate) async fn ensure(
     Ok(Built { image, fresh: true })
 }
 
+/// What the caches and the steps of an instance's builds are known by.
+fn scope(instance: &Instance) -> String {
+    format!("osctl-{}", instance.name)
+}
+
 /// The Dockerfile under the keeper's rules, which are for whoever builds it: an agent may have written
 /// it.
-fn permitted(body: &Body, instance: &Instance) -> Result<String> {
-    let scope = format!("osctl-{}", instance.name);
-    permit(body, &scope).map_err(|refusal| {
+fn permitted(body: &Body, instance: &Instance, dialect: Dialect) -> Result<String> {
+    permit(body, &scope(instance), dialect).map_err(|refusal| {
         let place = body.folder.as_deref().unwrap_or(Path::new("body"));
         let hint = format!("mend that line of `{}`", place.join("Dockerfile").display());
         Error::precondition(format!("the image could not be built: {refusal}"), hint).into()
@@ -145,7 +166,7 @@ pub(crate) async fn remove(docker: &Docker, instance: &Instance) -> Result<()> {
             _ => {}
         }
     }
-    Ok(())
+    docker.remove_unfinished(&scope(instance)).await
 }
 
 /// Removes an image that nobody can name any more; a container that still runs it keeps it.

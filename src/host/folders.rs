@@ -51,8 +51,8 @@ impl Folders {
     }
 }
 
-/// Creates a folder that its owner alone may enter, and the missing folders above it. A folder that exists and
-/// belongs to this user loses the rights of group and others.
+/// Creates a folder that its owner alone may enter, and the missing folders above it. A folder that exists loses the
+/// rights of group and others, unless it belongs to another user.
 ///
 /// The container writes into some of these folders as root: what it leaves there must not be within the reach
 /// of other users of the host.
@@ -69,12 +69,13 @@ pub(crate) fn ensure_private_folder(path: &Path) -> Result<()> {
         .with_context(|| format!("creating `{}`", path.display()))?;
     #[cfg(unix)]
     if is_open_to_others(path)? {
+        use std::io::ErrorKind;
         use std::os::unix::fs::{MetadataExt, PermissionsExt};
-        let found = fs::metadata(path)?;
-        if found.uid() == nix::unistd::geteuid().as_raw() {
-            let rights = fs::Permissions::from_mode(found.mode() & 0o7700);
-            fs::set_permissions(path, rights)
-                .with_context(|| format!("changing the rights of `{}`", path.display()))?;
+        let rights = fs::Permissions::from_mode(fs::metadata(path)?.mode() & 0o7700);
+        match fs::set_permissions(path, rights) {
+            // It belongs to another user, whose choice its rights are.
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => {}
+            done => done.with_context(|| format!("changing the rights of `{}`", path.display()))?,
         }
     }
     Ok(())

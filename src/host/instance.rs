@@ -216,6 +216,11 @@ impl Instance {
         self.folder.join("figures")
     }
 
+    /// What programs run code from in the project, as the last `up` found it.
+    pub(crate) fn autorun_baseline(&self) -> PathBuf {
+        self.folder.join("autorun.json")
+    }
+
     /// What was typed at the console.
     pub(crate) fn typed(&self) -> PathBuf {
         self.folder.join("history")

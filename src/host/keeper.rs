@@ -5,7 +5,9 @@
 use super::instance::{Instance, LABEL, Record};
 use super::{base, build, specification, trust};
 use crate::config::Config;
-use crate::engine::{Build, Container, Docker, IMAGE_LABEL, Phase, Progress, identify};
+use crate::engine::{
+    Build, Builder, ClassicBuild, Container, Docker, IMAGE_LABEL, Phase, Progress, identify,
+};
 use crate::error::{Error, Result};
 use crate::image::{Body, Companion, bare};
 use crate::protocol::evolve::{
@@ -146,11 +148,14 @@ impl Keeper<'_> {
         progress.step("building the keeper's image");
         let build = Build {
             tag: tag.clone(),
-            classic_context: context.clone(),
             context,
             args: BTreeMap::new(),
             labels: BTreeMap::from([("osctl.version".into(), env!("CARGO_PKG_VERSION").into())]),
-            classic: build::is_classic(),
+            builder: match build::uses_buildkit(self.docker) {
+                true => Builder::BuildKit,
+                // It runs no step.
+                false => Builder::Classic(ClassicBuild::default()),
+            },
         };
         self.docker.build(&build, progress).await?;
         let built = self.docker.image(&tag).await?;

@@ -2,6 +2,7 @@
 
 mod answer;
 pub(crate) mod archives;
+pub(crate) mod autorun;
 pub(crate) mod base;
 pub(crate) mod bridge;
 pub(crate) mod build;
@@ -10,6 +11,7 @@ pub(crate) mod connect;
 pub(crate) mod cryo;
 pub(crate) mod disk;
 pub(crate) mod display;
+pub(crate) mod escapes;
 pub(crate) mod events;
 pub(crate) mod files;
 pub(crate) mod folders;

@@ -126,12 +126,7 @@ pub(crate) fn specification(
             })
             .into(),
         env: environment(config, instance, record, token),
-        limits: Limits {
-            cpus: config.limits.cpus,
-            memory: config.limits.memory.as_deref().and_then(config::size),
-            pids: config.limits.pids,
-            shm: config::size(&config.limits.shm).unwrap_or(1 << 30),
-        },
+        limits: limits(config),
         workload: Workload::ROOT,
         capabilities: capabilities(config),
         security: security(config, engine),
@@ -145,6 +140,16 @@ pub(crate) fn specification(
         .insert(INHERITED_LABEL.into(), digest(&inherited())?);
     identify(&mut spec, &passing(config))?;
     Ok(spec)
+}
+
+/// What the container may use at most.
+pub(super) fn limits(config: &Config) -> Limits {
+    Limits {
+        cpus: config.limits.cpus,
+        memory: config.limits.memory.as_deref().and_then(config::size),
+        pids: config.limits.pids,
+        shm: config::size(&config.limits.shm).unwrap_or(1 << 30),
+    }
 }
 
 /// What the calling shell happens to hand in, which is no reason to replace a container.

@@ -1,6 +1,6 @@
 //! A body: the folder that an image is made of, embedded in the binary or in a project.
 
-use super::gather::gather;
+use super::gather::{Limit, gather};
 use crate::archive::Folder;
 use crate::error::{Error, Result};
 use crate::protocol::BODY_VERSION;
@@ -70,14 +70,14 @@ impl Body {
     /// # Errors
     /// When the folder holds links or special files, is too large, or speaks another protocol.
     pub(crate) fn of_project(project: &Path, body: &Path) -> Result<Self> {
-        Self::of_project_within(project, body, LIMIT)
+        Self::of_project_within(project, body, Limit::of_bytes(LIMIT))
     }
 
-    /// The same, of at most so many bytes.
+    /// The same within a limit.
     ///
     /// # Errors
     /// As above.
-    pub(crate) fn of_project_within(project: &Path, body: &Path, limit: u64) -> Result<Self> {
+    pub(crate) fn of_project_within(project: &Path, body: &Path, limit: Limit) -> Result<Self> {
         let folder = project.join(body);
         let Some(files) = gather(project, body, limit)? else {
             return Ok(Self::embedded());

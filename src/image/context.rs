@@ -53,19 +53,16 @@ impl Recipe {
         ])
     }
 
-    /// The context as a tar archive; `dockerfile` rewrites the Dockerfile on the way.
+    /// The context as a tar archive, with `dockerfile` in the place of the body's own.
     ///
     /// # Errors
     /// When a path does not fit into an archive.
-    pub(crate) fn archive(&self, dockerfile: impl Fn(&str) -> String) -> Result<Bytes> {
+    pub(crate) fn archive(&self, dockerfile: &str) -> Result<Bytes> {
         let mut archive = tar::Builder::new(Vec::new());
         for (path, content) in self.entries() {
-            let rewritten;
-            let content = if path == "Dockerfile" {
-                rewritten = dockerfile(&String::from_utf8_lossy(content)).into_bytes();
-                &rewritten
-            } else {
-                content
+            let content = match path.as_str() {
+                "Dockerfile" => dockerfile.as_bytes(),
+                _ => content,
             };
             // No times and no owners, so that the same content is the same archive.
             let mut header = tar::Header::new_gnu();
@@ -74,7 +71,7 @@ impl Recipe {
             if content.starts_with(b"\x7fELF") {
                 header.set_mode(0o755);
             }
-            archive.append_data(&mut header, &path, content.as_slice())?;
+            archive.append_data(&mut header, &path, content)?;
         }
         Ok(archive.into_inner()?.into())
     }
@@ -142,26 +139,9 @@ fn plain(files: &[(&str, u32, &[u8])]) -> Result<Bytes> {
     Ok(archive.into_inner()?.into())
 }
 
-/// A Dockerfile as builders without BuildKit read it: cache mounts are an optimisation and go.
-pub(crate) fn classic(dockerfile: &str) -> String {
-    let mut text = String::with_capacity(dockerfile.len());
-    for line in dockerfile.lines() {
-        let mut line = line.to_owned();
-        while let Some(start) = line.find("--mount=type=cache") {
-            let end = line[start..]
-                .find(' ')
-                .map_or(line.len(), |length| start + length + 1);
-            line.replace_range(start..end, "");
-        }
-        text.push_str(&line);
-        text.push('\n');
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Certificate, Recipe, classic};
+    use super::{Certificate, Recipe};
     use crate::image::{Body, Companion};
     use std::io::Read;
 
@@ -201,7 +181,7 @@ mod tests {
 
     #[test]
     fn the_archive_holds_the_body_the_binary_and_the_certificates() {
-        let bytes = recipe().archive(str::to_owned).unwrap();
+        let bytes = recipe().archive("FROM x").unwrap();
         let mut archive = tar::Archive::new(bytes.as_ref());
         let mut modes = std::collections::BTreeMap::new();
         for entry in archive.entries().unwrap() {
@@ -217,13 +197,5 @@ mod tests {
         assert_eq!(modes["entrypoint.sh"], 0o755);
         assert_eq!(modes["Dockerfile"], 0o644);
         assert!(modes.contains_key(".osctl/ca/README"));
-    }
-
-    #[test]
-    fn the_classic_builder_gets_no_mounts() {
-        let text = "RUN --mount=type=cache,target=/a,sharing=locked \\\n    --mount=type=cache,target=/b \\\n    apt-get update";
-        assert_eq!(classic(text), "RUN \\\n    \\\n    apt-get update\n");
-        let whole = recipe().body.files["Dockerfile"].clone();
-        assert!(!classic(&String::from_utf8(whole).unwrap()).contains("--mount="));
     }
 }

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{ErrorKind, Read};
 use std::path::{Component, Path};
+use std::time::Instant;
 
 /// What makes a folder a body.
 const DOCKERFILE: &str = "Dockerfile";
@@ -27,7 +28,7 @@ const MOST_NAMES: usize = 50_000;
 pub(super) fn gather(
     root: &Path,
     folder: &Path,
-    limit: u64,
+    limit: Limit,
 ) -> Result<Option<BTreeMap<String, Vec<u8>>>> {
     let name = root.join(folder);
     let opened = |e| anyhow::Error::new(e).context(format!("opening `{}`", root.display()));
@@ -56,7 +57,7 @@ pub(super) fn gather(
     let mut gathering = Gathering {
         name: &name,
         limit,
-        room: limit,
+        room: limit.bytes,
         names: 0,
         files: BTreeMap::new(),
     };
@@ -64,9 +65,26 @@ pub(super) fn gather(
     Ok(Some(gathering.files))
 }
 
+/// How much of a body is read at most.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limit {
+    pub(crate) bytes: u64,
+    /// After it no further entry is read.
+    pub(crate) deadline: Option<Instant>,
+}
+
+impl Limit {
+    pub(crate) fn of_bytes(bytes: u64) -> Self {
+        Self {
+            bytes,
+            deadline: None,
+        }
+    }
+}
+
 struct Gathering<'a> {
     name: &'a Path,
-    limit: u64,
+    limit: Limit,
     room: u64,
     names: usize,
     files: BTreeMap<String, Vec<u8>>,
@@ -77,12 +95,16 @@ impl Gathering<'_> {
         if depth > DEEPEST {
             return Err(self.unfit(format!("`{beneath}` is too deep")));
         }
-        let names = folder.names()?;
+        let names = folder.names_up_to(MOST_NAMES + 1)?;
         self.names += names.len();
         if self.names > MOST_NAMES {
             return Err(self.unfit(format!("it has more than {MOST_NAMES} names")));
         }
         for name in names {
+            let deadline = self.limit.deadline;
+            if deadline.is_some_and(|deadline| Instant::now() > deadline) {
+                return Err(self.unfit("it was not read in time".into()));
+            }
             let Some(text) = name.to_str() else {
                 let shown = name.to_string_lossy();
                 return Err(self.unfit(format!("the name `{beneath}{shown}` is not UTF-8")));
@@ -124,7 +146,7 @@ impl Gathering<'_> {
         // One byte more than there is room for tells that there is not.
         file.take(self.room + 1).read_to_end(&mut content)?;
         let Some(room) = self.room.checked_sub(content.len() as u64) else {
-            return Err(self.unfit(format!("it is larger than {} MiB", self.limit >> 20)));
+            return Err(self.unfit(format!("it is larger than {} MiB", self.limit.bytes >> 20)));
         };
         if self.files.len() >= MOST {
             return Err(self.unfit(format!("it has more than {MOST} files")));
@@ -141,7 +163,7 @@ impl Gathering<'_> {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::gather;
+    use super::{Limit, gather};
     use nix::sys::stat::Mode;
     use std::ffi::OsStr;
     use std::fs;
@@ -161,18 +183,18 @@ mod tests {
     }
 
     fn refused(project: &Path, folder: &str) -> String {
-        let gathered = gather(project, Path::new(folder), 1 << 20);
+        let gathered = gather(project, Path::new(folder), Limit::of_bytes(1 << 20));
         gathered.unwrap_err().to_string()
     }
 
     #[test]
     fn a_body_is_read_as_it_is_and_a_missing_one_is_none() {
         let project = project();
-        let files = gather(project.path(), Path::new("body"), 1 << 20).unwrap();
+        let files = gather(project.path(), Path::new("body"), Limit::of_bytes(1 << 20)).unwrap();
         assert_eq!(files.unwrap()["deep/file"], b"mine");
         for none in ["other", "body/deep"] {
             assert!(
-                gather(project.path(), Path::new(none), 9)
+                gather(project.path(), Path::new(none), Limit::of_bytes(9))
                     .unwrap()
                     .is_none()
             );
@@ -240,7 +262,7 @@ mod tests {
         fs::create_dir_all(body.join(&deepest)).unwrap();
         assert!(refused(project.path(), "body").contains("is too deep"));
         fs::remove_dir(body.join(deepest)).unwrap();
-        gather(project.path(), Path::new("body"), 1 << 20).unwrap();
+        gather(project.path(), Path::new("body"), Limit::of_bytes(1 << 20)).unwrap();
     }
 
     #[test]
@@ -271,7 +293,9 @@ mod tests {
                 }
             });
             for _ in 0..2000 {
-                if let Ok(Some(files)) = gather(project.path(), Path::new("body"), 1 << 20) {
+                if let Ok(Some(files)) =
+                    gather(project.path(), Path::new("body"), Limit::of_bytes(1 << 20))
+                {
                     assert!(files.values().all(|content| content != b"secret"));
                 }
             }
@@ -294,6 +318,18 @@ mod tests {
             }
         }
         assert!(refused(project.path(), "body").contains("more than 50000 names"));
+    }
+
+    #[test]
+    fn nothing_more_is_read_after_the_deadline() {
+        let project = project();
+        let limit = Limit {
+            bytes: 1 << 20,
+            deadline: Some(std::time::Instant::now()),
+        };
+        let gathered = gather(project.path(), Path::new("body"), limit);
+        let why = gathered.unwrap_err().to_string();
+        assert!(why.contains("not read in time"), "{why}");
     }
 
     #[test]

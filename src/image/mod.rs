@@ -11,8 +11,9 @@ mod rules;
 
 pub(crate) use body::{Body, Update};
 pub(crate) use companion::Companion;
-pub(crate) use context::{Certificate, Recipe, bare, classic, content, single};
-pub(crate) use rules::permit;
+pub(crate) use context::{Certificate, Recipe, bare, content, single};
+pub(crate) use gather::Limit;
+pub(crate) use rules::{Dialect, permit};
 
 /// Label of an image: the digest of what it was built from.
 pub(crate) const DIGEST_LABEL: &str = "osctl.digest";

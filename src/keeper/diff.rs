@@ -67,7 +67,7 @@ fn compare(before: &Files, after: &Files) -> Vec<Change> {
             .flatten();
         // A file whose lines take more than is left is told as a whole, as all that follow it.
         let diff = diff.filter(|diff| {
-            room = room.checked_sub(diff.len()).unwrap_or_default();
+            room = room.saturating_sub(diff.len());
             room > 0
         });
         Some(Change {

@@ -9,6 +9,9 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+/// Label of the images that the classic builder leaves between its steps: whose build it was.
+pub(crate) const BUILD_LABEL: &str = "osctl.build";
+
 /// Everything that an engine needs to create the container.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Spec {

@@ -11,6 +11,8 @@ trials![
     a_successor_that_does_not_work_gives_way_to_the_old_container,
     the_image_is_built_alone_and_only_when_something_changed,
     the_classic_builder_builds_the_same_dockerfile,
+    failed_classic_builds_leave_no_more_than_the_cache_of_the_last,
+    the_words_of_a_step_do_not_choose_the_builder,
 ];
 
 /// An instance like the shared one, with a body of its own to change.
@@ -113,16 +115,20 @@ fn the_image_is_built_alone_and_only_when_something_changed() {
 
 fn the_classic_builder_builds_the_same_dockerfile() {
     let mut home = with_own_body("it-classic");
+    home.write_config("limits:\n  memory: 512m\n");
     home.env.insert("DOCKER_BUILDKIT".into(), "0".into());
     let dockerfile = "ARG BASE\nFROM ${BASE}\n\
                       RUN --mount=type=cache,target=/a \\\n    --mount=type=cache,target=/b \\\n    echo built > /proof\n\
+                      RUN cat /sys/fs/cgroup/memory.max || cat /sys/fs/cgroup/memory/memory.limit_in_bytes\n\
                       COPY .osctl/osctl /osctl\nRUN [\"/osctl\", \"--version\"]\n";
     fs::write(home.project.join("body/Dockerfile"), dockerfile).unwrap();
     let ran = home.ok(["-v", "build", "--yes"]);
     assert!(
-        ran.stderr.contains("Step 5/") && ran.stderr.contains("  osctl 0."),
+        ran.stderr.contains("Step 6/") && ran.stderr.contains("  osctl 0."),
         "{ran:?}"
     );
+    let limit = (512 << 20).to_string();
+    assert!(ran.stderr.contains(&limit), "a step has no limit: {ran:?}");
     let path = format!("/images/os-{}:latest", home.instance);
     let image = Engine.get(&format!("{path}/json")).json();
     assert!(
@@ -132,4 +138,47 @@ fn the_classic_builder_builds_the_same_dockerfile() {
             .starts_with("sha256:")
     );
     assert_eq!(Engine.send("DELETE", &path, &json!(null)).status, 200);
+}
+
+fn failed_classic_builds_leave_no_more_than_the_cache_of_the_last() {
+    let mut home = with_own_body("it-classic-fails");
+    home.env.insert("DOCKER_BUILDKIT".into(), "0".into());
+    let build = |steps: &str| {
+        let dockerfile = format!("ARG BASE\nFROM ${{BASE}}\n{steps}");
+        fs::write(home.project.join("body/Dockerfile"), dockerfile).unwrap();
+        home.run(["build", "--yes"]).code
+    };
+    let filter = format!(
+        "{{\"dangling\":[\"true\"],\"label\":[\"osctl.build=osctl-{}\"]}}",
+        home.instance
+    );
+    let left = || {
+        let filter = filter
+            .replace('{', "%7B")
+            .replace('}', "%7D")
+            .replace('"', "%22");
+        let found = Engine.get(&format!("/images/json?filters={filter}")).json();
+        found.as_array().unwrap().len()
+    };
+    for word in ["one", "two", "three"] {
+        let steps = format!("RUN echo {word} > /x\nRUN echo {word}; exit 7\n");
+        assert_eq!(build(&steps), 4);
+        assert_eq!(left(), 1, "{word}");
+    }
+    assert_eq!(build("RUN echo four > /x\n"), 0);
+    assert_eq!(left(), 0);
+    let path = format!("/images/os-{}:latest", home.instance);
+    assert_eq!(Engine.send("DELETE", &path, &json!(null)).status, 200);
+}
+
+fn the_words_of_a_step_do_not_choose_the_builder() {
+    let home = with_own_body("it-builder");
+    let dockerfile = "ARG BASE\nFROM ${BASE}\n\
+                      RUN test -e /.dockerenv || { echo buildkit not supported by daemon; exit 1; }\n";
+    fs::write(home.project.join("body/Dockerfile"), dockerfile).unwrap();
+    // Only the classic builder runs steps in containers that have this file.
+    let ran = home.run(["-v", "build", "--yes"]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert!(ran.stderr.contains("buildkit not supported"), "{ran:?}");
+    assert!(!ran.stderr.contains("Step 1/"), "{ran:?}");
 }

@@ -6,10 +6,12 @@ use crate::second_engine::until;
 use crate::trials;
 use serde_json::json;
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::symlink;
 
 trials![
     the_keepers_socket_gives_nothing_but_a_new_body,
+    many_questions_about_large_bodies_leave_the_keeper_alive,
     a_body_reaches_nothing_beyond_itself,
     what_is_planted_in_the_project_gains_nothing,
     a_trial_sees_the_state_and_can_not_touch_it,
@@ -114,6 +116,39 @@ fn the_keepers_socket_gives_nothing_but_a_new_body() {
     home.down();
 }
 
+/// As many questions at once as the keeper's door takes. `ask` waits for the answer.
+const FLOOD: &str = r#"
+from concurrent.futures import ThreadPoolExecutor
+with ThreadPoolExecutor(32) as pool:
+    answers = list(pool.map(lambda _: ask({"ask": "diff", "run": run}), range(32)))
+sorted({a[:16] for a in answers})
+"#;
+
+fn many_questions_about_large_bodies_leave_the_keeper_alive() {
+    let home = small("it-escape-flood");
+    home.up();
+    // Random bytes, which nothing makes smaller; a rule refuses the body once it is kept.
+    write(&home, "Dockerfile", "FROM debian\n");
+    let mut random = fs::File::open("/dev/urandom").unwrap().take(60 << 20);
+    let big = home.project.join("body/big");
+    std::io::copy(&mut random, &mut fs::File::create(&big).unwrap()).unwrap();
+    let run = home.json(["evolve"])["run"].as_str().unwrap().to_owned();
+    let api = home.api();
+    api.exec(ASK);
+    let reply = api.exec(&format!("run = {run:?}\n{FLOOD}"));
+    assert_eq!(reply["status"], "completed", "{reply}");
+    let kinds = reply["result"].as_str().unwrap();
+    // Each is answered or refused, and none is cut off.
+    assert!(!kinds.contains("''"), "{kinds}");
+    let found = Engine
+        .get(&format!("/containers/{}/json", keeper(&home)))
+        .json();
+    assert_eq!(found["State"]["OOMKilled"], false, "{}", found["State"]);
+    assert_eq!(found["RestartCount"], 0, "{}", found["State"]);
+    assert_eq!(home.json(["evolve", "history"])["runs"][0]["run"], run);
+    home.down();
+}
+
 /// What the keeper itself has written, as `docker logs` shows it.
 fn keeper_log(home: &Home) -> String {
     let path = format!("/containers/{}/logs?stdout=true&stderr=true", keeper(home));
@@ -168,7 +203,15 @@ fn a_body_reaches_nothing_beyond_itself() {
         ),
         ("RUN --network=host cat /proc/net/tcp", "`RUN --network`"),
         ("RUN --security=insecure id", "`RUN --security`"),
-        ("LABEL osctl.instance=other", "`LABEL` of `osctl.`"),
+        (
+            "LABEL osctl.instance=other",
+            "the `LABEL` key `osctl.instance`",
+        ),
+        (
+            "LABEL traefik.enable=true",
+            "the `LABEL` key `traefik.enable`",
+        ),
+        ("WORKDIR /proc/self/fd/8", "a folder of the kernel"),
         ("ADD http://192.0.2.1/x /x", "`ADD` of an address"),
         ("RUN <<E\nFROM debian\nE", "a heredoc"),
     ] {

@@ -33,6 +33,7 @@ mod evolve_faults;
 mod evolve_inside;
 mod evolve_mind;
 mod evolve_way_back;
+mod exposure;
 mod fake_companion;
 mod faults;
 mod files;
@@ -140,6 +141,7 @@ fn lanes() -> Vec<Lane> {
             evolve_inside::trials(),
             instance::trials(),
             image::trials(),
+            exposure::trials(),
         ]);
     let engines = Lane::new("second engines").hold([
         evolve::trials(),
@@ -178,11 +180,7 @@ fn lanes() -> Vec<Lane> {
         desktop_faults::trials(),
     ]);
     let own = Lane::new("own instances")
-        .share([
-            laws::trials(),
-            hostile_companion::trials(),
-            hostile_answers::trials(),
-        ])
+        .share([laws::trials(), hostile_companion::trials()])
         .hold([
             evolve_mind::trials(),
             ports::trials(),

@@ -29,7 +29,12 @@ impl Folder {
     }
 
     pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
-        let names = fs::read_dir(&self.0)?.map(|entry| Ok(entry?.file_name()));
+        self.names_up_to(usize::MAX)
+    }
+
+    pub(crate) fn names_up_to(&self, most: usize) -> io::Result<Vec<OsString>> {
+        let entries = fs::read_dir(&self.0)?.take(most);
+        let names = entries.map(|entry| Ok(entry?.file_name()));
         let mut names = names.collect::<io::Result<Vec<_>>>()?;
         names.sort_unstable();
         Ok(names)

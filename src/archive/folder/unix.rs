@@ -38,10 +38,18 @@ impl Folder {
 
     /// The names in it, sorted.
     pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
+        self.names_up_to(usize::MAX)
+    }
+
+    /// So many of the names in it at most, sorted: one who fills a folder decides how many there are.
+    pub(crate) fn names_up_to(&self, most: usize) -> io::Result<Vec<OsString>> {
         // Of its own, so that the place where it reads is its own.
         let mut folder = Dir::openat(&self.0, ".", FOLDER, Mode::empty())?;
         let mut names = Vec::new();
         for entry in folder.iter() {
+            if names.len() == most {
+                break;
+            }
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if name != b"." && name != b".." {

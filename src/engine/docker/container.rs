@@ -17,6 +17,9 @@ use bollard::query_parameters::{
 use futures_util::StreamExt;
 use std::collections::{BTreeMap, HashMap};
 
+/// Where everything begins that the engine starts. No image can replace this folder by a link, as it can the one
+/// that its `WORKDIR` names: some versions of runc follow such a link out of the container.
+pub(super) const WORKING_DIR: &str = "/";
 const SECOND: i64 = 1_000_000_000;
 /// A longer line of a log is given in pieces.
 const MAX_LOG_LINE_BYTES: usize = 1 << 20;
@@ -150,6 +153,19 @@ impl Docker {
             owner,
         }
         .into()
+    }
+
+    /// Whether there is a network of that name.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(super) async fn has_network(&self, name: &str) -> Result<bool> {
+        let doing = "looking at the network";
+        match answer(doing, self.api.inspect_network(name, None)).await? {
+            Ok(_) => Ok(true),
+            Err(e) if is_status(&e, 404) => Ok(false),
+            Err(e) => Err(lost(doing, e)),
+        }
     }
 
     async fn ensure_network(&self, network: &str, spec: &Spec) -> Result<()> {
@@ -372,6 +388,7 @@ fn body(spec: &Spec) -> ContainerCreateBody {
         user: Some(user),
         image: Some(spec.image.clone()),
         env: Some(env),
+        working_dir: Some(WORKING_DIR.into()),
         labels: Some(spec.labels.clone().into_iter().collect()),
         exposed_ports: Some(spec.ports.iter().map(inside).collect()),
         stop_timeout: Some(spec.stop_timeout.into()),

@@ -1,5 +1,6 @@
 //! Commands inside of running containers, without a terminal.
 
+use super::container::WORKING_DIR;
 use super::{Docker, lost};
 use crate::error::Result;
 use crate::protocol::plain;
@@ -107,6 +108,7 @@ impl Docker {
             attach_stdout: Some(true),
             attach_stderr: Some(true),
             cmd: Some(command.to_vec()),
+            working_dir: Some(WORKING_DIR),
             ..Default::default()
         };
         let made = self.api.create_exec(name, options).await;

@@ -4,11 +4,12 @@ use super::{Docker, answer, cause, is_status, lost};
 use crate::engine::Progress;
 use crate::error::{Error, Result};
 use crate::protocol::hex::hex;
+use crate::protocol::spec::{BUILD_LABEL, Limits};
 use bollard::moby::buildkit::v1::StatusResponse;
 use bollard::models::{BuildInfo, BuildInfoAux};
 use bollard::query_parameters::{
     BuildImageOptionsBuilder, BuilderVersion, CreateImageOptionsBuilder, ListImagesOptionsBuilder,
-    RemoveImageOptionsBuilder, TagImageOptionsBuilder,
+    RemoveImageOptions, RemoveImageOptionsBuilder, TagImageOptionsBuilder,
 };
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
@@ -38,13 +39,45 @@ pub(crate) struct Build {
     pub(crate) tag: String,
     /// A tar archive with the `Dockerfile` at its root.
     pub(crate) context: Bytes,
-    /// The same for builders without BuildKit.
-    pub(crate) classic_context: Bytes,
     pub(crate) args: BTreeMap<String, String>,
     pub(crate) labels: BTreeMap<String, String>,
-    /// Whether BuildKit is not to be tried.
-    pub(crate) classic: bool,
+    pub(crate) builder: Builder,
 }
+
+/// What builds an image, chosen before the build by [`Docker::has_buildkit`].
+#[derive(Debug, Clone)]
+pub(crate) enum Builder {
+    BuildKit,
+    Classic(ClassicBuild),
+}
+
+/// What only the classic builder is given. BuildKit takes no limits of steps from the engine's API, and leaves no
+/// images between them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ClassicBuild {
+    /// The value of [`BUILD_LABEL`] in the Dockerfile; empty where there is none.
+    pub(crate) mark: String,
+    /// CPUs; `None` is all.
+    pub(crate) cpus: Option<f64>,
+    /// Bytes; `None` is all.
+    pub(crate) memory: Option<u64>,
+    /// The network of the steps, once it exists.
+    pub(crate) network: Option<String>,
+}
+
+impl ClassicBuild {
+    pub(crate) fn new(mark: String, limits: &Limits, network: Option<String>) -> Self {
+        Self {
+            mark,
+            cpus: limits.cpus,
+            memory: limits.memory,
+            network,
+        }
+    }
+}
+
+/// The period of a quota of CPU time, in microseconds: the usual one.
+const CPU_PERIOD: i32 = 100_000;
 
 impl Docker {
     /// The image of that name, if there is one.
@@ -196,41 +229,11 @@ impl Docker {
         Ok(images.collect())
     }
 
-    /// Builds with BuildKit, or with the classic builder where the engine has no other.
+    /// Builds an image. What the build writes is shown and never decides anything: it is the agent's.
     ///
     /// # Errors
     /// [`Error::BuildFailed`] with the end of the output, [`Error::DiskFull`], or a lost engine.
     pub(crate) async fn build(&self, build: &Build, progress: &dyn Progress) -> Result<()> {
-        if build.classic {
-            return self
-                .build_with(build, BuilderVersion::BuilderV1, progress)
-                .await;
-        }
-        match self
-            .build_with(build, BuilderVersion::BuilderBuildKit, progress)
-            .await
-        {
-            Err(error) if is_without_buildkit(&error) => {
-                progress.log("the engine has no BuildKit, using its classic builder");
-                self.build_with(build, BuilderVersion::BuilderV1, progress)
-                    .await
-            }
-            done => done,
-        }
-    }
-
-    async fn build_with(
-        &self,
-        build: &Build,
-        builder: BuilderVersion,
-        progress: &dyn Progress,
-    ) -> Result<()> {
-        let buildkit = builder == BuilderVersion::BuilderBuildKit;
-        let context = if buildkit {
-            &build.context
-        } else {
-            &build.classic_context
-        };
         let args: HashMap<_, _> = build.args.clone().into_iter().collect();
         let labels: HashMap<_, _> = build.labels.clone().into_iter().collect();
         let mut options = BuildImageOptionsBuilder::new()
@@ -238,16 +241,41 @@ impl Docker {
             .buildargs(&args)
             .labels(&labels)
             .rm(true)
-            .forcerm(true)
-            .version(builder);
-        if buildkit {
-            options = options.session(&session()?);
+            .forcerm(true);
+        match &build.builder {
+            Builder::BuildKit => {
+                options = options
+                    .version(BuilderVersion::BuilderBuildKit)
+                    .session(&session()?);
+            }
+            Builder::Classic(classic) => {
+                options = options.version(BuilderVersion::BuilderV1);
+                options = self.confine(options, classic).await?;
+            }
         }
+        // Of builds before this one: what the last failed one left serves the next as a cache.
+        let unfinished = match &build.builder {
+            Builder::Classic(classic) => self.unfinished(&classic.mark).await?,
+            Builder::BuildKit => Vec::new(),
+        };
+        let done = self.run_build(build, options, progress).await;
+        for id in unfinished {
+            self.remove_unfinished_image(&id).await?;
+        }
+        done
+    }
+
+    async fn run_build(
+        &self,
+        build: &Build,
+        options: BuildImageOptionsBuilder,
+        progress: &dyn Progress,
+    ) -> Result<()> {
         let mut trace = Trace::default();
         let stream = self.api.build_image(
             options.build(),
             None,
-            Some(bollard::body_full(context.clone())),
+            Some(bollard::body_full(build.context.clone())),
         );
         let mut stream = std::pin::pin!(stream);
         while let Some(info) = stream.next().await {
@@ -258,6 +286,65 @@ impl Docker {
         }
         // A step that failed and was run again is no failure; those end the stream with an error.
         Ok(())
+    }
+
+    /// The nameless images that classic builds with that mark have left between their steps. Those that are
+    /// whole have further labels of osctl.
+    async fn unfinished(&self, mark: &str) -> Result<Vec<String>> {
+        let is_of_whole = |label: &String| label.starts_with("osctl.") && label != BUILD_LABEL;
+        let mut images = self.nameless().await?;
+        images.retain(|image| {
+            let marked = image.labels.get(BUILD_LABEL).is_some_and(|m| m == mark);
+            marked && !mark.is_empty() && !image.labels.keys().any(is_of_whole)
+        });
+        Ok(images.into_iter().map(|image| image.id).collect())
+    }
+
+    /// Removes the images that classic builds with that mark have left between their steps.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn remove_unfinished(&self, mark: &str) -> Result<()> {
+        for id in self.unfinished(mark).await? {
+            self.remove_unfinished_image(&id).await?;
+        }
+        Ok(())
+    }
+
+    /// With the images that it is made of and no other is. One that something needs stays.
+    async fn remove_unfinished_image(&self, id: &str) -> Result<()> {
+        match self
+            .api
+            .remove_image(id, None::<RemoveImageOptions>, None)
+            .await
+        {
+            Ok(_) => Ok(()),
+            Err(e) if is_status(&e, 404) || is_status(&e, 409) => Ok(()),
+            Err(e) => Err(lost("to remove an image", e)),
+        }
+    }
+
+    /// Gives the steps of the classic builder the limits and the network.
+    async fn confine(
+        &self,
+        mut options: BuildImageOptionsBuilder,
+        classic: &ClassicBuild,
+    ) -> Result<BuildImageOptionsBuilder> {
+        // The API's client has no larger numbers: a limit of more than 2 GiB is not passed on.
+        let memory = classic.memory.and_then(|bytes| i32::try_from(bytes).ok());
+        if let Some(bytes) = memory {
+            options = options.memory(bytes).memswap(bytes);
+        }
+        if let Some(cpus) = classic.cpus {
+            let quota = (cpus * f64::from(CPU_PERIOD)) as i32;
+            options = options.cpuperiod(CPU_PERIOD).cpuquota(quota);
+        }
+        if let Some(network) = &classic.network
+            && self.has_network(network).await?
+        {
+            options = options.networkmode(network);
+        }
+        Ok(options)
     }
 
     /// An engine that is being stopped fails the step that runs, which is not to blame.
@@ -281,18 +368,6 @@ fn session() -> Result<String> {
     let mut bytes = [0u8; 16];
     getrandom::fill(&mut bytes).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
     Ok(hex(bytes))
-}
-
-fn is_without_buildkit(error: &anyhow::Error) -> bool {
-    let text = error.to_string();
-    [
-        "buildkit not supported",
-        "BuildKit is not supported",
-        "version \"2\"",
-        "unsupported builder",
-    ]
-    .iter()
-    .any(|sign| text.contains(sign))
 }
 
 /// What the builder says, as steps and a log.
@@ -401,29 +476,7 @@ fn short(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_without_buildkit, split};
-    use crate::error::Error;
-
-    #[test]
-    fn an_engine_without_buildkit_is_told_from_a_build_that_failed() {
-        let failed = |why: &str| {
-            is_without_buildkit(&anyhow::Error::from(Error::BuildFailed {
-                why: why.into(),
-                log: Vec::new(),
-            }))
-        };
-        for why in [
-            "buildkit not supported by daemon",
-            "BuildKit is not supported",
-            "unsupported builder",
-            r#"invalid version "2""#,
-        ] {
-            assert!(failed(why), "{why}");
-        }
-        for why in ["exit code: 7", "buildkit: the step timed out", "version 2"] {
-            assert!(!failed(why), "{why}");
-        }
-    }
+    use super::split;
 
     #[test]
     fn a_registrys_port_is_no_tag() {

@@ -10,13 +10,14 @@ mod ssh;
 
 pub(crate) use address::Address;
 pub(crate) use exec::Piped;
-pub(crate) use image::{Build, Image};
+pub(crate) use image::{Build, Builder, ClassicBuild, Image};
 
 use crate::error::{Error, Result};
 use bollard::API_DEFAULT_VERSION;
 use bollard::errors::Error as ApiError;
 use bollard::models::SystemVersionComponents;
 use ssh::Ssh;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,8 +64,14 @@ pub(crate) struct Docker {
     _ssh: Option<Arc<Ssh>>,
     version: String,
     architecture: String,
+    /// The parts that it names, with their versions.
+    components: Arc<BTreeMap<String, String>>,
+    has_buildkit: bool,
     is_podman: bool,
 }
+
+/// The first API whose engines have BuildKit unless they run Windows containers (Docker 18.09).
+const BUILDKIT_API: (u32, u32) = (1, 39);
 
 impl Docker {
     /// The engine of the person's choice, else the first usual one that answers.
@@ -149,9 +156,15 @@ impl Docker {
             api,
             address,
             _ssh: ssh.map(Arc::new),
+            has_buildkit: has_buildkit(version.os.as_deref(), version.api_version.as_deref()),
             architecture: version.arch.unwrap_or_default(),
             version: version.version.unwrap_or_default(),
             is_podman: is_podman(version.components.as_deref().unwrap_or_default()),
+            components: Arc::new(
+                (version.components.into_iter().flatten())
+                    .map(|part| (part.name, part.version))
+                    .collect(),
+            ),
         })
     }
 
@@ -174,6 +187,17 @@ impl Docker {
     /// The engine's own version.
     pub(crate) fn version(&self) -> &str {
         &self.version
+    }
+
+    /// The parts of the engine by name, as far as it names them: `runc`, `containerd`.
+    pub(crate) fn components(&self) -> &BTreeMap<String, String> {
+        &self.components
+    }
+
+    /// Whether it builds with BuildKit, by what it says of itself before a build. The header `Builder-Version`
+    /// of `/_ping` does not tell: it names the default, which is the classic builder up to Docker 20.10.
+    pub(crate) fn has_buildkit(&self) -> bool {
+        self.has_buildkit
     }
 
     /// Whether a container that is paused and off its network still has its ports: Podman's have them
@@ -202,6 +226,15 @@ impl Docker {
     pub(crate) fn architecture(&self) -> &str {
         &self.architecture
     }
+}
+
+fn has_buildkit(os: Option<&str>, api: Option<&str>) -> bool {
+    let api = api.and_then(|api| {
+        let (major, minor) = api.split_once('.')?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
+    });
+    os.is_none_or(|os| os.eq_ignore_ascii_case("linux"))
+        && api.is_none_or(|api: (u32, u32)| api >= BUILDKIT_API)
 }
 
 fn is_podman(components: &[SystemVersionComponents]) -> bool {
@@ -291,4 +324,24 @@ async fn answer<T>(
 
 fn is_status(error: &ApiError, wanted: u16) -> bool {
     matches!(error, ApiError::DockerResponseServerError { status_code, .. } if *status_code == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_buildkit;
+
+    #[test]
+    fn the_builder_is_known_from_the_engines_version() {
+        for api in ["1.39", "1.41", "1.53", "2.0"] {
+            assert!(has_buildkit(Some("linux"), Some(api)), "{api}");
+        }
+        for api in ["1.24", "1.38"] {
+            assert!(!has_buildkit(Some("linux"), Some(api)), "{api}");
+        }
+        assert!(!has_buildkit(Some("windows"), Some("1.45")));
+        assert!(
+            has_buildkit(None, None),
+            "what others say nothing of is usual"
+        );
+    }
 }

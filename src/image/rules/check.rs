@@ -16,8 +16,24 @@ const PLAIN: &[&str] = &[
     "STOPSIGNAL",
     "USER",
     "VOLUME",
-    "WORKDIR",
 ];
+
+/// The only keys of labels: other tools obey labels of images and of the containers made from them.
+const LABELS: &str = "org.opencontainers.";
+
+/// Folders of the kernel. Some versions of runc lead a step that begins in `/proc/self/fd/N` to the host.
+const KERNEL_FOLDERS: &[&str] = &["proc", "sys", "dev"];
+
+/// What becomes of cache mounts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Caches<'a> {
+    /// Their ids stay.
+    Kept,
+    /// Their ids become those of the scope.
+    Scoped(&'a str),
+    /// They are left out: the classic builder knows none, and they are an optimisation.
+    Dropped,
+}
 
 /// What may be said of a cache mount; where it comes `from` is not among it.
 const CACHE: &[&str] = &[
@@ -46,11 +62,11 @@ impl Checked {
         self.stages.len()
     }
 
-    /// The instruction as a line. Without a scope its caches stay everybody's.
+    /// The instruction as a line.
     pub(super) fn permit(
         &mut self,
         instruction: &Instruction,
-        scope: Option<&str>,
+        caches: Caches<'_>,
     ) -> Result<String, Refusal> {
         let Instruction {
             line,
@@ -59,10 +75,11 @@ impl Checked {
         } = instruction;
         let checked = match keyword.as_str() {
             "FROM" => self.from(rest),
-            "RUN" => run(rest, scope),
+            "RUN" => run(rest, caches),
             "COPY" => self.copy(rest),
             "ADD" => add(rest),
             "LABEL" => label(rest),
+            "WORKDIR" => workdir(rest),
             "ONBUILD" => Err("`ONBUILD` is not allowed: it acts in builds that nobody sees".into()),
             plain if PLAIN.contains(&plain) => Ok(rest.clone()),
             unknown => Err(format!("`{}` is no instruction", printable(unknown))),
@@ -140,7 +157,7 @@ impl Checked {
     }
 }
 
-fn run(rest: &str, scope: Option<&str>) -> Result<String, String> {
+fn run(rest: &str, caches: Caches<'_>) -> Result<String, String> {
     no_heredoc(rest)?;
     let (flags, command) = flags(rest)?;
     let mut words = Vec::new();
@@ -148,14 +165,14 @@ fn run(rest: &str, scope: Option<&str>) -> Result<String, String> {
         if name != "mount" {
             return Err(format!("`RUN --{}` is not allowed", printable(&name)));
         }
-        words.push(cache(&value, scope)?);
+        words.extend(cache(&value, caches)?);
     }
     words.push(command.to_owned());
     Ok(words.join(" "))
 }
 
-/// A mount of a cache, with an id that is the scope's own.
-fn cache(value: &str, scope: Option<&str>) -> Result<String, String> {
+/// The flag of a cache mount, if the builder is to have it.
+fn cache(value: &str, caches: Caches<'_>) -> Result<Option<String>, String> {
     let mut fields: Vec<(String, &str)> = Vec::new();
     for field in value.split(',') {
         let (key, value) = field.split_once('=').unwrap_or((field, ""));
@@ -185,8 +202,10 @@ fn cache(value: &str, scope: Option<&str>) -> Result<String, String> {
     let Some(target) = targets.into_iter().find_map(field) else {
         return Err("a mount without a target is not allowed".into());
     };
-    let Some(scope) = scope else {
-        return Ok(format!("--mount={value}"));
+    let scope = match caches {
+        Caches::Kept => return Ok(Some(format!("--mount={value}"))),
+        Caches::Dropped => return Ok(None),
+        Caches::Scoped(scope) => scope,
     };
     let id = field("id").unwrap_or(target);
     let others = fields.iter().filter(|(key, _)| key != "id");
@@ -196,7 +215,10 @@ fn cache(value: &str, scope: Option<&str>) -> Result<String, String> {
             false => format!("{key}={value}"),
         })
         .collect();
-    Ok(format!("--mount={},id={scope}/{id}", others.join(",")))
+    Ok(Some(format!(
+        "--mount={},id={scope}/{id}",
+        others.join(",")
+    )))
 }
 
 fn add(rest: &str) -> Result<String, String> {
@@ -216,16 +238,68 @@ fn add(rest: &str) -> Result<String, String> {
     Ok(rest.to_owned())
 }
 
+/// Labels in the form that every builder reads the same way.
 fn label(rest: &str) -> Result<String, String> {
-    if rest.contains('$') {
-        return Err("a variable in a `LABEL` is not allowed".into());
+    if rest.contains(['$', '\\']) {
+        return Err("a variable or a backslash in a `LABEL` is not allowed".into());
     }
-    let bare: String = rest
-        .chars()
-        .filter(|c| !['"', '\'', '\\'].contains(c))
-        .collect();
-    if bare.to_ascii_lowercase().contains("osctl.") {
-        return Err("a `LABEL` of `osctl.` is not allowed".into());
+    for word in quoted_words(rest)? {
+        let Some((key, _)) = word.split_once('=') else {
+            return Err("a `LABEL` takes the form `KEY=VALUE`".into());
+        };
+        let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        if !key.starts_with(LABELS) || !key.chars().all(plain) {
+            return Err(format!(
+                "the `LABEL` key `{}` is not allowed, only keys that begin with `{LABELS}`",
+                printable(key)
+            ));
+        }
+    }
+    Ok(rest.to_owned())
+}
+
+/// The words between blanks, of which those within quotes are none.
+fn quoted_words(rest: &str) -> Result<Vec<&str>, String> {
+    let (mut words, mut begin, mut quote) = (Vec::new(), 0, None);
+    for (at, c) in rest.char_indices() {
+        match (c, quote) {
+            (c, Some(open)) if c == open => quote = None,
+            ('"' | '\'', None) => quote = Some(c),
+            (' ' | '\t', None) => {
+                words.push(&rest[begin..at]);
+                begin = at + 1;
+            }
+            _ => {}
+        }
+    }
+    if quote.is_some() {
+        return Err("a quote in a `LABEL` is not closed".into());
+    }
+    words.push(&rest[begin..]);
+    words.retain(|word| !word.is_empty());
+    Ok(words)
+}
+
+/// A folder that steps and containers begin in.
+fn workdir(rest: &str) -> Result<String, String> {
+    if rest.contains(['$', '"', '\'', '\\']) {
+        return Err("a variable, quote or backslash in a `WORKDIR` is not allowed".into());
+    }
+    let mut parts = rest
+        .split('/')
+        .filter(|part| !part.is_empty() && *part != ".");
+    if parts.clone().any(|part| part == "..") {
+        return Err("`..` in a `WORKDIR` is not allowed".into());
+    }
+    // A relative path may begin in `/`.
+    if parts
+        .next()
+        .is_some_and(|first| KERNEL_FOLDERS.contains(&first))
+    {
+        return Err(format!(
+            "`WORKDIR {}` is not allowed: it is a folder of the kernel",
+            printable(rest)
+        ));
     }
     Ok(rest.to_owned())
 }

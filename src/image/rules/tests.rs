@@ -1,6 +1,6 @@
 //! Each rule by what it refuses.
 
-use super::{Refusal, permit, permit_beside};
+use super::{Dialect, Refusal, permit, permit_beside};
 use crate::image::Body;
 
 fn body(dockerfile: &str) -> Body {
@@ -12,11 +12,12 @@ fn body(dockerfile: &str) -> Body {
 }
 
 fn permitted(dockerfile: &str) -> Result<String, Refusal> {
-    permit_beside(
-        &body(dockerfile),
-        &body("FROM ${BASE}\nRUN ours"),
-        "osctl-x",
-    )
+    permitted_for(Dialect::BuildKit, dockerfile)
+}
+
+fn permitted_for(dialect: Dialect, dockerfile: &str) -> Result<String, Refusal> {
+    let trusted = body("FROM ${BASE}\nRUN ours");
+    permit_beside(&body(dockerfile), &trusted, "osctl-x", dialect)
 }
 
 #[track_caller]
@@ -32,7 +33,7 @@ fn refused(dockerfile: &str, line: usize, words: &str) {
 
 #[test]
 fn the_embedded_body_is_permitted_and_keeps_its_layers() {
-    let text = permit(&Body::embedded(), "osctl-x").unwrap();
+    let text = permit(&Body::embedded(), "osctl-x", Dialect::BuildKit).unwrap();
     assert!(!text.contains("osctl-x"), "{text}");
     assert!(text.contains("--mount=type=cache,id=apt-archives,target=/var/cache/apt"));
 }
@@ -43,7 +44,7 @@ fn what_comes_after_a_change_has_caches_of_its_own() {
     let text = |body: &Body| String::from_utf8(body.files["Dockerfile"].clone()).unwrap();
     let more = text(&changed) + "RUN --mount=type=cache,target=/c make\n";
     changed.files.insert("Dockerfile".into(), more.into_bytes());
-    let permitted = permit(&changed, "osctl-x").unwrap();
+    let permitted = permit(&changed, "osctl-x", Dialect::BuildKit).unwrap();
     assert_eq!(permitted.matches("osctl-x/").count(), 1, "{permitted}");
     assert!(permitted.contains("RUN --mount=type=cache,target=/c,id=osctl-x//c make"));
     // A file that an early instruction copies.
@@ -53,17 +54,21 @@ fn what_comes_after_a_change_has_caches_of_its_own() {
         .get_mut("requirements/uv.txt")
         .unwrap()
         .push(b'\n');
-    let permitted = permit(&changed, "osctl-x").unwrap();
+    let permitted = permit(&changed, "osctl-x", Dialect::BuildKit).unwrap();
     assert!(permitted.contains("id=apt-archives"), "the stage before");
     assert!(permitted.contains("id=osctl-x/pip"), "{permitted}");
     assert!(!permitted.contains("id=uv,"), "{permitted}");
     // A file that none of them copies, and one that changes what they copy.
     let mut changed = Body::embedded();
     changed.files.insert("notes".into(), b"x".to_vec());
-    assert!(!permit(&changed, "osctl-x").unwrap().contains("osctl-x"));
+    assert!(
+        !permit(&changed, "osctl-x", Dialect::BuildKit)
+            .unwrap()
+            .contains("osctl-x")
+    );
     changed.files.insert(".dockerignore".into(), b"x".to_vec());
     assert!(
-        permit(&changed, "osctl-x")
+        permit(&changed, "osctl-x", Dialect::BuildKit)
             .unwrap()
             .contains("id=osctl-x/apt-archives")
     );
@@ -276,6 +281,7 @@ fn nothing_is_read_otherwise_by_another_parser() {
         },
         &body(""),
         "x",
+        Dialect::BuildKit,
     );
     assert_eq!(why.unwrap_err(), Refusal::new(2, "it is not UTF-8"));
     let long = format!("FROM ${{BASE}}\nRUN {}", "x".repeat(70_000));
@@ -289,20 +295,117 @@ fn nothing_is_read_otherwise_by_another_parser() {
 }
 
 #[test]
-fn labels_of_osctl_are_the_keepers_alone() {
-    refused("FROM ${BASE}\nLABEL osctl.instance=x", 2, "`LABEL`");
+fn a_label_that_a_tool_of_the_host_could_obey_is_refused() {
+    let label = |text: &str| format!("FROM ${{BASE}}\nLABEL {text}");
+    for key in [
+        "osctl.instance",
+        "traefik.enable",
+        "com.centurylinklabs.watchtower.enable",
+        "ofelia.enabled",
+        "a.b",
+        "org.opencontainers",
+    ] {
+        let why = format!("the `LABEL` key `{key}` is not allowed");
+        refused(&label(&format!("{key}=x")), 2, &why);
+        refused(
+            &label(&format!("org.opencontainers.image.title=x {key}=x")),
+            2,
+            &why,
+        );
+        refused(
+            &label(&format!(
+                "org.opencontainers.image.title=\"a b\" {key}='x y'"
+            )),
+            2,
+            &why,
+        );
+    }
+    refused(&label("OSCTL.digest x"), 2, "takes the form `KEY=VALUE`");
+    refused(&label("org.opencontainers.image.title x"), 2, "KEY=VALUE");
+    refused(&label("\"osctl\".instance=x"), 2, "is not allowed");
     refused(
-        "FROM ${BASE}\nLABEL a=b \\\n \"osctl\".\\digest=x",
+        &label("org.opencontainers.a=x \\\n osctl.b=c"),
         2,
-        "`LABEL`",
+        "`osctl.b`",
     );
-    refused("FROM ${BASE}\nLABEL OSCTL.digest x", 2, "`LABEL`");
     refused(
-        "FROM ${BASE}\nARG X=osctl\nLABEL ${X}.digest=x",
-        3,
-        "variable",
+        &label("org.opencontainers.a=\\\" osctl.b=c"),
+        2,
+        "backslash",
     );
-    permitted("FROM ${BASE}\nLABEL a.b=c\n").unwrap();
+    refused(
+        &label("org.opencontainers.a=\"x osctl.b=c"),
+        2,
+        "not closed",
+    );
+    refused(&label("org.opencontainers.${X}=x"), 2, "a variable");
+    let fine =
+        label("org.opencontainers.image.title=\"a = b\"  org.opencontainers.image.url='x'\n");
+    assert_eq!(permitted(&fine).unwrap(), fine);
+}
+
+#[test]
+fn the_classic_builder_gets_no_text_that_the_rules_have_not_seen() {
+    let classic = |text: &str| permitted_for(Dialect::Classic, &format!("FROM ${{BASE}}\n{text}"));
+    // Only the flags that an instruction begins with are left out.
+    for (text, line) in [
+        (
+            "RUN --mount=type=cache,target=/a \\\n    --mount=type=cache,target=/b \\\n    make",
+            "RUN make",
+        ),
+        (
+            "RUN true <--mount=type=cache <\"USER root\"",
+            "RUN true <--mount=type=cache <\"USER root\"",
+        ),
+        (
+            "RUN echo --mount=type=cache,target=/a x",
+            "RUN echo --mount=type=cache,target=/a x",
+        ),
+    ] {
+        let text = classic(text).unwrap();
+        let marked = "FROM ${BASE}\nLABEL osctl.build=osctl-x";
+        assert_eq!(text, format!("{marked}\n{line}\n"));
+    }
+    for (text, why) in [
+        ("LABEL osc--mount=type=cache tl.instance=default", "`LABEL`"),
+        (
+            "LABEL osc--mount=type=cache,target=/x tl.instance=x",
+            "`LABEL`",
+        ),
+        ("RUN --mount=type=cache,target=/a <<E\nE", "a heredoc"),
+        (
+            "RUN --mount=type=cache,target=/a --network=host x",
+            "--network",
+        ),
+        ("RUN --mount=type=cache,target=/a x \\ \\", "differently"),
+    ] {
+        let refusal = classic(text).unwrap_err();
+        assert!(refusal.why.contains(why), "{text}: {refusal}");
+    }
+    let text = permit(&Body::embedded(), "osctl-x", Dialect::Classic).unwrap();
+    assert!(!text.contains("--mount="), "{text}");
+}
+
+#[test]
+fn no_step_and_no_container_begins_in_a_folder_of_the_kernel() {
+    let workdir = |text: &str| format!("FROM ${{BASE}}\nWORKDIR {text}");
+    for folder in [
+        "/proc/self/fd/8",
+        "//proc",
+        "/./proc/1/cwd",
+        "proc/self",
+        "/sys/kernel",
+        "/dev/fd/8",
+    ] {
+        refused(&workdir(folder), 2, "a folder of the kernel");
+    }
+    refused(&workdir("/x/../proc"), 2, "`..`");
+    for hidden in ["$X", "\"/proc\"", "'/proc'", "/pr\\oc"] {
+        refused(&workdir(hidden), 2, "a variable, quote or backslash");
+    }
+    for folder in ["/root", "/processes", "app/dev", "/"] {
+        permitted(&workdir(folder)).unwrap();
+    }
 }
 
 #[test]

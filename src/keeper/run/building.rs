@@ -1,14 +1,14 @@
 //! *building*: an image from the project's body, under the keeper's rules.
 
 use super::Work;
-use crate::engine::{Build, IMAGE_LABEL, Progress};
+use crate::engine::{Build, Builder, ClassicBuild, IMAGE_LABEL, Progress};
 use crate::error::Result;
-use crate::image::{Body, Certificate, Companion, DIGEST_LABEL, Recipe, classic, permit};
+use crate::image::{Body, Certificate, Companion, DIGEST_LABEL, Dialect, Limit, Recipe, permit};
 use crate::keeper::{Settings, room};
 use crate::protocol::evolve::Charge;
 use anyhow::{Context, bail};
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What the engine is sent.
 struct Prepared {
@@ -23,13 +23,15 @@ impl Work {
         let architecture = self.site.docker.architecture().to_owned();
         let tag = self.site.tag(&format!("run-{}", self.record.run));
         let (shelf, run) = (self.shelf.clone(), self.record.run.clone());
-        let prepare = move || {
-            let recipe = recipe(&settings, &charge, &architecture)?;
-            shelf.save_body(&run, &recipe.body.archive()?)?;
-            prepared(&recipe, &charge, tag)
-        };
-        // A disk that is far away may not answer.
+        let has_buildkit = self.site.docker.has_buildkit();
         let limit = Duration::from_secs(self.site.charge.bounds.read);
+        let deadline = Instant::now() + limit;
+        let prepare = move || {
+            let recipe = recipe(&settings, &charge, &architecture, deadline)?;
+            shelf.save_body(&run, &recipe.body.archive()?)?;
+            prepared(&recipe, &charge, tag, has_buildkit)
+        };
+        // A disk that is far away may not answer. The thread that waits for it reads nothing more then.
         let prepare = tokio::time::timeout(limit, tokio::task::spawn_blocking(prepare)).await;
         let Ok(prepared) = prepare else {
             bail!("the body could not be read within {} s", limit.as_secs());
@@ -67,8 +69,17 @@ impl Work {
     }
 }
 
-fn recipe(settings: &Settings, charge: &Charge, architecture: &str) -> Result<Recipe> {
-    let body = Body::of_project_within(&settings.repo, &charge.body, charge.bounds.context)?;
+fn recipe(
+    settings: &Settings,
+    charge: &Charge,
+    architecture: &str,
+    deadline: Instant,
+) -> Result<Recipe> {
+    let limit = Limit {
+        bytes: charge.bounds.context,
+        deadline: Some(deadline),
+    };
+    let body = Body::of_project_within(&settings.repo, &charge.body, limit)?;
     if let Some(path) = body.files.keys().find(|path| path.starts_with(".osctl/")) {
         bail!("`{path}` lies where osctl puts what is its own");
     }
@@ -86,10 +97,19 @@ fn recipe(settings: &Settings, charge: &Charge, architecture: &str) -> Result<Re
     })
 }
 
-fn prepared(recipe: &Recipe, charge: &Charge, tag: String) -> Result<Prepared> {
+fn prepared(recipe: &Recipe, charge: &Charge, tag: String, has_buildkit: bool) -> Result<Prepared> {
     let scope = format!("osctl-{}", charge.instance);
-    let dockerfile =
-        permit(&recipe.body, &scope).map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
+    let (dialect, builder) = match has_buildkit && !charge.classic {
+        true => (Dialect::BuildKit, Builder::BuildKit),
+        false => {
+            let spec = &charge.spec;
+            let network = spec.network.clone();
+            let classic = ClassicBuild::new(scope.clone(), &spec.limits, network);
+            (Dialect::Classic, Builder::Classic(classic))
+        }
+    };
+    let dockerfile = permit(&recipe.body, &scope, dialect);
+    let dockerfile = dockerfile.map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
     let mut args: BTreeMap<String, String> = recipe.args.clone();
     args.insert("BASE".into(), charge.base.clone());
     args.extend(charge.proxies.0.clone());
@@ -97,11 +117,10 @@ fn prepared(recipe: &Recipe, charge: &Charge, tag: String) -> Result<Prepared> {
     labels.insert(IMAGE_LABEL.into(), charge.instance.clone());
     let build = Build {
         tag,
-        context: recipe.archive(|_| dockerfile.clone())?,
-        classic_context: recipe.archive(|_| classic(&dockerfile))?,
+        context: recipe.archive(&dockerfile)?,
         args,
         labels,
-        classic: charge.classic,
+        builder,
     };
     Ok(Prepared {
         digest: recipe.digest(),

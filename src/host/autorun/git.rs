@@ -1,0 +1,146 @@
+//! The settings of a git repository that name commands.
+
+/// The settings of the text that make git run a command, by their key in small letters. Git is not asked: it may
+/// run a command to answer.
+pub(super) fn commands(text: &str) -> Vec<(String, String)> {
+    let mut section = String::new();
+    let mut found = Vec::new();
+    // A backslash at the end joins lines.
+    let text = text.replace("\\\r\n", "").replace("\\\n", "");
+    for line in text.trim_start_matches('\u{feff}').lines() {
+        let mut line = line.trim();
+        if let Some(rest) = line.strip_prefix('[') {
+            let end = end_of_section(rest);
+            section = name(&rest[..end]);
+            // A setting may follow in the same line.
+            line = rest.get(end + 1..).unwrap_or_default().trim();
+        }
+        if line.is_empty() || line.starts_with(['#', ';']) {
+            continue;
+        }
+        let (key, value) = line.split_once('=').unwrap_or((line, ""));
+        let key = format!("{section}.{}", key.trim().to_ascii_lowercase());
+        if names_a_command(&key) {
+            found.push((key, value.trim().to_owned()));
+        }
+    }
+    found
+}
+
+/// Where the `]` is that is in no quotes.
+fn end_of_section(text: &str) -> usize {
+    let (mut quoted, mut escaped) = (false, false);
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => quoted = !quoted,
+            ']' if !quoted => return at,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// `filter "x"` as `filter.x`.
+fn name(section: &str) -> String {
+    match section.split_once('"') {
+        Some((name, rest)) => {
+            let subsection = rest.trim_end().trim_end_matches('"');
+            format!("{}.{subsection}", name.trim().to_ascii_lowercase())
+        }
+        None => section.trim().to_ascii_lowercase(),
+    }
+}
+
+/// Sections of which every setting counts: they bring further settings, or each names a command.
+const SECTIONS: &[&str] = &["alias", "include", "includeif", "pager"];
+const CORE: &[&str] = &[
+    "alternaterefscommand",
+    "askpass",
+    "editor",
+    "fsmonitor",
+    "gitproxy",
+    "hookspath",
+    "pager",
+    "sshcommand",
+    "worktree",
+];
+/// Last words of keys whose values are commands, in whichever section.
+const LAST_WORDS: &[&str] = &[
+    "clean",
+    "cmd",
+    "command",
+    "defaultkeycommand",
+    "driver",
+    "editor",
+    "external",
+    "helper",
+    "packobjectshook",
+    "path",
+    "process",
+    "program",
+    "proxy",
+    "receivepack",
+    "sendemailcmd",
+    "smudge",
+    "textconv",
+    "tocmd",
+    "uploadpack",
+    "vcs",
+];
+
+fn names_a_command(key: &str) -> bool {
+    let (first, rest) = key.split_once('.').unwrap_or((key, ""));
+    let last = rest.rsplit('.').next().unwrap_or_default();
+    match first {
+        "core" => CORE.contains(&rest),
+        // `!command`
+        "submodule" => last == "update",
+        "url" => true,
+        section => SECTIONS.contains(&section) || LAST_WORDS.contains(&last),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::commands;
+
+    #[test]
+    fn settings_that_run_a_command_are_found_however_they_are_written() {
+        for (text, key) in [
+            ("[core]\n\tfsmonitor = x", "core.fsmonitor"),
+            ("[CORE] FsMonitor=x", "core.fsmonitor"),
+            ("[core]\nhooksPath = x", "core.hookspath"),
+            ("[core]\nsshCommand \\\n= x", "core.sshcommand"),
+            ("\u{feff}[core]\npager = x", "core.pager"),
+            ("[filter \"a]b\"]\nsmudge = x", "filter.a]b.smudge"),
+            ("[filter \"lfs\"]\nprocess = x", "filter.lfs.process"),
+            ("[diff]\nexternal = x", "diff.external"),
+            ("[diff \"p\"]\ntextconv = x", "diff.p.textconv"),
+            ("[merge \"p\"]\ndriver = x", "merge.p.driver"),
+            ("[credential]\nhelper = !x", "credential.helper"),
+            ("[alias]\nst = !x", "alias.st"),
+            ("[include]\npath = ../x", "include.path"),
+            (
+                "[includeIf \"gitdir:/\"]\npath = x",
+                "includeif.gitdir:/.path",
+            ),
+            ("[gpg]\nprogram = x", "gpg.program"),
+            (
+                "[gpg \"ssh\"]\ndefaultKeyCommand = x",
+                "gpg.ssh.defaultkeycommand",
+            ),
+            ("[remote \"o\"]\nuploadpack = x", "remote.o.uploadpack"),
+            ("[url \"ext::x\"]\ninsteadOf = y", "url.ext::x.insteadof"),
+        ] {
+            let found = commands(text);
+            let keys: Vec<&str> = found.iter().map(|(key, _)| key.as_str()).collect();
+            assert_eq!(keys, [key], "{text}");
+        }
+        let usual = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n# fsmonitor = x\n\
+                     [remote \"origin\"]\n\turl = https://x\n\tfetch = +refs/heads/*\n\
+                     [branch \"main\"]\n\tremote = origin\n\tmerge = refs/heads/main\n[user]\n\tname = A\n";
+        assert_eq!(commands(usual), []);
+    }
+}

@@ -1,0 +1,198 @@
+//! Files of the project that programs of the host run code from: git's hooks and settings, `.envrc`, tasks of
+//! editors, settings of agents.
+//!
+//! The agent writes in the project, and a person's `git status` or editor runs what these files say. `up`
+//! records them ([`renew`]); `doctor` names those that appeared or changed since ([`changes`]). Nothing is
+//! executed and no link is followed. The scan is bounded, and tells when it stopped.
+//!
+//! It does not judge what a file says, nor code that a person starts by name (`make`, `npm run`).
+
+mod git;
+mod scan;
+
+pub(crate) use scan::{Scan, scan};
+
+use super::instance::Instance;
+use super::secrets::write_private;
+use crate::error::Result;
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// What `up` found in the project.
+#[derive(Debug, Serialize, Deserialize)]
+struct Baseline {
+    project: PathBuf,
+    /// Digests by place.
+    places: BTreeMap<String, String>,
+}
+
+/// The changes in words since the last `up`, and the scan that found them. Without an earlier `up` in this
+/// project there are none.
+///
+/// # Errors
+/// When the project or the record of the last `up` can't be read.
+pub(crate) fn changes(instance: &Instance, project: &Path) -> Result<(Vec<String>, Scan)> {
+    let scan =
+        scan(project).with_context(|| format!("reading the project `{}`", project.display()))?;
+    let before = baseline(instance)?.filter(|before| before.project == project);
+    let changes = before.map_or_else(Vec::new, |before| compare(&before.places, &scan.places));
+    Ok((changes, scan))
+}
+
+/// Records what the project holds now, and returns the changes since the last record.
+///
+/// # Errors
+/// As [`changes`], and when the state folder can't be written.
+pub(crate) fn renew(instance: &Instance, project: &Path) -> Result<Vec<String>> {
+    let (changes, scan) = changes(instance, project)?;
+    let baseline = Baseline {
+        project: project.into(),
+        places: scan.places,
+    };
+    write_private(
+        &instance.autorun_baseline(),
+        &serde_json::to_vec(&baseline)?,
+    )?;
+    Ok(changes)
+}
+
+fn baseline(instance: &Instance) -> Result<Option<Baseline>> {
+    let path = instance.autorun_baseline();
+    match fs::read(&path) {
+        Ok(text) => {
+            let read = serde_json::from_slice(&text);
+            Ok(Some(read.with_context(|| {
+                format!("reading `{}`", path.display())
+            })?))
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e).with_context(|| format!("reading `{}`", path.display())),
+    }
+}
+
+fn compare(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> Vec<String> {
+    let changes = now.iter().filter_map(|(place, digest)| {
+        let how = match before.get(place) {
+            None => "appeared",
+            Some(known) if known != digest => "changed",
+            Some(_) => return None,
+        };
+        Some(format!("{place} {how}"))
+    });
+    changes.collect()
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::{changes, renew};
+    use crate::host::folders::Folders;
+    use crate::host::instance::Instance;
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::path::Path;
+
+    fn instance(home: &Path) -> Instance {
+        let folders = Folders {
+            home: home.into(),
+            config: home.join("c"),
+            state: home.join("s"),
+        };
+        Instance::new("default", &folders).unwrap()
+    }
+
+    fn write(project: &Path, path: &str, text: &str) {
+        let path = project.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn repository(project: &Path, git: &str) {
+        write(project, &format!("{git}/HEAD"), "ref: refs/heads/main\n");
+        write(
+            project,
+            &format!("{git}/config"),
+            "[core]\n\tbare = false\n",
+        );
+        write(
+            project,
+            &format!("{git}/hooks/pre-commit.sample"),
+            "#!/bin/sh\n",
+        );
+    }
+
+    #[test]
+    fn what_an_agent_plants_for_programs_of_the_host_is_named_and_nothing_else() {
+        let home = tempfile::tempdir().unwrap();
+        let (instance, project) = (instance(home.path()), home.path().join("p"));
+        repository(&project, ".git");
+        repository(&project, "vendored/.git");
+        write(&project, "kept/.envrc", "export A=1\n");
+        write(&project, ".vscode/tasks.json", "{}");
+        assert_eq!(renew(&instance, &project).unwrap(), [""; 0]);
+        assert_eq!(changes(&instance, &project).unwrap().0, [""; 0]);
+        let config =
+            "[core]\n\tbare = false\n\tfsmonitor = /repo/evil\n[filter \"x\"]\n\tclean = evil\n";
+        write(&project, ".git/config", config);
+        write(&project, ".git/hooks/pre-commit", "#!/bin/sh\nevil\n");
+        write(&project, ".git/hooks/other.sample", "#!/bin/sh\n");
+        write(&project, "vendored/.git/config", "[diff] external = evil\n");
+        write(&project, ".envrc", "evil\n");
+        write(&project, ".vscode/tasks.json", "{\"tasks\": []}");
+        write(&project, "main.py", "print(1)\n");
+        let planted = [
+            "`.envrc` appeared",
+            "`.git/config`: core.fsmonitor appeared",
+            "`.git/config`: filter.x.clean appeared",
+            "`.git/hooks/pre-commit` appeared",
+            "`.vscode/tasks.json` changed",
+            "`vendored/.git/config`: diff.external appeared",
+        ];
+        assert_eq!(changes(&instance, &project).unwrap().0, planted);
+        // The next `up` names them once more, and from then on they are known.
+        assert_eq!(renew(&instance, &project).unwrap(), planted);
+        assert_eq!(changes(&instance, &project).unwrap().0, [""; 0]);
+        // Another project is not compared with this one.
+        let other = home.path().join("q");
+        write(&other, ".envrc", "x");
+        assert_eq!(changes(&instance, &other).unwrap().0, [""; 0]);
+    }
+
+    #[test]
+    fn no_link_is_followed_and_no_pipe_is_waited_for() {
+        let home = tempfile::tempdir().unwrap();
+        let (instance, project) = (instance(home.path()), home.path().join("p"));
+        fs::create_dir_all(&project).unwrap();
+        renew(&instance, &project).unwrap();
+        symlink("/dev/zero", project.join(".envrc")).unwrap();
+        symlink("/", project.join("root")).unwrap();
+        fs::create_dir_all(project.join(".vscode")).unwrap();
+        let mode = nix::sys::stat::Mode::S_IRWXU;
+        nix::unistd::mkfifo(&project.join(".vscode/tasks.json"), mode).unwrap();
+        let (changes, scan) = changes(&instance, &project).unwrap();
+        let planted = ["`.envrc` appeared", "`.vscode/tasks.json` appeared"];
+        assert_eq!(changes, planted);
+        assert_eq!(scan.incomplete, None);
+    }
+
+    #[test]
+    fn files_that_run_with_the_rights_of_their_owner_are_named() {
+        let home = tempfile::tempdir().unwrap();
+        let project = home.path().join("p");
+        for (name, mode) in [
+            ("u", 0o4755),
+            ("g", 0o2755),
+            ("plain", 0o755),
+            ("data", 0o2644),
+        ] {
+            write(&project, &format!("bin/{name}"), "");
+            let rights = fs::Permissions::from_mode(mode);
+            fs::set_permissions(project.join("bin").join(name), rights).unwrap();
+        }
+        let found = super::scan(&project).unwrap().setuid;
+        assert_eq!(found, ["bin/g", "bin/u"]);
+    }
+}

@@ -1,0 +1,81 @@
+//! Versions of an engine and its parts with known ways out of a container or a build.
+
+use std::collections::BTreeMap;
+
+/// A version, as far as numbers go: `1.1.5+ds1` is 1.1.5.
+type Version = [u64; 3];
+
+/// From runc 1.1.12 on, no container and no command begins in a folder of the host (CVE-2024-21626).
+const RUNC: Version = [1, 1, 12];
+/// From these Docker Engines on, BuildKit confines the mounts of a build (CVE-2024-23651, 23652, 23653).
+const ENGINE: Version = [24, 0, 9];
+const ENGINE_25: Version = [25, 0, 2];
+
+/// What to do about one.
+pub(crate) const CURE: &str = "update the engine; a distribution may have mended an older version: \
+     its changelog names the CVE then";
+
+/// The known ways out, in words. Of parts that the engine does not name nothing is known.
+pub(crate) fn known(components: &BTreeMap<String, String>) -> Vec<String> {
+    let mut found = Vec::new();
+    let part = |name: &str| {
+        let version = components.get(name)?;
+        Some((version, read(version)?))
+    };
+    if let Some((text, version)) = part("runc")
+        && version < RUNC
+    {
+        found.push(format!("runc {text} is older than 1.1.12: an image can lead code out of its container (CVE-2024-21626)"));
+    }
+    if let Some((text, version)) = part("Engine") {
+        let is_open = match version[0] {
+            25 => version < ENGINE_25,
+            _ => version < ENGINE,
+        };
+        if is_open {
+            found.push(format!("Docker Engine {text} is older than 24.0.9 or 25.0.2: a build can reach files of the host through its mounts (CVE-2024-23651, CVE-2024-23652, CVE-2024-23653)"));
+        }
+    }
+    found
+}
+
+fn read(text: &str) -> Option<Version> {
+    let mut version = Version::default();
+    let text = text.trim_start_matches('v');
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let numbers = text[..end.unwrap_or(text.len())].split('.');
+    for (place, number) in version.iter_mut().zip(numbers) {
+        *place = number.parse().ok()?;
+    }
+    Some(version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::known;
+
+    #[test]
+    fn versions_with_known_ways_out_are_named() {
+        let found = |engine: &str, runc: &str| {
+            let parts = [("Engine", engine), ("runc", runc)];
+            let parts = parts.map(|(name, version)| (name.to_owned(), version.to_owned()));
+            known(&parts.into()).len()
+        };
+        for (engine, runc, number) in [
+            ("20.10.24+dfsg1", "1.1.5+ds1", 2),
+            ("24.0.8", "1.1.12", 1),
+            ("24.0.9", "1.1.11", 1),
+            ("25.0.1", "1.1.12", 1),
+            ("25.0.2", "1.1.12", 0),
+            ("28.3.0", "1.2.0-rc.1", 0),
+            ("28.3.0", "v1.3.1", 0),
+            ("unknown", "", 0),
+        ] {
+            assert_eq!(found(engine, runc), number, "{engine} {runc}");
+        }
+        assert_eq!(
+            known(&[("Podman Engine".into(), "4.3.1".into())].into()).len(),
+            0
+        );
+    }
+}

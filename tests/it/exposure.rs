@@ -1,0 +1,111 @@
+//! What the agent leaves in folders of the host, and who can reach it there.
+
+use crate::harness::{Home, shared};
+use crate::trials;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+trials![
+    other_users_of_the_host_reach_nothing_that_the_container_writes,
+    up_closes_folders_that_were_open_and_doctor_names_what_was_planted,
+];
+
+/// A user that has nothing to do with the instance.
+const OTHER: u32 = 65534;
+
+fn as_other(program: impl AsRef<Path>, args: &[&str]) -> bool {
+    let mut command = Command::new(program.as_ref());
+    let ran = command.args(args).uid(OTHER).gid(OTHER).output();
+    ran.is_ok_and(|ran| ran.status.success())
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+/// What doctor finds of one kind, as `detail`s.
+fn found(home: &Home, what: &str) -> Vec<String> {
+    let all = home.json(["doctor"]);
+    let of = all.as_array().unwrap().iter().filter(|f| f["what"] == what);
+    of.map(|f| f["detail"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+fn other_users_of_the_host_reach_nothing_that_the_container_writes() {
+    let home = shared();
+    let planted = "import os, shutil\nfor place in ('/data', '/root/host'):\n    \
+                   shutil.copy('/bin/cat', place + '/planted')\n    os.chmod(place + '/planted', 0o4755)\n    \
+                   open(place + '/secret', 'w').write('x'); os.chmod(place + '/secret', 0o644)";
+    let reply = home.api().exec(planted);
+    assert_eq!(reply["status"], "completed", "{reply}");
+    let open = home.project.join("open");
+    fs::write(&open, "x").unwrap();
+    assert!(
+        as_other("cat", &[open.to_str().unwrap()]),
+        "the folders above must not decide this test"
+    );
+    for folder in [home.data(), home.files(), home.state()] {
+        assert_eq!(mode(&folder), 0o700, "{}", folder.display());
+    }
+    for folder in [home.data(), home.files()] {
+        let secret = folder.join("secret");
+        assert!(!as_other("cat", &[secret.to_str().unwrap()]));
+        assert!(!as_other(folder.join("planted"), &["/dev/null"]));
+    }
+    let lock = home.state().join("lock");
+    assert_eq!(mode(&lock), 0o600);
+    assert!(!as_other("flock", &["-n", lock.to_str().unwrap(), "true"]));
+    let named = found(home, "setuid").join("\n");
+    for folder in [home.data(), home.files()] {
+        let planted = folder.join("planted");
+        assert!(named.contains(planted.to_str().unwrap()), "{named}");
+        fs::remove_file(planted).unwrap();
+    }
+    assert_eq!(found(home, "setuid"), [""; 0]);
+}
+
+fn up_closes_folders_that_were_open_and_doctor_names_what_was_planted() {
+    let home = shared();
+    // The agent can open its folder again; the next `up` closes it.
+    let reply = home.api().exec("import os; os.chmod('/data', 0o755)");
+    assert_eq!(reply["status"], "completed", "{reply}");
+    let named = found(home, "folders");
+    assert!(
+        named
+            .iter()
+            .any(|text| text.contains(home.data().to_str().unwrap())),
+        "{named:?}"
+    );
+    home.ok(["up", "--yes"]);
+    assert_eq!(mode(&home.data()), 0o700);
+    assert_eq!(found(home, "folders"), [""; 0]);
+    // What a person's git, shell and editor run.
+    let plant = "import os, subprocess\nos.chdir('/repo')\nsubprocess.run(['git', 'init', '-q', 'planted'], check=True)\n\
+                 os.chdir('planted')\nopen('.git/hooks/post-checkout', 'w').write('#!/bin/sh\\nevil\\n')\n\
+                 subprocess.run(['git', 'config', 'core.fsmonitor', '/repo/evil'], check=True)\n\
+                 open('.envrc', 'w').write('evil')\nos.mkdir('.vscode')\nopen('.vscode/tasks.json', 'w').write('{}')\n\
+                 os.chdir('/root')";
+    let reply = home.api().exec(plant);
+    assert_eq!(reply["status"], "completed", "{reply}");
+    let named = found(home, "autorun").join("\n");
+    let places = [
+        "`planted/.git/hooks/post-checkout` appeared",
+        "`planted/.git/config`: core.fsmonitor appeared",
+        "`planted/.envrc` appeared",
+        "`planted/.vscode/tasks.json` appeared",
+    ];
+    for place in places {
+        assert!(named.contains(place), "{place}: {named}");
+    }
+    // `up` names them, too, and from then on they are known.
+    let up = home.ok(["up", "--yes"]);
+    for place in places {
+        assert!(up.stderr.contains(place), "{place}: {up:?}");
+    }
+    let named = found(home, "autorun").join("\n");
+    assert!(!named.contains("appeared"), "{named}");
+    fs::remove_dir_all(home.project.join("planted")).unwrap();
+}
