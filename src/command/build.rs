@@ -77,7 +77,7 @@ pub(crate) async fn run(args: BuildArgs, cx: &Context) -> Result<Outcome> {
         .map(|c| ("companion", json!(c)))
         .into_iter()
         .collect();
-    let config = cx.config(Some(&project), flags)?.config;
+    let config = cx.complete_config(Some(&project), flags)?.config;
     let work = cx.ui.work("looking at what the image is made of");
     let volumes = Volumes::of(&docker, &cx.instance, &work);
     let copy = match (volumes, recorded.and_then(|record| record.remote)) {

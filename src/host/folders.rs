@@ -4,7 +4,7 @@ use crate::error::Result;
 use anyhow::Context;
 use directories::{BaseDirs, ProjectDirs};
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The folders of the person who runs osctl.
 #[derive(Debug, Clone)]
@@ -40,9 +40,9 @@ impl Folders {
         })
     }
 
-    /// The configuration file; it need not exist.
-    pub(crate) fn config_file(&self, given: Option<&Path>) -> PathBuf {
-        given.map_or_else(|| self.config.join("osctl.yaml"), Path::to_owned)
+    /// The usual configuration file; it need not exist.
+    pub(crate) fn config_file(&self) -> PathBuf {
+        self.config.join("osctl.yaml")
     }
 
     /// Where big temporary things go, on the same disk as the state.

@@ -1,5 +1,6 @@
 //! Outside the container: what belongs to an instance, what a machine must have, and the way in.
 
+pub(crate) mod applied_settings;
 pub(crate) mod archives;
 pub(crate) mod base;
 pub(crate) mod bridge;
@@ -19,6 +20,7 @@ pub(crate) mod jupyter;
 pub(crate) mod keeper;
 pub(crate) mod landing;
 pub(crate) mod mcp;
+pub(crate) mod passed_env;
 pub(crate) mod ports;
 pub(crate) mod project;
 pub(crate) mod provision;

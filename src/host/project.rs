@@ -203,6 +203,7 @@ mod tests {
     use super::{check, find, system_folder};
     use crate::config::{Config, EngineChoice};
     use crate::error::Error;
+    use crate::host::applied_settings::AppliedSettings;
     use crate::host::folders::Folders;
     use crate::host::instance::{Instance, Record};
     use std::fs;
@@ -269,6 +270,7 @@ mod tests {
             ports: Config::default().ports,
             criu: false,
             remote: None,
+            applied: AppliedSettings::default(),
         };
         fs::create_dir_all(folders.state.join("other")).unwrap();
         let text = serde_json::to_vec(&record).unwrap();
@@ -360,6 +362,7 @@ mod tests {
             ports: Config::default().ports,
             criu: false,
             remote: None,
+            applied: AppliedSettings::default(),
         };
         let error = find(None, Some(&record), "default", &folders, None).unwrap_err();
         assert!(

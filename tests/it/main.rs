@@ -80,6 +80,7 @@ mod streams;
 mod succession;
 mod terminal;
 mod terminals;
+mod user_control;
 mod viewer;
 mod web;
 mod window;
@@ -159,6 +160,7 @@ fn main() -> ExitCode {
         desktop_memory::trials(),
         desktop_faults::trials(),
         instance::trials(),
+        user_control::trials(),
         ports::trials(),
         image::trials(),
         embedded::trials(),
