@@ -53,6 +53,8 @@ pub(crate) enum Error {
         place: String,
         why: String,
     },
+    #[error("the configuration key `{key}` in {place} can't be set by a project")]
+    Forbidden { key: String, place: String },
     #[error("`{project}` can't be the project: {why}")]
     UnfitProject { project: PathBuf, why: String },
     #[error("instance `{instance}` belongs to the project `{project}`")]
@@ -176,9 +178,14 @@ impl Error {
                 nearest: Some(nearest),
                 ..
             } => format!("did you mean `{nearest}`?"),
-            Self::UnknownKey { .. } => "`osctl config show` lists every key".into(),
+            Self::UnknownKey { .. } => {
+                "remove the key; `osctl config edit` opens your own file".into()
+            }
+            Self::Forbidden { .. } => {
+                "remove the key; `osctl config edit` opens your own file, which can set it".into()
+            }
             Self::BadValue { .. } => {
-                "`osctl config show` prints each value with where it came from".into()
+                "correct the value there; `osctl config edit` opens your own file".into()
             }
             Self::UnfitProject { .. } => {
                 "give a folder of its own: `osctl up --project PATH`".into()
@@ -231,6 +238,7 @@ impl Error {
             Self::Usage { .. }
             | Self::UnknownKey { .. }
             | Self::BadValue { .. }
+            | Self::Forbidden { .. }
             | Self::UnfitProject { .. }
             | Self::OtherProject { .. } => USAGE,
             Self::NotRunning { .. }

@@ -78,7 +78,7 @@ pub(crate) async fn run(args: BuildArgs, cx: &Context) -> Result<Outcome> {
         .map(|c| ("companion", json!(c)))
         .into_iter()
         .collect();
-    let config = cx.config(Some(&project), flags)?.config;
+    let config = cx.complete_config(Some(&project), flags)?.config;
     check_sources(
         &config,
         &cx.config_file,

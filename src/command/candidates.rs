@@ -227,12 +227,8 @@ fn of(
     let asked = || {
         let line = Line::being_completed();
         let folders = Folders::find()?;
-        let cx = Context {
-            ui: Ui::new(false, true, 0, None),
-            instance: Instance::new(&line.instance, &folders)?,
-            config_file: folders.config_file(line.config.as_deref()),
-            folders,
-        };
+        let ui = Ui::new(false, true, 0, None);
+        let cx = Context::new(ui, folders, &line.instance, line.config.as_deref())?.silent();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;

@@ -48,9 +48,18 @@ enum Verdict {
 pub(crate) async fn run(args: DoctorArgs, cx: &Context) -> Result<Outcome> {
     let DoctorArgs { fix } = args;
     let mut findings = Vec::new();
-    let config = judge(&mut findings, "configuration", read_config(cx), |_| {
-        "readable".into()
-    });
+    let read = read_config(cx);
+    let (read, problem) = match read {
+        Ok((config, problem)) => (Ok(config), problem),
+        Err(error) => (Err(error), None),
+    };
+    let config = judge(&mut findings, "configuration", read, |_| "readable".into());
+    findings.extend(problem.map(|error| Finding {
+        what: "project file",
+        verdict: Verdict::Warning,
+        detail: error.to_string(),
+        cure: error.hint(),
+    }));
     let record = cx.instance.record()?;
     let choice = record
         .as_ref()
@@ -129,9 +138,10 @@ pub(crate) async fn run(args: DoctorArgs, cx: &Context) -> Result<Outcome> {
     report(cx, &findings)
 }
 
-fn read_config(cx: &Context) -> Result<Config> {
+fn read_config(cx: &Context) -> Result<(Config, Option<Error>)> {
     let project = cx.instance.record()?.map(|r| r.project);
-    Ok(cx.config(project.as_deref(), Vec::new())?.config)
+    let (resolved, error) = cx.config_with_error(project.as_deref(), Vec::new())?;
+    Ok((resolved.config, error))
 }
 
 async fn engine(choice: EngineChoice, fix: bool, cx: &Context) -> Result<Engine> {

@@ -23,10 +23,9 @@ pub(super) fn program(cx: &Context) -> Result<String> {
 
 /// The words for a configuration that is not the usual one.
 pub(super) fn configuration(cx: &Context) -> Result<Vec<String>> {
-    let usual = cx.folders.config_file(None);
-    Ok(match cx.config_file == usual {
-        true => Vec::new(),
-        false => vec!["--config".into(), text(cx.config_file.clone())?],
+    Ok(match cx.own_config_file() {
+        None => Vec::new(),
+        Some(file) => vec!["--config".into(), text(file.to_owned())?],
     })
 }
 

@@ -86,6 +86,7 @@ pub(crate) async fn run(args: LsArgs, cx: &Context) -> Result<Outcome> {
             Ok(Some(Phase::Created | Phase::Stopped)) => "stopped",
             Err(_) => "unknown: its engine does not answer",
         };
+        let bind = record.bind(bind);
         rows.push(Row::new(instance.name, state, Some(record), bind));
     }
     if cx.ui.json {
@@ -107,6 +108,7 @@ mod tests {
     use crate::command::Context;
     use crate::config::{Config, EngineChoice};
     use crate::error::Outcome;
+    use crate::host::applied_settings::AppliedSettings;
     use crate::host::folders::Folders;
     use crate::host::instance::{Instance, Record};
     use crate::ui::Ui;
@@ -120,6 +122,7 @@ mod tests {
             ports: Config::default().ports,
             criu: false,
             remote: None,
+            applied: AppliedSettings::default(),
         };
         let bind = Ipv6Addr::LOCALHOST.into();
         let row = Row::new("a".into(), "running", Some(record), bind);
@@ -144,12 +147,8 @@ mod tests {
             std::fs::create_dir_all(&folder).unwrap();
             std::fs::write(folder.join("instance.json"), "{").unwrap();
         }
-        let cx = Context {
-            ui: Ui::new(true, true, 0, None),
-            instance: Instance::new("default", &folders).unwrap(),
-            config_file: folders.config_file(None),
-            folders,
-        };
+        let ui = Ui::new(true, true, 0, None);
+        let cx = Context::new(ui, folders, "default", None).unwrap();
         let names: Vec<_> = Instance::all(&cx.folders).unwrap();
         assert_eq!(names.len(), 1);
         let listed = run(super::LsArgs {}, &cx).await.unwrap();

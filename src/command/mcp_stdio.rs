@@ -97,10 +97,9 @@ fn find(cx: &Context) -> Find {
     let (instance, file) = (cx.instance.clone(), cx.config_file.clone());
     Box::new(move || {
         let record = instance.record()?.ok_or_else(|| not_running(&instance))?;
-        let bind = Resolved::load(&file, Some(&record.project), Vec::new())?
-            .config
-            .bind;
-        Client::new(&instance, &record, bind)
+        let project = Some(record.project.as_path());
+        let (resolved, _) = Resolved::load_without_bad_project(&file, project, Vec::new())?;
+        Client::new(&instance, &record, record.bind(resolved.config.bind))
     })
 }
 

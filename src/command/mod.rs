@@ -7,6 +7,7 @@ pub(crate) mod companion;
 mod completer;
 pub(crate) mod completions;
 pub(crate) mod config;
+mod context;
 pub(crate) mod cp;
 pub(crate) mod criu;
 pub(crate) mod cryo;
@@ -50,31 +51,16 @@ pub(crate) mod up;
 pub(crate) mod verify;
 
 pub(crate) use completer::SHELLS as COMPLETERS;
+pub(crate) use context::Context;
 pub(crate) use ended::ended;
 
 use crate::cli::{Cli, Verb};
-use crate::config::{EngineChoice, Resolved};
-use crate::engine::{Address, Docker, Embedded, Engine};
-use crate::error::{Error, Outcome, Result};
-use crate::host::client::{Client, not_running};
+use crate::error::{Outcome, Result};
 use crate::host::folders::Folders;
-use crate::host::instance::{Instance, Record};
-use crate::host::path_resolver::PathResolver;
-use crate::host::provision::Cure;
 use crate::host::reach::check_config_file;
 use crate::ui::Ui;
 use serde_json::Value;
-use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// What every verb of the host works with.
-#[derive(Debug)]
-pub(crate) struct Context {
-    pub(crate) ui: Ui,
-    pub(crate) folders: Folders,
-    pub(crate) instance: Instance,
-    config_file: PathBuf,
-}
 
 pub(crate) async fn run(cli: Cli, ui: Ui) -> Result<Outcome> {
     match cli.verb {
@@ -90,13 +76,7 @@ pub(crate) async fn run(cli: Cli, ui: Ui) -> Result<Outcome> {
         Verb::Completions(args) => return completions::run(args, ui),
         _ => {}
     }
-    let folders = Folders::find()?;
-    let cx = Context {
-        ui,
-        instance: Instance::new(&cli.instance, &folders)?,
-        config_file: folders.config_file(cli.config.as_deref()),
-        folders,
-    };
+    let cx = Context::new(ui, Folders::find()?, &cli.instance, cli.config.as_deref())?;
     check_config_file(&cx.config_file, &cx.path_resolver()?)?;
     match cli.verb {
         Verb::Up(args) => up::run(args, &cx).await,
@@ -139,96 +119,6 @@ pub(crate) async fn run(cli: Cli, ui: Ui) -> Result<Outcome> {
     }
 }
 
-impl Context {
-    /// The configuration; `flags` are dotted keys with their values.
-    pub(crate) fn config(
-        &self,
-        project: Option<&Path>,
-        flags: Vec<(&str, Value)>,
-    ) -> Result<Resolved> {
-        Resolved::load(&self.config_file, project, flags)
-    }
-
-    /// Resolves the paths that the user names, in which agents may have planted links.
-    pub(crate) fn path_resolver(&self) -> Result<PathResolver> {
-        PathResolver::new(&self.instance, &self.folders)
-    }
-
-    /// What the first `up` fixed.
-    ///
-    /// # Errors
-    /// When the instance was never up.
-    pub(crate) fn record(&self) -> Result<Record> {
-        self.instance
-            .record()?
-            .ok_or_else(|| not_running(&self.instance))
-    }
-
-    /// The engine of that choice, which must answer. An instance that there is stays on its own.
-    pub(crate) async fn engine(&self, choice: EngineChoice) -> Result<Engine> {
-        let record = self.instance.record()?;
-        if let (EngineChoice::Docker, Some(record)) = (choice, &record) {
-            self.check_chosen(record)?;
-            // The person's certificates of today.
-            return match (Address::choice(&self.folders.home)?, &record.remote) {
-                (Some(chosen), Some(_)) => Ok(Engine::Docker(Docker::of(&chosen).await?)),
-                _ => self.engine_of(record, choice).await,
-            };
-        }
-        self.find_engine(choice).await
-    }
-
-    /// The engine that an instance is on.
-    pub(crate) async fn engine_of(&self, record: &Record, choice: EngineChoice) -> Result<Engine> {
-        match &record.remote {
-            Some(remote) => Ok(Engine::Docker(Docker::of(&remote.address).await?)),
-            None => {
-                self.check_chosen(record)?;
-                self.find_engine(choice).await
-            }
-        }
-    }
-
-    async fn find_engine(&self, choice: EngineChoice) -> Result<Engine> {
-        Ok(match choice {
-            EngineChoice::Docker => {
-                Engine::Docker(Docker::find(&self.folders.home, Cure::find().hint()).await?)
-            }
-            EngineChoice::Embedded => Engine::Embedded(Embedded::new(&self.folders.state)),
-        })
-    }
-
-    /// Whether the person means the engine that the instance is on, as far as one of the two is on another
-    /// machine.
-    ///
-    /// # Errors
-    /// When they have chosen another one.
-    fn check_chosen(&self, record: &Record) -> Result<()> {
-        let Some(chosen) = Address::choice(&self.folders.home)? else {
-            return Ok(());
-        };
-        let own = match &record.remote {
-            Some(remote) if remote.address.url == chosen.url => return Ok(()),
-            Some(remote) => format!("on the engine `{}`", remote.address),
-            None if chosen.elsewhere().is_none() => return Ok(()),
-            None => "on this machine".into(),
-        };
-        let message = format!(
-            "instance `{}` is {own}, and `{chosen}` is chosen",
-            self.instance.name
-        );
-        let hint = "`unset DOCKER_HOST` and `docker context use default`, which it does not need; or another `--instance`";
-        Err(Error::precondition(message, hint).into())
-    }
-
-    /// The companion's API.
-    pub(crate) fn client(&self) -> Result<Client> {
-        let record = self.record()?;
-        let bind = self.config(Some(&record.project), Vec::new())?.config.bind;
-        Client::new(&self.instance, &record, bind)
-    }
-}
-
 /// Has the companion of this container do something, and tells what came of it.
 #[cfg(target_os = "linux")]
 async fn ask_inside(path: &str, body: &Value, ui: Ui) -> Result<Outcome> {
@@ -261,6 +151,7 @@ fn age(created: f64) -> String {
 /// Why a verb of the container's inside does not run on this system.
 #[cfg(not(target_os = "linux"))]
 fn linux_only() -> anyhow::Error {
+    use crate::error::Error;
     let hint = "`osctl up --companion PATH` puts a Linux binary into the container";
     Error::precondition("this verb runs inside the container, on Linux", hint).into()
 }

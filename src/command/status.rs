@@ -118,7 +118,7 @@ pub(crate) async fn gather(
     };
     let health = match state {
         // Not answering is an answer to this question.
-        State::Running => Client::new(&cx.instance, record, config.bind)?
+        State::Running => Client::new(&cx.instance, record, record.bind(config.bind))?
             .health()
             .await
             .ok(),
@@ -135,7 +135,7 @@ pub(crate) async fn gather(
         version: health.as_ref().map(|h| h.version.clone()),
         project: record.project.clone(),
         machine: record.machine().map(str::to_owned),
-        endpoints: endpoints(record, config.bind),
+        endpoints: endpoints(record, record.bind(config.bind)),
         token_file: cx.instance.token_file(),
         vnc_password_file: cx.instance.vnc_password_file(),
         services: health.map(|h| h.services).unwrap_or_default(),

@@ -4,9 +4,11 @@ use super::Context;
 use crate::config::{Config, EngineChoice, Source};
 use crate::engine::Engine;
 use crate::error::{Error, Outcome, Result};
+use crate::host::applied_settings::SettingChanges;
 use crate::host::client::Client;
 use crate::host::health::Watch;
 use crate::host::instance::Record;
+use crate::host::passed_env::{EnvArg, EnvArgs};
 use crate::host::provision::{self, Cure};
 use crate::host::raise::{Done, Raise, Raised};
 use crate::host::reach::check_sources;
@@ -37,6 +39,15 @@ pub(crate) struct UpArgs {
     /// Interrupt code that does not end where the container is replaced
     #[arg(long)]
     force: bool,
+    /// Build the image from body/ also after `osctl evolve rollback`
+    #[arg(long)]
+    build: bool,
+    /// Pass a variable in: NAME with its value in this shell, or NAME=VALUE. Stays until `--no-env NAME`
+    #[arg(short, long, value_name = "NAME[=VALUE]")]
+    env: Vec<EnvArg>,
+    /// Pass a variable of `--env` in no more
+    #[arg(long, value_name = "NAME")]
+    no_env: Vec<String>,
     /// The Linux binary of osctl that runs inside
     #[arg(long, value_name = "PATH")]
     companion: Option<PathBuf>,
@@ -48,6 +59,9 @@ struct Plan {
     yes: bool,
     project: Option<PathBuf>,
     force: bool,
+    build: bool,
+    env: Vec<EnvArg>,
+    no_env: Vec<String>,
     flags: Vec<(&'static str, Value)>,
 }
 
@@ -60,6 +74,9 @@ impl From<UpArgs> for Plan {
             auto_ports,
             criu,
             force,
+            build,
+            env,
+            no_env,
             companion,
         } = args;
         let mut flags = Vec::new();
@@ -71,6 +88,9 @@ impl From<UpArgs> for Plan {
             yes,
             project,
             force,
+            build,
+            env,
+            no_env,
             flags,
         }
     }
@@ -91,7 +111,7 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
         // An instance stays on its engine; another one is a choice to be made aloud.
         flags.push(("engine", json!(record.engine)));
     }
-    let choice = cx.config(None, flags.clone())?.config.engine;
+    let choice = cx.complete_config(None, flags.clone())?.config.engine;
     if recorded
         .as_ref()
         .is_some_and(|record| record.engine != choice)
@@ -116,14 +136,14 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
         &cx.folders,
         socket.as_deref(),
     )?;
-    let mut resolved = cx.config(Some(&project), flags.clone())?;
+    let mut resolved = cx.complete_config(Some(&project), flags.clone())?;
     let is_said = |key| {
         let said = resolved.values.get(key);
         said.is_some_and(|(_, source)| *source != Source::Default)
     };
     if recorded.as_ref().is_some_and(|record| record.criu) && !is_said("criu") {
         flags.push(("criu", json!(true)));
-        resolved = cx.config(Some(&project), flags)?;
+        resolved = cx.complete_config(Some(&project), flags)?;
     }
     if resolved.config.criu && matches!(engine, Engine::Embedded(_)) {
         let hint = "`--engine docker`, or `--criu=false`";
@@ -160,18 +180,29 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
         resolved: &resolved,
         may_install: &may_install,
         force: plan.force,
+        build: plan.build,
+        config_file: cx.own_config_file(),
+        said: EnvArgs {
+            given: &plan.env,
+            taken: &plan.no_env,
+        },
+        may_replace: &|changes| consent(changes, plan.yes, cx, &work),
         progress: &work,
     };
     let Raised {
         record,
         done,
         without_keeper,
+        notes,
     } = {
         let there = remote.map(|_| resolved.config.remote_socket.as_path());
         raise.run(project, there.or(socket.as_deref())).await?
     };
     cx.instance.save_written_mounts(&mounts)?;
     drop(work);
+    for note in notes {
+        cx.ui.say(note);
+    }
     if let Some(error) = without_keeper {
         let keeper = cx.instance.keeper();
         cx.ui.warn(format!(
@@ -180,7 +211,7 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
     }
     if done == Done::NothingWithOtherKeys {
         let (down, up) = (cx.instance.command("down"), cx.instance.command("up"));
-        cx.ui.say(format!("this shell's API keys or proxies differ from the container's; `{down}` and `{up}` hand them in"));
+        cx.ui.say(format!("this shell's values of passed variables differ from the container's; `{down}` and `{up}` pass them"));
     }
     let outcome = match done {
         Done::Nothing | Done::NothingWithOtherKeys => "is up to date and healthy",
@@ -211,6 +242,37 @@ fn warn_of_autorun(cx: &Context, project: &Path) {
         // What can't be recorded is no reason not to start.
         Err(error) => cx.ui.warn(format!("{error:#}")),
     }
+}
+
+/// Tells how the next container differs, and asks where a setting is changed or taken away.
+fn consent(changes: &SettingChanges, yes: bool, cx: &Context, work: &Work) -> Result<()> {
+    let container = cx.instance.container();
+    let must_ask = changes.needs_consent && !yes;
+    if must_ask && !cx.ui.can_ask() {
+        let list = changes.lines.join("; ");
+        let message =
+            format!("`{container}` would be replaced, which changes its settings: {list}");
+        let hint = "`osctl up --yes` replaces it; `osctl config show` prints each value with where it came from";
+        return Err(Error::precondition(message, hint).into());
+    }
+    work.pause(|| {
+        if changes.lines.is_empty() {
+            return Ok(());
+        }
+        cx.ui
+            .say(format!("`{container}` is replaced; what changes:"));
+        for line in &changes.lines {
+            cx.ui.say(format!("  {line}"));
+        }
+        let question = format!("Replace `{container}`?");
+        if must_ask && !cx.ui.confirm(&question, "--yes")? {
+            let hint = "`osctl config show` prints each value with where it came from";
+            return Err(
+                Error::precondition(format!("`{container}` was not replaced"), hint).into(),
+            );
+        }
+        Ok(())
+    })
 }
 
 async fn find_engine(
@@ -275,7 +337,8 @@ pub(super) async fn wait(record: &Record, cx: &Context) -> Result<Outcome> {
     let resolved = cx.config(Some(&record.project), Vec::new())?;
     let engine = cx.engine(record.engine).await?;
     let work = cx.ui.work("waiting");
-    let client = Client::new(&cx.instance, record, resolved.config.bind)?;
+    let bind = record.bind(resolved.config.bind);
+    let client = Client::new(&cx.instance, record, bind)?;
     let watch = Watch {
         instance: &cx.instance,
         engine: &engine,

@@ -1,6 +1,8 @@
 //! One layer over the other, each value with its source; what does not fit is named with its place.
 
 use super::Config;
+use super::project::{MAX_PROJECT_FILE_BYTES, PROJECT_FILE, has_anchor};
+use super::variables::misspelt;
 use crate::error::{Error, Result};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -20,9 +22,6 @@ const PROJECT_KEYS: &[&str] = &[
 
 /// Keys below which people choose the names.
 const FREE_KEYS: &[&str] = &["env", "mounts", "hosts", "servers"];
-
-/// Bytes of a project's own file at most.
-const LONGEST: u64 = 1 << 20;
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,21 +48,20 @@ impl fmt::Display for Source {
 pub(crate) struct Resolved {
     pub(crate) config: Config,
     pub(crate) values: BTreeMap<String, (Value, Source)>,
+    /// What was left out, in sentences.
+    pub(crate) warnings: Vec<String>,
 }
 
 impl Resolved {
-    /// Reads all layers; `flags` are dotted keys with their values.
-    ///
-    /// # Errors
-    /// An unknown key with the nearest known one, or a value that does not fit.
-    pub(crate) fn load(
+    /// Reads all layers, as [`Resolved::load`] does, with the errors of each layer.
+    pub(super) fn load_layers(
         file: &Path,
         project: Option<&Path>,
         flags: Vec<(&str, Value)>,
     ) -> Result<Self> {
         let mut layers = Layers::new()?;
         let own = project
-            .map(|p| p.join("osctl.yaml"))
+            .map(|p| p.join(PROJECT_FILE))
             .filter(|own| own != file);
         for (path, allowed) in own
             .iter()
@@ -86,6 +84,7 @@ impl Resolved {
 #[derive(Debug)]
 struct Layers {
     values: BTreeMap<String, (Value, Source)>,
+    warnings: Vec<String>,
 }
 
 impl Layers {
@@ -98,7 +97,8 @@ impl Layers {
                 values.insert(key, (value, Source::Default));
             },
         );
-        Ok(Self { values })
+        let warnings = Vec::new();
+        Ok(Self { values, warnings })
     }
 
     fn file(&mut self, path: &Path, allowed: Option<&[&str]>) -> Result<()> {
@@ -111,6 +111,10 @@ impl Layers {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             Err(e) => return Err(unreadable(path, &e.to_string())),
         };
+        if allowed.is_some() && has_anchor(&text) {
+            let why = "anchors (`&name`) and aliases (`*name`) are not allowed in a project; quote a value that begins with `&`";
+            return Err(unreadable(path, why));
+        }
         let value: Value =
             serde_yaml::from_str(&text).map_err(|e| unreadable(path, &e.to_string()))?;
         if value.is_null() {
@@ -143,6 +147,9 @@ impl Layers {
             if let Some(key) = names.get(&name).filter(|_| !text.is_empty()) {
                 let value = serde_yaml::from_str(&text).unwrap_or(Value::String(text));
                 self.set(key, value, &Source::Variable(name), None)?;
+            } else if let Some(meant) = misspelt(&name, names.keys()) {
+                let warning = format!("the variable `{name}` is ignored; did you mean `{meant}`?");
+                self.warnings.push(warning);
             }
         }
         Ok(())
@@ -167,11 +174,9 @@ impl Layers {
             .into());
         }
         if allowed.is_some_and(|allowed| !allowed.contains(&top) && !allowed.contains(&key)) {
-            let why = "a project's file may not set it, because the agent can write there; set it in your own".to_owned();
-            return Err(Error::BadValue {
+            return Err(Error::Forbidden {
                 key: key.into(),
                 place: source.to_string(),
-                why,
             }
             .into());
         }
@@ -202,6 +207,7 @@ impl Layers {
         let resolved = Resolved {
             config,
             values: self.values,
+            warnings: self.warnings,
         };
         resolved.check()?;
         Ok(resolved)
@@ -266,11 +272,12 @@ fn read_anything(path: &Path) -> io::Result<String> {
     }
     let file = options.read(true).open(path)?;
     let found = file.metadata()?;
-    if !found.is_file() || found.len() > LONGEST {
+    if !found.is_file() || found.len() > MAX_PROJECT_FILE_BYTES {
         return Err(io::Error::other("it is no file of an ordinary size"));
     }
     let mut text = String::new();
-    file.take(LONGEST).read_to_string(&mut text)?;
+    file.take(MAX_PROJECT_FILE_BYTES)
+        .read_to_string(&mut text)?;
     Ok(text)
 }
 
@@ -440,9 +447,7 @@ mod tests {
                 .file(&file, Some(PROJECT_KEYS))
                 .unwrap_err();
             assert!(
-                error
-                    .to_string()
-                    .contains("a project's file may not set it"),
+                error.to_string().contains("can't be set by a project"),
                 "{text}"
             );
         }

@@ -5,6 +5,8 @@
 //! ports and privileges come from the person alone.
 
 mod layers;
+mod project;
+mod variables;
 
 pub(crate) use layers::{Resolved, Source};
 
@@ -47,6 +49,8 @@ pub(crate) struct Config {
     pub(crate) desktop: Desktop,
     /// Further environment variables inside.
     pub(crate) env: BTreeMap<String, String>,
+    /// Names of variables that are passed in from the shell that runs `up`.
+    pub(crate) pass_env: Vec<String>,
     /// Further mounts: `HOST:CONTAINER` or `HOST:CONTAINER:ro`.
     pub(crate) mounts: Vec<String>,
     /// Hand the engine's socket in: whoever holds it is root on the host.
@@ -237,6 +241,7 @@ impl Default for Config {
                 depth: 24,
             },
             env: BTreeMap::new(),
+            pass_env: Vec::new(),
             mounts: Vec::new(),
             docker_socket: false,
             remote_socket: "/var/run/docker.sock".into(),
@@ -276,6 +281,14 @@ pub(crate) fn mount(text: &str) -> Option<(PathBuf, String, bool)> {
     let (host, container) = text.rsplit_once(':')?;
     let absolute = Path::new(host).is_absolute() && container.starts_with('/');
     absolute.then(|| (host.into(), container.into(), read_only))
+}
+
+/// Whether a variable of that name can be passed in: osctl's own can't.
+pub(crate) fn is_variable(name: &str) -> bool {
+    let is_letter = |c: char| c.is_ascii_alphabetic() || c == '_';
+    name.starts_with(is_letter)
+        && name.chars().all(|c| is_letter(c) || c.is_ascii_digit())
+        && !name.starts_with("OSCTL_")
 }
 
 impl Resolved {
@@ -389,6 +402,10 @@ impl Resolved {
             let why = "it must be above zero; `run: always` keeps the desktop".into();
             return Err(bad("desktop.idle", why).into());
         }
+        if let Some(name) = config.pass_env.iter().find(|name| !is_variable(name)) {
+            let why = format!("`{name}` is no name of a variable, or one of osctl's own");
+            return Err(bad("pass_env", why).into());
+        }
         for mount in &config.mounts {
             crate::config::mount(mount).ok_or_else(|| {
                 bad(
@@ -413,8 +430,13 @@ mod tests {
         let check = |idle| {
             let mut config = Config::default();
             config.desktop.idle = idle;
-            let values = BTreeMap::new();
-            Resolved { config, values }.check()
+            let (values, warnings) = (BTreeMap::new(), Vec::new());
+            Resolved {
+                config,
+                values,
+                warnings,
+            }
+            .check()
         };
         assert!(check(1).is_ok());
         assert!(check(0).unwrap_err().to_string().contains("desktop.idle"));

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::engine::{Build, Builder, ClassicBuild, Docker, Image, Progress};
 use crate::error::{Error, Result};
 use crate::image::{Body, Companion, DIGEST_LABEL, Dialect, Limit, Recipe, permit};
-use crate::protocol::evolve::Bounds;
+use crate::protocol::evolve::{Bounds, ROLLED_BACK};
 use anyhow::Context;
 use std::collections::BTreeMap;
 use std::env;
@@ -151,6 +151,35 @@ fn permitted(body: &Body, instance: &Instance, dialect: Dialect) -> Result<Strin
         let hint = format!("mend that line of `{}`", place.join("Dockerfile").display());
         Error::precondition(format!("the image could not be built: {refusal}"), hint).into()
     })
+}
+
+/// The image that a rollback has brought back, and that stays until a run of evolving succeeds.
+///
+/// # Errors
+/// When the engine does not answer.
+pub(crate) async fn rolled_back(docker: &Docker, instance: &Instance) -> Result<Option<Image>> {
+    let tag = format!("{}:{ROLLED_BACK}", instance.image());
+    let found = docker.image(&tag).await?;
+    Ok(found.filter(|image| image.labels.contains_key(DIGEST_LABEL)))
+}
+
+/// Lets the next `up` build the image from the body.
+///
+/// # Errors
+/// When the engine does not answer.
+pub(crate) async fn forget_rollback(docker: &Docker, instance: &Instance) -> Result<()> {
+    match rolled_back(docker, instance).await? {
+        Some(_) => {
+            let tag = format!("{}:{ROLLED_BACK}", instance.image());
+            docker.remove_image(&tag).await
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether the image is made of that.
+pub(crate) fn is_of(image: &Image, recipe: &Recipe) -> bool {
+    image.labels.get(DIGEST_LABEL) == Some(&recipe.digest())
 }
 
 /// Removes the instance's images, those that are osctl's.

@@ -40,9 +40,9 @@ impl Folders {
         })
     }
 
-    /// The configuration file; it need not exist.
-    pub(crate) fn config_file(&self, given: Option<&Path>) -> PathBuf {
-        given.map_or_else(|| self.config.join("osctl.yaml"), Path::to_owned)
+    /// The usual configuration file; it need not exist.
+    pub(crate) fn config_file(&self) -> PathBuf {
+        self.config.join("osctl.yaml")
     }
 
     /// Where big temporary things go, on the same disk as the state.

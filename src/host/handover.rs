@@ -18,7 +18,7 @@ use super::run::{End, follow};
 use crate::engine::Progress;
 use crate::error::{Error, Result};
 use crate::image::Companion;
-use crate::protocol::evolve::{self, Ask, Charge, Evolve, Reply, Run, Stage};
+use crate::protocol::evolve::{self, Ask, Charge, Evolve, Reply, Rollback, Run, Stage};
 use std::path::Path;
 
 /// For the history.
@@ -37,6 +37,8 @@ pub(crate) struct Handover<'a> {
     pub(crate) keeper: Keeper<'a>,
     pub(crate) companion: &'a Companion,
     pub(crate) socket: &'a Path,
+    /// The image of the container after a rollback, which stays whatever `body/` is.
+    pub(crate) kept_image: Option<&'a str>,
     /// Whether code that does not end is interrupted.
     pub(crate) force: bool,
     pub(crate) progress: &'a dyn Progress,
@@ -78,16 +80,41 @@ impl Handover<'_> {
     async fn begin(&self, wish: &Wish) -> Result<Run> {
         self.appoint(wish).await?;
         self.keeper.until_ready().await?;
-        let ask = Ask::Evolve(Evolve {
-            reason: Some(REASON.into()),
-            force: self.force,
-            dry_run: false,
-        });
+        let (reason, force) = (Some(REASON.into()), self.force);
+        let ask = match self.kept_image {
+            None => Ask::Evolve(Evolve {
+                reason,
+                force,
+                dry_run: false,
+            }),
+            Some(image) => Ask::Rollback(Rollback {
+                run: Some(self.run_of(image).await?),
+                reason,
+                force,
+            }),
+        };
         match self.keeper.answer(&ask).await? {
             Reply::Started { run } => Ok(run),
             Reply::Busy { run } => Err(busy(&self.keeper, &run, "")),
             other => anyhow::bail!("the keeper answers what it was not asked: {other:?}"),
         }
+    }
+
+    /// The latest run that has brought the image.
+    async fn run_of(&self, image: &str) -> Result<Run> {
+        let Reply::History { runs } = self.keeper.answer(&Ask::History {}).await? else {
+            anyhow::bail!("the keeper does not answer with its history");
+        };
+        let brought = |record: &evolve::Record| {
+            let succeeded = record.status == Stage::Succeeded && !record.dry_run;
+            succeeded && record.image.as_deref() == Some(image)
+        };
+        let found = runs.into_iter().find(brought).map(|record| record.run);
+        found.ok_or_else(|| {
+            let message = "the keeper knows no run of the image that a rollback has brought back";
+            let up = self.keeper.instance.command("up --build");
+            Error::precondition(message, format!("`{up}` builds the image from body/")).into()
+        })
     }
 
     async fn appoint(&self, wish: &Wish) -> Result<()> {

@@ -4,6 +4,7 @@
 
 pub(crate) use crate::error::DEFAULT_INSTANCE as DEFAULT;
 
+use super::applied_settings::AppliedSettings;
 use super::folders::{Folders, ensure_private_folder};
 use super::secrets::write_private;
 use crate::config::{EngineChoice, Ports};
@@ -13,6 +14,7 @@ use crate::protocol::desktop::VNC_PASSWORD;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, TryLockError};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 /// Label of containers and networks: the instance they belong to.
@@ -42,9 +44,17 @@ pub(crate) struct Record {
     /// Where its engine is, unless that is on this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) remote: Option<Remote>,
+    /// What its container was last made with.
+    #[serde(default)]
+    pub(crate) applied: AppliedSettings,
 }
 
 impl Record {
+    /// The address that the container's ports are published on; `configured` where an earlier version has made it.
+    pub(crate) fn bind(&self, configured: IpAddr) -> IpAddr {
+        self.applied.bind.unwrap_or(configured)
+    }
+
     /// The machine that its engine is on, unless that is this one.
     pub(crate) fn machine(&self) -> Option<&str> {
         self.remote.as_ref()?.address.elsewhere()
@@ -355,7 +365,7 @@ impl Instance {
 
 #[cfg(test)]
 mod tests {
-    use super::{Instance, Record};
+    use super::{AppliedSettings, Instance, Record};
     use crate::config::{Config, EngineChoice};
     use crate::error::Error;
     use crate::host::folders::Folders;
@@ -436,6 +446,7 @@ mod tests {
             ports: Config::default().ports,
             criu: false,
             remote: None,
+            applied: AppliedSettings::default(),
         };
         instance.save(&record("/old")).unwrap();
         instance.keep_record().unwrap();

@@ -3,7 +3,8 @@
 //! It is asked by a command in its container, so that it answers also when `os-host` does not run.
 
 use super::instance::{Instance, LABEL, Record};
-use super::{base, build, specification, trust};
+use super::passed_env::passing;
+use super::{base, build, trust};
 use crate::config::Config;
 use crate::engine::{
     Build, Builder, ClassicBuild, Container, Docker, IMAGE_LABEL, Phase, Progress, identify,
@@ -56,8 +57,8 @@ pub(crate) async fn charge(
     Ok(Charge {
         instance: instance.name.clone(),
         above: above(project),
+        passing: passing(&spec.env, config),
         spec,
-        passing: specification::passing(config),
         aside: instance.aside(),
         image: instance.image(),
         body: config.body.clone(),

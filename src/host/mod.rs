@@ -1,6 +1,7 @@
 //! Outside the container: what belongs to an instance, what a machine must have, and the way in.
 
 mod answer;
+pub(crate) mod applied_settings;
 pub(crate) mod archives;
 pub(crate) mod autorun;
 pub(crate) mod base;
@@ -22,6 +23,7 @@ pub(crate) mod jupyter;
 pub(crate) mod keeper;
 pub(crate) mod landing;
 pub(crate) mod mcp;
+pub(crate) mod passed_env;
 pub(crate) mod path_resolver;
 pub(crate) mod ports;
 pub(crate) mod project;

@@ -1,7 +1,7 @@
 //! Which ports of the host an instance uses, and where they are reached.
 
 use super::instance::Record;
-use crate::config::Ports;
+use crate::config::{Ports, Resolved, Source};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
@@ -30,6 +30,26 @@ impl Whose {
         match self {
             Self::This(bind) | Self::Engines(bind) => bind,
         }
+    }
+}
+
+/// Ports that are configured win over the recorded ones, which win over the usual ones.
+pub(crate) fn wanted(resolved: &Resolved, recorded: Option<&Record>) -> Ports {
+    let configured = resolved.config.ports;
+    let Some(Record { ports, .. }) = recorded else {
+        return configured;
+    };
+    let choose = |key: &str, configured: u16, recorded: u16| {
+        let value = resolved.values.get(key);
+        match value.is_some_and(|(_, source)| *source != Source::Default) {
+            true => configured,
+            false => recorded,
+        }
+    };
+    Ports {
+        kernel: choose("ports.kernel", configured.kernel, ports.kernel),
+        mcp: choose("ports.mcp", configured.mcp, ports.mcp),
+        vnc: choose("ports.vnc", configured.vnc, ports.vnc),
     }
 }
 

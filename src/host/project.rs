@@ -49,6 +49,95 @@ pub(crate) fn find(
     Ok(project)
 }
 
+/// Folders of the system: nothing beneath them is a project.
+const SYSTEM_TREES: &[&str] = &[
+    "/Applications",
+    "/Library",
+    "/System",
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/private/etc",
+    "/proc",
+    "/sbin",
+    "/sys",
+    "/usr",
+    "/var/lib/docker",
+    "/var/spool",
+];
+
+/// Folders beneath those that people keep sources in.
+const SOURCE_FOLDERS: &[&str] = &["/usr/local/src", "/usr/src"];
+
+/// Folders that others share: a project may lie beneath them, and is none of them.
+const SHARED_FOLDERS: &[&str] = &[
+    "/Users",
+    "/Volumes",
+    "/home",
+    "/media",
+    "/mnt",
+    "/opt",
+    "/private",
+    "/private/tmp",
+    "/private/var",
+    "/root",
+    "/run",
+    "/srv",
+    "/tmp",
+    "/var",
+    "/var/cache",
+    "/var/lib",
+    "/var/log",
+    "/var/run",
+    "/var/tmp",
+];
+
+/// Folders of a home whose content is secret or is executed.
+const SECRET_FOLDERS: &[&str] = &[
+    ".aws",
+    ".azure",
+    ".config",
+    ".docker",
+    ".gnupg",
+    ".kube",
+    ".mozilla",
+    ".password-store",
+    ".ssh",
+];
+
+/// Why an agent that writes there would have the machine or the user's secrets. `path` are the folders that
+/// programs are looked up in.
+fn system_folder(project: &Path, home: &Path, path: &[PathBuf]) -> Option<String> {
+    let is_beneath = |folders: &[&str]| folders.iter().any(|folder| project.starts_with(folder));
+    let is_source = SOURCE_FOLDERS
+        .iter()
+        .any(|folder| project.starts_with(folder) && project != Path::new(folder));
+    let is_shared = SHARED_FOLDERS
+        .iter()
+        .any(|folder| project == Path::new(folder));
+    if (is_beneath(SYSTEM_TREES) && !is_source) || is_shared {
+        return Some("it is a folder of the system".into());
+    }
+    if path.iter().any(|folder| real(folder) == project) {
+        return Some(
+            "it is on the `PATH`: the agent could replace the programs that you run".into(),
+        );
+    }
+    let beneath_home = project.strip_prefix(home).ok()?;
+    let first = beneath_home.iter().next()?.to_string_lossy();
+    let is_itself = beneath_home.components().count() == 1;
+    if (first.starts_with('.') && is_itself) || SECRET_FOLDERS.contains(&&*first) {
+        return Some(format!(
+            "`~/{first}` holds settings and secrets of other programs"
+        ));
+    }
+    None
+}
+
 fn check(
     project: &Path,
     instance: &Instance,
@@ -101,14 +190,20 @@ fn check(
             return unfit("osctl keeps an instance's files there".into());
         }
     }
+    let path = env::var_os("PATH").unwrap_or_default();
+    let path: Vec<PathBuf> = env::split_paths(&path).collect();
+    if let Some(why) = system_folder(project, &home, &path) {
+        return unfit(why);
+    }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{check, find};
+    use super::{check, find, system_folder};
     use crate::config::{Config, EngineChoice};
     use crate::error::Error;
+    use crate::host::applied_settings::AppliedSettings;
     use crate::host::folders::Folders;
     use crate::host::instance::{Instance, Record};
     use std::fs;
@@ -175,6 +270,7 @@ mod tests {
             ports: Config::default().ports,
             criu: false,
             remote: None,
+            applied: AppliedSettings::default(),
         };
         fs::create_dir_all(folders.state.join("other")).unwrap();
         let text = serde_json::to_vec(&record).unwrap();
@@ -182,6 +278,65 @@ mod tests {
         assert!(refused(&other.data().join("mine")).contains("an agent writes"));
         assert!(refused(&folders.home.join("project/deep")).contains("an agent writes"));
         check(&folders.home.join("project"), &own, &folders, None).unwrap();
+    }
+
+    #[test]
+    fn a_folder_of_the_system_or_of_secrets_is_no_project() {
+        let home = Path::new("/home/u");
+        let path = ["/home/u/bin".into(), "/opt/tool/bin".into()];
+        let is_refused = |project: &str| system_folder(Path::new(project), home, &path).is_some();
+        for project in [
+            "/etc",
+            "/etc/cron.d",
+            "/usr",
+            "/usr/local/bin",
+            "/usr/src",
+            "/bin",
+            "/boot",
+            "/var",
+            "/var/spool/cron",
+            "/tmp",
+            "/opt",
+            "/home",
+            "/home/u/bin",
+            "/opt/tool/bin",
+            "/home/u/.ssh",
+            "/home/u/.config",
+            "/home/u/.config/autostart",
+            "/home/u/.gnupg",
+            "/home/u/.aws",
+            "/home/u/.cache",
+            "/home/u/.local",
+        ] {
+            assert!(is_refused(project), "{project}");
+        }
+        for project in [
+            "/home/u/app",
+            "/srv/app",
+            "/opt/app",
+            "/var/www/app",
+            "/usr/src/app",
+            "/home/u/.worktrees/app",
+            "/home/u/app/.venv",
+            "/tmp/app",
+            "/var/lib/ci/workspace",
+            "/workspace",
+            "/etcetera",
+        ] {
+            assert!(!is_refused(project), "{project}");
+        }
+    }
+
+    #[test]
+    fn the_check_of_a_project_looks_at_system_folders() {
+        let (_keep, folders) = home();
+        let ssh = folders.home.join(".ssh");
+        fs::create_dir_all(&ssh).unwrap();
+        for folder in [&ssh, Path::new("/etc"), Path::new("/usr/bin")] {
+            let error = check(folder, &instance(&folders), &folders, None).unwrap_err();
+            let error = error.to_string();
+            assert!(error.contains("can't be the project"), "{error}");
+        }
     }
 
     fn instance(folders: &Folders) -> Instance {
@@ -207,6 +362,7 @@ mod tests {
             ports: Config::default().ports,
             criu: false,
             remote: None,
+            applied: AppliedSettings::default(),
         };
         let error = find(None, Some(&record), "default", &folders, None).unwrap_err();
         assert!(

@@ -1,23 +1,28 @@
 //! The way from an engine to a healthy container of the instance, whatever is there already.
 
-use super::build::{self, Options};
+mod image;
+
+use self::image::ChosenImage;
+use super::applied_settings::{AppliedSettings, SettingChanges};
 use super::client::Client;
 use super::folders::{Folders, ensure_private_folder};
 use super::handover::{Handover, Wish};
 use super::health::Watch;
 use super::instance::{Instance, LABEL, Record};
 use super::keeper::{self, Keeper};
+use super::passed_env::{EnvArgs, PassedEnv};
 use super::ports::Whose;
-use super::provision::{self, Leave};
+use super::provision::Leave;
 use super::remote::Volumes;
 use super::specification::{INHERITED_LABEL, Surroundings, keep_inherited, specification};
 use super::succession::Succession;
 use super::{mcp, ports};
-use crate::config::{Config, Ports, Resolved, Source};
-use crate::engine::{Container, DIGEST_LABEL, Docker, Embedded, Engine, Phase, Progress};
+use crate::config::Resolved;
+use crate::engine::{Container, DIGEST_LABEL, Docker, Engine, Phase, Progress};
 use crate::error::{Error, Result};
 use crate::image::{Body, Companion};
 use crate::protocol::spec::Spec;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -28,7 +33,7 @@ const OTHER_PORTS: u32 = 5;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Done {
     Nothing,
-    /// And the calling shell's API keys or proxies are not those of the container.
+    /// And the variables that the calling shell passes are not those of the container.
     NothingWithOtherKeys,
     Started,
     Created,
@@ -45,7 +50,12 @@ pub(crate) struct Raised {
     pub(crate) done: Done,
     /// Why the keeper does not run beside it, where there should be one.
     pub(crate) without_keeper: Option<anyhow::Error>,
+    /// What the user is told of variables and of the image.
+    pub(crate) notes: Vec<String>,
 }
+
+/// Decides whether a container is replaced that differs so; an error is the answer no.
+pub(crate) type ReplaceConsent<'a> = &'a (dyn Fn(&SettingChanges) -> Result<()> + Sync);
 
 /// Everything on the way from an engine to a healthy container.
 #[derive(Clone, Copy)]
@@ -58,6 +68,12 @@ pub(crate) struct Raise<'a> {
     pub(crate) may_install: Leave<'a>,
     /// Whether code that does not end is interrupted where the container is replaced.
     pub(crate) force: bool,
+    /// Whether the image is made of `body/` also after a rollback.
+    pub(crate) build: bool,
+    /// The configuration file, unless it is the usual one.
+    pub(crate) config_file: Option<&'a Path>,
+    pub(crate) said: EnvArgs<'a>,
+    pub(crate) may_replace: ReplaceConsent<'a>,
     pub(crate) progress: &'a dyn Progress,
 }
 
@@ -92,7 +108,10 @@ impl Raise<'_> {
         let held = recorded
             .as_ref()
             .filter(|_| existing.as_ref().is_some_and(stands));
-        let (wanted, auto) = (self.wanted_ports(recorded.as_ref()), config.auto_ports);
+        let (wanted, auto) = (
+            ports::wanted(self.resolved, recorded.as_ref()),
+            config.auto_ports,
+        );
         let volumes = self.volumes();
         let remote = match &volumes {
             Some(volumes) => Some(volumes.remote(recorded.as_ref(), &project).await?),
@@ -109,27 +128,41 @@ impl Raise<'_> {
             (Some(volumes), Some(remote)) if remote.copied => Some(volumes.body(config).await?),
             _ => None,
         };
-        let (image, body) = self
+        let ChosenImage { image, body } = self
             .image(copy.as_ref().map_or(&project, TempDir::path))
             .await?;
         let ports = match auto {
             true => choose(ports).await?,
             false => ports,
         };
+        let former = recorded.as_ref().map(|record| &record.applied);
+        let (applied, passed) = self.applied(former, existing.as_ref()).await?;
+        let mut notes = passed.notes(config);
+        notes.extend(body.is_none().then(|| {
+            let evolve = instance.command("evolve");
+            format!("body/ differs from the running image, which a rollback has brought back; `{evolve}` applies it")
+        }));
         let mut record = Record {
             project,
             engine: config.engine,
             ports,
             criu: config.criu,
             remote,
+            applied,
         };
+        let mut spec = self.specify(&record, &image, socket, &passed).await?;
+        if let (Some(recorded), Some(container)) = (&recorded, &existing)
+            && !self.is_as(container, &spec)
+        {
+            self.check_changes(recorded, &record, container.image != spec.image)?;
+        }
         self.hand_in(&mut record, &image).await?;
-        let mut spec = self.specify(&record, &image, socket).await?;
         if let (Engine::Docker(docker), Some(socket), Some(container)) =
             (self.engine, socket, existing.as_ref().filter(|c| stands(c)))
-            && !is_as(container, &spec)
+            && !self.is_as(container, &spec)
         {
-            self.hand_over(docker, socket, spec, &record, recorded)
+            let kept = body.is_none().then_some(&*image);
+            self.hand_over(docker, socket, (spec, &passed), &record, recorded, kept)
                 .await?;
             let client = Client::new(instance, &record, config.bind)?;
             let name = instance.container();
@@ -140,6 +173,7 @@ impl Raise<'_> {
                 record,
                 done: Done::HandedOver,
                 without_keeper: None,
+                notes,
             });
         }
         let label = existing
@@ -154,7 +188,10 @@ impl Raise<'_> {
         let name = spec.name.clone();
         self.watch(&client, &name).until_healthy().await?;
         let kept = match self.engine {
-            Engine::Docker(docker) => self.keep(docker, spec, &body, &record, socket).await,
+            Engine::Docker(docker) => {
+                self.keep(docker, spec, body.as_ref(), &record, socket)
+                    .await
+            }
             Engine::Embedded(_) => Ok(()),
         };
         self.watch(&client, &name).until_open().await;
@@ -162,7 +199,45 @@ impl Raise<'_> {
             record,
             done,
             without_keeper: kept.err(),
+            notes,
         })
+    }
+
+    /// What the container is going to be made with, and the variables that pass into it.
+    async fn applied(
+        &self,
+        former: Option<&AppliedSettings>,
+        existing: Option<&Container>,
+    ) -> Result<(AppliedSettings, PassedEnv)> {
+        let none = AppliedSettings::default();
+        let kept = self.said.kept(&former.unwrap_or(&none).env_names);
+        let held = match (self.engine, existing) {
+            (Engine::Docker(docker), Some(_)) => {
+                docker.environment(&self.instance.container()).await?
+            }
+            _ => BTreeMap::new(),
+        };
+        let passed = PassedEnv::new(&self.resolved.config, &kept, self.said, &held)?;
+        let file = self.config_file.map(Path::to_owned);
+        let applied = AppliedSettings::new(self.resolved, file, kept, &passed.names);
+        Ok((applied, passed))
+    }
+
+    /// Asks before a container is replaced by one that differs in more than its image.
+    fn check_changes(&self, before: &Record, after: &Record, is_other_image: bool) -> Result<()> {
+        let ports = (before.ports, after.ports);
+        let (applied, said) = (&after.applied, self.said.names());
+        let mut changes = before.applied.changes(applied, ports, self.resolved, &said);
+        if is_other_image {
+            changes.add_image();
+        }
+        (self.may_replace)(&changes)
+    }
+
+    /// Whether it was made as is wanted. A variable of this command line is wanted now.
+    fn is_as(&self, container: &Container, spec: &Spec) -> bool {
+        let same = |label: &str| container.labels.get(label) == spec.labels.get(label);
+        same(DIGEST_LABEL) && (self.said.is_empty() || same(INHERITED_LABEL))
     }
 
     /// What is put where the container finds it.
@@ -189,7 +264,13 @@ impl Raise<'_> {
 
     /// The container as the configuration wants it, with the ports, the project and the right to freeze
     /// that are recorded.
-    async fn specify(&self, record: &Record, image: &str, socket: Option<&Path>) -> Result<Spec> {
+    async fn specify(
+        &self,
+        record: &Record,
+        image: &str,
+        socket: Option<&Path>,
+        passed: &PassedEnv,
+    ) -> Result<Spec> {
         let instance = self.instance;
         let token = instance.ensure_token()?;
         let mut config = self.resolved.config.clone();
@@ -199,7 +280,7 @@ impl Raise<'_> {
             _ => false,
         };
         let engine = Surroundings { socket, apparmor };
-        specification(&config, instance, record, &token, image, engine)
+        specification(&config, instance, record, &token, image, engine, passed)
     }
 
     /// What runs gives way by the keeper's gates.
@@ -207,9 +288,10 @@ impl Raise<'_> {
         &self,
         docker: &Docker,
         socket: &Path,
-        spec: Spec,
+        (spec, passed): (Spec, &PassedEnv),
         record: &Record,
         recorded: Option<Record>,
+        kept_image: Option<&str>,
     ) -> Result<()> {
         let config = &self.resolved.config;
         let former = match recorded {
@@ -220,7 +302,9 @@ impl Raise<'_> {
             },
             None => record.clone(),
         };
-        let before = self.specify(&former, &spec.image, Some(socket)).await?;
+        let before = self
+            .specify(&former, &spec.image, Some(socket), passed)
+            .await?;
         let wish = async |spec: Spec, record: Record| -> Result<Wish> {
             let project = &record.project;
             let charge = keeper::charge(docker, config, self.instance, project, spec).await?;
@@ -237,6 +321,7 @@ impl Raise<'_> {
             },
             companion: &Companion::load(config.companion.as_deref(), docker.architecture())?,
             socket,
+            kept_image,
             force: self.force,
             progress: self.progress,
         };
@@ -248,7 +333,7 @@ impl Raise<'_> {
         &self,
         docker: &Docker,
         spec: Spec,
-        body: &Body,
+        body: Option<&Body>,
         record: &Record,
         socket: Option<&Path>,
     ) -> Result<()> {
@@ -264,7 +349,9 @@ impl Raise<'_> {
             .appoint(&charge, &companion, record, socket, self.progress)
             .await?;
         // Only what a run has changed can't be told without it.
-        if let Err(error) = keeper.lay_down(&image, body).await {
+        if let Some(body) = body
+            && let Err(error) = keeper.lay_down(&image, body).await
+        {
             self.progress.log(&format!("{error:#}"));
         }
         Ok(())
@@ -307,89 +394,6 @@ impl Raise<'_> {
         }
     }
 
-    /// The image's id, or what takes its place, and the body that it is made of.
-    async fn image(&self, project: &Path) -> Result<(String, Body)> {
-        let config = &self.resolved.config;
-        match self.engine {
-            Engine::Docker(docker) => self.docker_image(docker, config, project).await,
-            Engine::Embedded(embedded) => self.embedded_body(embedded, config, project).await,
-        }
-    }
-
-    async fn docker_image(
-        &self,
-        docker: &Docker,
-        config: &Config,
-        project: &Path,
-    ) -> Result<(String, Body)> {
-        let recipe = build::recipe(docker, config, project)?;
-        let options = Options {
-            folders: self.folders,
-            may_install: self.may_install,
-            force: false,
-        };
-        let built = build::ensure(
-            docker,
-            config,
-            self.instance,
-            &recipe,
-            options,
-            self.progress,
-        )
-        .await?;
-        Ok((built.image.id, recipe.body))
-    }
-
-    async fn embedded_body(
-        &self,
-        embedded: &Embedded,
-        config: &Config,
-        project: &Path,
-    ) -> Result<(String, Body)> {
-        let body = Body::of_project(project, &config.body)?;
-        let question = "Python's environments, which the kernel needs, are missing. Install them?";
-        if !Embedded::has_python().await
-            && provision::can_install()
-            && (self.may_install)(question)?
-        {
-            self.progress.step("installing Python");
-            provision::install(&["python3", "python3-venv"], self.progress).await?;
-        }
-        let prepared = embedded.prepare(&body.files, self.progress).await?;
-        Ok((prepared, body))
-    }
-
-    /// Ports that were said aloud win over the recorded ones, which win over the usual ones.
-    fn wanted_ports(&self, recorded: Option<&Record>) -> Ports {
-        let said = |key: &str| {
-            self.resolved
-                .values
-                .get(key)
-                .is_some_and(|(_, source)| *source != Source::Default)
-        };
-        let config = self.resolved.config.ports;
-        let Some(Record { ports, .. }) = recorded else {
-            return config;
-        };
-        Ports {
-            kernel: if said("ports.kernel") {
-                config.kernel
-            } else {
-                ports.kernel
-            },
-            mcp: if said("ports.mcp") {
-                config.mcp
-            } else {
-                ports.mcp
-            },
-            vnc: if said("ports.vnc") {
-                config.vnc
-            } else {
-                ports.vnc
-            },
-        }
-    }
-
     async fn place(
         &self,
         spec: &Spec,
@@ -399,7 +403,7 @@ impl Raise<'_> {
         let name = &spec.name;
         let changes = existing
             .as_ref()
-            .is_none_or(|c| !is_as(c, spec) || c.phase != Phase::Running);
+            .is_none_or(|c| !self.is_as(c, spec) || c.phase != Phase::Running);
         if let (true, Engine::Docker(docker)) = (changes, self.engine) {
             // What it was allowed before is allowed no more, and nobody else replaces meanwhile.
             let instance = self.instance;
@@ -411,7 +415,7 @@ impl Raise<'_> {
             self.engine.create(spec).await?;
             return Ok(Done::Created);
         };
-        let same = is_as(&container, spec);
+        let same = self.is_as(&container, spec);
         if same {
             self.instance.save(record)?;
         }
@@ -479,9 +483,4 @@ fn taken_port(error: &anyhow::Error) -> Option<u16> {
         Error::PortTaken { port, .. } => Some(*port),
         _ => None,
     }
-}
-
-/// Whether it was made as is wanted.
-fn is_as(container: &Container, spec: &Spec) -> bool {
-    container.labels.get(DIGEST_LABEL) == spec.labels.get(DIGEST_LABEL)
 }

@@ -1,9 +1,9 @@
 //! From configuration and instance to the container's specification.
 
 use super::instance::{Instance, LABEL, Record};
+use super::passed_env::{PassedEnv, passing};
 use super::reach::real;
 use super::secrets::fingerprint;
-use super::trust;
 use crate::config::{self, Config};
 use crate::engine::identify;
 use crate::error::Result;
@@ -11,8 +11,7 @@ use crate::protocol::evolve::DOOR;
 use crate::protocol::hex::hex;
 use crate::protocol::spec::{Environment, Limits, Mount, Port, Restart, Spec, Volume, Workload};
 use sha2::{Digest, Sha256};
-use std::collections::{BTreeMap, BTreeSet};
-use std::env;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -21,7 +20,7 @@ pub(crate) const FILES: &str = "/root/host";
 pub(crate) const DATA: &str = "/data";
 pub(crate) const PROJECT: &str = "/repo";
 
-/// Label of a container: the digest of the keys and proxies that it was handed.
+/// Label of a container: the digest of the variables that were passed in.
 pub(crate) const INHERITED_LABEL: &str = "osctl.inherited";
 
 /// What a package manager and ordinary services need as root; nothing that reaches the host. Without SETFCAP,
@@ -43,9 +42,6 @@ const CAPABILITIES: &[&str] = &[
 /// old ids, and to keep those free by a /proc of one's own (SYS_ADMIN, as CHECKPOINT_RESTORE does not
 /// mount, and older engines do not know it).
 const FREEZING: &[&str] = &["SYS_ADMIN", "SYS_PTRACE"];
-
-/// Handed in when they are set on the host.
-const KEYS: &[&str] = &["OPENAI_API_KEY", "ANTHROPIC_API_KEY"];
 
 /// Seconds in which running code may finish when the container is stopped.
 const STOP_TIMEOUT: u32 = 20;
@@ -70,6 +66,7 @@ pub(crate) fn specification(
     token: &str,
     image_id: &str,
     engine: Surroundings<'_>,
+    passed: &PassedEnv,
 ) -> Result<Spec> {
     let bind = config.bind;
     let ports = [
@@ -125,7 +122,7 @@ pub(crate) fn specification(
                 container,
             })
             .into(),
-        env: environment(config, instance, record, token),
+        env: environment(config, instance, record, token, passed),
         limits: limits(config),
         workload: Workload::ROOT,
         capabilities: capabilities(config),
@@ -137,8 +134,9 @@ pub(crate) fn specification(
         restart: Restart::default(),
     };
     spec.labels
-        .insert(INHERITED_LABEL.into(), digest(&inherited())?);
-    identify(&mut spec, &passing(config))?;
+        .insert(INHERITED_LABEL.into(), digest(passed.values())?);
+    let passing = passing(&spec.env, config);
+    identify(&mut spec, &passing)?;
     Ok(spec)
 }
 
@@ -152,12 +150,6 @@ pub(super) fn limits(config: &Config) -> Limits {
     }
 }
 
-/// What the calling shell happens to hand in, which is no reason to replace a container.
-pub(crate) fn passing(config: &Config) -> BTreeSet<String> {
-    let keys = inherited().into_keys();
-    keys.filter(|key| !config.env.contains_key(key)).collect()
-}
-
 /// Gives the specification what the running container was handed in, instead of what this shell
 /// hands in, which is no reason to replace it: who replaces it later must not lose its keys.
 pub(crate) fn keep_inherited(
@@ -166,13 +158,7 @@ pub(crate) fn keep_inherited(
     running: &BTreeMap<String, String>,
     label: Option<&String>,
 ) {
-    let proxies = trust::PROXIES.iter();
-    let proxies = proxies.flat_map(|name| [(*name).to_owned(), name.to_uppercase()]);
-    let keys = KEYS.iter().map(|key| (*key).to_owned());
-    for key in proxies
-        .chain(keys)
-        .filter(|key| !config.env.contains_key(key))
-    {
+    for key in passing(&spec.env, config) {
         match running.get(&key) {
             Some(value) => spec.env.set(&key, value),
             None => spec.env.unset(&key),
@@ -209,11 +195,15 @@ fn bound(host: &Path, container: &str) -> Mount {
     }
 }
 
-fn environment(config: &Config, instance: &Instance, record: &Record, token: &str) -> Environment {
+fn environment(
+    config: &Config,
+    instance: &Instance,
+    record: &Record,
+    token: &str,
+    passed: &PassedEnv,
+) -> Environment {
     let mut env = Environment::default();
-    for (key, value) in inherited() {
-        env.set(&key, value);
-    }
+    passed.put(&mut env);
     env.set("HOST_HOME", instance.home().display().to_string());
     env.set("HOST_PWD", record.project.display().to_string());
     env.set("BROWSER_USE_HEADLESS", "false");
@@ -265,19 +255,6 @@ fn environment(config: &Config, instance: &Instance, record: &Record, token: &st
     env
 }
 
-/// What the calling shell hands in: keys and proxies.
-fn inherited() -> BTreeMap<String, String> {
-    let set = |key: &&str| {
-        Some((
-            key.to_string(),
-            env::var(key).ok().filter(|v| !v.is_empty())?,
-        ))
-    };
-    let mut all = trust::proxies();
-    all.extend(KEYS.iter().filter_map(set));
-    all
-}
-
 /// An address as it stands in a `Host` header.
 fn bracketed(address: IpAddr) -> String {
     match address {
@@ -304,8 +281,10 @@ mod tests {
         stores_at_stop,
     };
     use crate::config::{Config, EngineChoice};
+    use crate::host::applied_settings::AppliedSettings;
     use crate::host::folders::Folders;
     use crate::host::instance::{Instance, Record};
+    use crate::host::passed_env::PassedEnv;
     use crate::host::secrets::fingerprint;
     use crate::protocol::spec::Spec;
     use std::path::Path;
@@ -326,11 +305,16 @@ mod tests {
             ports: config.ports,
             criu: false,
             remote: None,
+            applied: AppliedSettings::default(),
         };
         let make = |config: &Config| {
             let token = "osctl_secret";
             let engine = Surroundings::default();
-            specification(config, &instance, &record, token, "sha256:1", engine).unwrap()
+            let passed = PassedEnv::default();
+            specification(
+                config, &instance, &record, token, "sha256:1", engine, &passed,
+            )
+            .unwrap()
         };
         let spec = make(&config);
         let text = serde_json::to_string(&spec).unwrap();
@@ -400,6 +384,8 @@ mod tests {
         config.env.insert("https_proxy".into(), "mine".into());
         let mut spec = specified(&config);
         spec.env.set("ANTHROPIC_API_KEY", "of this shell");
+        let names = "OPENAI_API_KEY,ANTHROPIC_API_KEY";
+        spec.env.set("OSCTL_PASSED_ENV", names);
         let running = [("OPENAI_API_KEY", "k"), ("https_proxy", "old")];
         let running = running.map(|(key, value)| (key.into(), value.into()));
         keep_inherited(&mut spec, &config, &running.into(), Some(&"l".into()));
@@ -424,9 +410,11 @@ mod tests {
             ports: config.ports,
             criu: false,
             remote: None,
+            applied: AppliedSettings::default(),
         };
         let token = "t";
         let engine = Surroundings::default();
-        specification(config, &instance, &record, token, "i", engine).unwrap()
+        let passed = PassedEnv::default();
+        specification(config, &instance, &record, token, "i", engine, &passed).unwrap()
     }
 }

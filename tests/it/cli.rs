@@ -141,7 +141,8 @@ fn a_project_that_hands_the_machine_over_is_refused() {
     let home = Home::new("cli-project");
     let state = home.folder.join(".local/state/osctl");
     let config = home.folder.join(".config");
-    for folder in [&state, &config] {
+    let secrets = home.folder.join(".ssh");
+    for folder in [&state, &config, &secrets] {
         fs::create_dir_all(folder).unwrap();
     }
     for folder in [
@@ -149,6 +150,9 @@ fn a_project_that_hands_the_machine_over_is_refused() {
         home.folder.to_str().unwrap(),
         state.to_str().unwrap(),
         config.to_str().unwrap(),
+        secrets.to_str().unwrap(),
+        "/etc",
+        "/usr/bin",
     ] {
         let ran = home.run(["up", "--engine", "embedded", "--project", folder]);
         assert_eq!(ran.code, 2, "{folder}: {ran:?}");

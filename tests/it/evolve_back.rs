@@ -6,6 +6,7 @@ use crate::harness::{Engine, Home};
 use crate::second_engine::until;
 use crate::trials;
 use serde_json::{Value, json};
+use std::fs;
 use std::net::TcpListener;
 
 trials![
@@ -86,7 +87,47 @@ fn one_goes_back_to_the_image_before_and_to_that_of_a_run() {
     assert_eq!(published(&home), ports);
     let ran = home.run(["evolve", "rollback", "20200101-000000"]);
     assert_eq!(ran.code, 2, "{ran:?}");
+    assert_up_leaves_what_was_rolled_back(&home, &first);
     home.down();
+}
+
+/// `up` does what `stdout` says, keeps the image, and tells what applies the changed body.
+#[track_caller]
+fn assert_up_keeps(home: &Home, image: &str, args: &[&str], stdout: &str) {
+    let ran = home.ok(["up"].iter().chain(args));
+    assert!(
+        ran.stderr.contains("body/ differs from the running image")
+            && ran.stderr.contains("evolve` applies it")
+            && ran.stdout.contains(stdout),
+        "{ran:?}"
+    );
+    assert_eq!(running(home), image);
+}
+
+/// A rollback holds until `evolve`.
+#[track_caller]
+fn assert_up_leaves_what_was_rolled_back(home: &Home, image: &str) {
+    assert_up_keeps(home, image, &[], "is up to date");
+    // Also where the container is replaced for another reason, and where there is none.
+    let config = home.folder.join(".config/osctl/osctl.yaml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("{text}limits: {{pids: 600}}\n")).unwrap();
+    let refused = home.run(["up"]);
+    assert!(
+        refused.code == 4 && refused.stderr.contains("limits.pids: 4096 -> 600"),
+        "{refused:?}"
+    );
+    assert_up_keeps(home, image, &["--yes"], "was replaced");
+    assert_one_that_remembers(home);
+    home.ok(["down"]);
+    assert_up_keeps(home, image, &[], "is healthy");
+    home.ok(["evolve"]);
+    assert_marked(home, "third");
+    let ran = home.ok(["up"]);
+    assert!(
+        ran.stdout.contains("is up to date") && !ran.stderr.contains("differs"),
+        "{ran:?}"
+    );
 }
 
 fn a_run_is_told_by_what_it_changed_kept_and_lost() {

@@ -72,7 +72,7 @@ fn up_replaces_what_runs_by_the_gates_and_the_mind_goes_on() {
     home.write_config(&format!("{config}limits:\n  pids: 600\n"));
     let port = free_port().to_string();
     home.env.insert("OSCTL_PORTS_KERNEL".into(), port.clone());
-    assert_replaced(&home.ok(["up"]));
+    assert_replaced(&home.ok(["up", "--yes"]));
     home.env.clear();
     assert_eq!(published(&home), port);
     assert_eq!(inspect(&home.container())["HostConfig"]["PidsLimit"], 600);
@@ -84,7 +84,7 @@ fn up_replaces_what_runs_by_the_gates_and_the_mind_goes_on() {
     let entrypoint = break_in_place(&home);
     let other = free_port().to_string();
     home.env.insert("OSCTL_PORTS_KERNEL".into(), other.clone());
-    let ran = home.run(["up"]);
+    let ran = home.run(["up", "--yes"]);
     home.env.clear();
     assert_eq!(ran.code, 4, "{ran:?}");
     assert!(
@@ -176,7 +176,7 @@ fn a_right_that_is_taken_back_is_no_runs_any_more() {
     home.write_config(&config);
     // An agent that clings to it has a body that no gate lets through.
     let entrypoint = break_in_place(&home);
-    assert_eq!(home.run(["up"]).code, 4);
+    assert_eq!(home.run(["up", "--yes"]).code, 4);
     assert!(sees_the_engine(&home));
     write(&home, "entrypoint.sh", &(entrypoint + "# mended\n"));
     home.api().done("/evolve", &json!({"reason": "back"}));
@@ -253,7 +253,7 @@ fn another_version_brings_another_keeper_that_knows_all_runs() {
 fn a_cell_that_waits_for_its_own_evolve_changes_nothing_and_what_up_handed_in_stays() {
     let mut home = small("it-hand-env");
     home.env.insert("OPENAI_API_KEY".into(), "sk-of-up".into());
-    home.up();
+    home.ok(["up", "--yes", "--auto-ports", "--env", "OPENAI_API_KEY"]);
     home.env.clear();
     remember(&home);
     let handed_in = |home: &Home| {

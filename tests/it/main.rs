@@ -85,6 +85,7 @@ mod streams;
 mod succession;
 mod terminal;
 mod terminals;
+mod user_control;
 mod viewer;
 mod web;
 mod window;
@@ -184,6 +185,7 @@ fn lanes() -> Vec<Lane> {
         .hold([
             evolve_mind::trials(),
             ports::trials(),
+            user_control::trials(),
             embedded::trials(),
             body::trials(),
             handover::trials(),

@@ -30,7 +30,7 @@ fn without_keeper(name: &str) -> Home {
 
 /// `up`, which gets the signal when it says `text`.
 fn end_up_at(home: &Home, text: &str, signal: &str) {
-    let mut up = Followed::start(home.command(["up"]));
+    let mut up = Followed::start(home.command(["up", "--yes"]));
     assert!(up.wait_for(text), "`{text}` is missing in: {:?}", up.seen);
     up.signal(signal);
     up.end();
@@ -136,7 +136,7 @@ fn a_container_waits_under_a_name_that_no_other_has() {
     let image = home.json(["status"])["image"].clone();
     let replaced = |pids: u16| {
         home.write_config(&format!("limits:\n  pids: {pids}\n"));
-        home.run(["up"])
+        home.run(["up", "--yes"])
     };
     // What an instance called `old` is called.
     let (dashed, dotted) = (
@@ -168,7 +168,7 @@ fn a_container_waits_under_a_name_that_no_other_has() {
     post(&rename, &Value::Null, 204);
     post(&format!("/containers/{dashed}/stop"), &Value::Null, 204);
     home.write_config("limits:\n  pids: 600\n");
-    home.ok(["up"]);
+    home.ok(["up", "--yes"]);
     assert_answers(&home, &before);
     home.down();
 }

@@ -156,6 +156,17 @@ impl From<EvolveArgs> for Plan {
 
 pub(crate) async fn run(args: EvolveArgs, cx: &Context) -> Result<Outcome> {
     let plan = Plan::from(args);
+    if let Plan::Begin {
+        ask: Ask::Evolve(_),
+        ..
+    } = &plan
+    {
+        // What the project wants must be readable before an image is made of it.
+        let project = cx.record()?.project;
+        if let (_, Some(error)) = cx.config_with_error(Some(&project), Vec::new())? {
+            return Err(error.into());
+        }
+    }
     let Engine::Docker(docker) = cx.engine(cx.record()?.engine).await? else {
         let message = "the embedded engine has no keeper: there, nothing is replaced while it runs";
         let hint = cx.instance.command("up");

@@ -4,6 +4,7 @@ use super::Work;
 use crate::engine::Progress;
 use crate::error::Result;
 use crate::keeper::journal::Step;
+use crate::protocol::evolve::{ROLLED_BACK, Task};
 
 impl Work {
     pub(super) async fn conclude(&mut self) -> Result<()> {
@@ -34,6 +35,11 @@ impl Work {
         {
             docker.tag(previous, &self.site.tag("previous")).await?;
         }
-        Ok(())
+        let rolled_back = self.site.tag(ROLLED_BACK);
+        match (self.record.task, &self.entry.image) {
+            (Task::Rollback | Task::Rescue, Some(image)) => docker.tag(image, &rolled_back).await,
+            // The image keeps another name: it runs, or is the one before.
+            _ => docker.remove_image(&rolled_back).await,
+        }
     }
 }

@@ -31,6 +31,10 @@ pub(crate) const DOOR: &str = "/run/os";
 /// The keeper's socket in it.
 pub(crate) const SOCKET: &str = "/run/os/keeper.sock";
 
+/// The tag of the image that a rollback has brought back. The keeper sets it, and removes it when another image is
+/// evolved; as long as it is set, `up` builds no other image.
+pub(crate) const ROLLED_BACK: &str = "rolled-back";
+
 /// Bytes of a question at most, with its line feed.
 pub(crate) const LONGEST_ASK: usize = 64 << 10;
 

@@ -1,0 +1,267 @@
+//! What every command of the host works with: the instance, its configuration, its engine, its companion.
+
+use crate::config::{EngineChoice, Resolved};
+use crate::engine::{Address, Docker, Embedded, Engine};
+use crate::error::{Error, Result};
+use crate::host::client::{Client, not_running};
+use crate::host::folders::Folders;
+use crate::host::instance::{Instance, Record};
+use crate::host::path_resolver::PathResolver;
+use crate::host::provision::Cure;
+use crate::ui::Ui;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) ui: Ui,
+    pub(crate) folders: Folders,
+    pub(crate) instance: Instance,
+    pub(super) config_file: PathBuf,
+    /// What was warned of, which is not repeated; nothing is where the command must be silent.
+    warned: Option<Mutex<BTreeSet<String>>>,
+}
+
+impl Context {
+    /// The configuration file is the given one, else the one that the instance was made with, else the usual one.
+    ///
+    /// # Errors
+    /// When the name can't be an instance's, or the given path can't be made absolute.
+    pub(crate) fn new(
+        ui: Ui,
+        folders: Folders,
+        instance: &str,
+        config: Option<&Path>,
+    ) -> Result<Self> {
+        let instance = Instance::new(instance, &folders)?;
+        let config_file = match config {
+            Some(given) => absolute(given, &folders)?,
+            // A record that can't be read is an error of the command that needs it.
+            None => {
+                let record = instance.record().ok().flatten();
+                let recorded = record.and_then(|record| record.applied.config_file);
+                recorded.unwrap_or_else(|| folders.config_file())
+            }
+        };
+        Ok(Self {
+            ui,
+            instance,
+            config_file,
+            folders,
+            warned: Some(Mutex::default()),
+        })
+    }
+
+    /// Resolves the paths that the user names, in which agents may have planted links.
+    pub(crate) fn path_resolver(&self) -> Result<PathResolver> {
+        PathResolver::new(&self.instance, &self.folders)
+    }
+
+    /// The same without warnings.
+    pub(super) fn silent(self) -> Self {
+        Self {
+            warned: None,
+            ..self
+        }
+    }
+
+    /// The configuration file, when it is another one than the usual one.
+    pub(super) fn own_config_file(&self) -> Option<&Path> {
+        (self.config_file != self.folders.config_file()).then_some(&self.config_file)
+    }
+
+    /// The configuration for a command that works without a project's file that can't be used, and without a
+    /// configuration file that is gone: it warns. `flags` are dotted keys with their values.
+    ///
+    /// # Errors
+    /// When the user's own file, a variable or a flag does not fit.
+    pub(crate) fn config(
+        &self,
+        project: Option<&Path>,
+        flags: Vec<(&str, Value)>,
+    ) -> Result<Resolved> {
+        let (resolved, error) = self.load(project, flags)?;
+        if let Some(error) = error {
+            self.warn_once(ignored(&error));
+        }
+        Ok(resolved)
+    }
+
+    /// The same, where the caller tells of the project's file, which later calls do not warn of.
+    ///
+    /// # Errors
+    /// As [`Context::config`].
+    pub(super) fn config_with_error(
+        &self,
+        project: Option<&Path>,
+        flags: Vec<(&str, Value)>,
+    ) -> Result<(Resolved, Option<Error>)> {
+        let (resolved, error) = self.load(project, flags)?;
+        if let (Some(warned), Some(error)) = (&self.warned, &error) {
+            locked(warned).insert(ignored(error));
+        }
+        Ok((resolved, error))
+    }
+
+    fn load(
+        &self,
+        project: Option<&Path>,
+        flags: Vec<(&str, Value)>,
+    ) -> Result<(Resolved, Option<Error>)> {
+        if let Err(error) = self.check_config_file() {
+            let hint = error.hint().unwrap_or_default();
+            self.warn_once(format!("{error}; {hint}"));
+        }
+        let file = &self.config_file;
+        let (resolved, error) = Resolved::load_without_bad_project(file, project, flags)?;
+        self.warn_of(&resolved);
+        Ok((resolved, error))
+    }
+
+    /// The configuration for a command that makes an image or a container of it.
+    ///
+    /// # Errors
+    /// Also when the project's file can't be used, or the configuration file is gone.
+    pub(crate) fn complete_config(
+        &self,
+        project: Option<&Path>,
+        flags: Vec<(&str, Value)>,
+    ) -> Result<Resolved> {
+        self.check_config_file()?;
+        let resolved = Resolved::load(&self.config_file, project, flags)?;
+        self.warn_of(&resolved);
+        Ok(resolved)
+    }
+
+    /// A file that was named must exist; the usual one need not.
+    fn check_config_file(&self) -> std::result::Result<(), Error> {
+        match self.own_config_file() {
+            Some(file) if !file.exists() => {
+                let message = format!("the configuration file `{}` does not exist", file.display());
+                let usual = self.folders.config_file();
+                let up = format!("--config {} up", usual.display());
+                let hint = format!(
+                    "put it back; or `{}` uses the usual file",
+                    self.instance.command(&up)
+                );
+                Err(Error::usage(message, hint))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn warn_of(&self, resolved: &Resolved) {
+        for warning in &resolved.warnings {
+            self.warn_once(warning.clone());
+        }
+    }
+
+    fn warn_once(&self, warning: String) {
+        let Some(warned) = &self.warned else {
+            return;
+        };
+        let mut warned = locked(warned);
+        if !warned.contains(&warning) {
+            self.ui.warn(&warning);
+            warned.insert(warning);
+        }
+    }
+
+    /// What the first `up` fixed.
+    ///
+    /// # Errors
+    /// When the instance was never up.
+    pub(crate) fn record(&self) -> Result<Record> {
+        self.instance
+            .record()?
+            .ok_or_else(|| not_running(&self.instance))
+    }
+
+    /// The engine of that choice, which must answer. An instance that there is stays on its own.
+    pub(crate) async fn engine(&self, choice: EngineChoice) -> Result<Engine> {
+        let record = self.instance.record()?;
+        if let (EngineChoice::Docker, Some(record)) = (choice, &record) {
+            self.check_chosen(record)?;
+            // The person's certificates of today.
+            return match (Address::choice(&self.folders.home)?, &record.remote) {
+                (Some(chosen), Some(_)) => Ok(Engine::Docker(Docker::of(&chosen).await?)),
+                _ => self.engine_of(record, choice).await,
+            };
+        }
+        self.find_engine(choice).await
+    }
+
+    /// The engine that an instance is on.
+    pub(crate) async fn engine_of(&self, record: &Record, choice: EngineChoice) -> Result<Engine> {
+        match &record.remote {
+            Some(remote) => Ok(Engine::Docker(Docker::of(&remote.address).await?)),
+            None => {
+                self.check_chosen(record)?;
+                self.find_engine(choice).await
+            }
+        }
+    }
+
+    async fn find_engine(&self, choice: EngineChoice) -> Result<Engine> {
+        Ok(match choice {
+            EngineChoice::Docker => {
+                Engine::Docker(Docker::find(&self.folders.home, Cure::find().hint()).await?)
+            }
+            EngineChoice::Embedded => Engine::Embedded(Embedded::new(&self.folders.state)),
+        })
+    }
+
+    /// Whether the person means the engine that the instance is on, as far as one of the two is on another
+    /// machine.
+    ///
+    /// # Errors
+    /// When they have chosen another one.
+    fn check_chosen(&self, record: &Record) -> Result<()> {
+        let Some(chosen) = Address::choice(&self.folders.home)? else {
+            return Ok(());
+        };
+        let own = match &record.remote {
+            Some(remote) if remote.address.url == chosen.url => return Ok(()),
+            Some(remote) => format!("on the engine `{}`", remote.address),
+            None if chosen.elsewhere().is_none() => return Ok(()),
+            None => "on this machine".into(),
+        };
+        let message = format!(
+            "instance `{}` is {own}, and `{chosen}` is chosen",
+            self.instance.name
+        );
+        let hint = "`unset DOCKER_HOST` and `docker context use default`, which it does not need; or another `--instance`";
+        Err(Error::precondition(message, hint).into())
+    }
+
+    /// The companion's API.
+    pub(crate) fn client(&self) -> Result<Client> {
+        let record = self.record()?;
+        let config = self.config(Some(&record.project), Vec::new())?.config;
+        let bind = record.bind(config.bind);
+        Client::new(&self.instance, &record, bind)
+    }
+}
+
+/// The path from every folder. Only the folder is resolved: the file itself may be a link that changes.
+fn absolute(file: &Path, folders: &Folders) -> Result<PathBuf> {
+    let path = std::path::absolute(file)?;
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return Ok(path);
+    };
+    Ok(match folder.canonicalize() {
+        Ok(folder) if path != folders.config_file() => folder.join(name),
+        _ => path,
+    })
+}
+
+fn ignored(error: &Error) -> String {
+    let hint = error.hint().unwrap_or_default();
+    format!("{error}, and is ignored; {hint}")
+}
+
+fn locked(warned: &Mutex<BTreeSet<String>>) -> MutexGuard<'_, BTreeSet<String>> {
+    warned.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,209 @@
+//! The project's own `osctl.yaml`: text that the agent can write.
+//!
+//! A file that can't be used is an error where an image is made of the project (`up`, `build`, `evolve`). Every
+//! other command warns and works without the file, so that the agent can't take the command line from the user.
+
+use super::Resolved;
+use crate::error::{Error, Result};
+use serde_json::Value;
+use std::path::Path;
+
+/// Bytes of the project's file at most.
+pub(super) const MAX_PROJECT_FILE_BYTES: u64 = 64 << 10;
+
+/// The file's name beneath the project.
+pub(super) const PROJECT_FILE: &str = "osctl.yaml";
+
+impl Resolved {
+    /// Reads all layers. A project's file that can't be used is left out, and the second value says why.
+    ///
+    /// # Errors
+    /// When the user's own file, a variable or a flag does not fit.
+    pub(crate) fn load_without_bad_project(
+        file: &Path,
+        project: Option<&Path>,
+        flags: Vec<(&str, Value)>,
+    ) -> Result<(Self, Option<Error>)> {
+        let own = Self::load_layers(file, None, flags.clone())?;
+        let Some(project) = project else {
+            return Ok((own, None));
+        };
+        match Self::load_layers(file, Some(project), flags) {
+            Ok(resolved) => Ok((resolved, None)),
+            Err(error) => Ok((own, Some(project_error(project, &error)))),
+        }
+    }
+
+    /// Reads all layers; `flags` are dotted keys with their values.
+    ///
+    /// # Errors
+    /// An unknown key with the nearest known one, or a value that does not fit.
+    pub(crate) fn load(
+        file: &Path,
+        project: Option<&Path>,
+        flags: Vec<(&str, Value)>,
+    ) -> Result<Self> {
+        match Self::load_without_bad_project(file, project, flags)? {
+            (_, Some(error)) => Err(error.into()),
+            (resolved, None) => Ok(resolved),
+        }
+    }
+}
+
+/// The error of a layer, as one of the project's file: which key is wrong, and what to do in which file.
+fn project_error(project: &Path, error: &anyhow::Error) -> Error {
+    let file = project.join(PROJECT_FILE);
+    let file = file.display();
+    let edit = format!("edit or remove `{file}`");
+    let (why, hint) = match error.downcast_ref() {
+        Some(Error::UnknownKey { key, nearest, .. }) => {
+            let hint = match nearest {
+                Some(nearest) => format!("write `{nearest}`, or remove the key from `{file}`"),
+                None => format!("remove the key from `{file}`"),
+            };
+            (format!("the key `{key}` is unknown"), hint)
+        }
+        Some(Error::BadValue { key, why, .. }) => (format!("`{key}`: {why}"), edit),
+        Some(Error::Forbidden { key, .. }) => (
+            format!("a project can't set `{key}`, because the agent can write the file"),
+            format!(
+                "remove the key from `{file}`; `osctl config edit` opens your own file, which can set it"
+            ),
+        ),
+        Some(Error::Usage { message, .. }) => {
+            let place = format!("`{file}` can't be read: ");
+            (message.trim_start_matches(&place).to_owned(), edit)
+        }
+        _ => (format!("{error:#}"), edit),
+    };
+    Error::usage(
+        format!("the project's file `{file}` can't be used: {why}"),
+        hint,
+    )
+}
+
+/// Whether the text could define a YAML anchor, which aliases repeat: 64 KiB can stand for gigabytes. The parser
+/// expands aliases while it reads, so this looks at the text: an anchor is a `&` where a value can begin, with a
+/// name after it.
+pub(super) fn has_anchor(text: &str) -> bool {
+    let begins_value =
+        |before: char| before.is_whitespace() || "[]{},:-?!\u{feff}".contains(before);
+    let mut before = ' ';
+    let mut rest = text.chars().peekable();
+    while let Some(now) = rest.next() {
+        let is_named = rest.peek().is_some_and(|c| !c.is_whitespace() && *c != '&');
+        if now == '&' && begins_value(before) && is_named {
+            return true;
+        }
+        before = now;
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MAX_PROJECT_FILE_BYTES, has_anchor};
+    use crate::config::Resolved;
+    use std::fs;
+    use std::path::Path;
+    use std::time::{Duration, Instant};
+
+    /// What the command line says of a project's file, and how long it took.
+    fn refused(text: &str) -> (String, Duration) {
+        let project = tempfile::tempdir().unwrap();
+        fs::write(project.path().join("osctl.yaml"), text).unwrap();
+        let begin = Instant::now();
+        let none = Path::new("/nonexistent");
+        let (resolved, error) =
+            Resolved::load_without_bad_project(none, Some(project.path()), vec![]).unwrap();
+        let taken = begin.elapsed();
+        assert_eq!(resolved.config, crate::config::Config::default(), "{text}");
+        let error = error.unwrap();
+        assert!(
+            Resolved::load(none, Some(project.path()), vec![])
+                .unwrap_err()
+                .to_string()
+                .contains("the project's file"),
+            "{text}"
+        );
+        (format!("{error} | {}", error.hint().unwrap()), taken)
+    }
+
+    #[test]
+    fn a_bad_project_file_is_left_out_with_its_key_and_its_cure() {
+        for (text, told) in [
+            (
+                "limits: {memory: 1g}",
+                "a project can't set `limits.memory`",
+            ),
+            ("docker_socket: true", "remove the key from"),
+            ("body: [", "edit or remove"),
+            ("body: /etc", "`body`: it must lie beneath the project"),
+            ("bdy: x", "the key `bdy` is unknown"),
+            ("build_tool: x", "write `build_tools`, or remove the key"),
+            ("- a", "it must be a map of keys"),
+            ("desktop: {depth: 7}", "`desktop.depth`"),
+            ("build_tools: [1]", "`build_tools`"),
+            ("servers: {a: &x {command: y}, b: *x}", "anchors"),
+        ] {
+            let (said, _) = refused(text);
+            assert!(said.contains(told) && said.contains("osctl.yaml"), "{said}");
+            assert!(!said.contains("config show"), "circular: {said}");
+        }
+    }
+
+    #[test]
+    fn a_project_file_that_expands_or_nests_costs_next_to_nothing() {
+        let bytes = usize::try_from(MAX_PROJECT_FILE_BYTES).unwrap();
+        let list = "x,".repeat(bytes / 4);
+        let bomb = format!("b: &b [{list}x]\nc: [{}]", "*b,".repeat(bytes / 8));
+        let huge = format!(
+            "b: &b [{}x]\nc: [{}]",
+            "x,".repeat(400_000),
+            "*b,".repeat(60_000)
+        );
+        let deep = "[".repeat(bytes - 1);
+        let maps = "{a: ".repeat(bytes / 5);
+        let keys = "? ".repeat(bytes / 3);
+        for text in [bomb, huge, deep, maps, keys] {
+            let (said, taken) = refused(&text);
+            assert!(taken < Duration::from_secs(5), "{taken:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn an_anchor_is_found_and_an_ampersand_of_a_value_is_not() {
+        for text in [
+            "a: &x 1",
+            "&x a: 1",
+            "a: [&x 1]",
+            "a: {b: [1,&x 2]}",
+            "a: {\"b\":&x 1}",
+            "- &x",
+            "\u{feff}&x a: 1",
+            "a: !t &x 1",
+            "a:\n  &x\n  b: 1",
+        ] {
+            assert!(has_anchor(text), "{text}");
+        }
+        for text in [
+            "a: b && c",
+            "a: http://h/?x=1&y=2",
+            "a: sleep 1 &",
+            "a: '&x'",
+            "a: x 2>&1",
+            "a: b & c",
+        ] {
+            assert!(!has_anchor(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_users_own_file_keeps_its_aliases() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("own.yaml");
+        fs::write(&file, "limits: {memory: &m 3g, shm: *m}").unwrap();
+        let config = Resolved::load(&file, None, vec![]).unwrap().config;
+        assert_eq!(config.limits.shm, "3g");
+    }
+}

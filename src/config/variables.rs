@@ -1,0 +1,54 @@
+//! Variables `OSCTL_*` that are no key of the configuration.
+
+/// Variables of osctl that are no keys.
+const OTHER_VARIABLES: &[&str] = &["OSCTL_INSTANCE", "OSCTL_CONFIG"];
+
+/// How similar to a key's variable an unknown one is that was meant as that.
+const MISSPELT: f64 = 0.9;
+
+/// The key's variable that was probably meant by an unknown one.
+pub(super) fn misspelt<'a>(
+    name: &str,
+    known: impl Iterator<Item = &'a String>,
+) -> Option<&'a String> {
+    let own = name.strip_prefix("OSCTL_")?;
+    if OTHER_VARIABLES.contains(&name) {
+        return None;
+    }
+    let alike = |key: &str| strsim::jaro_winkler(own, key.strip_prefix("OSCTL_").unwrap_or(key));
+    let scored = known
+        .filter(|key| *key != name)
+        .map(|key| (alike(key), key));
+    scored
+        .filter(|(score, _)| *score > MISSPELT)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, key)| key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::misspelt;
+
+    #[test]
+    fn a_variable_that_looks_like_a_key_is_told_with_the_nearest_one() {
+        let known = [
+            "OSCTL_LIMITS_MEMORY",
+            "OSCTL_ENV",
+            "OSCTL_CRIU",
+            "OSCTL_CRYO_EVERY",
+        ]
+        .map(str::to_owned);
+        let meant = |name: &str| misspelt(name, known.iter()).map(String::as_str);
+        assert_eq!(meant("OSCTL_LIMITS_MEMRY"), Some("OSCTL_LIMITS_MEMORY"));
+        assert_eq!(meant("OSCTL_CRYO_EVRY"), Some("OSCTL_CRYO_EVERY"));
+        for name in [
+            "OSCTL_TEST_SUFFIX",
+            "OSCTL_CONFIG",
+            "OSCTL_INSTANCE",
+            "LIMITS_MEMRY",
+            "OSCTL_JSON",
+        ] {
+            assert_eq!(meant(name), None, "{name}");
+        }
+    }
+}

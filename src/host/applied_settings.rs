@@ -1,0 +1,259 @@
+//! What an instance's container was last made with, as its record keeps it, and what another `up` would change.
+//!
+//! Values of the environment may be secret: their digests are recorded.
+
+use super::secrets::fingerprint;
+use crate::config::{Ports, Resolved, Source};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// Keys that shape no container: the record has the ports, and variables that are passed are told by their names.
+const OTHER_KEYS: &[&str] = &[
+    "auto_ports",
+    "companion",
+    "engine",
+    "evolve",
+    "mcp",
+    "pass_env",
+    "ports",
+    "remote_socket",
+    "servers",
+];
+
+/// Keys whose entries are told one by one.
+const LISTS: &[&str] = &["env", "hosts", "mounts", "pass_env"];
+
+/// An empty value of a record that an earlier version has written means that the value is unknown.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct AppliedSettings {
+    /// The configuration file, unless it is the usual one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) config_file: Option<PathBuf>,
+    /// The address that the ports are published on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bind: Option<IpAddr>,
+    /// The names that `up --env` has added.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub(crate) env_names: BTreeSet<String>,
+    /// By key. An entry of a list is `KEY ENTRY`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    settings: BTreeMap<String, String>,
+}
+
+/// What differs between the container and what `up` would make.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct SettingChanges {
+    /// As `limits.memory: 4g -> 8g`.
+    pub(crate) lines: Vec<String>,
+    /// Whether a setting was changed or taken away elsewhere than on this command line.
+    pub(crate) needs_consent: bool,
+}
+
+impl AppliedSettings {
+    /// What is applied now. `passed` are the names of all variables that are passed in.
+    pub(crate) fn new(
+        resolved: &Resolved,
+        config_file: Option<PathBuf>,
+        env_names: BTreeSet<String>,
+        passed: &BTreeSet<String>,
+    ) -> Self {
+        let mut settings = BTreeMap::new();
+        for (key, (value, _)) in &resolved.values {
+            let top = key.split('.').next().unwrap_or(key);
+            if OTHER_KEYS.contains(&top) {
+                continue;
+            }
+            match value {
+                Value::Object(map) if LISTS.contains(&top) => settings.extend(
+                    map.iter()
+                        .map(|(name, value)| (format!("{key} {name}"), fingerprint(&text(value)))),
+                ),
+                Value::Array(list) if LISTS.contains(&top) => settings.extend(
+                    list.iter()
+                        .map(|entry| (format!("{key} {}", text(entry)), String::new())),
+                ),
+                value => drop(settings.insert(key.clone(), text(value))),
+            }
+        }
+        settings.extend(
+            passed
+                .iter()
+                .map(|name| (format!("env {name}"), "passed".into())),
+        );
+        Self {
+            config_file,
+            bind: Some(resolved.config.bind),
+            env_names,
+            settings,
+        }
+    }
+
+    /// What `self`, which a container was made with, and `next` differ in. `said` are the names of variables that
+    /// the command line gives or takes away.
+    pub(crate) fn changes(
+        &self,
+        next: &Self,
+        ports: (Ports, Ports),
+        resolved: &Resolved,
+        said: &BTreeSet<String>,
+    ) -> SettingChanges {
+        let mut changes = SettingChanges::default();
+        // An earlier version has recorded nothing that could be compared.
+        if self.settings.is_empty() {
+            return changes;
+        }
+        let is_flag = |key: &str| {
+            let value = resolved.values.get(key);
+            value.is_some_and(|(_, source)| *source == Source::Flag)
+        };
+        let keys: BTreeSet<&String> = self.settings.keys().chain(next.settings.keys()).collect();
+        for key in keys {
+            let (before, after) = (self.settings.get(key), next.settings.get(key));
+            if before == after {
+                continue;
+            }
+            let (line, is_said) = match key.split_once(' ') {
+                Some((list, entry)) => {
+                    let line = match (before, after) {
+                        (None, _) => format!("{list}: +{entry}"),
+                        (_, None) => format!("{list}: -{entry}"),
+                        _ => format!("{list}: {entry} changed"),
+                    };
+                    (
+                        line,
+                        before.is_none() || (list == "env" && said.contains(entry)),
+                    )
+                }
+                None => {
+                    let shown = |value: Option<&String>| {
+                        let value = value.map_or("none", String::as_str);
+                        value.to_owned()
+                    };
+                    let line = format!("{key}: {} -> {}", shown(before), shown(after));
+                    // A key of a newer version takes nothing away.
+                    (line, before.is_none() || is_flag(key))
+                }
+            };
+            changes.add(line, !is_said);
+        }
+        changes.add_ports(ports, resolved);
+        changes
+    }
+}
+
+impl SettingChanges {
+    fn add(&mut self, line: String, needs_consent: bool) {
+        self.lines.push(line);
+        self.needs_consent |= needs_consent;
+    }
+
+    /// A port that was chosen because another one is taken was not changed by the configuration.
+    fn add_ports(&mut self, (before, after): (Ports, Ports), resolved: &Resolved) {
+        for (name, before, after) in [
+            ("kernel", before.kernel, after.kernel),
+            ("mcp", before.mcp, after.mcp),
+            ("vnc", before.vnc, after.vnc),
+        ] {
+            let key = format!("ports.{name}");
+            let is_configured = resolved.values.get(&key).is_some_and(|(value, source)| {
+                matches!(source, Source::File(_) | Source::Variable(_)) && *value == after
+            });
+            if before != after {
+                self.add(format!("{key}: {before} -> {after}"), is_configured);
+            }
+        }
+    }
+
+    /// The image, which a changed body is no reason to ask about.
+    pub(crate) fn add_image(&mut self) {
+        self.lines.push("image: body/ or osctl changed".into());
+    }
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "none".into(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AppliedSettings, SettingChanges};
+    use crate::config::{Config, Resolved};
+    use serde_json::{Value, json};
+    use std::collections::BTreeSet;
+    use std::fs;
+
+    fn resolved(text: &str, flags: Vec<(&str, Value)>) -> Resolved {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("own.yaml");
+        fs::write(&file, text).unwrap();
+        Resolved::load(&file, None, flags).unwrap()
+    }
+
+    fn changes(before: &str, after: &str, flags: Vec<(&str, Value)>) -> SettingChanges {
+        let none = BTreeSet::new();
+        let applied =
+            |resolved: &Resolved| AppliedSettings::new(resolved, None, none.clone(), &none);
+        let next = resolved(after, flags);
+        let ports = Config::default().ports;
+        let before = applied(&resolved(before, Vec::new()));
+        before.changes(&applied(&next), (ports, ports), &next, &none)
+    }
+
+    #[test]
+    fn what_changes_is_listed_and_no_secret_is() {
+        let before =
+            "env: {STRIPE_KEY: sk-secret, B: x, C: y}\nmounts: ['/a:/b']\nlimits: {memory: 4g}";
+        let after = "env: {B: z, C: y, D: w}\nmounts: ['/a:/c']\nlimits: {memory: 8g, cpus: 2}";
+        let changes = changes(before, after, Vec::new());
+        let lines = [
+            "env: B changed",
+            "env: +D",
+            "env: -STRIPE_KEY",
+            "limits.cpus: none -> 2",
+            "limits.memory: 4g -> 8g",
+            "mounts: -/a:/b",
+            "mounts: +/a:/c",
+        ];
+        let mut sorted = changes.lines.clone();
+        sorted.sort_by_key(|line| line.replace(['-', '+'], ""));
+        let mut expected = lines.map(str::to_owned).to_vec();
+        expected.sort_by_key(|line| line.replace(['-', '+'], ""));
+        assert_eq!(sorted, expected);
+        assert!(changes.needs_consent);
+        let config = resolved(before, Vec::new());
+        let none = BTreeSet::new();
+        let recorded =
+            serde_json::to_string(&AppliedSettings::new(&config, None, none.clone(), &none));
+        assert!(!recorded.unwrap().contains("sk-secret"));
+    }
+
+    #[test]
+    fn what_is_added_or_said_aloud_needs_no_consent() {
+        assert!(!changes("", "env: {A: b}", Vec::new()).needs_consent);
+        let flags = vec![("limits.memory", json!("8g"))];
+        let said = changes("limits: {memory: 4g}", "", flags);
+        assert_eq!(said.lines, ["limits.memory: 4g -> 8g"]);
+        assert!(!said.needs_consent);
+        let servers = "servers: {a: {command: b}}\nevolve: {grace: 3}\nports: {kernel: 9000}";
+        assert_eq!(changes("", servers, Vec::new()), SettingChanges::default());
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_version_changes_nothing() {
+        let next = resolved("env: {A: b}", Vec::new());
+        let none = BTreeSet::new();
+        let applied = AppliedSettings::new(&next, None, none.clone(), &none);
+        let ports = Config::default().ports;
+        let before: AppliedSettings = serde_json::from_str("{}").unwrap();
+        let found = before.changes(&applied, (ports, ports), &next, &none);
+        assert_eq!(found, SettingChanges::default());
+    }
+}

@@ -1,0 +1,275 @@
+//! Variables that pass from a shell into the container: those that the user has named, and proxies.
+//!
+//! | named by | value |
+//! |---|---|
+//! | `up --env NAME=VALUE` | that one |
+//! | `up --env NAME` | the shell's |
+//! | `up --env` of an earlier command | the container's, else the shell's |
+//! | `pass_env` of the configuration | the shell's, else the container's |
+//! | proxies, as Docker does | the shell's |
+
+use super::trust;
+use crate::config::{Config, is_variable};
+use crate::error::{Error, Result};
+use crate::protocol::spec::Environment;
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::str::FromStr;
+
+/// The variable of the container that has the names of the others. It is part of what a container is known by, and
+/// the values are not: another shell's values are no reason to replace a container.
+const NAMES_VARIABLE: &str = "OSCTL_PASSED_ENV";
+
+/// Variables that earlier versions passed in without being asked.
+const FORMER_KEYS: &[&str] = &["OPENAI_API_KEY", "ANTHROPIC_API_KEY"];
+
+/// `NAME` or `NAME=VALUE` of the command line.
+#[derive(Clone)]
+pub(crate) struct EnvArg {
+    name: String,
+    value: Option<String>,
+}
+
+impl std::fmt::Debug for EnvArg {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl FromStr for EnvArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (text, None),
+        };
+        match is_variable(name) {
+            true => Ok(Self {
+                name: name.into(),
+                value,
+            }),
+            // What follows the name may be secret.
+            false => Err("the name is no name of a variable, or one of osctl's own".into()),
+        }
+    }
+}
+
+/// What the command line says of variables.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct EnvArgs<'a> {
+    pub(crate) given: &'a [EnvArg],
+    /// Names that are passed no more.
+    pub(crate) taken: &'a [String],
+}
+
+impl EnvArgs<'_> {
+    pub(crate) fn is_empty(self) -> bool {
+        self.given.is_empty() && self.taken.is_empty()
+    }
+
+    pub(crate) fn names(self) -> BTreeSet<String> {
+        let given = self.given.iter().map(|given| given.name.clone());
+        given.chain(self.taken.iter().cloned()).collect()
+    }
+
+    /// The names that the instance keeps of them, and of those it had.
+    pub(crate) fn kept(self, before: &BTreeSet<String>) -> BTreeSet<String> {
+        let given = self.given.iter().map(|given| given.name.clone());
+        let mut names: BTreeSet<String> = before.iter().cloned().chain(given).collect();
+        names.retain(|name| !self.taken.contains(name));
+        names
+    }
+}
+
+/// What is passed in.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PassedEnv {
+    /// The names that the user has chosen. The configuration's own `env` is none of them.
+    pub(crate) names: BTreeSet<String>,
+    values: Environment,
+    proxies: BTreeSet<String>,
+}
+
+impl PassedEnv {
+    /// `kept` are names of `up --env`, this one's among them; `container` has the variables of the container that is
+    /// there.
+    ///
+    /// # Errors
+    /// When a name of the command line has no value.
+    pub(crate) fn new(
+        config: &Config,
+        kept: &BTreeSet<String>,
+        said: EnvArgs<'_>,
+        container: &BTreeMap<String, String>,
+    ) -> Result<Self> {
+        let of_shell = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+        let proxies = trust::proxies();
+        let mut passed = Self {
+            proxies: proxies.keys().cloned().collect(),
+            values: Environment(proxies),
+            ..Self::default()
+        };
+        let configured = config.pass_env.iter();
+        let configured = configured.filter(|name| !said.taken.contains(name));
+        for name in configured.chain(kept) {
+            if config.env.contains_key(name) {
+                continue;
+            }
+            let given = said.given.iter().rfind(|given| given.name == *name);
+            let value = match given {
+                Some(EnvArg { value: None, .. }) => {
+                    let missing = || {
+                        let message = format!("`{name}` is not set in this shell");
+                        Error::usage(message, format!("set it, or `osctl up --env {name}=VALUE`"))
+                    };
+                    Some(of_shell(name).ok_or_else(missing)?)
+                }
+                Some(given) => given.value.clone(),
+                None => {
+                    let held = container.get(name).cloned();
+                    match config.pass_env.contains(name) {
+                        true => of_shell(name).or(held),
+                        false => held.or_else(|| of_shell(name)),
+                    }
+                }
+            };
+            if let Some(value) = value {
+                passed.values.set(name, value);
+            }
+            passed.names.insert(name.clone());
+        }
+        Ok(passed)
+    }
+
+    /// Puts the variables into the container's environment, and their names.
+    pub(super) fn put(&self, env: &mut Environment) {
+        env.0.extend(self.values.0.clone());
+        if !self.names.is_empty() {
+            let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
+            env.set(NAMES_VARIABLE, names.join(","));
+        }
+    }
+
+    /// All values, to be digested.
+    pub(super) fn values(&self) -> &BTreeMap<String, String> {
+        &self.values.0
+    }
+
+    /// What the user is told.
+    pub(crate) fn notes(&self, config: &Config) -> Vec<String> {
+        let listed = |names: Vec<&str>| names.join(", ");
+        let has_value = |name: &&String| self.values.0.contains_key(*name);
+        let (set, unset): (Vec<&String>, Vec<&String>) = self.names.iter().partition(has_value);
+        let is_upper = |name: &&String| !name.contains(|c: char| c.is_ascii_lowercase());
+        let proxies = self.proxies.iter().filter(is_upper);
+        let all: Vec<&str> = set.into_iter().chain(proxies).map(String::as_str).collect();
+        let mut notes = Vec::new();
+        if !all.is_empty() {
+            notes.push(format!("passes into the container: {}", listed(all)));
+        }
+        if !unset.is_empty() {
+            let names = unset.into_iter().map(String::as_str).collect();
+            notes.push(format!(
+                "not passed, because this shell does not set them: {}",
+                listed(names)
+            ));
+        }
+        let is_former = |name: &&&str| {
+            let is_set = env::var(name).is_ok_and(|value| !value.is_empty());
+            is_set && !self.names.contains(**name) && !config.env.contains_key(**name)
+        };
+        let former: Vec<&str> = FORMER_KEYS.iter().filter(is_former).copied().collect();
+        if !former.is_empty() {
+            let flags: Vec<String> = former.iter().map(|name| format!(" --env {name}")).collect();
+            notes.push(format!(
+                "{} is set in this shell and is not passed; `osctl up{}` passes it",
+                listed(former),
+                flags.concat()
+            ));
+        }
+        notes
+    }
+}
+
+/// The variables of a container that another shell may set otherwise, which is no reason to replace it.
+pub(crate) fn passing(env: &Environment, config: &Config) -> BTreeSet<String> {
+    let proxies = trust::PROXIES.iter();
+    let proxies = proxies.flat_map(|name| [(*name).to_owned(), name.to_uppercase()]);
+    let names = env.0.get(NAMES_VARIABLE).map_or("", String::as_str);
+    let names = names.split(',').filter(|name| !name.is_empty());
+    let all = proxies.chain(names.map(str::to_owned));
+    all.filter(|name| !config.env.contains_key(name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{EnvArg, EnvArgs, PassedEnv, passing};
+    use crate::config::Config;
+    use crate::protocol::spec::Environment;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    fn passed(config: &Config, given: &[&str], taken: &[&str], kept: &[&str]) -> Environment {
+        let given: Vec<EnvArg> = given.iter().map(|text| text.parse().unwrap()).collect();
+        let taken: Vec<String> = taken.iter().map(|name| (*name).into()).collect();
+        let said = EnvArgs {
+            given: &given,
+            taken: &taken,
+        };
+        let kept: BTreeSet<String> = kept.iter().map(|name| (*name).into()).collect();
+        let container = BTreeMap::from([("HELD".into(), "of the container".into())]);
+        let passed = PassedEnv::new(config, &said.kept(&kept), said, &container).unwrap();
+        let mut env = Environment::default();
+        passed.put(&mut env);
+        env
+    }
+
+    #[test]
+    fn a_variable_passes_only_when_it_is_named() {
+        let mut config = Config::default();
+        let env = passed(&config, &[], &[], &[]);
+        assert!(!env.0.contains_key("PATH") && !env.0.contains_key("OSCTL_PASSED_ENV"));
+        let env = passed(&config, &["PATH", "A=b=c"], &[], &["HELD"]);
+        assert_eq!(env.0["PATH"], std::env::var("PATH").unwrap());
+        assert_eq!((&*env.0["A"], &*env.0["HELD"]), ("b=c", "of the container"));
+        assert_eq!(env.0["OSCTL_PASSED_ENV"], "A,HELD,PATH");
+        let env = passed(&config, &[], &["HELD"], &["HELD"]);
+        assert!(!env.0.contains_key("HELD"));
+        config.pass_env = vec!["PATH".into(), "HELD".into(), "NOWHERE".into()];
+        let env = passed(&config, &[], &[], &[]);
+        assert_eq!(env.0["HELD"], "of the container");
+        assert!(env.0.contains_key("PATH") && !env.0.contains_key("NOWHERE"));
+        assert!("OSCTL_AUTH=off".parse::<EnvArg>().is_err());
+        assert!(!"1=secret".parse::<EnvArg>().unwrap_err().contains("secret"));
+        let shown = format!("{:?}", "A=secret".parse::<EnvArg>().unwrap());
+        assert!(!shown.contains("secret"));
+    }
+
+    #[test]
+    fn a_variable_of_the_command_line_without_a_value_is_an_error() {
+        let given = ["OF_NO_SHELL".parse().unwrap()];
+        let said = EnvArgs {
+            given: &given,
+            taken: &[],
+        };
+        let kept = said.kept(&BTreeSet::new());
+        let error = PassedEnv::new(&Config::default(), &kept, said, &BTreeMap::new()).unwrap_err();
+        assert!(
+            error.to_string().contains("`OF_NO_SHELL` is not set"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn values_pass_and_names_last() {
+        let mut env = Environment::default();
+        env.set("OSCTL_PASSED_ENV", "A,B");
+        let mut config = Config::default();
+        config.env.insert("B".into(), "own".into());
+        let names = passing(&env, &config);
+        assert!(
+            names.contains("A") && names.contains("http_proxy") && names.contains("HTTP_PROXY")
+        );
+        assert!(!names.contains("B") && !names.contains("OSCTL_PASSED_ENV"));
+    }
+}

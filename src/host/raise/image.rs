@@ -1,0 +1,89 @@
+//! The image of the container that `up` makes: built from `body/`, or the one that a rollback has brought back.
+
+use super::Raise;
+use crate::config::Config;
+use crate::engine::{Docker, Embedded, Engine};
+use crate::error::Result;
+use crate::host::build::{self, Options};
+use crate::host::provision;
+use crate::image::Body;
+use std::path::Path;
+
+/// The image of the container.
+#[derive(Debug)]
+pub(super) struct ChosenImage {
+    /// Its id, or what takes its place.
+    pub(super) image: String,
+    /// The body that it is made of; nothing where a rollback keeps an image that `body/` differs from.
+    pub(super) body: Option<Body>,
+}
+
+impl Raise<'_> {
+    pub(super) async fn image(&self, project: &Path) -> Result<ChosenImage> {
+        let config = &self.resolved.config;
+        match self.engine {
+            Engine::Docker(docker) => self.docker_image(docker, config, project).await,
+            Engine::Embedded(embedded) => self.embedded_body(embedded, config, project).await,
+        }
+    }
+
+    async fn docker_image(
+        &self,
+        docker: &Docker,
+        config: &Config,
+        project: &Path,
+    ) -> Result<ChosenImage> {
+        let recipe = build::recipe(docker, config, project);
+        if self.build {
+            build::forget_rollback(docker, self.instance).await?;
+        } else if let Some(kept) = build::rolled_back(docker, self.instance).await? {
+            // A body that can't be used differs, too.
+            let same = recipe.ok().filter(|recipe| build::is_of(&kept, recipe));
+            return Ok(ChosenImage {
+                image: kept.id,
+                body: same.map(|recipe| recipe.body),
+            });
+        }
+        let recipe = recipe?;
+        let options = Options {
+            folders: self.folders,
+            may_install: self.may_install,
+            force: false,
+        };
+        let built = build::ensure(
+            docker,
+            config,
+            self.instance,
+            &recipe,
+            options,
+            self.progress,
+        )
+        .await?;
+        Ok(ChosenImage {
+            image: built.image.id,
+            body: Some(recipe.body),
+        })
+    }
+
+    async fn embedded_body(
+        &self,
+        embedded: &Embedded,
+        config: &Config,
+        project: &Path,
+    ) -> Result<ChosenImage> {
+        let body = Body::of_project(project, &config.body)?;
+        let question = "Python's environments, which the kernel needs, are missing. Install them?";
+        if !Embedded::has_python().await
+            && provision::can_install()
+            && (self.may_install)(question)?
+        {
+            self.progress.step("installing Python");
+            provision::install(&["python3", "python3-venv"], self.progress).await?;
+        }
+        let prepared = embedded.prepare(&body.files, self.progress).await?;
+        Ok(ChosenImage {
+            image: prepared,
+            body: Some(body),
+        })
+    }
+}
