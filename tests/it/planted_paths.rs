@@ -41,8 +41,11 @@ fn victim(home: &Home, name: &str) -> PathBuf {
     folder
 }
 
+/// A file's mode, inode, time of change and content by its path.
+type Listing = BTreeMap<PathBuf, (u32, u64, i64, i64, Vec<u8>)>;
+
 /// What is in a folder, with all that a write, a new name or a change of rights changes.
-fn listing(folder: &Path) -> BTreeMap<PathBuf, (u32, u64, i64, i64, Vec<u8>)> {
+fn listing(folder: &Path) -> Listing {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -186,7 +189,7 @@ fn a_screenshot_is_written_through_no_link_that_the_agent_planted() {
     symlink(&victim, here.join("screens")).unwrap();
     let before = listing(&victim);
     for (name, link) in [("screen.png", "screen.png"), ("screens/new.png", "screens")] {
-        let ran = home.run(["screenshot", &format!("planted-screen/{name}")]);
+        let ran = home.run(["--quiet", "screenshot", &format!("planted-screen/{name}")]);
         leads_out(&ran, &here.join(link));
     }
     assert_eq!(listing(&victim), before);
@@ -245,8 +248,8 @@ fn a_file_that_is_raced_against_init_stays_as_it_was() {
     let init = || home.run(["init", "--update", "planted-race"]);
     assert_eq!(init().code, 0);
     let stop = AtomicBool::new(false);
+    let (body, secret) = (here.join("body"), victim.join("secret"));
     std::thread::scope(|scope| {
-        let (body, secret) = (here.join("body"), victim.join("secret"));
         scope.spawn(|| race(&body, &secret, &stop));
         for _ in 0..30 {
             for name in [
@@ -285,7 +288,7 @@ fn a_project_configuration_that_is_a_link_is_not_read() {
 
 /// `up`, which is refused before anything is built.
 fn up_is_refused(home: &Home, args: &[&str], sentence: &str) {
-    let ran = home.run([&["up", "--yes", "--auto-ports"], args].concat());
+    let ran = home.run([&["--quiet", "up", "--yes", "--auto-ports"], args].concat());
     refused(&ran, 2, sentence);
 }
 
@@ -303,7 +306,7 @@ fn a_companion_that_the_agent_can_write_is_refused() {
     for (path, shown) in [("./osctl-linux", "./osctl-linux"), (link, link)] {
         let sentence = format!("`{shown}` is not trusted: the agent can write in `{project}`");
         up_is_refused(&home, &["--companion", path], &sentence);
-        let ran = home.run(["build", "--yes", "--companion", path]);
+        let ran = home.run(["--quiet", "build", "--yes", "--companion", path]);
         refused(&ran, 2, &sentence);
     }
 }
@@ -313,7 +316,7 @@ fn a_program_that_the_agent_can_write_is_refused() {
     let program = home.project.join("target/debug/osctl");
     fs::create_dir_all(program.parent().unwrap()).unwrap();
     fs::copy(env!("CARGO_BIN_EXE_osctl"), &program).unwrap();
-    let own = home.command(["up", "--yes"]);
+    let own = home.command(["--quiet", "up", "--yes"]);
     let mut command = Command::new(&program);
     command.args(own.get_args()).current_dir(&home.project);
     command.env("HOST_HOME", &home.folder);
@@ -435,7 +438,7 @@ fn plant(here: &Path, victim: &Path, what: &[(&str, Planted)]) {
         let path = here.join(name);
         // What does not fit the rest is not planted.
         let _ = match planted {
-            Planted::File => fs::write(&path, "own"),
+            Planted::File => fs::File::create_new(&path).map(drop),
             Planted::Folder => fs::create_dir(&path),
             Planted::Pipe => nix::unistd::mkfifo(&path, Mode::S_IRWXU).map_err(Into::into),
             Planted::Device => {

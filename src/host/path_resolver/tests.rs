@@ -194,8 +194,11 @@ fn a_path_that_crosses_an_agents_folder_is_not_trusted() {
     }
 }
 
+/// A file's mode, inode, times and content by its path.
+type Listing = BTreeMap<PathBuf, (u32, u64, i64, i64, i64, Vec<u8>)>;
+
 /// All that is outside, with what would tell a write, a change of rights, or a read.
-fn listing(folder: &Path) -> BTreeMap<PathBuf, (u32, u64, i64, i64, i64, Vec<u8>)> {
+fn listing(folder: &Path) -> Listing {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -302,7 +305,7 @@ fn plant(machine: &Machine, what: &[(String, Planted)]) {
         let other = |index: &usize| what.get(*index).map(|(name, _)| machine.agent.join(name));
         // What does not fit the rest is not planted.
         let _ = match planted {
-            Planted::File => fs::write(&path, "own"),
+            Planted::File => File::create_new(&path).map(drop),
             Planted::Folder => fs::create_dir(&path),
             Planted::Pipe => {
                 nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).map_err(Into::into)
