@@ -2,9 +2,8 @@
 
 use super::answer::MAX_JSON_BYTES;
 use super::client::Client;
-use crate::archive::{Folder, Look, fresh, temporary};
+use crate::archive::Folder;
 use crate::error::{Error, Result};
-use crate::protocol::files::EntryKind;
 use crate::protocol::header::encoded;
 use crate::protocol::mcp::HubStatus;
 use anyhow::Context;
@@ -16,7 +15,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 /// The revision that needs no handshake.
@@ -189,32 +188,13 @@ fn place(servers: &BTreeMap<String, Value>, data: &Path) -> io::Result<()> {
         }
         found => found?,
     };
-    match held(&folder, name, text.len()) {
-        Ok(held) if held == text => return Ok(()),
+    match folder.read_file(name, text.len() as u64) {
+        Ok(Some(held)) if held == text => return Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound && servers.is_empty() => return Ok(()),
         _ => {}
     }
     // Only its owner reads it: a server's environment may hold secrets.
-    let beside = temporary(name, &fresh()?);
-    let written = folder
-        .create(&beside)
-        .and_then(|mut file| file.write_all(&text));
-    written
-        .and_then(|()| folder.rename(&beside, name))
-        .inspect_err(|_| {
-            // Perhaps it was never made.
-            let _ = folder.remove(&beside);
-        })
-}
-
-/// What is in the file, as far as it may be what is wanted.
-fn held(folder: &Folder, name: &OsStr, wanted: usize) -> io::Result<Vec<u8>> {
-    let file = folder.read(name)?;
-    let mut held = Vec::new();
-    if Look::of(&file)?.kind == EntryKind::File {
-        file.take(wanted as u64 + 1).read_to_end(&mut held)?;
-    }
-    Ok(held)
+    folder.replace_file(name, 0o600, &text)
 }
 
 /// Whom a server's address leads to: a key may be in the rest of it.

@@ -3,11 +3,13 @@
 
 use super::folders::ensure_private_folder;
 use super::instance::Instance;
+use crate::archive::Folder;
 use crate::error::Result;
 use crate::protocol::desktop::VNC_PASSWORD;
 use crate::protocol::hex::hex;
 use anyhow::Context;
 use sha2::{Digest, Sha256};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -72,7 +74,10 @@ impl Instance {
     /// # Errors
     /// When the data folder can't be written.
     pub(crate) fn hand_in_vnc_password(&self, password: &str) -> Result<()> {
-        write_private(&self.data().join(VNC_PASSWORD), password.as_bytes())
+        fs::create_dir_all(self.data())?;
+        let data = Folder::open(&self.data())?;
+        let written = data.replace_file(OsStr::new(VNC_PASSWORD), 0o600, password.as_bytes());
+        written.with_context(|| format!("writing `{VNC_PASSWORD}` in `{}`", self.data().display()))
     }
 }
 
