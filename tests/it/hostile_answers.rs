@@ -181,6 +181,7 @@ fn answers_that_make_no_sense_end_no_process() {
     let mut runner = TestRunner::new_with_rng(
         Config {
             cases: 80,
+            failure_persistence: None,
             ..Config::default()
         },
         proptest::test_runner::TestRng::deterministic_rng(

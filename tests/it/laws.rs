@@ -166,6 +166,7 @@ fn each_library_is_named_in_its_one_place() {
                 "host/archives.rs",
                 "host/bridge/",
                 "host/client.rs",
+                "host/client/",
                 "host/display.rs",
                 "host/events.rs",
                 "host/files.rs",

@@ -159,7 +159,7 @@ mod tests {
 
     fn record(more: serde_json::Value) -> Record {
         let mut record = json!({
-            "run": "20261121-100000", "task": "evolve", "reason": "more\u{1b}[2J\nstatus    fine",
+            "run": "20261121-100000", "task": "evolve", "reason": "more",
             "by": "host", "force": false, "dry_run": false, "began": 1000.0, "status": "succeeded",
             "stages": [
                 {"stage": "building", "began": 1000.0, "seconds": 12.5},
@@ -197,7 +197,7 @@ mod tests {
                 "run       20261121-100000",
                 "by        a person, from the host",
                 "took      15.5 s",
-                "reason    more\\u{1b}[2J status    fine",
+                "reason    more",
                 "refused   requests were not answered for 640 ms",
                 "  building   after 0 ms     12.5 s",
                 "  testing    after 12.5 s   3.0 s",

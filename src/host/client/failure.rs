@@ -1,0 +1,151 @@
+//! What went wrong between the host and the companion, as errors with their hints.
+
+use super::Client;
+use crate::error::{Error, Result};
+use crate::host::answer::{MAX_JSON_BYTES, ReadFailure, read_body};
+use crate::host::instance::Instance;
+use crate::host::ports::process;
+use crate::host::proof::ProofFailure;
+use crate::host::tunnel::{NO_ENGINE, NO_WAY, NOT_RUNNING, Tunnel};
+use crate::protocol::fault::{Failed, Fault};
+use crate::protocol::{self, VERSION_HEADER};
+use reqwest::{Response, Url};
+
+impl Client {
+    pub(super) fn check_protocol(&self, response: &Response) -> Result<()> {
+        let told = response.headers().get(NO_WAY).and_then(|v| v.to_str().ok());
+        if let (Some(tunnel), Some(told)) = (&self.tunnel, told) {
+            return Err(self.no_way(tunnel, told));
+        }
+        let theirs = response
+            .headers()
+            .get(VERSION_HEADER)
+            .and_then(|v| v.to_str().ok())
+            .unwrap_or("unknown");
+        if theirs == protocol::VERSION.to_string() {
+            return Ok(());
+        }
+        let (container, ours) = (self.container.clone(), protocol::VERSION);
+        Err(Error::OtherProtocol {
+            container,
+            theirs: theirs.into(),
+            ours,
+        }
+        .into())
+    }
+
+    /// The companion went away in the middle of an answer.
+    pub(in crate::host) fn silent(&self) -> anyhow::Error {
+        self.lost("the connection ended early".into())
+    }
+
+    pub(in crate::host) fn unreachable(&self, error: &reqwest::Error) -> anyhow::Error {
+        match ProofFailure::of(error) {
+            Some(ProofFailure::Foreign) => return self.foreign(error.url()),
+            Some(ProofFailure::Lost(why)) => return self.lost(why.clone()),
+            None if error.is_connect() => return self.not_running(),
+            None => {}
+        }
+        let mut why: &dyn std::error::Error = error;
+        while let Some(source) = why.source() {
+            why = source;
+        }
+        self.lost(why.to_string())
+    }
+
+    fn not_running(&self) -> anyhow::Error {
+        Error::NotRunning {
+            container: self.container.clone(),
+            up: self.up.clone(),
+        }
+        .into()
+    }
+
+    /// Another listener has the port, or a companion that can't prove itself.
+    fn foreign(&self, url: Option<&Url>) -> anyhow::Error {
+        let port = url.and_then(Url::port_or_known_default).unwrap_or_default();
+        let owner = process(port).map_or(String::new(), |owner| format!(", but to {owner}"));
+        let message = format!(
+            "port {port} does not belong to the container `{}`{owner}; nothing was sent",
+            self.container
+        );
+        let hint = format!(
+            "`{}` starts the container, or replaces an older one",
+            self.up
+        );
+        Error::precondition(message, hint).into()
+    }
+
+    /// What the way there says in the companion's place.
+    fn no_way(&self, tunnel: &Tunnel, told: &str) -> anyhow::Error {
+        let address = tunnel.engine().to_string();
+        match told.split_once(": ") {
+            None if told == NOT_RUNNING => self.not_running(),
+            Some((NO_ENGINE, why)) => Error::EngineUnreachable {
+                address,
+                why: why.into(),
+            }
+            .into(),
+            other => Error::Unreachable {
+                container: self.container.clone(),
+                address,
+                why: other.map_or(told, |(_, why)| why).into(),
+            }
+            .into(),
+        }
+    }
+
+    pub(super) fn lost(&self, why: String) -> anyhow::Error {
+        Error::Unreachable {
+            container: self.container.clone(),
+            address: self.address.clone(),
+            why,
+        }
+        .into()
+    }
+
+    /// What an answer that is not whole means.
+    pub(in crate::host) fn unread(&self, failure: &ReadFailure) -> anyhow::Error {
+        match failure {
+            ReadFailure::TooLong(_) => Error::Refused {
+                status: 502,
+                kind: "answer_too_long".into(),
+                message: format!("the companion does not answer as it should: {failure}"),
+                hint: Some("`osctl logs` shows more".into()),
+            }
+            .into(),
+            ReadFailure::Cut(error) => self.unreachable(error),
+        }
+    }
+}
+
+/// The error for an instance that was never up or is down.
+pub(crate) fn not_running(instance: &Instance) -> anyhow::Error {
+    Error::NotRunning {
+        container: instance.container(),
+        up: instance.command("up"),
+    }
+    .into()
+}
+
+pub(super) async fn refusal(response: Response) -> anyhow::Error {
+    let status = response.status();
+    // An answer to `HEAD` has a status and no words.
+    let body = read_body(response, MAX_JSON_BYTES)
+        .await
+        .unwrap_or_default();
+    let fault = match serde_json::from_slice(&body) {
+        Ok(Failed { error, .. }) => error,
+        Err(_) => {
+            let message = format!("the companion answered {status} without a reason");
+            Fault::new("refused", message).hint("`osctl logs` shows more")
+        }
+    };
+    Error::Refused {
+        status: status.as_u16(),
+        kind: fault.kind,
+        message: fault.message,
+        hint: fault.hint,
+    }
+    .into()
+}
