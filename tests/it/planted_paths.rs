@@ -280,7 +280,7 @@ fn a_project_configuration_that_is_a_link_is_not_read() {
     assert_ne!(ran.code, 0, "{ran:?}");
     assert!(
         ran.stderr
-            .contains("osctl.yaml` can't be read: it is a link"),
+            .contains("osctl.yaml` can't be used: it is a link"),
         "{ran:?}"
     );
     assert!(!home.data().join("mcp/servers.json").exists());
@@ -331,7 +331,8 @@ fn a_configuration_that_the_agent_can_write_is_refused() {
     let home = Home::new("planted-own-config");
     fs::write(home.project.join("mine.yaml"), "docker_socket: true").unwrap();
     let project = home.project.display();
-    let sentence = format!("`mine.yaml` is not trusted: the agent can write in `{project}`");
+    let sentence =
+        format!("`{project}/mine.yaml` is not trusted: the agent can write in `{project}`");
     up_is_refused(&home, &["--config", "mine.yaml"], &sentence);
     // Every other verb obeys the file, too, once the project is an agent's.
     let shared = shared();
@@ -339,7 +340,8 @@ fn a_configuration_that_the_agent_can_write_is_refused() {
     fs::write(&planted, "bind: 10.1.1.1").unwrap();
     let ran = shared.run(["--config", "planted.yaml", "status"]);
     let project = shared.project.display();
-    let sentence = format!("`planted.yaml` is not trusted: the agent can write in `{project}`");
+    let sentence =
+        format!("`{project}/planted.yaml` is not trusted: the agent can write in `{project}`");
     refused(&ran, 2, &sentence);
 }
 
