@@ -5,7 +5,7 @@ use super::instance::Instance;
 use super::provision::Leave;
 use super::{base, specification, trust};
 use crate::config::Config;
-use crate::engine::{Build, Builder, ClassicBuild, Docker, Image, Progress};
+use crate::engine::{Build, Builder, ClassicBuild, Docker, IMAGE_LABEL, Image, Progress};
 use crate::error::{Error, Result};
 use crate::image::{Body, Companion, DIGEST_LABEL, Dialect, Limit, Recipe, permit};
 use crate::protocol::evolve::{Bounds, ROLLED_BACK};
@@ -119,11 +119,15 @@ pub(crate) async fn ensure(
     // Proxies are needed to build and are no part of the image.
     args.extend(trust::proxies());
     progress.step("building the image");
+    // Instances with the same body have images of their own: each removes its own names, and the image goes with
+    // the last one, although another instance may need it without a name.
+    let mut labels = recipe.labels();
+    labels.insert(IMAGE_LABEL.into(), instance.name.clone());
     let build = Build {
         tag: tag.clone(),
         context: recipe.archive(&dockerfile)?,
         args,
-        labels: recipe.labels(),
+        labels,
         builder,
     };
     docker.build(&build, progress).await?;
