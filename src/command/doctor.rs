@@ -13,6 +13,7 @@ use crate::host::provision::{self, Cure};
 use crate::host::{autorun, disk, escapes, project};
 use crate::image::{Body, Companion};
 use crate::protocol::plain;
+use crate::protocol::quote::quote_word;
 use clap::Args;
 use serde::Serialize;
 use std::io::ErrorKind;
@@ -246,7 +247,11 @@ fn check_what_agents_write(findings: &mut Vec<Finding>, instance: &Instance, pro
         }
         Err(error) => add("autorun", format!("{error:#}"), None),
     }
-    for folder in [instance.files(), instance.data()] {
+    let mounts = instance.written_mounts().unwrap_or_default();
+    for folder in [instance.files(), instance.data()]
+        .into_iter()
+        .chain(mounts)
+    {
         match autorun::scan(&folder) {
             Ok(scan) => setuid.push((folder, scan)),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -254,10 +259,16 @@ fn check_what_agents_write(findings: &mut Vec<Finding>, instance: &Instance, pro
         }
     }
     for (folder, scan) in &setuid {
+        let root = quote_word(folder.as_os_str().as_encoded_bytes(), true);
+        // The names are the agent's: none of them is in a command that the user copies.
+        let cure = format!(
+            "`{}`, then `sudo find {root} -xdev -type f -perm /6000 -exec chmod ug-s {{}} +`",
+            instance.command("down")
+        );
         for path in scan.setuid.iter().take(MAX_SHOWN) {
             let path = plain::line(&folder.join(path).display().to_string());
             let detail = format!("`{path}` runs with the rights of its owner or group");
-            add("setuid", detail, Some(format!("`sudo chmod ug-s {path}`")));
+            add("setuid", detail, Some(cure.clone()));
         }
         if let Some(more) = scan.setuid.len().checked_sub(MAX_SHOWN + 1) {
             add("setuid", format!("and {} more", more + 1), None);

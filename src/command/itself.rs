@@ -14,11 +14,14 @@ use std::path::PathBuf;
 /// # Errors
 /// When an agent can write it.
 pub(super) fn program(cx: &Context) -> Result<String> {
-    check_executable(&cx.path_resolver()?)?;
+    let resolver = cx.path_resolver()?;
+    check_executable(&resolver)?;
     let itself = std::env::current_exe()?;
     let linked = which::which("osctl").ok();
     let same = |linked: &PathBuf| canonicalize(linked).ok() == canonicalize(&itself).ok();
-    text(linked.filter(same).unwrap_or(itself))
+    // A link in a folder that an agent writes, such as a project's environment, may lead elsewhere later.
+    let trusted = linked.filter(|linked| same(linked) && resolver.trusted(linked).is_ok());
+    text(trusted.unwrap_or(itself))
 }
 
 /// The words for a configuration that is not the usual one.

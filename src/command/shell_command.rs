@@ -8,6 +8,7 @@ use crate::error::{Error, INTERRUPTED, Outcome, Result, is_unread};
 use crate::host::client::Client;
 use crate::host::events::Events;
 use crate::protocol::kernel::{Event, Happened, RunStatus};
+use crate::protocol::quote::quote_word;
 use crate::protocol::shell::{Command, ShellReply};
 use anyhow::Context as _;
 use base64::Engine;
@@ -20,9 +21,6 @@ use tokio::sync::mpsc;
 
 /// Bytes read of stdin at once.
 const PIECE: usize = 64 << 10;
-
-/// Bytes of arguments that are as safe without quotes.
-const PLAIN: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,+@%";
 
 #[derive(Debug)]
 pub(super) struct Plan {
@@ -46,23 +44,9 @@ pub(super) fn text(words: &[OsString]) -> Result<String> {
     let words: Vec<String> = words
         .iter()
         .enumerate()
-        .map(|(at, word)| quoted(word.as_encoded_bytes(), at == 0))
+        .map(|(at, word)| quote_word(word.as_encoded_bytes(), at == 0))
         .collect();
     Ok(words.join(" "))
-}
-
-/// As one word of bash; a command's name is quoted always, or it might be a keyword or an alias.
-fn quoted(word: &[u8], is_name: bool) -> String {
-    if !is_name && !word.is_empty() && word.iter().all(|byte| PLAIN.contains(byte)) {
-        return String::from_utf8_lossy(word).into_owned();
-    }
-    match std::str::from_utf8(word) {
-        Ok(word) => format!("'{}'", word.replace('\'', "'\\''")),
-        Err(_) => {
-            let bytes: String = word.iter().map(|byte| format!("\\x{byte:02x}")).collect();
-            format!("$'{bytes}'")
-        }
-    }
 }
 
 pub(super) async fn run(plan: Plan, cx: &Context) -> Result<Outcome> {
@@ -218,7 +202,7 @@ async fn feed(client: Client, id: String) {
 
 #[cfg(test)]
 mod tests {
-    use super::{quoted, text};
+    use super::text;
 
     #[test]
     fn one_word_is_bash_and_several_are_words() {
@@ -228,10 +212,5 @@ mod tests {
             text(&words).unwrap(),
             "'echo' '$HOME' '' 'it'\\''s' 'a b' -n '*'"
         );
-    }
-
-    #[test]
-    fn bytes_that_are_no_text_arrive_too() {
-        assert_eq!(quoted(b"a\xff'", false), "$'\\x61\\xff\\x27'");
     }
 }

@@ -226,21 +226,28 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
 /// Names what programs of this machine run in the project and what is new since the last `up`, and takes it as
 /// known.
 fn warn_of_autorun(cx: &Context, project: &Path) {
-    match autorun::renew(&cx.instance, project) {
-        Ok(changes) if changes.is_empty() => {}
-        Ok(changes) => {
-            let more = changes.len().saturating_sub(MAX_CHANGES);
-            let mut shown = changes[..changes.len() - more].join(", ");
-            if more > 0 {
-                shown += &format!(", and {more} more");
-            }
-            cx.ui.warn(format!(
-                "since the last `osctl up`, in `{}`: {shown}; git, editors and shells run these, so read them first",
-                project.display()
-            ));
-        }
+    let (changes, incomplete) = match autorun::renew(&cx.instance, project) {
+        Ok(found) => found,
         // What can't be recorded is no reason not to start.
-        Err(error) => cx.ui.warn(format!("{error:#}")),
+        Err(error) => return cx.ui.warn(format!("{error:#}")),
+    };
+    if let Some(why) = incomplete {
+        cx.ui.warn(format!(
+            "`{}` was not scanned completely: {why}; `{}` shows the findings",
+            project.display(),
+            cx.instance.command("doctor")
+        ));
+    }
+    if !changes.is_empty() {
+        let more = changes.len().saturating_sub(MAX_CHANGES);
+        let mut shown = changes[..changes.len() - more].join(", ");
+        if more > 0 {
+            shown += &format!(", and {more} more");
+        }
+        cx.ui.warn(format!(
+            "since the last `osctl up`, in `{}`: {shown}; git, editors and shells run these, so read them first",
+            project.display()
+        ));
     }
 }
 
@@ -252,21 +259,23 @@ fn consent(changes: &SettingChanges, yes: bool, cx: &Context, work: &Work) -> Re
         let list = changes.lines.join("; ");
         let message =
             format!("`{container}` would be replaced, which changes its settings: {list}");
-        let hint = "`osctl up --yes` replaces it; `osctl config show` prints each value with where it came from";
+        let hint =
+            "`osctl up --yes` replaces it; `osctl config show` prints each value with its source";
         return Err(Error::precondition(message, hint).into());
     }
     work.pause(|| {
         if changes.lines.is_empty() {
             return Ok(());
         }
-        cx.ui
-            .say(format!("`{container}` is replaced; what changes:"));
+        cx.ui.say(format!(
+            "a replacement of `{container}` changes these settings:"
+        ));
         for line in &changes.lines {
             cx.ui.say(format!("  {line}"));
         }
         let question = format!("Replace `{container}`?");
         if must_ask && !cx.ui.confirm(&question, "--yes")? {
-            let hint = "`osctl config show` prints each value with where it came from";
+            let hint = "`osctl config show` prints each value with its source";
             return Err(
                 Error::precondition(format!("`{container}` was not replaced"), hint).into(),
             );

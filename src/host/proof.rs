@@ -35,9 +35,9 @@ type BoxError = Box<dyn StdError + Send + Sync>;
 /// Why a connection was given up before anything was sent over it.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProofFailure {
-    #[error("the connection ended before the companion proved itself: {0}")]
+    #[error("the connection ended before the proof was received: {0}")]
     Lost(String),
-    #[error("the listener does not know the instance's token")]
+    #[error("the listener sent no valid proof for the instance's token")]
     Foreign,
 }
 

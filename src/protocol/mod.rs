@@ -18,6 +18,7 @@ pub(crate) mod mcp;
 pub(crate) mod plain;
 pub(crate) mod proof;
 pub(crate) mod pty;
+pub(crate) mod quote;
 pub(crate) mod relay;
 pub(crate) mod service;
 pub(crate) mod session;

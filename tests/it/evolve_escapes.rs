@@ -316,14 +316,20 @@ fn what_is_planted_in_the_project_gains_nothing() {
         assert!(
             ran.stderr.contains(&format!("`{key}"))
                 && ran.stderr.contains("osctl.yaml")
-                && ran.stderr.contains("because the agent can write there"),
+                && ran.stderr.contains("because the agent can write the file"),
             "{wish}: {ran:?}"
         );
     }
     // Neither a pipe nor a whole disk is waited for.
-    for planted in [
-        "os.mkfifo('/repo/osctl.yaml')",
-        "os.symlink('/dev/zero', '/repo/osctl.yaml')",
+    for (planted, why) in [
+        (
+            "os.mkfifo('/repo/osctl.yaml')",
+            "no file of an ordinary size",
+        ),
+        (
+            "os.symlink('/dev/zero', '/repo/osctl.yaml')",
+            "it is a link",
+        ),
     ] {
         let reply = api.exec(&format!(
             "import os\nos.remove('/repo/osctl.yaml')\n{planted}"
@@ -331,7 +337,7 @@ fn what_is_planted_in_the_project_gains_nothing() {
         assert_eq!(reply["status"], "completed", "{reply}");
         let ran = home.run(["up", "--yes"]);
         assert!(
-            ran.code == 2 && ran.stderr.contains("no file of an ordinary size"),
+            ran.code == 2 && ran.stderr.contains(why),
             "{planted}: {ran:?}"
         );
     }

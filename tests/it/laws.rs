@@ -254,6 +254,8 @@ fn the_host_writes_files_in_its_few_owners_alone() {
         "host/base.rs",
         // Configurations of MCP clients, in the user's home.
         "host/connect/change.rs",
+        // The folders of an instance, which it creates and closes to other users.
+        "host/folders.rs",
         // An instance's record and lock in osctl's own state; `down --purge` removes its data.
         "host/instance.rs",
         // Kernelspecs; `check_kernels_folder` refuses a folder that an agent writes.

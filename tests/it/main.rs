@@ -143,6 +143,7 @@ fn lanes() -> Vec<Lane> {
             instance::trials(),
             image::trials(),
             exposure::trials(),
+            user_control::trials(),
         ]);
     let engines = Lane::new("second engines").hold([
         evolve::trials(),
@@ -185,7 +186,6 @@ fn lanes() -> Vec<Lane> {
         .hold([
             evolve_mind::trials(),
             ports::trials(),
-            user_control::trials(),
             embedded::trials(),
             body::trials(),
             handover::trials(),

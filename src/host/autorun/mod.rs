@@ -43,11 +43,12 @@ pub(crate) fn changes(instance: &Instance, project: &Path) -> Result<(Vec<String
     Ok((changes, scan))
 }
 
-/// Records what the project holds now, and returns the changes since the last record.
+/// Records what the project holds now, and returns the changes since the last record, and why the scan stopped early
+/// if it did.
 ///
 /// # Errors
 /// As [`changes`], and when the state folder can't be written.
-pub(crate) fn renew(instance: &Instance, project: &Path) -> Result<Vec<String>> {
+pub(crate) fn renew(instance: &Instance, project: &Path) -> Result<(Vec<String>, Option<String>)> {
     let (changes, scan) = changes(instance, project)?;
     let baseline = Baseline {
         project: project.into(),
@@ -57,7 +58,7 @@ pub(crate) fn renew(instance: &Instance, project: &Path) -> Result<Vec<String>> 
         &instance.autorun_baseline(),
         &serde_json::to_vec(&baseline)?,
     )?;
-    Ok(changes)
+    Ok((changes, scan.incomplete))
 }
 
 fn baseline(instance: &Instance) -> Result<Option<Baseline>> {
@@ -132,7 +133,7 @@ mod tests {
         repository(&project, "vendored/.git");
         write(&project, "kept/.envrc", "export A=1\n");
         write(&project, ".vscode/tasks.json", "{}");
-        assert_eq!(renew(&instance, &project).unwrap(), [""; 0]);
+        assert_eq!(renew(&instance, &project).unwrap().0, [""; 0]);
         assert_eq!(changes(&instance, &project).unwrap().0, [""; 0]);
         let config =
             "[core]\n\tbare = false\n\tfsmonitor = /repo/evil\n[filter \"x\"]\n\tclean = evil\n";
@@ -153,7 +154,7 @@ mod tests {
         ];
         assert_eq!(changes(&instance, &project).unwrap().0, planted);
         // The next `up` names them once more, and from then on they are known.
-        assert_eq!(renew(&instance, &project).unwrap(), planted);
+        assert_eq!(renew(&instance, &project).unwrap().0, planted);
         assert_eq!(changes(&instance, &project).unwrap().0, [""; 0]);
         // Another project is not compared with this one.
         let other = home.path().join("q");

@@ -20,6 +20,7 @@ use super::reach::all_agents_folders;
 use crate::archive::{Folder, Look};
 use crate::error::{Error, Result};
 use crate::protocol::files::EntryKind;
+use crate::protocol::quote::quote_word;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -215,9 +216,9 @@ impl Unresolved {
     pub(crate) fn into_error(self, word: impl FnOnce(io::Error) -> anyhow::Error) -> anyhow::Error {
         match self {
             Self::LeadsOut { ref link, .. } => {
+                let link = quote_word(link.as_os_str().as_encoded_bytes(), true);
                 let hint = format!(
-                    "see where the link leads: `readlink {}`; name that path instead if you trust it",
-                    link.display()
+                    "see where the link leads: `readlink {link}`; name the target instead if you trust the target"
                 );
                 Error::usage(self.to_string(), hint).into()
             }

@@ -39,11 +39,8 @@ async fn a_list_of_all_leaves_a_silent_server_out_and_names_it_and_list_changed_
     for client in [&client, &other, &client, &other, &client, &other] {
         assert_eq!(list(client, LIST).await.1, json!(["slow"]));
     }
-    assert!(
-        begin.elapsed() < Duration::from_secs(1),
-        "{:?}",
-        begin.elapsed()
-    );
+    // Six lists that waited would take longer.
+    assert!(begin.elapsed() < SHORT, "{:?}", begin.elapsed());
     assert_eq!(scene.stage.heard("slow", "initialize").len(), 1);
     scene.stage.release("slow");
     let changed = general.next().await.unwrap();
