@@ -144,6 +144,7 @@ fn lanes() -> Vec<Lane> {
             image::trials(),
             exposure::trials(),
             user_control::trials(),
+            criu::refused::trials(),
         ]);
     let engines = Lane::new("second engines").hold([
         evolve::trials(),

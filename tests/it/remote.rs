@@ -7,6 +7,7 @@ use crate::harness::{Engine, Home};
 use crate::lost_connections::{assert_counts, open};
 use crate::second_engine::{Second, until};
 use crate::trials;
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::copy;
@@ -67,8 +68,12 @@ impl Way {
 /// An address of this machine that is not its loopback.
 fn gateway() -> String {
     let networks = Engine.get("/networks/bridge").json();
-    let ours = networks["IPAM"]["Config"][0]["Gateway"].as_str();
-    ours.unwrap().to_owned()
+    // An engine tells the gateway of this network only from its second start on.
+    let name = networks["Options"]["com.docker.network.bridge.name"].clone();
+    let is_bridge = |found: &InterfaceAddress| found.interface_name == name.as_str().unwrap();
+    let mut found = getifaddrs().unwrap().filter(is_bridge);
+    let address = found.find_map(|found| Some(found.address?.as_sockaddr_in()?.ip()));
+    address.unwrap().to_string()
 }
 
 /// A home of this machine, whose engine is `second`, by that way.
