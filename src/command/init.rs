@@ -1,12 +1,14 @@
 //! `osctl init`: the body as files of the project, to be changed there.
 
 use super::Context;
+use crate::archive::Folder;
 use crate::error::{Error, Outcome, Result};
 use crate::image::{Body, Update};
 use clap::Args;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::io;
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
@@ -39,12 +41,20 @@ pub(crate) fn run(args: InitArgs, cx: &Context) -> Result<Outcome> {
     let plan = Plan::from(args);
     let folder = plan.project.join("body");
     let body = Body::embedded();
-    let opened = cx.path_resolver()?.make_folder(&folder);
-    let opened = opened.map_err(|unresolved| {
-        unresolved.into_error(|e| {
-            let message = format!("`{}` can't be made: {e}", folder.display());
-            Error::usage(message, "name a folder: `osctl init PATH`").into()
-        })
+    let unmade = |e: io::Error| {
+        let message = format!("`{}` can't be made: {e}", folder.display());
+        Error::usage(message, "name a folder: `osctl init PATH`").into()
+    };
+    let project = cx.path_resolver()?.make_folder(&plan.project);
+    let project = project.map_err(|unresolved| unresolved.into_error(unmade))?;
+    // The user named the project. The name in it is not followed: a body that is a link is no body.
+    let opened = project.ensure_folder(OsStr::new("body"));
+    let opened = opened.map_err(|e| match Folder::is_link(&e) {
+        true => {
+            let message = format!("`{}` is a link or a file, not a folder", folder.display());
+            Error::usage(message, "remove or rename it, then run `osctl init` again").into()
+        }
+        false => unmade(e),
     })?;
     let has_body = opened.look(OsStr::new("Dockerfile")).is_ok();
     let done: BTreeMap<String, Update> = match (has_body, plan.update) {
