@@ -236,6 +236,7 @@ fn a_run_is_told_by_what_it_changed_kept_and_lost() {
 fn images_are_kept_as_far_as_somebody_may_go_back_to_them() {
     let home = small("it-evolve-images");
     home.up();
+    let host = running(&home);
     remember(&home);
     let all: Vec<_> = (0..7)
         .map(|n| evolve(&home, &format!("mark-{n}")))
@@ -264,8 +265,13 @@ fn images_are_kept_as_far_as_somebody_may_go_back_to_them() {
     }
     let label = format!("osctl.image-of={}", home.instance);
     let filters = json!({"dangling": ["true"], "label": [label]});
-    let nameless = Engine.get(&format!("/images/json?filters={filters}"));
-    assert_eq!(nameless.json(), json!([]));
+    let nameless = Engine
+        .get(&format!("/images/json?filters={filters}"))
+        .json();
+    // Without a name only the host's image may be kept: the last one that has lasted its probation.
+    for image in nameless.as_array().unwrap() {
+        assert_eq!(image["Id"], host.as_str(), "{nameless:#}");
+    }
     home.ok(["evolve", "rollback", &all[2].0]);
     assert_marked(&home, "mark-2");
     home.down();

@@ -154,7 +154,7 @@ pub(crate) fn run(arguments: &Arguments, lanes: Vec<Lane>) -> Conclusion {
     let schedule = Arc::new(Schedule {
         plan: Mutex::default(),
         changed: Condvar::new(),
-        slots: arguments.test_threads.unwrap_or(cores + 1),
+        slots: arguments.test_threads.unwrap_or(cores),
         times: Mutex::default(),
     });
     let mut trials = Vec::new();
