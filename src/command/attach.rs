@@ -1,5 +1,5 @@
 //! `osctl attach`: follow code or a command that was begun elsewhere, from its beginning or further on.
-//! Ctrl-C stops following it, and the run goes on.
+//! Ctrl-C stops following the run; the run continues.
 
 use super::Context;
 use super::candidates::run_ids;

@@ -43,7 +43,7 @@ pub(super) async fn run(
     })
 }
 
-/// Says that the run goes on, and how to stop it.
+/// Says that the run continues, and how to stop it.
 pub(super) fn say_detached(what: &str, id: &str, cx: &Context) {
     let interrupt = cx.instance.command(&format!("interrupt {id}"));
     let attach = cx.instance.command(&format!("attach {id}"));

@@ -156,7 +156,7 @@ impl PassedEnv {
         &self.values.0
     }
 
-    /// What the user is told.
+    /// Notes for the user.
     pub(crate) fn notes(&self, config: &Config) -> Vec<String> {
         let listed = |names: Vec<&str>| names.join(", ");
         let has_value = |name: &&String| self.values.0.contains_key(*name);

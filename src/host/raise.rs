@@ -50,7 +50,7 @@ pub(crate) struct Raised {
     pub(crate) done: Done,
     /// Why the keeper does not run beside it, where there should be one.
     pub(crate) without_keeper: Option<anyhow::Error>,
-    /// What the user is told of variables and of the image.
+    /// Notes for the user about variables and the image.
     pub(crate) notes: Vec<String>,
 }
 

@@ -41,7 +41,7 @@ impl Folder {
         self.names_up_to(usize::MAX)
     }
 
-    /// So many of the names in it at most, sorted: one who fills a folder decides how many there are.
+    /// At most `most` of the names in the folder, sorted: an agent decides how many names its folder has.
     pub(crate) fn names_up_to(&self, most: usize) -> io::Result<Vec<OsString>> {
         // Of its own, so that the place where it reads is its own.
         let mut folder = Dir::openat(&self.0, ".", FOLDER, Mode::empty())?;

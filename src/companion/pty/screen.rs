@@ -110,7 +110,7 @@ impl Screen {
         }
         shown.push_str(&screen.input_mode_formatted());
         if self.unread.is_empty() && self.sequences.is_within_text() {
-            // The rest of a text that nobody can read is passed over.
+            // Bytes that are not valid text are skipped.
             shown.push_str("\x1b]_;");
         }
         shown
@@ -155,7 +155,7 @@ fn sides(size: Size) -> (NonZeroU16, NonZeroU16) {
 enum Sequences {
     #[default]
     Ground,
-    /// So many bytes of a character are missing.
+    /// The number of missing bytes of a character.
     Character(u8),
     Escape,
     Control,

@@ -74,7 +74,7 @@ const SAMPLE: &str = ".sample";
 pub(crate) struct Scan {
     /// Digests of what programs run code from, by place in words.
     pub(crate) places: BTreeMap<String, String>,
-    /// Files that run with the rights of their owner or group, whoever starts them.
+    /// Files with the setuid bit, or with the setgid bit and execute permission of the group.
     pub(crate) setuid: Vec<String>,
     /// Why entries are missing, if any are.
     pub(crate) incomplete: Option<String>,
