@@ -15,11 +15,35 @@ use serde_json::Value;
 use std::path::PathBuf;
 
 trials![
-    a_keeper_killed_at_any_stage_comes_to_a_good_end,
+    a_keeper_killed_while_containers_swap_comes_to_a_good_end,
+    an_os_host_killed_while_containers_swap_is_there_again,
+    an_engine_killed_while_containers_swap_finds_one_os_host,
     a_keeper_that_is_stopped_leaves_a_container_that_answers,
-    an_os_host_killed_at_any_stage_is_there_again,
-    an_engine_killed_at_any_stage_finds_one_os_host,
+    a_keeper_killed_at_any_stage_comes_to_a_good_end =
+        "evolve_faults::a_keeper_killed_while_containers_swap_comes_to_a_good_end",
+    an_os_host_killed_at_any_stage_is_there_again =
+        "evolve_faults::an_os_host_killed_while_containers_swap_is_there_again",
+    an_engine_killed_at_any_stage_finds_one_os_host =
+        "evolve_faults::an_engine_killed_while_containers_swap_finds_one_os_host",
 ];
+
+/// Which points of a run a trial tries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    /// While the new container takes the place of the old one.
+    Swap,
+    All,
+}
+
+impl Extent {
+    fn points(self) -> impl Iterator<Item = (usize, &'static str)> {
+        let is_tried = move |number: &usize| self == Self::All || SWAP.contains(number);
+        POINTS
+            .into_iter()
+            .enumerate()
+            .filter(move |(number, _)| is_tried(number))
+    }
+}
 
 /// What the run says when it is at that point.
 const POINTS: [&str; 9] = [
@@ -39,6 +63,9 @@ const BACK: [&str; 2] = [
     "going back: removing the new container",
     "going back: the old container goes on",
 ];
+
+/// The points where two containers exist.
+const SWAP: std::ops::Range<usize> = 5..7;
 
 /// From this point on the new container is the one that is to live.
 const NEW: usize = 6;
@@ -81,18 +108,29 @@ fn assert_good_end(home: &Home, point: &str) {
     }
 }
 
+fn a_keeper_killed_while_containers_swap_comes_to_a_good_end() {
+    kill_the_keeper(Extent::Swap);
+}
+
 fn a_keeper_killed_at_any_stage_comes_to_a_good_end() {
+    kill_the_keeper(Extent::All);
+}
+
+fn kill_the_keeper(extent: Extent) {
     let home = small("it-fault-keeper");
     home.up();
     remember(&home);
     let keeper = format!("os-keeper-{}", home.instance);
-    for (number, point) in POINTS.into_iter().enumerate() {
+    for (number, point) in extent.points() {
         let evolve = evolve_until(&home, number, point);
         kill(process(&home, &keeper).unwrap(), Signal::SIGKILL).unwrap();
         let (code, seen) = evolve.end();
         assert!([0, 1].contains(&code), "{point}: {seen:?}");
         assert_good_end(&home, point);
         restart(&home, &keeper);
+    }
+    if extent == Extent::Swap {
+        return home.down();
     }
     // On probation, and with nothing to do.
     for number in 20..22 {
@@ -195,12 +233,20 @@ fn successor(home: &Home, old: &str) -> String {
     id
 }
 
+fn an_os_host_killed_while_containers_swap_is_there_again() {
+    kill_the_host(Extent::Swap);
+}
+
 fn an_os_host_killed_at_any_stage_is_there_again() {
+    kill_the_host(Extent::All);
+}
+
+fn kill_the_host(extent: Extent) {
     let home = small("it-fault-host");
     home.up();
     remember(&home);
     home.ok(["cryo", "store"]);
-    for (number, point) in POINTS.into_iter().enumerate() {
+    for (number, point) in extent.points() {
         let old = container_id(&home);
         let evolve = evolve_until(&home, number, point);
         let victim = match number < NEW {
@@ -211,6 +257,9 @@ fn an_os_host_killed_at_any_stage_is_there_again() {
         let (code, seen) = evolve.end();
         assert!([0, 1].contains(&code), "{point}: {seen:?}");
         assert_good_end(&home, point);
+    }
+    if extent == Extent::Swap {
+        return home.down();
     }
     write(&home, "kernel/more.py", "\"\"\"On probation.\"\"\"\n");
     home.ok(["evolve"]);
@@ -234,19 +283,30 @@ fn an_os_host_killed_at_any_stage_is_there_again() {
     home.down();
 }
 
+fn an_engine_killed_while_containers_swap_finds_one_os_host() {
+    kill_the_engine(Extent::Swap);
+}
+
 fn an_engine_killed_at_any_stage_finds_one_os_host() {
+    kill_the_engine(Extent::All);
+}
+
+fn kill_the_engine(extent: Extent) {
     let mut second = Second::with_room(8000 << 20);
     let home = on_second(&second, "it-fault-engine");
     home.up();
     remember(&home);
     home.ok(["cryo", "store"]);
-    for (number, point) in POINTS.into_iter().enumerate() {
+    for (number, point) in extent.points() {
         let evolve = evolve_until(&home, number, point);
         restart_engine(&mut second, number);
         let (_, seen) = evolve.end();
         assert!(!seen.is_empty());
         until("the keeper", || home.run(["evolve", "status"]).code == 0);
         assert_good_end(&home, point);
+    }
+    if extent == Extent::Swap {
+        return home.down();
     }
     write(&home, "kernel/more.py", "\"\"\"On probation.\"\"\"\n");
     home.ok(["evolve"]);

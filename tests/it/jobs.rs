@@ -10,7 +10,8 @@ trials![
     a_command_that_runs_too_long_is_ended_with_all_it_started,
     a_command_is_stopped_as_by_ctrl_c,
     what_is_left_in_the_background_is_a_job,
-    ten_thousand_commands_leave_nothing_behind,
+    a_thousand_commands_leave_nothing_behind,
+    ten_thousand_commands_leave_nothing_behind = "jobs::a_thousand_commands_leave_nothing_behind",
 ];
 
 pub(crate) fn processes(api: &Api, word: &str) -> usize {
@@ -137,7 +138,16 @@ fn what_is_left_in_the_background_is_a_job() {
     api.until("its end", |api| (processes(api, "7655") == 0).then_some(()));
 }
 
+fn a_thousand_commands_leave_nothing_behind() {
+    run_commands(1000);
+}
+
 fn ten_thousand_commands_leave_nothing_behind() {
+    run_commands(10_000);
+}
+
+fn run_commands(total: u64) {
+    let clients = 8;
     let api = shared().api();
     end_jobs(&api);
     let count = |api: &Api| -> (usize, usize, usize) {
@@ -167,10 +177,10 @@ fn ten_thousand_commands_leave_nothing_behind() {
     shell(&api, "default", "true");
     let before = settled(&api);
     std::thread::scope(|scope| {
-        for _ in 0..8 {
+        for _ in 0..clients {
             scope.spawn(|| {
                 let mut connection = api.connect();
-                for number in 0..1250 {
+                for number in 0..total / clients {
                     let command = format!("(setsid true &); echo {number}; exit {}", number % 7);
                     let body = json!({"command": command}).to_string();
                     let reply = connection

@@ -1,6 +1,8 @@
 //! Notebooks on sessions of the instance, through Jupyter's own client.
 
 use crate::harness::{Home, shared};
+use crate::lanes::Story;
+use crate::pytest::{self, REPORTING};
 use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
@@ -10,18 +12,21 @@ use std::sync::OnceLock;
 
 trials![
     the_kernel_passes_the_suite_of_jupyter,
-    a_notebook_and_an_agent_share_a_session,
     a_kernelspec_is_written_listed_and_removed,
     what_is_not_ours_is_not_touched,
     the_tests_in_python_are_clean,
 ];
 
-fn the_kernel_passes_the_suite_of_jupyter() {
-    pytest("protocol", "tests/jupyter/test_protocol.py");
+/// A notebook and an agent share a session.
+pub(crate) fn notebook_trials() -> Vec<Story> {
+    pytest::stories("jupyter", "tests/jupyter", report)
 }
 
-fn a_notebook_and_an_agent_share_a_session() {
-    pytest("notebook", "tests/jupyter/test_notebook.py");
+fn the_kernel_passes_the_suite_of_jupyter() {
+    let report = report(Path::new("tests/jupyter/test_protocol.py"));
+    let counts = report.lines().last().unwrap();
+    let is_good = counts.contains(" passed") && !counts.contains(" failed");
+    assert!(is_good && !counts.contains(" error"), "{report}");
 }
 
 fn a_kernelspec_is_written_listed_and_removed() {
@@ -83,8 +88,9 @@ fn the_tests_in_python_are_clean() {
 }
 
 /// Runs tests in Python, with a data folder of Jupyter's of their own.
-fn pytest(name: &str, file: &str) {
+fn report(file: &Path) -> String {
     let home = shared();
+    let name = file.file_stem().unwrap().display();
     let data = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("jupyter-{name}"));
     let _ = fs::remove_dir_all(&data);
     fs::create_dir_all(&data).unwrap();
@@ -93,16 +99,19 @@ fn pytest(name: &str, file: &str) {
     words.extend(osctl.get_args().map(|word| word.to_str().unwrap()));
     let mut command = Command::new(python().join("bin/python"));
     command
-        .args(["-B", "-m", "pytest", "-q", "-rs", file])
+        .args(REPORTING)
+        .arg(file)
         .env("OSCTL", json!(words).to_string())
         .env("HOST_HOME", &home.folder)
         .env("JUPYTER_DATA_DIR", &data)
         .env("JUPYTER_RUNTIME_DIR", data.join("runtime"))
         .env("JUPYTER_PLATFORM_DIRS", "1");
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{complained}");
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stderr),
+        String::from_utf8_lossy(&output.stdout)
+    )
 }
 
 static PYTHON: OnceLock<PathBuf> = OnceLock::new();

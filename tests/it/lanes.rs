@@ -12,7 +12,26 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A named test of the list.
-pub(crate) type Story = (String, fn());
+pub(crate) struct Story {
+    name: String,
+    /// The trial of the first tier that shows the same promise sooner; a story with one is of the long tier.
+    quick: Option<&'static str>,
+    tell: Box<dyn FnOnce() + Send>,
+}
+
+impl Story {
+    pub(crate) fn new(
+        name: String,
+        quick: Option<&'static str>,
+        tell: impl FnOnce() + Send + 'static,
+    ) -> Self {
+        Self {
+            name,
+            quick,
+            tell: Box::new(tell),
+        }
+    }
+}
 
 /// How a trial uses the resource of its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +41,6 @@ pub(crate) enum Claim {
 }
 
 /// A resource, and the stories that use it in their order.
-#[derive(Debug)]
 pub(crate) struct Lane {
     name: &'static str,
     stories: Vec<(Claim, Story)>,
@@ -157,26 +175,30 @@ pub(crate) fn run(arguments: &Arguments, lanes: Vec<Lane>) -> Conclusion {
         slots: arguments.test_threads.unwrap_or(cores),
         times: Mutex::default(),
     });
+    check_quick_trials(&lanes);
     let mut trials = Vec::new();
     for (place, lane) in lanes.into_iter().enumerate() {
-        for (number, (claim, (name, story))) in lane.stories.into_iter().enumerate() {
-            if is_left_out(arguments, &name) {
-                continue;
-            }
+        for (number, (claim, story)) in lane.stories.into_iter().enumerate() {
+            let Story { name, quick, tell } = story;
             let rank = (place, number);
-            schedule.lock().waiting.insert(rank, (lane.name, claim));
-            let (schedule, lane) = (Arc::clone(&schedule), lane.name);
-            trials.push(Trial::test(name.clone(), move || {
-                schedule.begin(rank);
+            let (name_of_turn, schedule_of_trial) = (name.clone(), Arc::clone(&schedule));
+            let trial = Trial::test(name, move || {
+                schedule_of_trial.begin(rank);
                 let _turn = Turn {
-                    schedule: &schedule,
-                    lane,
-                    name: &name,
+                    schedule: &schedule_of_trial,
+                    lane: lane.name,
+                    name: &name_of_turn,
                     began: Instant::now(),
                 };
-                story();
+                tell();
                 Ok(())
-            }));
+            })
+            .with_ignored_flag(quick.is_some());
+            // No trial waits for one that does not run.
+            if !arguments.is_filtered_out(&trial) && !arguments.is_ignored(&trial) {
+                schedule.lock().waiting.insert(rank, (lane.name, claim));
+            }
+            trials.push(trial);
         }
     }
     // A thread for each trial: one that waits for its lane keeps no other from starting.
@@ -195,11 +217,21 @@ pub(crate) fn run(arguments: &Arguments, lanes: Vec<Lane>) -> Conclusion {
     conclusion
 }
 
-/// What the library would leave out by name, so that no trial waits for one that never runs.
-fn is_left_out(arguments: &Arguments, name: &str) -> bool {
-    let fits = |pattern: &String| match arguments.exact {
-        true => name == pattern,
-        false => name.contains(pattern.as_str()),
+/// Each story of the long tier names a story of the first tier.
+fn check_quick_trials(lanes: &[Lane]) {
+    let stories = || {
+        lanes
+            .iter()
+            .flat_map(|lane| &lane.stories)
+            .map(|(_, story)| story)
     };
-    arguments.filter.as_ref().is_some_and(|f| !fits(f)) || arguments.skip.iter().any(fits)
+    for story in stories() {
+        let Some(quick) = story.quick else { continue };
+        let is_there = stories().any(|other| other.name == quick && other.quick.is_none());
+        assert!(
+            is_there,
+            "`{}` names `{quick}`, which is no trial of the first tier",
+            story.name
+        );
+    }
 }

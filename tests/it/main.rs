@@ -72,6 +72,7 @@ mod podman;
 mod ports;
 mod provision;
 mod pty;
+mod pytest;
 mod python;
 mod remote;
 mod repl;
@@ -95,12 +96,19 @@ use libtest_mimic::Arguments;
 use std::process::ExitCode;
 
 /// Names a module's tests; one that is not listed is unused code, which fails the build.
+///
+/// `slow = "module::quick"` is a test of the long tier, and the test of the first tier that shows the
+/// same promise sooner.
 #[macro_export]
 macro_rules! trials {
-    ($($name:ident),* $(,)?) => {
+    ($($name:ident $(= $quick:literal)?),* $(,)?) => {
         pub(crate) fn trials() -> Vec<$crate::lanes::Story> {
             let module = module_path!().trim_start_matches("it::");
-            vec![$((format!("{module}::{}", stringify!($name)), $name as fn())),*]
+            vec![$($crate::lanes::Story::new(
+                format!("{module}::{}", stringify!($name)),
+                None$(.or(Some($quick)))?,
+                $name,
+            )),*]
         }
     };
 }
@@ -121,6 +129,7 @@ fn lanes() -> Vec<Lane> {
             pictures::trials(),
             runs::trials(),
             jupyter::trials(),
+            jupyter::notebook_trials(),
             planted_paths::trials(),
             hostile_answers::trials(),
         ])
@@ -136,7 +145,6 @@ fn lanes() -> Vec<Lane> {
             pty::trials(),
             lost_connections::trials(),
             hostile::trials(),
-            python::trials(),
             cryo::trials(),
             cryo_faults::trials(),
             evolve_inside::trials(),
@@ -171,8 +179,10 @@ fn lanes() -> Vec<Lane> {
         mcp_os_desktop::trials(),
         mcp_bridge::trials(),
         mcp_clients::trials(),
+        mcp_clients::python_trials(),
         connect::running::trials(),
     ]);
+    let python = Lane::new("tests in Python").hold([python::trials()]);
     let desktop = Lane::new("desktop").hold([
         desktop::trials(),
         desktop_vnc::trials(),
@@ -196,7 +206,7 @@ fn lanes() -> Vec<Lane> {
         ]);
     // These compare memory over many requests, or say how soon an answer comes.
     let machine = Lane::new(MACHINE).hold([soak::trials(), load::trials(), faults::trials()]);
-    vec![shared, engines, servers, desktop, own, machine]
+    vec![shared, engines, servers, python, desktop, own, machine]
 }
 
 fn main() -> ExitCode {
@@ -206,6 +216,7 @@ fn main() -> ExitCode {
         criu::clean_up();
         desktop::clean_up();
         evolve::clean_up();
+        python::clean_up();
         harness::clean_up();
     }
     conclusion.exit_code()

@@ -2,7 +2,9 @@
 
 use crate::commands::Ran;
 use crate::harness::{Home, servers};
+use crate::lanes::Story;
 use crate::pages::page;
+use crate::pytest::{self, REPORTING};
 use crate::trials;
 use serde_json::{Deserializer, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,19 +15,24 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 trials![
-    mcps_python_client_does_real_work_by_each_transport,
     mcps_typescript_client_does_real_work,
     the_readmes_examples_in_python_do_what_they_say,
     the_conformance_suites_say_the_same_through_the_hub,
     the_tests_of_mcp_in_python_are_clean,
 ];
 
-fn mcps_python_client_does_real_work_by_each_transport() {
+/// MCP's Python client does real work by each transport.
+pub(crate) fn python_trials() -> Vec<Story> {
+    pytest::stories("mcp_clients", "tests/mcp", report)
+}
+
+fn report(file: &Path) -> String {
     let home = servers();
     let (hub, page) = (home.hub(), page(home, "press"));
     let mut command = Command::new(python().join("bin/python"));
     command
-        .args(["-B", "-m", "pytest", "-q", "-rs", "tests/mcp"])
+        .args(REPORTING)
+        .arg(file)
         .env("HUB", format!("http://{}", hub.address))
         .env("TOKEN", &hub.token)
         .env("PAGE", page)
@@ -36,9 +43,11 @@ fn mcps_python_client_does_real_work_by_each_transport() {
         .env("OSCTL_ENV", json!({"HOST_HOME": home.folder}).to_string())
         .current_dir(env!("CARGO_MANIFEST_DIR"));
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{complained}");
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stderr),
+        String::from_utf8_lossy(&output.stdout)
+    )
 }
 
 fn mcps_typescript_client_does_real_work() {

@@ -1,44 +1,69 @@
 //! The kernel's own tests, with pytest and ruff, on the image's Python.
 
-use crate::harness::shared;
-use crate::trials;
+use crate::harness::Home;
+use crate::lanes::Story;
+use crate::pytest::{self, REPORTING};
 use std::fs;
 use std::path::Path;
+use std::sync::OnceLock;
 
-trials![the_kernels_own_tests_pass_and_its_code_is_clean];
+/// The tests begin at the project, which has the same folders as this one.
+const FOLDERS: [&str; 4] = [
+    "tests/kernel",
+    "body/kernel",
+    "body/servers",
+    "body/requirements",
+];
 
-fn the_kernels_own_tests_pass_and_its_code_is_clean() {
-    let home = shared();
-    for (from, to) in [
-        ("tests/kernel", "tests/kernel"),
-        ("body/kernel", "body/kernel"),
-        ("body/servers", "body/servers"),
-    ] {
-        copy(Path::new(from), &home.project.join(to));
+/// Makes the Python that runs the tests: the kernel's packages, and those of the tests.
+const PREPARE: &str = r#"cd /repo
+base=$("$OSCTL_PYTHON" -c 'import sys; print(sys.base_prefix)')
+uv venv --quiet --clear /tmp/pytest --python "$base/bin/python3"
+for list in body/requirements/kernel.txt tests/kernel/requirements.txt; do
+    uv pip install --quiet --python /tmp/pytest/bin/python --require-hashes -r "$list"
+done"#;
+
+static HOME: OnceLock<Home> = OnceLock::new();
+
+pub(crate) fn trials() -> Vec<Story> {
+    let clean = "python::the_kernel_and_its_tests_are_clean".to_owned();
+    let mut stories = vec![Story::new(clean, None, the_kernel_and_its_tests_are_clean)];
+    stories.extend(pytest::stories("python", "tests/kernel", |file| {
+        let file = file.to_str().unwrap();
+        let words = [&["/tmp/pytest/bin/python"], &REPORTING[..], &[file]].concat();
+        let ran = home().run(["shell", &format!("cd /repo && {}", words.join(" "))]);
+        ran.stdout + &ran.stderr
+    }));
+    stories
+}
+
+/// An instance with nothing but the tests and what they test.
+fn home() -> &'static Home {
+    HOME.get_or_init(|| {
+        let home = Home::new("it-python");
+        for folder in FOLDERS {
+            copy(Path::new(folder), &home.project.join(folder));
+        }
+        home.up();
+        home.ok(["shell", &format!("set -e\n{PREPARE}")]);
+        home
+    })
+}
+
+fn the_kernel_and_its_tests_are_clean() {
+    for check in ["check", "format --check"] {
+        let folders = "body/kernel body/servers tests/kernel";
+        home().ok([
+            "shell",
+            &format!("cd /repo && /tmp/pytest/bin/ruff {check} --no-cache --config tests/kernel/ruff.toml {folders}"),
+        ]);
     }
-    let code = r#"
-import subprocess, sys
-def run(*command):
-    done = subprocess.run(command, cwd='/repo', capture_output=True, text=True)
-    print((done.stdout + done.stderr)[-8000:])
-    if done.returncode: raise SystemExit(f'{command[0]} failed')
-run('uv', 'venv', '--quiet', '--clear', '/tmp/pytest', '--python', sys.base_prefix + '/bin/python3')
-run('uv', 'pip', 'install', '--quiet', '--python', '/tmp/pytest/bin/python', '--require-hashes', '-r', '/repo/body/requirements/kernel.txt')
-run('uv', 'pip', 'install', '--quiet', '--python', '/tmp/pytest/bin/python', '--require-hashes', '-r', '/repo/tests/kernel/requirements.txt')
-run('/tmp/pytest/bin/ruff', 'check', '--no-cache', '--config', 'tests/kernel/ruff.toml', 'body/kernel', 'body/servers', 'tests/kernel')
-run('/tmp/pytest/bin/ruff', 'format', '--no-cache', '--check', '--config', 'tests/kernel/ruff.toml', 'body/kernel', 'body/servers', 'tests/kernel')
-run('/tmp/pytest/bin/python', '-B', '-m', 'pytest', '-q', '-x', '/repo/tests/kernel')
-"#;
-    copy(
-        Path::new("body/requirements"),
-        &home.project.join("body/requirements"),
-    );
-    let script = home.project.join("kernel_tests.py");
-    fs::write(&script, code).unwrap();
-    // In a process of its own, so that the shared kernel stays free.
-    let ran = home.run(["exec", "import subprocess, sys\ndone = subprocess.run([sys.executable, '/repo/kernel_tests.py'])\nassert done.returncode == 0"]);
-    assert_eq!(ran.code, 0, "{}\n{}", ran.stdout, ran.stderr);
-    assert!(ran.stdout.contains(" passed"), "{}", ran.stdout);
+}
+
+pub(crate) fn clean_up() {
+    if let Some(home) = HOME.get() {
+        home.down();
+    }
 }
 
 fn copy(from: &Path, to: &Path) {

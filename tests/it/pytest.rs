@@ -1,0 +1,68 @@
+//! Tests in Python as trials: a file runs once, and each of its functions has a verdict of its own.
+
+use crate::lanes::Story;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+/// What makes pytest report each function.
+pub(crate) const REPORTING: [&str; 5] = ["-B", "-m", "pytest", "-q", "-rA"];
+
+/// The functions of the files `test_*.py` beneath `folder`; `run` runs one file with `REPORTING` and
+/// returns what pytest prints.
+pub(crate) fn stories(module: &str, folder: &str, run: fn(&Path) -> String) -> Vec<Story> {
+    let mut files = Vec::new();
+    find(Path::new(folder), &mut files);
+    files.sort();
+    let mut stories = Vec::new();
+    for file in files {
+        let report = Arc::new(OnceLock::new());
+        for function in functions(&fs::read_to_string(&file).unwrap()) {
+            let stem = file.file_stem().unwrap().display();
+            let name = format!("{module}::{stem}::{function}");
+            let (file, report) = (file.clone(), Arc::clone(&report));
+            stories.push(Story::new(name, None, move || {
+                let report: &String = report.get_or_init(|| run(&file));
+                let has_passed = passes(report, &file, &function);
+                assert!(has_passed, "{} has no pass alone\n{report}", file.display());
+            }));
+        }
+    }
+    assert!(!stories.is_empty(), "no tests in `{folder}`");
+    stories
+}
+
+fn find(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let (path, name) = (entry.path(), entry.file_name());
+        let name = name.to_str().unwrap();
+        if path.is_dir() {
+            find(&path, files);
+        } else if name.starts_with("test_") && name.ends_with(".py") {
+            files.push(path);
+        }
+    }
+}
+
+fn functions(source: &str) -> Vec<String> {
+    let named = |line: &str| {
+        let line = line.strip_prefix("async ").unwrap_or(line);
+        let (name, _) = line.strip_prefix("def ")?.split_once('(')?;
+        name.starts_with("test_").then(|| name.to_owned())
+    };
+    source.lines().filter_map(named).collect()
+}
+
+/// Whether each case of the function passed, and there was one.
+fn passes(report: &str, file: &Path, function: &str) -> bool {
+    let verdicts: Vec<&str> = report
+        .lines()
+        .filter_map(|line| {
+            let (verdict, rest) = line.split_once(' ')?;
+            let rest = rest.strip_prefix(&format!("{}::{function}", file.display()))?;
+            // A case has its values in brackets.
+            (rest.is_empty() || rest.starts_with(['[', ' '])).then_some(verdict)
+        })
+        .collect();
+    !verdicts.is_empty() && verdicts.iter().all(|verdict| *verdict == "PASSED")
+}
