@@ -5,6 +5,7 @@ use crate::evolve::small;
 use crate::harness::{Home, shared};
 use crate::instance::container_id;
 use crate::trials;
+use serde_json::Value;
 use std::fs;
 
 trials![
@@ -169,7 +170,12 @@ fn an_instance_keeps_its_configuration_and_its_variables() {
     fs::remove_file(&usual).unwrap();
     let own = fs::canonicalize(&home.folder).unwrap().join("own.yaml");
     let configure = |more: &str| fs::write(&own, format!("{small}{more}")).unwrap();
-    configure("env: {STRIPE_KEY: sk-of-stripe}\nlimits: {memory: 1g}\n");
+    let shared = home.folder.join("shared");
+    fs::create_dir_all(shared.join("deep")).unwrap();
+    let mounts = format!("mounts: ['{}/deep:/mnt/deep:ro']\n", shared.display());
+    configure(&format!(
+        "env: {{STRIPE_KEY: sk-of-stripe}}\nlimits: {{memory: 1g}}\n{mounts}"
+    ));
     // The path is relative to the folder of the first command alone.
     let ran = home.ok(["--config", "../own.yaml", "up", "--yes", "--auto-ports"]);
     assert!(
@@ -189,9 +195,30 @@ fn an_instance_keeps_its_configuration_and_its_variables() {
     assert!(ran.stdout.contains("is up to date"), "{ran:?}");
     assert_eq!(container_id(&home), first);
 
+    // The agent of a second instance gets no folder above what this one mounts.
+    let second = Home {
+        instance: format!("{}-2", home.instance),
+        ..home.clone()
+    };
+    let ran = second.run(["up", "--yes", "--project", shared.to_str().unwrap()]);
+    assert!(
+        ran.code == 2 && ran.stderr.contains("another instance mounts"),
+        "{ran:?}"
+    );
+
     // What is changed or taken away is listed and asked about.
     configure("limits: {memory: 2g}\n");
     assert_refused(&home, &["env: -STRIPE_KEY", "limits.memory: 1g -> 2g"]);
+    // So is a variable of which an earlier version has recorded nothing.
+    let file = home.state().join("instance.json");
+    let mut former: Value = serde_json::from_str(&record).unwrap();
+    former["applied"]
+        .as_object_mut()
+        .unwrap()
+        .remove("settings");
+    fs::write(&file, former.to_string()).unwrap();
+    assert_refused(&home, &["its settings: env: -STRIPE_KEY\n"]);
+    fs::write(&file, &record).unwrap();
     let ran = on_terminal(&home.command(["up"]), "n");
     assert!(
         ran.code == 4
@@ -237,7 +264,12 @@ fn an_instance_keeps_its_configuration_and_its_variables() {
 
     // The agent can't keep the user from ending it.
     write_from_inside(&home, "docker_socket: true");
-    let ran = home.ok(["down"]);
+    fs::write(home.project.join("mine.yaml"), "bind: [").unwrap();
+    let ran = home.ok(["--config", "mine.yaml", "down"]);
     assert_warned(&home, &ran, "`docker_socket`");
+    assert!(
+        ran.stderr.contains("the configuration file is ignored: "),
+        "{ran:?}"
+    );
     home.down();
 }
