@@ -159,12 +159,13 @@ pub(crate) fn check_config_file(file: &Path, resolver: &PathResolver) -> Result<
     check_trusted(file, resolver, hint)
 }
 
-/// Checks that no agent can write the folder of Jupyter's kernelspecs: Jupyter executes what they say.
+/// Checks that no agent can write the folder of Jupyter's kernelspecs: Jupyter executes what they say, and a folder
+/// of it is removed by its path.
 ///
 /// # Errors
 /// When an agent can.
 pub(crate) fn check_kernels_folder(data: &Path, resolver: &PathResolver) -> Result<()> {
-    let hint = "install Jupyter outside of the project, or choose another place: `osctl jupyter install --prefix DIR`";
+    let hint = "use a Jupyter outside of the project, or name another place with `--prefix DIR`";
     check_trusted(&data.join("kernels"), resolver, hint)
 }
 

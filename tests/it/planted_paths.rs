@@ -3,7 +3,7 @@
 
 use crate::commands::Ran;
 use crate::cp::{folders, refused};
-use crate::harness::{Home, shared};
+use crate::harness::{Engine, Home, shared};
 use crate::trials;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -26,6 +26,8 @@ trials![
     a_program_that_the_agent_can_write_is_refused,
     a_configuration_that_the_agent_can_write_is_refused_or_ignored,
     a_mount_that_the_agent_can_redirect_is_refused,
+    a_kernelspec_that_the_agent_planted_is_neither_read_nor_removed,
+    a_dockerfile_with_a_planted_instruction_is_not_built,
     nothing_beyond_the_named_folder_is_touched_whatever_is_planted,
 ];
 
@@ -448,6 +450,63 @@ fn a_mount_that_the_agent_can_redirect_is_refused() {
         ran.code == 4 && ran.stderr.contains("instance.json` can't be read: "),
         "{ran:?}"
     );
+}
+
+fn a_kernelspec_that_the_agent_planted_is_neither_read_nor_removed() {
+    let home = shared();
+    let victim = victim(home, "kernelspec");
+    let theirs = victim.to_str().unwrap();
+    home.ok(["jupyter", "install", "--name", "x", "--prefix", theirs]);
+    let spec = victim.join("share/jupyter/kernels/x");
+    // A prefix in the project: by the file, by the folder, and by a folder above both.
+    let planted = home.project.join("planted-prefix/share/jupyter/kernels");
+    fs::create_dir_all(planted.join("y")).unwrap();
+    symlink(spec.join("kernel.json"), planted.join("y/kernel.json")).unwrap();
+    symlink(&spec, planted.join("x")).unwrap();
+    let above = home.project.join("planted-above");
+    fs::create_dir(&above).unwrap();
+    symlink(victim.join("share"), above.join("share")).unwrap();
+    let before = listing(&victim);
+    let listed = home.json(["jupyter", "list", "--prefix", "planted-prefix"]);
+    assert_eq!(listed["kernelspecs"], serde_json::json!([]));
+    for (prefix, name) in [
+        ("planted-prefix", "x"),
+        ("planted-prefix", "y"),
+        ("planted-above", "x"),
+    ] {
+        let ran = home.run(["jupyter", "uninstall", "--name", name, "--prefix", prefix]);
+        let sentence = format!(
+            "`{prefix}/share/jupyter/kernels` is not trusted: the agent can write in `{}`",
+            home.project.display()
+        );
+        refused(&ran, 2, &sentence);
+    }
+    assert_eq!(listing(&victim), before);
+    fs::remove_dir_all(home.project.join("planted-prefix")).unwrap();
+    fs::remove_dir_all(above).unwrap();
+}
+
+fn a_dockerfile_with_a_planted_instruction_is_not_built() {
+    let home = Home::new("planted-dockerfile");
+    home.ok(["init"]);
+    let file = home.project.join("body/Dockerfile");
+    let whole = fs::read_to_string(&file).unwrap();
+    for (line, why) in [
+        ("LABEL osctl.instance=other", "`osctl.instance`"),
+        ("LABEL traefik.enable=true", "`traefik.enable`"),
+        ("WORKDIR /proc/self/fd/8", "a folder of the kernel"),
+        ("RUN --network=host true", "`RUN --network`"),
+        ("COPY --from=debian / /x", "`COPY --from=debian`"),
+    ] {
+        fs::write(&file, format!("{whole}\n{line}\n")).unwrap();
+        for verb in [&["up", "--auto-ports"][..], &["build"]] {
+            let ran = home.run([&["--quiet"], verb, &["--yes"]].concat());
+            let is_named = ran.stderr.contains(why) && ran.stderr.contains("Dockerfile");
+            assert!(ran.code != 0 && is_named, "{verb:?}: {line}: {ran:?}");
+        }
+    }
+    let image = format!("/images/os-{}/json", home.instance);
+    assert_eq!(Engine.get(&image).status, 404);
 }
 
 /// One thing that an agent plants, by its name in a destination.
