@@ -1,6 +1,6 @@
 //! What every command of the host works with: the instance, its configuration, its engine, its companion.
 
-use crate::config::{EngineChoice, Resolved};
+use crate::config::{Config, EngineChoice, Resolved};
 use crate::engine::{Address, Docker, Embedded, Engine};
 use crate::error::{Error, Result};
 use crate::host::client::{Client, not_running};
@@ -9,6 +9,7 @@ use crate::host::instance::{Instance, Record};
 use crate::host::path_resolver::PathResolver;
 use crate::host::provision::Cure;
 use crate::host::reach::check_config_file;
+use crate::host::trust::proxies_with_secret;
 use crate::ui::Ui;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -144,6 +145,16 @@ impl Context {
         let resolved = Resolved::load(self.trusted_config_file()?, project, flags)?;
         self.warn_of(&resolved);
         Ok(resolved)
+    }
+
+    /// Warns of passwords of proxies that stay out of the container and of its image's build.
+    pub(super) fn warn_of_proxies(&self, config: &Config) {
+        for name in proxies_with_secret(&config.pass_env) {
+            self.warn_once(format!(
+                "`{name}` is passed without its user and password, which the agent could read; `pass_env: [{name}]` in your own \
+                 configuration passes them"
+            ));
+        }
     }
 
     /// A file that was named must exist; the usual one need not.

@@ -165,6 +165,8 @@ fn an_instance_keeps_its_configuration_and_its_variables() {
     let mut home = small("it-control");
     home.env
         .insert("OPENAI_API_KEY".into(), "sk-of-the-shell".into());
+    let proxy = "http://u:proxy-secret@127.0.0.1:9";
+    home.env.insert("HTTPS_PROXY".into(), proxy.into());
     let usual = home.folder.join(".config/osctl/osctl.yaml");
     let small = fs::read_to_string(&usual).unwrap();
     fs::remove_file(&usual).unwrap();
@@ -188,6 +190,14 @@ fn an_instance_keeps_its_configuration_and_its_variables() {
         variables(&home),
         "'STRIPE_KEY=sk-of-stripe OPENAI_API_KEY=None GIVEN=None'"
     );
+    // A proxy passes without its password, also to the keeper, which builds with it.
+    let warned = "`HTTPS_PROXY` is passed without its user and password";
+    assert_eq!(ran.stderr.matches(warned).count(), 1, "{ran:?}");
+    let proxies = |home: &Home| {
+        let code = "import os; os.environ['HTTPS_PROXY'] + ' ' + os.environ['https_proxy']";
+        home.api().exec(code)["result"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(proxies(&home), "'http://127.0.0.1:9 http://127.0.0.1:9'");
     let record = fs::read_to_string(home.state().join("instance.json")).unwrap();
     assert!(!record.contains("sk-of"), "{record}");
     let first = container_id(&home);
@@ -227,6 +237,7 @@ fn an_instance_keeps_its_configuration_and_its_variables() {
         "{ran:?}"
     );
     assert_eq!(container_id(&home), first);
+    configure("limits: {memory: 2g}\npass_env: [HTTPS_PROXY]\n");
     let ran = home.run(["up", "--env", "OF_NO_SHELL"]);
     assert!(
         ran.code == 2 && ran.stderr.contains("`OF_NO_SHELL` is not set"),
@@ -235,11 +246,13 @@ fn an_instance_keeps_its_configuration_and_its_variables() {
     let ran = home.ok(["up", "--yes", "--env", "OPENAI_API_KEY", "-e", "GIVEN=a=b"]);
     assert!(
         ran.stderr
-            .contains("passes into the container: GIVEN, OPENAI_API_KEY")
+            .contains("passes into the container: GIVEN, HTTPS_PROXY, NO_PROXY, OPENAI_API_KEY\n")
             && ran.stderr.contains("env: -STRIPE_KEY")
-            && !ran.stderr.contains("sk-of"),
+            && !ran.stderr.contains("sk-of")
+            && !ran.stderr.contains(warned),
         "{ran:?}"
     );
+    assert_eq!(proxies(&home), format!("'{proxy} {proxy}'"));
     let passed = "'STRIPE_KEY=None OPENAI_API_KEY=sk-of-the-shell GIVEN=a=b'";
     assert_eq!(variables(&home), passed);
 

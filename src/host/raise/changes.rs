@@ -4,12 +4,13 @@ use super::Raise;
 use crate::engine::{Container, Engine};
 use crate::error::Result;
 use crate::host::instance::Record;
+use crate::host::passed_env::passing;
 use crate::protocol::spec::Spec;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Raise<'_> {
-    /// The names of the variables that the container has, beside those of its image and osctl's own, and that the next
-    /// one does not have.
+    /// The names of the variables that the container has and the next one does not have. Variables of the image, of
+    /// osctl and of proxies are none of them.
     pub(super) async fn lost_variables(
         &self,
         container: &Container,
@@ -20,9 +21,13 @@ impl Raise<'_> {
             Engine::Docker(docker) => docker.image_environment(&container.image).await?,
             Engine::Embedded(_) => BTreeMap::new(),
         };
+        let passing = passing(&spec.env, &self.resolved.config);
         held.retain(|name, value| {
             let is_of_image = of_image.get(name) == Some(value);
-            !is_of_image && !name.starts_with("OSCTL_") && !spec.env.0.contains_key(name)
+            !is_of_image
+                && !passing.contains(name)
+                && !name.starts_with("OSCTL_")
+                && !spec.env.0.contains_key(name)
         });
         Ok(held.into_keys().collect())
     }
