@@ -121,7 +121,7 @@ impl Context {
         project: Option<&Path>,
         flags: Vec<(&str, Value)>,
     ) -> Result<(Resolved, Option<Error>)> {
-        if let Err(error) = self.check_config_file() {
+        if let Err(error) = self.check_config_exists() {
             let hint = error.hint().unwrap_or_default();
             self.warn_once(format!("{error}; {hint}"));
         }
@@ -141,7 +141,7 @@ impl Context {
         project: Option<&Path>,
         flags: Vec<(&str, Value)>,
     ) -> Result<Resolved> {
-        self.check_config_file()?;
+        self.check_config_exists()?;
         let resolved = Resolved::load(self.trusted_config_file()?, project, flags)?;
         self.warn_of(&resolved);
         Ok(resolved)
@@ -158,7 +158,7 @@ impl Context {
     }
 
     /// A file that was named must exist; the usual one need not.
-    fn check_config_file(&self) -> std::result::Result<(), Error> {
+    fn check_config_exists(&self) -> std::result::Result<(), Error> {
         match self.own_config_file() {
             Some(file) if !file.exists() => {
                 let message = format!("the configuration file `{}` does not exist", file.display());
