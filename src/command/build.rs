@@ -86,6 +86,7 @@ pub(crate) async fn run(args: BuildArgs, cx: &Context) -> Result<Outcome> {
         &cx.instance,
         &cx.folders,
     )?;
+    cx.warn_of_proxies(&config);
     let work = cx.ui.work("looking at what the image is made of");
     let volumes = Volumes::of(&docker, &cx.instance, &work);
     let copy = match (volumes, recorded.and_then(|record| record.remote)) {

@@ -90,7 +90,7 @@ fn hide(value: &mut Value) {
 }
 
 fn init(cx: &Context) -> Result<Outcome> {
-    let path = &cx.config_file;
+    let path = cx.trusted_config_file()?;
     if path.exists() {
         return Err(Error::usage(
             format!("`{}` is there already", path.display()),
@@ -104,6 +104,7 @@ fn init(cx: &Context) -> Result<Outcome> {
 }
 
 fn edit(cx: &Context) -> Result<Outcome> {
+    let file = cx.trusted_config_file()?;
     let editor = env::var("VISUAL")
         .or_else(|_| env::var("EDITOR"))
         .ok()
@@ -111,11 +112,11 @@ fn edit(cx: &Context) -> Result<Outcome> {
     let Some(editor) = editor else {
         let hint = format!(
             "`EDITOR=nano osctl config edit`, or open `{}`",
-            cx.config_file.display()
+            file.display()
         );
         return Err(Error::usage("neither `VISUAL` nor `EDITOR` is set", hint).into());
     };
-    if !cx.config_file.exists() {
+    if !file.exists() {
         init(cx)?;
     }
     // Editors are configured with arguments: `code --wait`.
@@ -123,7 +124,7 @@ fn edit(cx: &Context) -> Result<Outcome> {
     let program = words.next().unwrap_or_default();
     let status = std::process::Command::new(program)
         .args(words)
-        .arg(&cx.config_file)
+        .arg(file)
         .status()
         .map_err(|e| {
             Error::usage(

@@ -1,6 +1,6 @@
 //! What every command of the host works with: the instance, its configuration, its engine, its companion.
 
-use crate::config::{EngineChoice, Resolved};
+use crate::config::{Config, EngineChoice, Resolved};
 use crate::engine::{Address, Docker, Embedded, Engine};
 use crate::error::{Error, Result};
 use crate::host::client::{Client, not_running};
@@ -8,6 +8,8 @@ use crate::host::folders::Folders;
 use crate::host::instance::{Instance, Record};
 use crate::host::path_resolver::PathResolver;
 use crate::host::provision::Cure;
+use crate::host::reach::check_config_file;
+use crate::host::trust::proxies_with_secret;
 use crate::ui::Ui;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -72,8 +74,17 @@ impl Context {
         (self.config_file != self.folders.config_file()).then_some(&self.config_file)
     }
 
+    /// The configuration file that may be read; the error says why it must not be.
+    ///
+    /// # Errors
+    /// When an agent can write the file, or the folders of the agents are unknown.
+    pub(super) fn trusted_config_file(&self) -> Result<&Path> {
+        check_config_file(&self.config_file, &self.path_resolver()?)?;
+        Ok(&self.config_file)
+    }
+
     /// The configuration for a command that works without a project's file that can't be used, and without a
-    /// configuration file that is gone: it warns. `flags` are dotted keys with their values.
+    /// configuration file that is gone or that an agent can write: it warns. `flags` are dotted keys with their values.
     ///
     /// # Errors
     /// When the user's own file, a variable or a flag does not fit.
@@ -110,11 +121,12 @@ impl Context {
         project: Option<&Path>,
         flags: Vec<(&str, Value)>,
     ) -> Result<(Resolved, Option<Error>)> {
-        if let Err(error) = self.check_config_file() {
+        if let Err(error) = self.check_config_exists() {
             let hint = error.hint().unwrap_or_default();
             self.warn_once(format!("{error}; {hint}"));
         }
-        let file = &self.config_file;
+        let file = self.trusted_config_file();
+        let file = file.inspect_err(|error| self.warn_once(unread(error))).ok();
         let (resolved, error) = Resolved::load_without_bad_project(file, project, flags)?;
         self.warn_of(&resolved);
         Ok((resolved, error))
@@ -123,20 +135,30 @@ impl Context {
     /// The configuration for a command that makes an image or a container of it.
     ///
     /// # Errors
-    /// Also when the project's file can't be used, or the configuration file is gone.
+    /// Also when the project's file can't be used, or the configuration file is gone or an agent can write it.
     pub(crate) fn complete_config(
         &self,
         project: Option<&Path>,
         flags: Vec<(&str, Value)>,
     ) -> Result<Resolved> {
-        self.check_config_file()?;
-        let resolved = Resolved::load(&self.config_file, project, flags)?;
+        self.check_config_exists()?;
+        let resolved = Resolved::load(self.trusted_config_file()?, project, flags)?;
         self.warn_of(&resolved);
         Ok(resolved)
     }
 
+    /// Warns of passwords of proxies that stay out of the container and of its image's build.
+    pub(super) fn warn_of_proxies(&self, config: &Config) {
+        for name in proxies_with_secret(&config.pass_env) {
+            self.warn_once(format!(
+                "`{name}` is passed without its user and password, which the agent could read; `pass_env: [{name}]` in your own \
+                 configuration passes them"
+            ));
+        }
+    }
+
     /// A file that was named must exist; the usual one need not.
-    fn check_config_file(&self) -> std::result::Result<(), Error> {
+    fn check_config_exists(&self) -> std::result::Result<(), Error> {
         match self.own_config_file() {
             Some(file) if !file.exists() => {
                 let message = format!("the configuration file `{}` does not exist", file.display());
@@ -260,6 +282,13 @@ fn absolute(file: &Path, folders: &Folders) -> Result<PathBuf> {
 fn ignored(error: &Error) -> String {
     let hint = error.hint().unwrap_or_default();
     format!("{error}, and is ignored; {hint}")
+}
+
+/// Why the configuration file is left out.
+fn unread(error: &anyhow::Error) -> String {
+    let hint = error.downcast_ref().and_then(Error::hint);
+    let hint = hint.unwrap_or_default();
+    format!("the configuration file is ignored: {error:#}; {hint}")
 }
 
 fn locked(warned: &Mutex<BTreeSet<String>>) -> MutexGuard<'_, BTreeSet<String>> {

@@ -247,7 +247,11 @@ fn check_what_agents_write(findings: &mut Vec<Finding>, instance: &Instance, pro
         }
         Err(error) => add("autorun", format!("{error:#}"), None),
     }
-    let mounts = instance.written_mounts().unwrap_or_default();
+    let mounts = instance.written_mounts().unwrap_or_else(|error| {
+        let cure = error.downcast_ref().and_then(Error::hint);
+        add("mounts", format!("{error:#}"), cure);
+        Vec::new()
+    });
     for folder in [instance.files(), instance.data()]
         .into_iter()
         .chain(mounts)

@@ -25,7 +25,11 @@ pub(super) fn program(cx: &Context) -> Result<String> {
 }
 
 /// The words for a configuration that is not the usual one.
+///
+/// # Errors
+/// When an agent can write it.
 pub(super) fn configuration(cx: &Context) -> Result<Vec<String>> {
+    cx.trusted_config_file()?;
     Ok(match cx.own_config_file() {
         None => Vec::new(),
         Some(file) => vec!["--config".into(), text(file.to_owned())?],

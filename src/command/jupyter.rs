@@ -166,7 +166,9 @@ fn install(args: InstallArgs, cx: &Context) -> Result<Outcome> {
 
 fn uninstall(name: Option<String>, place: Place, cx: &Context) -> Result<Outcome> {
     let name = name.unwrap_or_else(|| usual_name(&cx.instance.name, DEFAULT_SESSION));
-    let removed = Kernelspec::remove(&place.folder(cx), &name)?;
+    let data = place.folder(cx);
+    check_kernels_folder(&data, &cx.path_resolver()?)?;
+    let removed = Kernelspec::remove(&data, &name)?;
     if cx.ui.json {
         cx.ui.document(&json!({"name": name, "removed": removed}))?;
     } else if removed {

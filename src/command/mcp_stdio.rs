@@ -12,6 +12,7 @@ use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
 use futures_util::FutureExt;
 use std::io::{BufRead, Write};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
@@ -94,11 +95,13 @@ fn write(mut output: impl Write, mut told: mpsc::Receiver<Bytes>) {
 
 /// The instance as it is now.
 fn find(cx: &Context) -> Find {
-    let (instance, file) = (cx.instance.clone(), cx.config_file.clone());
+    let instance = cx.instance.clone();
+    let file = cx.trusted_config_file().ok().map(Path::to_owned);
     Box::new(move || {
         let record = instance.record()?.ok_or_else(|| not_running(&instance))?;
         let project = Some(record.project.as_path());
-        let (resolved, _) = Resolved::load_without_bad_project(&file, project, Vec::new())?;
+        let (resolved, _) =
+            Resolved::load_without_bad_project(file.as_deref(), project, Vec::new())?;
         Client::new(&instance, &record, record.bind(resolved.config.bind))
     })
 }

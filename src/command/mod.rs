@@ -57,7 +57,6 @@ pub(crate) use ended::ended;
 use crate::cli::{Cli, Verb};
 use crate::error::{Outcome, Result};
 use crate::host::folders::Folders;
-use crate::host::reach::check_config_file;
 use crate::ui::Ui;
 use serde_json::Value;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -77,7 +76,6 @@ pub(crate) async fn run(cli: Cli, ui: Ui) -> Result<Outcome> {
         _ => {}
     }
     let cx = Context::new(ui, Folders::find()?, &cli.instance, cli.config.as_deref())?;
-    check_config_file(&cx.config_file, &cx.path_resolver()?)?;
     match cli.verb {
         Verb::Up(args) => up::run(args, &cx).await,
         Verb::Down(args) => down::run(args, &cx).await,

@@ -163,8 +163,9 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
         &cx.folders,
     )?;
     // Until the container is replaced, the old one writes what it could write before.
-    let both = [cx.instance.written_mounts()?, mounts.clone()].concat();
-    cx.instance.save_written_mounts(&both)?;
+    let both = [cx.instance.mounts()?, mounts.clone()].concat();
+    cx.instance.save_mounts(&both)?;
+    cx.warn_of_proxies(&resolved.config);
     // Before the container runs: from now on the agent writes in the project.
     if remote.is_none() {
         warn_of_autorun(cx, &project);
@@ -198,7 +199,7 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
         let there = remote.map(|_| resolved.config.remote_socket.as_path());
         raise.run(project, there.or(socket.as_deref())).await?
     };
-    cx.instance.save_written_mounts(&mounts)?;
+    cx.instance.save_mounts(&mounts)?;
     drop(work);
     for note in notes {
         cx.ui.say(note);

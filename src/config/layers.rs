@@ -55,18 +55,18 @@ pub(crate) struct Resolved {
 impl Resolved {
     /// Reads all layers, as [`Resolved::load`] does, with the errors of each layer.
     pub(super) fn load_layers(
-        file: &Path,
+        file: Option<&Path>,
         project: Option<&Path>,
         flags: Vec<(&str, Value)>,
     ) -> Result<Self> {
         let mut layers = Layers::new()?;
         let own = project
             .map(|p| p.join(PROJECT_FILE))
-            .filter(|own| own != file);
+            .filter(|own| Some(own.as_path()) != file);
         for (path, allowed) in own
             .iter()
             .map(|p| (p.as_path(), Some(PROJECT_KEYS)))
-            .chain([(file, None)])
+            .chain(file.map(|file| (file, None)))
         {
             layers.file(path, allowed)?;
         }

@@ -15,12 +15,12 @@ pub(super) const MAX_PROJECT_FILE_BYTES: u64 = 64 << 10;
 pub(super) const PROJECT_FILE: &str = "osctl.yaml";
 
 impl Resolved {
-    /// Reads all layers. A project's file that can't be used is left out, and the second value says why.
+    /// Reads all layers; `file` is the user's own one. A project's file that can't be used is left out, and the second value says why.
     ///
     /// # Errors
     /// When the user's own file, a variable or a flag does not fit.
     pub(crate) fn load_without_bad_project(
-        file: &Path,
+        file: Option<&Path>,
         project: Option<&Path>,
         flags: Vec<(&str, Value)>,
     ) -> Result<(Self, Option<Error>)> {
@@ -43,7 +43,7 @@ impl Resolved {
         project: Option<&Path>,
         flags: Vec<(&str, Value)>,
     ) -> Result<Self> {
-        match Self::load_without_bad_project(file, project, flags)? {
+        match Self::load_without_bad_project(Some(file), project, flags)? {
             (_, Some(error)) => Err(error.into()),
             (resolved, None) => Ok(resolved),
         }
@@ -115,7 +115,7 @@ mod tests {
         let begin = Instant::now();
         let none = Path::new("/nonexistent");
         let (resolved, error) =
-            Resolved::load_without_bad_project(none, Some(project.path()), vec![]).unwrap();
+            Resolved::load_without_bad_project(Some(none), Some(project.path()), vec![]).unwrap();
         let taken = begin.elapsed();
         assert_eq!(resolved.config, crate::config::Config::default(), "{text}");
         let error = error.unwrap();

@@ -92,6 +92,11 @@ impl AppliedSettings {
         }
     }
 
+    /// Whether an earlier version has recorded nothing that could be compared.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.settings.is_empty()
+    }
+
     /// What `self`, which a container was made with, and `next` differ in. `said` are the names of variables that
     /// the command line gives or takes away.
     pub(crate) fn changes(
@@ -102,8 +107,7 @@ impl AppliedSettings {
         said: &BTreeSet<String>,
     ) -> SettingChanges {
         let mut changes = SettingChanges::default();
-        // An earlier version has recorded nothing that could be compared.
-        if self.settings.is_empty() {
+        if self.is_unknown() {
             return changes;
         }
         let is_flag = |key: &str| {
@@ -165,6 +169,13 @@ impl SettingChanges {
             if before != after {
                 self.add(format!("{key}: {before} -> {after}"), is_configured);
             }
+        }
+    }
+
+    /// Variables that the next container does not have. `said` are those that the command line takes away.
+    pub(crate) fn add_lost_variables(&mut self, names: &BTreeSet<String>, said: &BTreeSet<String>) {
+        for name in names {
+            self.add(format!("env: -{name}"), !said.contains(name));
         }
     }
 

@@ -117,7 +117,7 @@ pub(crate) async fn ensure(
     let mut args = recipe.args.clone();
     args.insert("BASE".into(), base);
     // Proxies are needed to build and are no part of the image.
-    args.extend(trust::proxies());
+    args.extend(trust::proxies(&config.pass_env));
     progress.step("building the image");
     // Instances with the same body have images of their own: each removes its own names, and the image goes with
     // the last one, although another instance may need it without a name.

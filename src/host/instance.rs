@@ -11,6 +11,7 @@ use crate::config::{EngineChoice, Ports};
 use crate::engine::{Address, OWNER_LABEL, create_lock_file};
 use crate::error::{Error, Result};
 use crate::protocol::desktop::VNC_PASSWORD;
+use crate::protocol::spec::Mount;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, TryLockError};
@@ -22,7 +23,7 @@ pub(crate) const LABEL: &str = OWNER_LABEL;
 
 /// An instance of this name would have the image name of the keepers.
 const KEEPER_NAME: &str = "keeper";
-/// The record of the folders that are mounted writable.
+/// The record of the mounts.
 const MOUNTS: &str = "mounts.json";
 
 #[derive(Debug, Clone)]
@@ -68,6 +69,15 @@ pub(crate) struct Remote {
     /// Whether the project was copied there, whose own one is the volume since.
     #[serde(default)]
     pub(crate) copied: bool,
+}
+
+/// A mount as it is recorded.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum RecordedMount {
+    Whole(Mount),
+    /// By an earlier version, which recorded the writable ones alone.
+    Written(PathBuf),
 }
 
 /// Held while an instance is changed.
@@ -302,21 +312,47 @@ impl Instance {
         }
     }
 
-    /// The folders that its container can write by a mount of the user's, as the last `up` recorded them.
+    /// The mounts that the user has chosen, without links, as the last `up` recorded them.
     ///
     /// # Errors
     /// When the record exists and can't be read.
+    pub(crate) fn mounts(&self) -> Result<Vec<Mount>> {
+        let path = self.folder.join(MOUNTS);
+        let unreadable = |why: String| {
+            let (down, up) = (self.command("down"), self.command("up"));
+            let hint = format!("`{down}`, remove the file, and `{up}`");
+            Error::precondition(format!("`{}` can't be read: {why}", path.display()), hint)
+        };
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(unreadable(e.to_string()).into()),
+        };
+        let recorded: Vec<RecordedMount> =
+            serde_json::from_slice(&text).map_err(|e| unreadable(e.to_string()))?;
+        let mounts = recorded.into_iter().map(|mount| match mount {
+            RecordedMount::Whole(mount) => mount,
+            RecordedMount::Written(host) => Mount {
+                host,
+                container: String::new(),
+                read_only: false,
+            },
+        });
+        Ok(mounts.collect())
+    }
+
+    /// The folders among them that the container can write.
+    ///
+    /// # Errors
+    /// As [`Instance::mounts`].
     pub(crate) fn written_mounts(&self) -> Result<Vec<PathBuf>> {
-        match fs::read(self.folder.join(MOUNTS)) {
-            Ok(text) => Ok(serde_json::from_slice(&text)?),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(e) => Err(e).context("reading which folders are mounted"),
-        }
+        let written = self.mounts()?.into_iter().filter(|mount| !mount.read_only);
+        Ok(written.map(|mount| mount.host).collect())
     }
 
     /// # Errors
     /// When the state folder can't be written.
-    pub(crate) fn save_written_mounts(&self, mounts: &[PathBuf]) -> Result<()> {
+    pub(crate) fn save_mounts(&self, mounts: &[Mount]) -> Result<()> {
         write_private(&self.folder.join(MOUNTS), &serde_json::to_vec(mounts)?)
     }
 

@@ -64,7 +64,7 @@ pub(crate) async fn charge(
         body: config.body.clone(),
         base: base.unwrap_or_else(|| config.base.clone()),
         args: build::arguments(config),
-        proxies: Proxies(trust::proxies()),
+        proxies: Proxies(trust::proxies(&config.pass_env)),
         certificates: certificates
             .map(|c| Authority {
                 name: c.name,

@@ -6,7 +6,7 @@
 //! | `up --env NAME` | the shell's |
 //! | `up --env` of an earlier command | the container's, else the shell's |
 //! | `pass_env` of the configuration | the shell's, else the container's |
-//! | proxies, as Docker does | the shell's |
+//! | proxies, as Docker does | the shell's, without a user and a password |
 
 use super::trust;
 use crate::config::{Config, is_variable};
@@ -104,7 +104,7 @@ impl PassedEnv {
         container: &BTreeMap<String, String>,
     ) -> Result<Self> {
         let of_shell = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
-        let proxies = trust::proxies();
+        let proxies = trust::proxies(&config.pass_env);
         let mut passed = Self {
             proxies: proxies.keys().cloned().collect(),
             values: Environment(proxies),
@@ -163,10 +163,13 @@ impl PassedEnv {
         let (set, unset): (Vec<&String>, Vec<&String>) = self.names.iter().partition(has_value);
         let is_upper = |name: &&String| !name.contains(|c: char| c.is_ascii_lowercase());
         let proxies = self.proxies.iter().filter(is_upper);
-        let all: Vec<&str> = set.into_iter().chain(proxies).map(String::as_str).collect();
+        let all: BTreeSet<&str> = set.into_iter().chain(proxies).map(String::as_str).collect();
         let mut notes = Vec::new();
         if !all.is_empty() {
-            notes.push(format!("passes into the container: {}", listed(all)));
+            notes.push(format!(
+                "passes into the container: {}",
+                listed(all.into_iter().collect())
+            ));
         }
         if !unset.is_empty() {
             let names = unset.into_iter().map(String::as_str).collect();

@@ -2,7 +2,7 @@
 
 use super::folders::Folders;
 use super::instance::{Instance, Record};
-use super::reach::{agents_folders, may_be_shared, real};
+use super::reach::{agents_folders, another_mounts, may_be_shared, mount_beneath, real};
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -189,6 +189,9 @@ fn check(
         if folder == project && !may_be_shared(&folder, folders)? {
             return unfit("osctl keeps an instance's files there".into());
         }
+    }
+    if let Some(source) = mount_beneath(project, instance, folders)? {
+        return unfit(another_mounts(&source));
     }
     let path = env::var_os("PATH").unwrap_or_default();
     let path: Vec<PathBuf> = env::split_paths(&path).collect();

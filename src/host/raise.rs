@@ -1,5 +1,6 @@
 //! The way from an engine to a healthy container of the instance, whatever is there already.
 
+mod changes;
 mod image;
 
 use self::image::ChosenImage;
@@ -22,7 +23,7 @@ use crate::engine::{Container, DIGEST_LABEL, Docker, Engine, Phase, Progress};
 use crate::error::{Error, Result};
 use crate::image::{Body, Companion};
 use crate::protocol::spec::Spec;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -136,7 +137,11 @@ impl Raise<'_> {
             false => ports,
         };
         let former = recorded.as_ref().map(|record| &record.applied);
-        let (applied, passed) = self.applied(former, existing.as_ref()).await?;
+        let held = match (self.engine, &existing) {
+            (Engine::Docker(docker), Some(_)) => docker.environment(&instance.container()).await?,
+            _ => BTreeMap::new(),
+        };
+        let (applied, passed) = self.applied(former, &held)?;
         let mut notes = passed.notes(config);
         notes.extend(body.is_none().then(|| {
             let evolve = instance.command("evolve");
@@ -154,7 +159,11 @@ impl Raise<'_> {
         if let (Some(recorded), Some(container)) = (&recorded, &existing)
             && !self.is_as(container, &spec)
         {
-            self.check_changes(recorded, &record, container.image != spec.image)?;
+            let lost = match recorded.applied.is_unknown() {
+                true => self.lost_variables(container, held, &spec).await?,
+                false => BTreeSet::new(),
+            };
+            self.check_changes(recorded, &record, &lost, container.image != spec.image)?;
         }
         self.hand_in(&mut record, &image).await?;
         if let (Engine::Docker(docker), Some(socket), Some(container)) =
@@ -204,34 +213,19 @@ impl Raise<'_> {
     }
 
     /// What the container is going to be made with, and the variables that pass into it.
-    async fn applied(
+    ///
+    /// `held` are the variables of the container that is there.
+    fn applied(
         &self,
         former: Option<&AppliedSettings>,
-        existing: Option<&Container>,
+        held: &BTreeMap<String, String>,
     ) -> Result<(AppliedSettings, PassedEnv)> {
         let none = AppliedSettings::default();
         let kept = self.said.kept(&former.unwrap_or(&none).env_names);
-        let held = match (self.engine, existing) {
-            (Engine::Docker(docker), Some(_)) => {
-                docker.environment(&self.instance.container()).await?
-            }
-            _ => BTreeMap::new(),
-        };
-        let passed = PassedEnv::new(&self.resolved.config, &kept, self.said, &held)?;
+        let passed = PassedEnv::new(&self.resolved.config, &kept, self.said, held)?;
         let file = self.config_file.map(Path::to_owned);
         let applied = AppliedSettings::new(self.resolved, file, kept, &passed.names);
         Ok((applied, passed))
-    }
-
-    /// Asks before a container is replaced by one that differs in more than its image.
-    fn check_changes(&self, before: &Record, after: &Record, is_other_image: bool) -> Result<()> {
-        let ports = (before.ports, after.ports);
-        let (applied, said) = (&after.applied, self.said.names());
-        let mut changes = before.applied.changes(applied, ports, self.resolved, &said);
-        if is_other_image {
-            changes.add_image();
-        }
-        (self.may_replace)(&changes)
     }
 
     /// Whether it was made as is wanted. A variable of this command line is wanted now.

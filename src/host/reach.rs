@@ -23,7 +23,7 @@ pub(crate) fn agents_folders(instance: &Instance, folders: &Folders) -> Result<V
     for other in Instance::all(folders)? {
         if other.name != instance.name {
             all.extend([real(&other.files()), real(&other.data())]);
-            all.extend(shared_folders(&other));
+            all.extend(shared_folders(&other)?);
         }
     }
     Ok(all)
@@ -35,7 +35,7 @@ pub(crate) fn agents_folders(instance: &Instance, folders: &Folders) -> Result<V
 /// When the state folder can't be read.
 pub(crate) fn all_agents_folders(instance: &Instance, folders: &Folders) -> Result<Vec<PathBuf>> {
     let mut all = agents_folders(instance, folders)?;
-    all.extend(shared_folders(instance));
+    all.extend(shared_folders(instance)?);
     Ok(all)
 }
 
@@ -44,27 +44,48 @@ pub(crate) fn all_agents_folders(instance: &Instance, folders: &Folders) -> Resu
 /// # Errors
 /// When the state folder can't be read.
 pub(crate) fn may_be_shared(folder: &Path, folders: &Folders) -> Result<bool> {
-    let all = Instance::all(folders)?;
-    let mut shared = all.iter().flat_map(shared_folders);
-    Ok(shared.any(|shared| shared == folder))
+    for instance in Instance::all(folders)? {
+        if shared_folders(&instance)?.contains(&folder.into()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
-/// The project and the writable mounts that an instance has, as far as they are recorded.
-fn shared_folders(instance: &Instance) -> Vec<PathBuf> {
-    let mounts = instance.written_mounts().unwrap_or_default();
-    let mounts = mounts.iter().map(|mount| real(mount));
-    mounts.chain(project_of(instance)).collect()
+/// A folder or file beneath `folder` that another instance mounts. Who writes in `folder` could replace it, or a
+/// folder on the way to it, by a link, which the engine follows when that instance's container is replaced.
+///
+/// # Errors
+/// When a record can't be read.
+pub(crate) fn mount_beneath(
+    folder: &Path,
+    instance: &Instance,
+    folders: &Folders,
+) -> Result<Option<PathBuf>> {
+    let is_beneath = |host: &PathBuf| host.starts_with(folder) && host != folder;
+    for other in Instance::all(folders)? {
+        if other.name != instance.name {
+            let mounts = other.mounts()?.into_iter().map(|mount| real(&mount.host));
+            if let Some(found) = mounts.into_iter().find(is_beneath) {
+                return Ok(Some(found));
+            }
+        }
+    }
+    Ok(None)
 }
 
-/// One whose record can't be read has none that could be told.
-fn project_of(instance: &Instance) -> Option<PathBuf> {
-    let record = instance.record().ok().flatten()?;
-    Some(real(&record.project))
+/// The project and the writable mounts that an instance has, as far as they are recorded. A record that can't be
+/// read is an error: what an agent writes would be taken for the user's.
+fn shared_folders(instance: &Instance) -> Result<Vec<PathBuf>> {
+    let mounts = instance.written_mounts()?;
+    let project = instance.record()?.map(|record| record.project);
+    let all = mounts.into_iter().chain(project);
+    Ok(all.map(|folder| real(&folder)).collect())
 }
 
 /// Checks what goes into a container and its keeper: mounts, the companion binary, osctl's own executable and
 /// the configuration file.
-/// Returns the folders that the container can write by a mount.
+/// Returns the mounts, without links.
 ///
 /// # Errors
 /// When an agent can redirect one of them, or a mount holds what an agent must not reach.
@@ -74,7 +95,7 @@ pub(crate) fn check_sources(
     project: &Path,
     instance: &Instance,
     folders: &Folders,
-) -> Result<Vec<PathBuf>> {
+) -> Result<Vec<Mount>> {
     let mut agents = all_agents_folders(instance, folders)?;
     agents.push(real(project));
     let mounts = config.mounts.iter().filter_map(|text| config::mount(text));
@@ -86,12 +107,18 @@ pub(crate) fn check_sources(
         })
         .collect();
     let writable = mounts.iter().filter(|mount| !mount.read_only);
-    let writable: Vec<PathBuf> = writable.map(|mount| real(&mount.host)).collect();
-    agents.extend(writable.iter().cloned());
+    agents.extend(writable.map(|mount| real(&mount.host)));
     let resolver = PathResolver::of(agents.iter().cloned());
     let secrets = [&folders.config, &folders.state].map(|folder| real(folder));
     for mount in &mounts {
-        check_mount(mount, &agents, &secrets, &resolver)?;
+        let source = check_mount(mount, &agents, &secrets, &resolver)?;
+        let beneath = match mount.read_only {
+            true => None,
+            false => mount_beneath(&source, instance, folders)?,
+        };
+        if let Some(other) = beneath {
+            return Err(unfit_mount(mount, &another_mounts(&other)));
+        }
     }
     if let Some(companion) = &config.companion {
         check_trusted(
@@ -102,7 +129,25 @@ pub(crate) fn check_sources(
     }
     check_config_file(config_file, &resolver)?;
     check_executable(&resolver)?;
-    Ok(writable)
+    let sources = mounts.into_iter().map(|mount| Mount {
+        host: real(&mount.host),
+        ..mount
+    });
+    Ok(sources.collect())
+}
+
+/// Why nothing above the source of another instance's mount is an agent's.
+pub(crate) fn another_mounts(source: &Path) -> String {
+    format!(
+        "another instance mounts `{}`, and the agent could replace a part of that path by a link",
+        source.display()
+    )
+}
+
+fn unfit_mount(mount: &Mount, why: &str) -> anyhow::Error {
+    let message = format!("`{}` can't be mounted: {why}", mount.host.display());
+    let hint = "mount another folder; `osctl config edit` changes `mounts`";
+    Error::usage(message, hint).into()
 }
 
 /// Checks that no agent can write the configuration.
@@ -114,12 +159,13 @@ pub(crate) fn check_config_file(file: &Path, resolver: &PathResolver) -> Result<
     check_trusted(file, resolver, hint)
 }
 
-/// Checks that no agent can write the folder of Jupyter's kernelspecs: Jupyter executes what they say.
+/// Checks that no agent can write the folder of Jupyter's kernelspecs: Jupyter executes what they say, and a folder
+/// of it is removed by its path.
 ///
 /// # Errors
 /// When an agent can.
 pub(crate) fn check_kernels_folder(data: &Path, resolver: &PathResolver) -> Result<()> {
-    let hint = "install Jupyter outside of the project, or choose another place: `osctl jupyter install --prefix DIR`";
+    let hint = "use a Jupyter outside of the project, or name another place with `--prefix DIR`";
     check_trusted(&data.join("kernels"), resolver, hint)
 }
 
@@ -147,17 +193,14 @@ fn check_trusted(path: &Path, resolver: &PathResolver, hint: &str) -> Result<()>
     }
 }
 
+/// The source of the mount, without links.
 fn check_mount(
     mount: &Mount,
     agents: &[PathBuf],
     secrets: &[PathBuf],
     resolver: &PathResolver,
-) -> Result<()> {
-    let refused = |why: String| {
-        let message = format!("`{}` can't be mounted: {why}", mount.host.display());
-        let hint = "mount another folder; `osctl config edit` changes `mounts`";
-        Err(Error::usage(message, hint).into())
-    };
+) -> Result<PathBuf> {
+    let refused = |why: String| Err(unfit_mount(mount, &why));
     let source = match resolver.trusted(&mount.host) {
         Ok(source) => source,
         Err(Redirectable { folder }) => {
@@ -180,7 +223,7 @@ fn check_mount(
             "the agent could replace `{}` by a link, which is also mounted",
             folder.display()
         )),
-        _ => Ok(()),
+        _ => Ok(source),
     }
 }
 

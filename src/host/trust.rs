@@ -82,19 +82,17 @@ pub(crate) const PROXIES: [&str; 5] = [
     "all_proxy",
 ];
 
-/// The proxy variables of this process, in both spellings where either is set.
-pub(crate) fn proxies() -> BTreeMap<String, String> {
+/// The proxy variables of this process, in both spellings where either is set. A user and a password are left out of
+/// the address, unless `named` has one of the spellings: the agent can read them.
+pub(crate) fn proxies(named: &[String]) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
-    for name in PROXIES {
-        let upper = name.to_uppercase();
-        let value = env::var(name)
-            .or_else(|_| env::var(&upper))
-            .ok()
-            .filter(|v| !v.is_empty());
-        if let Some(value) = value {
-            found.insert(upper, value.clone());
-            found.insert(name.into(), value);
-        }
+    for (name, value) in set_proxies() {
+        let value = match has_secret(name, &value, named) {
+            true => without_user(&value),
+            false => value,
+        };
+        found.insert(name.to_uppercase(), value.clone());
+        found.insert(name.into(), value);
     }
     if found.contains_key("http_proxy") || found.contains_key("https_proxy") {
         // Services inside call each other; no proxy can reach them.
@@ -109,9 +107,43 @@ pub(crate) fn proxies() -> BTreeMap<String, String> {
     found
 }
 
+/// The proxy variables of this process whose user and password [`proxies`] leaves out.
+pub(crate) fn proxies_with_secret(named: &[String]) -> Vec<String> {
+    let set = set_proxies().into_iter();
+    set.filter(|(name, value)| has_secret(name, value, named))
+        .map(|(name, _)| name.to_uppercase())
+        .collect()
+}
+
+fn set_proxies() -> Vec<(&'static str, String)> {
+    let set = PROXIES.into_iter().filter_map(|name| {
+        let value = env::var(name).or_else(|_| env::var(name.to_uppercase()));
+        Some((name, value.ok().filter(|value| !value.is_empty())?))
+    });
+    set.collect()
+}
+
+fn has_secret(name: &str, value: &str, named: &[String]) -> bool {
+    name != "no_proxy"
+        && value.contains('@')
+        && !named.iter().any(|named| named.eq_ignore_ascii_case(name))
+}
+
+/// The address of a proxy without what is before the last `@`, except the scheme: a password may hold `/` and `@`.
+fn without_user(address: &str) -> String {
+    let Some((before, host)) = address.rsplit_once('@') else {
+        return address.into();
+    };
+    let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+    match before.split_once("://") {
+        Some((scheme, _)) if scheme.chars().all(is_of_scheme) => format!("{scheme}://{host}"),
+        _ => host.into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{apart, collect};
+    use super::{apart, collect, has_secret, without_user};
     use crate::image::Certificate;
     use std::fs;
 
@@ -147,6 +179,30 @@ mod tests {
         // The image's digest does not depend on the order in which folders are read.
         let again: Vec<_> = apart(again).into_iter().map(|c| c.name).collect();
         assert_eq!(again, found.into_iter().map(|c| c.name).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_proxy_has_no_user_unless_the_variable_is_named() {
+        for (address, expected) in [
+            ("http://u:secret@proxy:3128/", "http://proxy:3128/"),
+            ("socks5h://secret@[::1]:1080", "socks5h://[::1]:1080"),
+            ("http://u:secret/se@cret@proxy:3128", "http://proxy:3128"),
+            ("u:secret@proxy:3128", "proxy:3128"),
+            ("u:secret://x@proxy:3128", "proxy:3128"),
+            ("http://proxy:3128", "http://proxy:3128"),
+        ] {
+            assert_eq!(without_user(address), expected);
+            assert_eq!(
+                has_secret("http_proxy", address, &[]),
+                address.contains('@')
+            );
+        }
+        let address = "http://u:secret@proxy";
+        for named in ["HTTP_PROXY", "http_proxy"] {
+            assert!(!has_secret("http_proxy", address, &[named.into()]));
+            assert!(has_secret("https_proxy", address, &[named.into()]));
+        }
+        assert!(!has_secret("no_proxy", "a@b", &[]));
     }
 
     #[test]

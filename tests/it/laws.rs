@@ -9,6 +9,7 @@ trials![
     each_layer_names_only_what_it_may,
     each_library_is_named_in_its_one_place,
     the_host_writes_files_in_its_few_owners_alone,
+    the_host_reads_files_in_its_few_owners_alone,
     only_the_mouth_prints_and_only_main_ends_the_process,
     no_path_climbs_and_no_glob_hides_names,
     the_host_reads_no_answer_without_a_bound,
@@ -40,8 +41,7 @@ fn collect(folder: &Path, found: &mut Vec<Source>) {
             collect(&path, found);
         } else if path.extension().is_some_and(|e| e == "rs") {
             let text = fs::read_to_string(&path).unwrap();
-            let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
-            let code = code.split("#[cfg(all(test").next().unwrap();
+            let code = text.split("\nmod tests {").next().unwrap();
             let code: Vec<&str> = code
                 .lines()
                 .filter(|l| !l.trim_start().starts_with("//"))
@@ -302,6 +302,58 @@ fn the_host_writes_files_in_its_few_owners_alone() {
             );
         }
     }
+}
+
+/// Where an agent may write, `PathResolver` opens what the user names, and `archive::Folder` reads beneath it,
+/// through no link. These modules read by paths, in places that no agent writes.
+fn the_host_reads_files_in_its_few_owners_alone() {
+    let owners = [
+        // The user's own file, which `check_config_file` has checked; the project's is read through no link.
+        "config/layers.rs",
+        // What `up` has found, in osctl's own state.
+        "host/autorun/mod.rs",
+        // The root of a base image, in osctl's own state, and the system's list of mounts.
+        "host/base.rs",
+        // Configurations of MCP clients, in the user's home.
+        "host/connect/change.rs",
+        // An instance's record, in osctl's own state.
+        "host/instance.rs",
+        // The file that Jupyter names when it starts the kernel, in Jupyter's runtime folder.
+        "host/jupyter/connection.rs",
+        // What the user names in a folder that no agent writes.
+        "host/path_resolver/mod.rs",
+        // The system's tables of sockets and processes.
+        "host/ports.rs",
+        // The engine's log, in osctl's own state.
+        "host/provision.rs",
+        // Tokens, in osctl's own state.
+        "host/secrets.rs",
+        // Certificate authorities that an administrator added, in folders of the system.
+        "host/trust.rs",
+    ];
+    let reads = ["fs::read(", "fs::read_to_string(", "File::open("];
+    let mut used: BTreeSet<&str> = BTreeSet::new();
+    for source in sources() {
+        let is_host = ["host", "command", "config"].contains(&source.layer());
+        let is_test = source.path.ends_with("tests.rs");
+        if !is_host || is_test {
+            continue;
+        }
+        for word in reads.iter().filter(|word| source.code.contains(**word)) {
+            let owner = owners.iter().find(|owner| **owner == source.path);
+            used.extend(owner);
+            assert!(
+                owner.is_some(),
+                "`src/{}` has `{word}`: resolve the path with `PathResolver`, and read with `Folder`",
+                source.path
+            );
+        }
+    }
+    let unused: Vec<_> = owners
+        .iter()
+        .filter(|owner| !used.contains(*owner))
+        .collect();
+    assert!(unused.is_empty(), "{unused:?} read nothing by paths");
 }
 
 fn only_the_mouth_prints_and_only_main_ends_the_process() {

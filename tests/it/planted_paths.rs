@@ -3,7 +3,7 @@
 
 use crate::commands::Ran;
 use crate::cp::{folders, refused};
-use crate::harness::{Home, shared};
+use crate::harness::{Engine, Home, shared};
 use crate::trials;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -24,8 +24,10 @@ trials![
     a_project_configuration_that_is_a_link_is_not_read,
     a_companion_that_the_agent_can_write_is_refused,
     a_program_that_the_agent_can_write_is_refused,
-    a_configuration_that_the_agent_can_write_is_refused,
+    a_configuration_that_the_agent_can_write_is_refused_or_ignored,
     a_mount_that_the_agent_can_redirect_is_refused,
+    a_kernelspec_that_the_agent_planted_is_neither_read_nor_removed,
+    a_dockerfile_with_a_planted_instruction_is_not_built,
     nothing_beyond_the_named_folder_is_touched_whatever_is_planted,
 ];
 
@@ -331,22 +333,45 @@ fn a_program_that_the_agent_can_write_is_refused() {
     assert!(ran.stderr.contains("`cargo install --path .`"), "{ran:?}");
 }
 
-fn a_configuration_that_the_agent_can_write_is_refused() {
+fn a_configuration_that_the_agent_can_write_is_refused_or_ignored() {
     let home = Home::new("planted-own-config");
     fs::write(home.project.join("mine.yaml"), "docker_socket: true").unwrap();
     let project = home.project.display();
     let sentence =
         format!("`{project}/mine.yaml` is not trusted: the agent can write in `{project}`");
     up_is_refused(&home, &["--config", "mine.yaml"], &sentence);
-    // Every other verb obeys the file, too, once the project is an agent's.
+    // What changes the instance or other programs is refused; everything else works without the file.
     let shared = shared();
     let planted = shared.project.join("planted.yaml");
     fs::write(&planted, "bind: 10.1.1.1").unwrap();
-    let ran = shared.run(["--config", "planted.yaml", "status"]);
     let project = shared.project.display();
     let sentence =
         format!("`{project}/planted.yaml` is not trusted: the agent can write in `{project}`");
-    refused(&ran, 2, &sentence);
+    let run = |words: &[&str]| shared.run([&["--config", "planted.yaml"], words].concat());
+    for words in [
+        &["up", "--yes"][..],
+        &["build"],
+        &["evolve"],
+        &["mcp", "connect", "cursor", "--yes", "--no-verify"],
+        &["jupyter", "install", "--prefix", "/nonexistent"],
+        &["config", "init"],
+        &["config", "edit"],
+    ] {
+        refused(&run(words), 2, &sentence);
+    }
+    for words in [
+        &["exec", "6*7"][..],
+        &["status"],
+        &["interrupt"],
+        &["sessions"],
+        &["config", "show"],
+    ] {
+        let ran = run(words);
+        let warned = format!("warning: the configuration file is ignored: {sentence}; ");
+        let times = ran.stderr.matches(&warned).count();
+        assert!(ran.code == 0 && times == 1, "{words:?}: {ran:?}");
+        assert!(!ran.stdout.contains("10.1.1.1"), "{ran:?}");
+    }
 }
 
 fn a_mount_that_the_agent_can_redirect_is_refused() {
@@ -393,6 +418,95 @@ fn a_mount_that_the_agent_can_redirect_is_refused() {
         ran.code == 2 && ran.stderr.contains("can't be the project"),
         "{ran:?}"
     );
+    // What it mounts read-only has no folder of an agent above it: neither a project nor a mount.
+    let source = big.join("project");
+    let mount = serde_json::json!([{"host": source, "container": "/m", "read_only": true}]);
+    fs::write(other.join("mounts.json"), mount.to_string()).unwrap();
+    let why = format!(
+        "another instance mounts `{}`, and the agent could replace a part of that path by a link",
+        source.display()
+    );
+    let sentence = format!("`{}` can't be the project: {why}", big.display());
+    up_is_refused(&home, &["--project", big.to_str().unwrap()], &sentence);
+    home.write_config(&format!("mounts: ['{}:/mnt/data']", big.display()));
+    let sentence = format!("`{}` can't be mounted: {why}", big.display());
+    up_is_refused(&home, &[], &sentence);
+    // A record that can't be read is none without mounts.
+    home.write_config("");
+    fs::write(other.join("mounts.json"), "[").unwrap();
+    for verb in ["up", "build"] {
+        let ran = home.run(["--quiet", verb, "--yes"]);
+        let said = format!("`{}` can't be read: ", other.join("mounts.json").display());
+        let hint = "hint: `osctl --instance other down`, remove the file";
+        assert!(
+            ran.code == 4 && ran.stderr.contains(&said) && ran.stderr.contains(hint),
+            "{ran:?}"
+        );
+    }
+    fs::write(other.join("mounts.json"), "[]").unwrap();
+    fs::write(other.join("instance.json"), "{").unwrap();
+    let ran = home.run(["--quiet", "up", "--yes"]);
+    assert!(
+        ran.code == 4 && ran.stderr.contains("instance.json` can't be read: "),
+        "{ran:?}"
+    );
+}
+
+fn a_kernelspec_that_the_agent_planted_is_neither_read_nor_removed() {
+    let home = shared();
+    let victim = victim(home, "kernelspec");
+    let theirs = victim.to_str().unwrap();
+    home.ok(["jupyter", "install", "--name", "x", "--prefix", theirs]);
+    let spec = victim.join("share/jupyter/kernels/x");
+    // A prefix in the project: by the file, by the folder, and by a folder above both.
+    let planted = home.project.join("planted-prefix/share/jupyter/kernels");
+    fs::create_dir_all(planted.join("y")).unwrap();
+    symlink(spec.join("kernel.json"), planted.join("y/kernel.json")).unwrap();
+    symlink(&spec, planted.join("x")).unwrap();
+    let above = home.project.join("planted-above");
+    fs::create_dir(&above).unwrap();
+    symlink(victim.join("share"), above.join("share")).unwrap();
+    let before = listing(&victim);
+    let listed = home.json(["jupyter", "list", "--prefix", "planted-prefix"]);
+    assert_eq!(listed["kernelspecs"], serde_json::json!([]));
+    for (prefix, name) in [
+        ("planted-prefix", "x"),
+        ("planted-prefix", "y"),
+        ("planted-above", "x"),
+    ] {
+        let ran = home.run(["jupyter", "uninstall", "--name", name, "--prefix", prefix]);
+        let sentence = format!(
+            "`{prefix}/share/jupyter/kernels` is not trusted: the agent can write in `{}`",
+            home.project.display()
+        );
+        refused(&ran, 2, &sentence);
+    }
+    assert_eq!(listing(&victim), before);
+    fs::remove_dir_all(home.project.join("planted-prefix")).unwrap();
+    fs::remove_dir_all(above).unwrap();
+}
+
+fn a_dockerfile_with_a_planted_instruction_is_not_built() {
+    let home = Home::new("planted-dockerfile");
+    home.ok(["init"]);
+    let file = home.project.join("body/Dockerfile");
+    let whole = fs::read_to_string(&file).unwrap();
+    for (line, why) in [
+        ("LABEL osctl.instance=other", "`osctl.instance`"),
+        ("LABEL traefik.enable=true", "`traefik.enable`"),
+        ("WORKDIR /proc/self/fd/8", "a folder of the kernel"),
+        ("RUN --network=host true", "`RUN --network`"),
+        ("COPY --from=debian / /x", "`COPY --from=debian`"),
+    ] {
+        fs::write(&file, format!("{whole}\n{line}\n")).unwrap();
+        for verb in [&["up", "--auto-ports"][..], &["build"]] {
+            let ran = home.run([&["--quiet"], verb, &["--yes"]].concat());
+            let is_named = ran.stderr.contains(why) && ran.stderr.contains("Dockerfile");
+            assert!(ran.code != 0 && is_named, "{verb:?}: {line}: {ran:?}");
+        }
+    }
+    let image = format!("/images/os-{}/json", home.instance);
+    assert_eq!(Engine.get(&image).status, 404);
 }
 
 /// One thing that an agent plants, by its name in a destination.

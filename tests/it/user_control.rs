@@ -5,6 +5,7 @@ use crate::evolve::small;
 use crate::harness::{Home, shared};
 use crate::instance::container_id;
 use crate::trials;
+use serde_json::Value;
 use std::fs;
 
 trials![
@@ -164,12 +165,19 @@ fn an_instance_keeps_its_configuration_and_its_variables() {
     let mut home = small("it-control");
     home.env
         .insert("OPENAI_API_KEY".into(), "sk-of-the-shell".into());
+    let proxy = "http://u:proxy-secret@127.0.0.1:9";
+    home.env.insert("HTTPS_PROXY".into(), proxy.into());
     let usual = home.folder.join(".config/osctl/osctl.yaml");
     let small = fs::read_to_string(&usual).unwrap();
     fs::remove_file(&usual).unwrap();
     let own = fs::canonicalize(&home.folder).unwrap().join("own.yaml");
     let configure = |more: &str| fs::write(&own, format!("{small}{more}")).unwrap();
-    configure("env: {STRIPE_KEY: sk-of-stripe}\nlimits: {memory: 1g}\n");
+    let shared = home.folder.join("shared");
+    fs::create_dir_all(shared.join("deep")).unwrap();
+    let mounts = format!("mounts: ['{}/deep:/mnt/deep:ro']\n", shared.display());
+    configure(&format!(
+        "env: {{STRIPE_KEY: sk-of-stripe}}\nlimits: {{memory: 1g}}\n{mounts}"
+    ));
     // The path is relative to the folder of the first command alone.
     let ran = home.ok(["--config", "../own.yaml", "up", "--yes", "--auto-ports"]);
     assert!(
@@ -182,6 +190,14 @@ fn an_instance_keeps_its_configuration_and_its_variables() {
         variables(&home),
         "'STRIPE_KEY=sk-of-stripe OPENAI_API_KEY=None GIVEN=None'"
     );
+    // A proxy passes without its password, also to the keeper, which builds with it.
+    let warned = "`HTTPS_PROXY` is passed without its user and password";
+    assert_eq!(ran.stderr.matches(warned).count(), 1, "{ran:?}");
+    let proxies = |home: &Home| {
+        let code = "import os; os.environ['HTTPS_PROXY'] + ' ' + os.environ['https_proxy']";
+        home.api().exec(code)["result"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(proxies(&home), "'http://127.0.0.1:9 http://127.0.0.1:9'");
     let record = fs::read_to_string(home.state().join("instance.json")).unwrap();
     assert!(!record.contains("sk-of"), "{record}");
     let first = container_id(&home);
@@ -189,9 +205,30 @@ fn an_instance_keeps_its_configuration_and_its_variables() {
     assert!(ran.stdout.contains("is up to date"), "{ran:?}");
     assert_eq!(container_id(&home), first);
 
+    // The agent of a second instance gets no folder above what this one mounts.
+    let second = Home {
+        instance: format!("{}-2", home.instance),
+        ..home.clone()
+    };
+    let ran = second.run(["up", "--yes", "--project", shared.to_str().unwrap()]);
+    assert!(
+        ran.code == 2 && ran.stderr.contains("another instance mounts"),
+        "{ran:?}"
+    );
+
     // What is changed or taken away is listed and asked about.
     configure("limits: {memory: 2g}\n");
     assert_refused(&home, &["env: -STRIPE_KEY", "limits.memory: 1g -> 2g"]);
+    // So is a variable of which an earlier version has recorded nothing.
+    let file = home.state().join("instance.json");
+    let mut former: Value = serde_json::from_str(&record).unwrap();
+    former["applied"]
+        .as_object_mut()
+        .unwrap()
+        .remove("settings");
+    fs::write(&file, former.to_string()).unwrap();
+    assert_refused(&home, &["its settings: env: -STRIPE_KEY\n"]);
+    fs::write(&file, &record).unwrap();
     let ran = on_terminal(&home.command(["up"]), "n");
     assert!(
         ran.code == 4
@@ -200,6 +237,7 @@ fn an_instance_keeps_its_configuration_and_its_variables() {
         "{ran:?}"
     );
     assert_eq!(container_id(&home), first);
+    configure("limits: {memory: 2g}\npass_env: [HTTPS_PROXY]\n");
     let ran = home.run(["up", "--env", "OF_NO_SHELL"]);
     assert!(
         ran.code == 2 && ran.stderr.contains("`OF_NO_SHELL` is not set"),
@@ -208,11 +246,13 @@ fn an_instance_keeps_its_configuration_and_its_variables() {
     let ran = home.ok(["up", "--yes", "--env", "OPENAI_API_KEY", "-e", "GIVEN=a=b"]);
     assert!(
         ran.stderr
-            .contains("passes into the container: GIVEN, OPENAI_API_KEY")
+            .contains("passes into the container: GIVEN, HTTPS_PROXY, NO_PROXY, OPENAI_API_KEY\n")
             && ran.stderr.contains("env: -STRIPE_KEY")
-            && !ran.stderr.contains("sk-of"),
+            && !ran.stderr.contains("sk-of")
+            && !ran.stderr.contains(warned),
         "{ran:?}"
     );
+    assert_eq!(proxies(&home), format!("'{proxy} {proxy}'"));
     let passed = "'STRIPE_KEY=None OPENAI_API_KEY=sk-of-the-shell GIVEN=a=b'";
     assert_eq!(variables(&home), passed);
 
@@ -237,7 +277,12 @@ fn an_instance_keeps_its_configuration_and_its_variables() {
 
     // The agent can't keep the user from ending it.
     write_from_inside(&home, "docker_socket: true");
-    let ran = home.ok(["down"]);
+    fs::write(home.project.join("mine.yaml"), "bind: [").unwrap();
+    let ran = home.ok(["--config", "mine.yaml", "down"]);
     assert_warned(&home, &ran, "`docker_socket`");
+    assert!(
+        ran.stderr.contains("the configuration file is ignored: "),
+        "{ran:?}"
+    );
     home.down();
 }

@@ -161,7 +161,8 @@ pub(crate) async fn run(args: EvolveArgs, cx: &Context) -> Result<Outcome> {
         ..
     } = &plan
     {
-        // What the project wants must be readable before an image is made of it.
+        // What the project and the user want must be readable before an image is made of it.
+        cx.trusted_config_file()?;
         let project = cx.record()?.project;
         if let (_, Some(error)) = cx.config_with_error(Some(&project), Vec::new())? {
             return Err(error.into());

@@ -34,21 +34,6 @@ impl Docker {
         }
     }
 
-    /// The environment that a container was made with.
-    ///
-    /// # Errors
-    /// When the engine does not answer, or there is none.
-    pub(crate) async fn environment(&self, name: &str) -> Result<BTreeMap<String, String>> {
-        let doing = "looking at the container";
-        let found = answer(doing, self.api.inspect_container(name, None)).await?;
-        let found = found.map_err(|e| lost(doing, e))?;
-        let all = found.config.and_then(|c| c.env).unwrap_or_default();
-        let pairs = all.iter().filter_map(|pair| pair.split_once('='));
-        Ok(pairs
-            .map(|(key, value)| (key.into(), value.into()))
-            .collect())
-    }
-
     /// The names of the containers with that label, running or not.
     ///
     /// # Errors

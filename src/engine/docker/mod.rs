@@ -2,6 +2,7 @@
 
 mod address;
 mod container;
+mod environment;
 mod exec;
 mod image;
 mod place;

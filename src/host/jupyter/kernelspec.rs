@@ -1,17 +1,25 @@
 //! Kernelspecs: how Jupyter learns that a session can be opened. Those of ours say so in their
 //! metadata, and no others are touched.
+//!
+//! Files are read through no link and up to a size: an agent may write in a folder that the user names.
 
+use crate::archive::Folder;
 use crate::error::{Error, Result};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// The file in each kernelspec's folder.
 const FILE: &str = "kernel.json";
+/// Bytes of that file at most.
+const MAX_KERNELSPEC_BYTES: u64 = 1 << 20;
+/// Kernelspecs in one folder at most.
+const MAX_KERNELSPECS: usize = 10_000;
 
 /// One of ours.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -91,7 +99,9 @@ impl Kernelspec {
             return Err(Error::usage(message, hint).into());
         }
         let folder = kernels(data).join(&self.name);
-        match folder.exists() && read(&folder).is_none() {
+        let own = Folder::open(&kernels(data)).ok();
+        let own = own.and_then(|kernels| read(&kernels, self.name.as_ref()));
+        match folder.exists() && own.is_none() {
             true => Err(foreign(&folder)),
             false => Ok(folder),
         }
@@ -99,17 +109,16 @@ impl Kernelspec {
 
     /// Those of ours in Jupyter's data folder, by name.
     pub(crate) fn all(data: &Path) -> Result<Vec<Self>> {
-        let entries = match fs::read_dir(kernels(data)) {
-            Ok(entries) => entries,
+        let kernels = match Folder::open(&kernels(data)) {
+            Ok(kernels) => kernels,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(e) => return Err(e).context("reading the kernelspecs"),
         };
-        let mut all = Vec::new();
-        for entry in entries {
-            all.extend(read(&entry?.path()));
-        }
-        all.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(all)
+        let names = kernels.names_up_to(MAX_KERNELSPECS)?;
+        Ok(names
+            .iter()
+            .filter_map(|name| read(&kernels, name))
+            .collect())
     }
 
     /// Removes the one of that name, and says whether there was one.
@@ -133,11 +142,14 @@ fn kernels(data: &Path) -> PathBuf {
     data.join("kernels")
 }
 
-fn read(folder: &Path) -> Option<Kernelspec> {
-    let text = fs::read(folder.join(FILE)).ok()?;
+fn read(kernels: &Folder, name: &OsStr) -> Option<Kernelspec> {
+    let folder = kernels.folder(name).ok()?;
+    let text = folder
+        .read_file(FILE.as_ref(), MAX_KERNELSPEC_BYTES)
+        .ok()??;
     let read: Read = serde_json::from_slice(&text).ok()?;
     Some(Kernelspec {
-        name: folder.file_name()?.to_str()?.into(),
+        name: name.to_str()?.into(),
         display_name: read.display_name,
         argv: read.argv,
         env: read.env,
@@ -205,6 +217,27 @@ mod tests {
         assert_eq!(Kernelspec::all(data.path()).unwrap(), [spec("osctl")]);
         assert!(Kernelspec::remove(data.path(), "osctl").unwrap());
         assert!(!Kernelspec::remove(data.path(), "osctl").unwrap());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_kernelspec_that_is_a_link_or_too_large_is_not_read() {
+        let data = tempfile::tempdir().unwrap();
+        let own = spec("osctl").write(data.path()).unwrap();
+        let text = fs::read_to_string(own.join("kernel.json")).unwrap();
+        let kernels = data.path().join("kernels");
+        std::os::unix::fs::symlink(&own, kernels.join("folder")).unwrap();
+        for name in ["file", "huge"] {
+            fs::create_dir(kernels.join(name)).unwrap();
+        }
+        let link = kernels.join("file/kernel.json");
+        std::os::unix::fs::symlink(own.join("kernel.json"), link).unwrap();
+        let huge = text + &" ".repeat(2 << 20);
+        fs::write(kernels.join("huge/kernel.json"), huge).unwrap();
+        assert_eq!(Kernelspec::all(data.path()).unwrap(), [spec("osctl")]);
+        for name in ["folder", "file", "huge"] {
+            assert!(spec(name).write(data.path()).is_err(), "{name}");
+        }
     }
 
     #[test]
