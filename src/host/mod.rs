@@ -23,6 +23,7 @@ pub(crate) mod jupyter;
 pub(crate) mod keeper;
 pub(crate) mod landing;
 pub(crate) mod mcp;
+pub(crate) mod older_companion;
 pub(crate) mod passed_env;
 pub(crate) mod path_resolver;
 pub(crate) mod ports;

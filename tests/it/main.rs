@@ -65,6 +65,7 @@ mod mcp_starts;
 mod mcp_transports;
 mod mcp_words;
 mod middle;
+mod older_companion;
 mod pages;
 mod pictures;
 mod planted_paths;
@@ -123,6 +124,7 @@ fn lanes() -> Vec<Lane> {
             jupyter::trials(),
             planted_paths::trials(),
             hostile_answers::trials(),
+            older_companion::trials(),
         ])
         .hold([
             streams::trials(),
