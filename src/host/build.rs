@@ -130,7 +130,10 @@ pub(crate) async fn ensure(
         labels,
         builder,
     };
-    docker.build(&build, progress).await?;
+    tokio::select! {
+        built = docker.build(&build, progress) => built?,
+        short = runs_out(docker) => return Err(short),
+    }
     let image = docker
         .image(&tag)
         .await?
@@ -140,6 +143,26 @@ pub(crate) async fn ensure(
         remove_nameless(docker, &old.id).await?;
     }
     Ok(Built { image, fresh: true })
+}
+
+/// Waits until a build leaves too little of this machine, and says so. Of the engine's machine only the engine on this
+/// one is known.
+#[cfg(target_os = "linux")]
+async fn runs_out(docker: &Docker) -> anyhow::Error {
+    use crate::image::room;
+    match docker.root_here().await {
+        Ok(Some(root)) => {
+            let short = room::runs_out(&root).await;
+            let hint = "a step of the Dockerfile may take it; `docker system df` shows what the engine holds";
+            Error::precondition(format!("the build was ended: {short:#}"), hint).into()
+        }
+        _ => std::future::pending().await,
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+async fn runs_out(_docker: &Docker) -> anyhow::Error {
+    std::future::pending().await
 }
 
 /// What the caches and the steps of an instance's builds are known by.

@@ -7,6 +7,8 @@ mod body;
 mod companion;
 mod context;
 mod gather;
+#[cfg(target_os = "linux")]
+pub(crate) mod room;
 mod rules;
 
 pub(crate) use body::{Body, Update};

@@ -115,7 +115,7 @@ fn the_image_is_built_alone_and_only_when_something_changed() {
 
 fn the_classic_builder_builds_the_same_dockerfile() {
     let mut home = with_own_body("it-classic");
-    home.write_config("limits:\n  memory: 512m\n");
+    home.write_config("limits:\n  memory: 3g\n");
     home.env.insert("DOCKER_BUILDKIT".into(), "0".into());
     let dockerfile = "ARG BASE\nFROM ${BASE}\n\
                       RUN --mount=type=cache,target=/a \\\n    --mount=type=cache,target=/b \\\n    echo built > /proof\n\
@@ -127,7 +127,7 @@ fn the_classic_builder_builds_the_same_dockerfile() {
         ran.stderr.contains("Step 6/") && ran.stderr.contains("  osctl 0."),
         "{ran:?}"
     );
-    let limit = (512 << 20).to_string();
+    let limit = (3_u64 << 30).to_string();
     assert!(ran.stderr.contains(&limit), "a step has no limit: {ran:?}");
     let path = format!("/images/os-{}:latest", home.instance);
     let image = Engine.get(&format!("{path}/json")).json();

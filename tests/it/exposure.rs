@@ -1,6 +1,7 @@
 //! What the agent leaves in folders of the host, and who can reach it there.
 
 use crate::harness::{Home, shared};
+use crate::second_engine::{Second, write_body};
 use crate::trials;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,6 +11,7 @@ use std::process::Command;
 
 trials![
     other_users_of_the_host_reach_nothing_that_the_container_writes,
+    a_build_that_leaves_too_little_of_the_machine_is_ended,
     up_closes_folders_that_were_open_and_doctor_names_what_was_planted,
 ];
 
@@ -113,4 +115,22 @@ fn up_closes_folders_that_were_open_and_doctor_names_what_was_planted() {
     let named = found(home, "autorun").join("\n");
     assert!(!named.contains("appeared"), "{named}");
     fs::remove_dir_all(home.project.join("planted")).unwrap();
+}
+
+fn a_build_that_leaves_too_little_of_the_machine_is_ended() {
+    let second = Second::start();
+    let mut home = second.home("it-greedy", "");
+    // The engine's disk is to be seen, as it is where engine and osctl are on one machine.
+    home.wrapper = second.wrapper();
+    let inside = ["--mount", "--pid", "sh", "-c", "cd \"$0\" && exec \"$@\""];
+    home.wrapper.extend(inside.map(str::to_owned));
+    home.wrapper.push(home.project.display().to_string());
+    // A twentieth of the disk has 30 MiB. What is left does not end the step, and the step would go on.
+    let megabytes = (second.room() >> 20) - 15;
+    let greedy = format!("RUN dd if=/dev/zero of=/big bs=1M count={megabytes} && sleep 100");
+    write_body(&home, &greedy);
+    let ran = home.run(["build", "--yes"]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    let words = "the build was ended: the disk is nearly full";
+    assert!(ran.stderr.contains(words), "{ran:?}");
 }

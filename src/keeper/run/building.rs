@@ -3,8 +3,9 @@
 use super::Work;
 use crate::engine::{Build, Builder, ClassicBuild, IMAGE_LABEL, Progress};
 use crate::error::Result;
+use crate::image::room;
 use crate::image::{Body, Certificate, Companion, DIGEST_LABEL, Dialect, Limit, Recipe, permit};
-use crate::keeper::{Settings, room};
+use crate::keeper::Settings;
 use crate::protocol::evolve::Charge;
 use anyhow::{Context, bail};
 use std::collections::BTreeMap;
