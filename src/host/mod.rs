@@ -34,6 +34,7 @@ pub(crate) mod raise;
 pub(crate) mod reach;
 pub(crate) mod remote;
 pub(crate) mod run;
+pub(crate) mod sanitize;
 pub(crate) mod secrets;
 pub(crate) mod specification;
 pub(crate) mod succession;
