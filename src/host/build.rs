@@ -7,7 +7,7 @@ use super::{base, specification, trust};
 use crate::config::Config;
 use crate::engine::{Build, Builder, ClassicBuild, Docker, IMAGE_LABEL, Image, Progress};
 use crate::error::{Error, Result};
-use crate::image::{Body, Companion, DIGEST_LABEL, Dialect, Limit, Recipe, permit};
+use crate::image::{Body, Companion, DIGEST_LABEL, Dialect, Limit, Permitted, Recipe, permit};
 use crate::protocol::evolve::{Bounds, ROLLED_BACK};
 use anyhow::Context;
 use std::collections::BTreeMap;
@@ -19,6 +19,8 @@ use std::path::Path;
 pub(crate) struct Built {
     pub(crate) image: Image,
     pub(crate) fresh: bool,
+    /// What the user is told of the Dockerfile.
+    pub(crate) note: Option<String>,
 }
 
 /// What the image of this project would be made of.
@@ -94,6 +96,7 @@ pub(crate) async fn ensure(
         return Ok(Built {
             image: image.clone(),
             fresh: false,
+            note: None,
         });
     }
     let (dialect, builder) = match uses_buildkit(docker) {
@@ -125,7 +128,7 @@ pub(crate) async fn ensure(
     labels.insert(IMAGE_LABEL.into(), instance.name.clone());
     let build = Build {
         tag: tag.clone(),
-        context: recipe.archive(&dockerfile)?,
+        context: recipe.archive(&dockerfile.text)?,
         args,
         labels,
         builder,
@@ -142,7 +145,11 @@ pub(crate) async fn ensure(
     if let Some(old) = old.filter(|old| old.id != image.id) {
         remove_nameless(docker, &old.id).await?;
     }
-    Ok(Built { image, fresh: true })
+    Ok(Built {
+        image,
+        fresh: true,
+        note: dockerfile.note(),
+    })
 }
 
 /// Waits until a build leaves too little of this machine, and says so. Of the engine's machine only the engine on this
@@ -172,7 +179,7 @@ fn scope(instance: &Instance) -> String {
 
 /// The Dockerfile under the keeper's rules, which are for whoever builds it: an agent may have written
 /// it.
-fn permitted(body: &Body, instance: &Instance, dialect: Dialect) -> Result<String> {
+fn permitted(body: &Body, instance: &Instance, dialect: Dialect) -> Result<Permitted> {
     permit(body, &scope(instance), dialect).map_err(|refusal| {
         let place = body.folder.as_deref().unwrap_or(Path::new("body"));
         let hint = format!("mend that line of `{}`", place.join("Dockerfile").display());
