@@ -76,6 +76,20 @@ pub(crate) enum Error {
         ours: u32,
     },
 
+    #[error(
+        "the companion in `{container}` is of an earlier osctl and can't prove that it knows the token, which was not sent"
+    )]
+    OlderCompanion { container: String, up: String },
+    #[error("port {port} does not belong to the container `{container}`{owner}; nothing was sent")]
+    Unproven {
+        container: String,
+        port: u16,
+        owner: String,
+        up: String,
+        /// Whether the listener tried to prove that it knows the token.
+        has_proof: bool,
+    },
+
     #[error("run `{run}` is gone: newer ones took its place, or its container was started anew")]
     RunGone { run: String },
     #[error("terminal `{id}` is gone: it has ended, or its container was started anew")]
@@ -195,6 +209,10 @@ impl Error {
                 project.display()
             ),
             Self::NotRunning { up, .. } => format!("`{up}` starts it"),
+            Self::OlderCompanion { up, .. } => format!("`{up}` renews it"),
+            Self::Unproven { up, .. } => {
+                format!("`{up}` starts the container, or replaces an older one")
+            }
             Self::Unreachable { .. } => "`osctl doctor` tells what is wrong".into(),
             Self::RunGone { .. } => "`osctl runs` lists those that are known".into(),
             Self::TerminalGone { .. } => "`osctl shell` opens another one".into(),
@@ -245,12 +263,14 @@ impl Error {
             | Self::Unreachable { .. }
             | Self::RunGone { .. }
             | Self::TerminalGone { .. }
-            | Self::OtherProtocol { .. } => UNREACHABLE,
+            | Self::OtherProtocol { .. }
+            | Self::OlderCompanion { .. } => UNREACHABLE,
             Self::NoEngine { .. }
             | Self::EngineUnreachable { .. }
             | Self::EngineBarred { .. }
             | Self::EngineLost { .. }
             | Self::PortTaken { .. }
+            | Self::Unproven { .. }
             | Self::Foreign { .. }
             | Self::BuildFailed { .. }
             | Self::DiskFull { .. }

@@ -106,6 +106,9 @@ pub(crate) async fn run(args: BuildArgs, cx: &Context) -> Result<Outcome> {
     };
     let built = build::ensure(&docker, &config, &cx.instance, &recipe, options, &work).await?;
     drop(work);
+    if let Some(note) = &built.note {
+        cx.ui.warn(note);
+    }
     if cx.ui.json {
         let (id, size) = (&built.image.id, built.image.size);
         cx.ui.document(

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::host::client::{Client, not_running};
 use crate::host::folders::Folders;
 use crate::host::instance::{Instance, Record};
+use crate::host::older_companion::explain;
 use crate::host::path_resolver::PathResolver;
 use crate::host::provision::Cure;
 use crate::host::reach::check_config_file;
@@ -264,6 +265,19 @@ impl Context {
         let config = self.config(Some(&record.project), Vec::new())?.config;
         let bind = record.bind(config.bind);
         Client::new(&self.instance, &record, bind)
+    }
+
+    /// The same error, or that the companion is of an earlier version, where its engine says so.
+    pub(crate) async fn explain(&self, error: anyhow::Error) -> anyhow::Error {
+        let engine = match self.record() {
+            Ok(record) => self.engine(record.engine).await,
+            Err(error) => Err(error),
+        };
+        match engine {
+            Ok(engine) => explain(error, &self.instance, &engine).await,
+            // What happened is worth more than why it can't be explained.
+            Err(_) => error,
+        }
     }
 }
 

@@ -7,6 +7,10 @@ use crate::host::display::DesktopLink;
 use clap::Args;
 use serde::Serialize;
 
+/// Who does not resolve the name of the pages.
+const UNKNOWN_NAME: &str =
+    "a browser that does not know `*.localhost`, such as Safari on older versions of macOS,";
+
 #[derive(Debug, Args)]
 pub(crate) struct DesktopArgs {
     /// Only print the link, which works once
@@ -87,8 +91,15 @@ pub(crate) async fn run(args: DesktopArgs, cx: &Context) -> Result<Outcome> {
         return Ok(Outcome::Done);
     }
     if opened {
-        cx.ui
-            .say("the desktop opens in your browser; if it does not, `osctl desktop --url` prints a link");
+        let other = cx.instance.command("desktop --url");
+        cx.ui.say(format!(
+            "the desktop opens in your browser; if it does not, `{other}` prints a link"
+        ));
+        if by_address != url {
+            cx.ui.say(format!(
+                "{UNKNOWN_NAME} opens that link's address at 127.0.0.1; or use another browser"
+            ));
+        }
         return Ok(Outcome::Done);
     }
     cx.ui.line(&url);
@@ -102,9 +113,8 @@ pub(crate) async fn run(args: DesktopArgs, cx: &Context) -> Result<Outcome> {
         "open it in a browser within {expires} seconds; it works once"
     ));
     if by_address != url {
-        cx.ui.say(format!(
-            "a browser that does not know `*.localhost` opens {by_address} instead"
-        ));
+        cx.ui
+            .say(format!("{UNKNOWN_NAME} opens {by_address} instead"));
     }
     Ok(Outcome::Done)
 }

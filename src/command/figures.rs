@@ -3,6 +3,7 @@
 use super::Context;
 use crate::archive::{Folder, settle};
 use crate::error::{Error, Result};
+use crate::host::sanitize::sanitize_svg;
 use crate::protocol::kernel::Shown;
 use crate::ui::picture;
 use base64::Engine;
@@ -22,6 +23,8 @@ const FORMS: &[(&str, &str, &[&[u8]])] = &[
     ("application/pdf", "pdf", &[b"%PDF-"]),
 ];
 
+/// Of a drawing as text; a longer one is no figure.
+const MAX_DRAWING_BYTES: usize = 16 << 20;
 /// Files in the folder for figures that nobody gave a place.
 const KEPT: usize = 100;
 
@@ -115,10 +118,9 @@ fn figure(shown: &Shown) -> Option<(Vec<u8>, &'static str)> {
             _ => return None,
         };
         let bytes = if *ending == "svg" {
-            text.trim_start_matches('\u{feff}')
-                .trim_start()
-                .to_owned()
-                .into_bytes()
+            // A browser that opens the file runs its scripts.
+            let short = Some(text).filter(|text| text.len() <= MAX_DRAWING_BYTES)?;
+            sanitize_svg(&short)?.into_bytes()
         } else {
             let packed: String = text.split_whitespace().collect();
             BASE64_STANDARD.decode(packed).ok()?
@@ -188,7 +190,9 @@ mod tests {
         let both = shown(json!({"image/svg+xml": "<svg/>", "image/png": "iVBORw0KGgo=\n"}));
         assert_eq!(figure(&both), Some((b"\x89PNG\r\n\x1a\n".to_vec(), "png")));
         let drawn = shown(json!({"image/svg+xml": ["<svg>", "</svg>"]}));
-        assert_eq!(figure(&drawn), Some((b"<svg></svg>".to_vec(), "svg")));
+        let (bytes, ending) = figure(&drawn).unwrap();
+        assert!(bytes.starts_with(b"<svg xmlns=") && bytes.ends_with(b"</svg>"));
+        assert_eq!(ending, "svg");
         assert_eq!(figure(&shown(json!({"text/html": "<b>"}))), None);
         assert_eq!(figure(&shown(json!({"image/png": "%"}))), None);
     }

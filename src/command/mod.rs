@@ -57,6 +57,7 @@ pub(crate) use ended::ended;
 use crate::cli::{Cli, Verb};
 use crate::error::{Outcome, Result};
 use crate::host::folders::Folders;
+use crate::host::older_companion::is_unproven;
 use crate::ui::Ui;
 use serde_json::Value;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -76,33 +77,40 @@ pub(crate) async fn run(cli: Cli, ui: Ui) -> Result<Outcome> {
         _ => {}
     }
     let cx = Context::new(ui, Folders::find()?, &cli.instance, cli.config.as_deref())?;
-    match cli.verb {
-        Verb::Up(args) => up::run(args, &cx).await,
-        Verb::Down(args) => down::run(args, &cx).await,
-        Verb::Restart(args) => restart::run(args, &cx).await,
-        Verb::Status(args) => status::run(args, &cx).await,
-        Verb::Logs(args) => logs::run(args, &cx).await,
-        Verb::Ls(args) => ls::run(args, &cx).await,
-        Verb::Build(args) => build::run(args, &cx).await,
-        Verb::Evolve(args) => evolve::run(args, &cx).await,
-        Verb::Exec(args) => exec::run(args, &cx).await,
-        Verb::Repl(args) => repl::run(args, &cx).await,
-        Verb::Shell(args) => shell::run(args, &cx).await,
-        Verb::Attach(args) => attach::run(args, &cx).await,
-        Verb::Runs(args) => runs::run(args, &cx).await,
-        Verb::Sessions(args) => sessions::run(args, &cx).await,
-        Verb::Interrupt(args) => interrupt::run(args, &cx).await,
-        Verb::Reset(args) => reset::run(args, &cx).await,
-        Verb::Cp(args) => cp::run(args, &cx).await,
-        Verb::Criu(verb) => criu::run(verb, &cx).await,
-        Verb::Cryo(verb) => cryo::run(verb, &cx).await,
-        Verb::Mcp(args) => mcp::run(args, &cx).await,
-        Verb::Desktop(args) => desktop::run(args, &cx).await,
-        Verb::Screenshot(args) => screenshot::run(args, &cx).await,
-        Verb::Jupyter(args) => jupyter::run(args, &cx).await,
-        Verb::Init(args) => init::run(args, &cx),
-        Verb::Doctor(args) => doctor::run(args, &cx).await,
-        Verb::Config(verb) => config::run(verb, &cx),
+    match act(cli.verb, &cx).await {
+        Err(error) if is_unproven(&error) => Err(cx.explain(error).await),
+        done => done,
+    }
+}
+
+async fn act(verb: Verb, cx: &Context) -> Result<Outcome> {
+    match verb {
+        Verb::Up(args) => up::run(args, cx).await,
+        Verb::Down(args) => down::run(args, cx).await,
+        Verb::Restart(args) => restart::run(args, cx).await,
+        Verb::Status(args) => status::run(args, cx).await,
+        Verb::Logs(args) => logs::run(args, cx).await,
+        Verb::Ls(args) => ls::run(args, cx).await,
+        Verb::Build(args) => build::run(args, cx).await,
+        Verb::Evolve(args) => evolve::run(args, cx).await,
+        Verb::Exec(args) => exec::run(args, cx).await,
+        Verb::Repl(args) => repl::run(args, cx).await,
+        Verb::Shell(args) => shell::run(args, cx).await,
+        Verb::Attach(args) => attach::run(args, cx).await,
+        Verb::Runs(args) => runs::run(args, cx).await,
+        Verb::Sessions(args) => sessions::run(args, cx).await,
+        Verb::Interrupt(args) => interrupt::run(args, cx).await,
+        Verb::Reset(args) => reset::run(args, cx).await,
+        Verb::Cp(args) => cp::run(args, cx).await,
+        Verb::Criu(verb) => criu::run(verb, cx).await,
+        Verb::Cryo(verb) => cryo::run(verb, cx).await,
+        Verb::Mcp(args) => mcp::run(args, cx).await,
+        Verb::Desktop(args) => desktop::run(args, cx).await,
+        Verb::Screenshot(args) => screenshot::run(args, cx).await,
+        Verb::Jupyter(args) => jupyter::run(args, cx).await,
+        Verb::Init(args) => init::run(args, cx),
+        Verb::Doctor(args) => doctor::run(args, cx).await,
+        Verb::Config(verb) => config::run(verb, cx),
         Verb::Completions(_)
         | Verb::Companion
         | Verb::Health(_)

@@ -23,6 +23,7 @@ pub(super) async fn before(reason: Reason, cx: &Context) -> Result<()> {
     let asked = match asked {
         Ok(asked) => asked,
         Err(error) => {
+            let error = cx.explain(error).await;
             // One that does not run holds nothing that could be stored.
             if !matches!(error.downcast_ref(), Some(Error::NotRunning { .. })) {
                 cx.ui

@@ -3,9 +3,10 @@
 use super::Context;
 use crate::config::{Config, EngineChoice};
 use crate::engine::{Engine, Phase};
-use crate::error::{NO, Outcome, Result};
+use crate::error::{Error, NO, Outcome, Result};
 use crate::host::client::Client;
 use crate::host::instance::{Instance, Record};
+use crate::host::older_companion::explain;
 use crate::host::ports::endpoints;
 use crate::protocol::plain;
 use crate::protocol::service::{HealthStatus, Service};
@@ -116,12 +117,22 @@ pub(crate) async fn gather(
         }
         Some(_) => State::Stopped,
     };
+    let mut warnings = warnings(record.engine, config, record.criu, &cx.instance);
     let health = match state {
-        // Not answering is an answer to this question.
-        State::Running => Client::new(&cx.instance, record, record.bind(config.bind))?
-            .health()
-            .await
-            .ok(),
+        State::Running => {
+            let client = Client::new(&cx.instance, record, record.bind(config.bind))?;
+            match client.health().await {
+                Ok(health) => Some(health),
+                // Not answering is an answer to this question.
+                Err(error) => {
+                    let error = explain(error, &cx.instance, engine).await;
+                    if let Some(older @ Error::OlderCompanion { .. }) = error.downcast_ref() {
+                        warnings.push(older.to_string());
+                    }
+                    None
+                }
+            }
+        }
         _ => None,
     };
     Ok(Status {
@@ -139,7 +150,7 @@ pub(crate) async fn gather(
         token_file: cx.instance.token_file(),
         vnc_password_file: cx.instance.vnc_password_file(),
         services: health.map(|h| h.services).unwrap_or_default(),
-        warnings: warnings(record.engine, config, record.criu, &cx.instance),
+        warnings,
     })
 }
 

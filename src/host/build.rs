@@ -7,7 +7,7 @@ use super::{base, specification, trust};
 use crate::config::Config;
 use crate::engine::{Build, Builder, ClassicBuild, Docker, IMAGE_LABEL, Image, Progress};
 use crate::error::{Error, Result};
-use crate::image::{Body, Companion, DIGEST_LABEL, Dialect, Limit, Recipe, permit};
+use crate::image::{Body, Companion, DIGEST_LABEL, Dialect, Limit, Permitted, Recipe, permit};
 use crate::protocol::evolve::{Bounds, ROLLED_BACK};
 use anyhow::Context;
 use std::collections::BTreeMap;
@@ -19,6 +19,8 @@ use std::path::Path;
 pub(crate) struct Built {
     pub(crate) image: Image,
     pub(crate) fresh: bool,
+    /// What the user is told of the Dockerfile.
+    pub(crate) note: Option<String>,
 }
 
 /// What the image of this project would be made of.
@@ -94,6 +96,7 @@ pub(crate) async fn ensure(
         return Ok(Built {
             image: image.clone(),
             fresh: false,
+            note: None,
         });
     }
     let (dialect, builder) = match uses_buildkit(docker) {
@@ -125,12 +128,15 @@ pub(crate) async fn ensure(
     labels.insert(IMAGE_LABEL.into(), instance.name.clone());
     let build = Build {
         tag: tag.clone(),
-        context: recipe.archive(&dockerfile)?,
+        context: recipe.archive(&dockerfile.text)?,
         args,
         labels,
         builder,
     };
-    docker.build(&build, progress).await?;
+    tokio::select! {
+        built = docker.build(&build, progress) => built?,
+        short = runs_out(docker) => return Err(short),
+    }
     let image = docker
         .image(&tag)
         .await?
@@ -139,7 +145,31 @@ pub(crate) async fn ensure(
     if let Some(old) = old.filter(|old| old.id != image.id) {
         remove_nameless(docker, &old.id).await?;
     }
-    Ok(Built { image, fresh: true })
+    Ok(Built {
+        image,
+        fresh: true,
+        note: dockerfile.note(),
+    })
+}
+
+/// Waits until a build leaves too little of this machine, and says so. Of the engine's machine only the engine on this
+/// one is known.
+#[cfg(target_os = "linux")]
+async fn runs_out(docker: &Docker) -> anyhow::Error {
+    use crate::image::room;
+    match docker.root_here().await {
+        Ok(Some(root)) => {
+            let short = room::runs_out(&root).await;
+            let hint = "a step of the Dockerfile may take it; `docker system df` shows what the engine holds";
+            Error::precondition(format!("the build was ended: {short:#}"), hint).into()
+        }
+        _ => std::future::pending().await,
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+async fn runs_out(_docker: &Docker) -> anyhow::Error {
+    std::future::pending().await
 }
 
 /// What the caches and the steps of an instance's builds are known by.
@@ -149,7 +179,7 @@ fn scope(instance: &Instance) -> String {
 
 /// The Dockerfile under the keeper's rules, which are for whoever builds it: an agent may have written
 /// it.
-fn permitted(body: &Body, instance: &Instance, dialect: Dialect) -> Result<String> {
+fn permitted(body: &Body, instance: &Instance, dialect: Dialect) -> Result<Permitted> {
     permit(body, &scope(instance), dialect).map_err(|refusal| {
         let place = body.folder.as_deref().unwrap_or(Path::new("body"));
         let hint = format!("mend that line of `{}`", place.join("Dockerfile").display());

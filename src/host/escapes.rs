@@ -7,6 +7,11 @@ type Version = [u64; 3];
 
 /// From runc 1.1.12 on, no container and no command begins in a folder of the host (CVE-2024-21626).
 const RUNC: Version = [1, 1, 12];
+/// From these on, runc checks what it masks and where it writes (CVE-2025-31133, 52565, 52881), each in its own line of
+/// versions.
+const RUNC_MASKS: [Version; 2] = [[1, 2, 8], [1, 3, 3]];
+/// And from the third of these on.
+const RUNC_CANDIDATE: &str = "1.4.0-rc.";
 /// From these Docker Engines on, BuildKit confines the mounts of a build (CVE-2024-23651, 23652, 23653).
 const ENGINE: Version = [24, 0, 9];
 const ENGINE_25: Version = [25, 0, 2];
@@ -27,6 +32,11 @@ pub(crate) fn known(components: &BTreeMap<String, String>) -> Vec<String> {
     {
         found.push(format!("runc {text} is older than 1.1.12: an image can lead code out of its container (CVE-2024-21626)"));
     }
+    if let Some((text, version)) = part("runc")
+        && has_open_masks(text, version)
+    {
+        found.push(format!("runc {text} is older than 1.2.8, 1.3.3 or 1.4.0: code inside can reach files of the host while a container starts (CVE-2025-31133, CVE-2025-52565, CVE-2025-52881)"));
+    }
     if let Some((text, version)) = part("Engine") {
         let is_open = match version[0] {
             25 => version < ENGINE_25,
@@ -37,6 +47,16 @@ pub(crate) fn known(components: &BTreeMap<String, String>) -> Vec<String> {
         }
     }
     found
+}
+
+fn has_open_masks(text: &str, version: Version) -> bool {
+    let [in_1_2, in_1_3] = RUNC_MASKS;
+    let candidate = text.trim_start_matches('v').strip_prefix(RUNC_CANDIDATE);
+    match version {
+        [1, 3, _] => version < in_1_3,
+        [1, 4, 0] => candidate.is_some_and(|number| number.starts_with(['1', '2'])),
+        _ => version < in_1_2,
+    }
 }
 
 fn read(text: &str) -> Option<Version> {
@@ -62,13 +82,17 @@ mod tests {
             known(&parts.into()).len()
         };
         for (engine, runc, number) in [
-            ("20.10.24+dfsg1", "1.1.5+ds1", 2),
-            ("24.0.8", "1.1.12", 1),
-            ("24.0.9", "1.1.11", 1),
-            ("25.0.1", "1.1.12", 1),
-            ("25.0.2", "1.1.12", 0),
-            ("28.3.0", "1.2.0-rc.1", 0),
-            ("28.3.0", "v1.3.1", 0),
+            ("20.10.24+dfsg1", "1.1.5+ds1", 3),
+            ("24.0.8", "1.1.12", 2),
+            ("24.0.9", "1.1.11", 2),
+            ("25.0.1", "1.2.8", 1),
+            ("25.0.2", "1.2.7", 1),
+            ("25.0.2", "1.2.8", 0),
+            ("28.3.0", "v1.3.1", 1),
+            ("28.3.0", "v1.3.3", 0),
+            ("28.3.0", "1.4.0-rc.2", 1),
+            ("28.3.0", "1.4.0-rc.3", 0),
+            ("29.0.0", "1.4.0", 0),
             ("unknown", "", 0),
         ] {
             assert_eq!(found(engine, runc), number, "{engine} {runc}");

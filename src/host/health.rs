@@ -2,6 +2,7 @@
 
 use super::client::Client;
 use super::instance::Instance;
+use super::older_companion::explain;
 use crate::engine::{Container, Engine, LogOptions, Phase, Progress};
 use crate::error::{Error, Result};
 use crate::protocol::service::{Health, HealthStatus};
@@ -57,7 +58,16 @@ impl Watch<'_> {
                 {
                     return Err(error);
                 }
-                Err(error) => error.to_string(),
+                Err(error) => {
+                    let error = explain(error, self.instance, self.engine).await;
+                    // Waiting does not renew it, and it is no reason to stop it.
+                    if let Some(Error::OlderCompanion { container, .. }) = error.downcast_ref() {
+                        let (container, up) =
+                            (container.clone(), self.instance.command("up --build"));
+                        return Err(Error::OlderCompanion { container, up }.into());
+                    }
+                    error.to_string()
+                }
             };
             if looked.elapsed() > POLL * 10 {
                 looked = Instant::now();

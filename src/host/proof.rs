@@ -39,6 +39,9 @@ pub(super) enum ProofFailure {
     Lost(String),
     #[error("the listener sent no valid proof for the instance's token")]
     Foreign,
+    /// The answer is that of a companion of an earlier version, or of whoever answers like one.
+    #[error("the listener answers without a proof")]
+    Missing,
 }
 
 impl ProofFailure {
@@ -126,11 +129,11 @@ where
     getrandom::fill(&mut random).map_err(|e| ProofFailure::Lost(e.to_string()))?;
     let nonce = hex(random);
     let (connection, answer) = ask(connection, &nonce).await?;
-    let proof = serde_json::from_slice::<Ping>(&answer).ok();
-    let proof = proof.and_then(|ping| ping.proof).unwrap_or_default();
-    match is_proof(digest, &nonce, &proof) {
-        true => Ok(connection),
-        false => Err(ProofFailure::Foreign),
+    let ping = serde_json::from_slice::<Ping>(&answer).map_err(|_| ProofFailure::Foreign)?;
+    match ping.proof {
+        Some(proof) if is_proof(digest, &nonce, &proof) => Ok(connection),
+        Some(_) => Err(ProofFailure::Foreign),
+        None => Err(ProofFailure::Missing),
     }
 }
 

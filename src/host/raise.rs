@@ -129,7 +129,7 @@ impl Raise<'_> {
             (Some(volumes), Some(remote)) if remote.copied => Some(volumes.body(config).await?),
             _ => None,
         };
-        let ChosenImage { image, body } = self
+        let ChosenImage { image, body, note } = self
             .image(copy.as_ref().map_or(&project, TempDir::path))
             .await?;
         let ports = match auto {
@@ -143,6 +143,7 @@ impl Raise<'_> {
         };
         let (applied, passed) = self.applied(former, &held)?;
         let mut notes = passed.notes(config);
+        notes.extend(note);
         notes.extend(body.is_none().then(|| {
             let evolve = instance.command("evolve");
             format!("body/ differs from the running image, which a rollback has brought back; `{evolve}` applies it")

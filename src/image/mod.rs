@@ -7,13 +7,15 @@ mod body;
 mod companion;
 mod context;
 mod gather;
+#[cfg(target_os = "linux")]
+pub(crate) mod room;
 mod rules;
 
 pub(crate) use body::{Body, Update};
 pub(crate) use companion::Companion;
 pub(crate) use context::{Certificate, Recipe, bare, content, single};
 pub(crate) use gather::Limit;
-pub(crate) use rules::{Dialect, permit};
+pub(crate) use rules::{Dialect, Permitted, permit};
 
 /// Label of an image: the digest of what it was built from.
 pub(crate) const DIGEST_LABEL: &str = "osctl.digest";

@@ -43,7 +43,6 @@ mod probation;
 mod reach;
 mod recovery;
 mod repository;
-mod room;
 mod run;
 #[cfg(test)]
 mod samples;

@@ -59,8 +59,10 @@ fn is_deceptive(c: char) -> bool {
         | '\u{200b}'..='\u{200f}'
         | '\u{2028}'..='\u{202e}'
         | '\u{2060}'..='\u{206f}'
-        | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
+        | '\u{2800}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
         | '\u{fff9}'..='\u{fffb}'
+        | '\u{1bca0}'..='\u{1bca3}'
+        | '\u{1d173}'..='\u{1d17a}'
         | '\u{e0000}'..='\u{e0fff}')
         || c.is_control()
 }
@@ -90,6 +92,16 @@ mod tests {
         assert_eq!(printable("\u{202e}gpj.exe"), "\\u{202e}gpj.exe");
         assert_eq!(printable("a\u{200b}b\u{e0041}"), "a\\u{200b}b\\u{e0041}");
         assert_eq!(printable("os\u{200d}ctl"), "os\\u{200d}ctl");
+        for hidden in [
+            "\u{2800}",
+            "\u{1bca0}",
+            "\u{1bca3}",
+            "\u{1d173}",
+            "\u{1d17a}",
+        ] {
+            assert!(!is_printable(hidden), "{}", hidden.escape_unicode());
+        }
+        assert!(is_printable("⠋⣿𝅘𝅥𝅯𝅻"));
         for fine in ["👩\u{200d}🚀", "می\u{200c}خواهم", "größe", "❤\u{fe0f}"] {
             assert!(is_printable(fine), "{fine}");
         }

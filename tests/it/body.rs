@@ -13,6 +13,7 @@ trials![
     the_classic_builder_builds_the_same_dockerfile,
     failed_classic_builds_leave_no_more_than_the_cache_of_the_last,
     the_words_of_a_step_do_not_choose_the_builder,
+    labels_that_other_tools_obey_do_not_reach_the_image,
 ];
 
 /// An instance like the shared one, with a body of its own to change.
@@ -115,7 +116,7 @@ fn the_image_is_built_alone_and_only_when_something_changed() {
 
 fn the_classic_builder_builds_the_same_dockerfile() {
     let mut home = with_own_body("it-classic");
-    home.write_config("limits:\n  memory: 512m\n");
+    home.write_config("limits:\n  memory: 3g\n");
     home.env.insert("DOCKER_BUILDKIT".into(), "0".into());
     let dockerfile = "ARG BASE\nFROM ${BASE}\n\
                       RUN --mount=type=cache,target=/a \\\n    --mount=type=cache,target=/b \\\n    echo built > /proof\n\
@@ -127,7 +128,7 @@ fn the_classic_builder_builds_the_same_dockerfile() {
         ran.stderr.contains("Step 6/") && ran.stderr.contains("  osctl 0."),
         "{ran:?}"
     );
-    let limit = (512 << 20).to_string();
+    let limit = (3_u64 << 30).to_string();
     assert!(ran.stderr.contains(&limit), "a step has no limit: {ran:?}");
     let path = format!("/images/os-{}:latest", home.instance);
     let image = Engine.get(&format!("{path}/json")).json();
@@ -181,4 +182,23 @@ fn the_words_of_a_step_do_not_choose_the_builder() {
     assert_eq!(ran.code, 4, "{ran:?}");
     assert!(ran.stderr.contains("buildkit not supported"), "{ran:?}");
     assert!(!ran.stderr.contains("Step 1/"), "{ran:?}");
+}
+
+fn labels_that_other_tools_obey_do_not_reach_the_image() {
+    let home = with_own_body("it-labels");
+    let dockerfile = "ARG BASE\nFROM ${BASE}\nLABEL maintainer=me org.opencontainers.image.title=\"a b\"\n\
+                      LABEL traefik.enable=true osctl.instance=default\n";
+    fs::write(home.project.join("body/Dockerfile"), dockerfile).unwrap();
+    let ran = home.ok(["build", "--yes"]);
+    let named =
+        "no label `maintainer`, `traefik.enable`, `osctl.instance`: other tools obey labels";
+    assert!(ran.stderr.contains(named), "{ran:?}");
+    let path = format!("/images/os-{}:latest", home.instance);
+    let image = Engine.get(&format!("{path}/json")).json();
+    let labels = image["Config"]["Labels"].as_object().unwrap();
+    assert_eq!(labels["org.opencontainers.image.title"], "a b");
+    for key in ["maintainer", "traefik.enable", "osctl.instance"] {
+        assert!(!labels.contains_key(key), "{labels:?}");
+    }
+    assert_eq!(Engine.send("DELETE", &path, &json!(null)).status, 200);
 }

@@ -203,20 +203,18 @@ fn a_body_reaches_nothing_beyond_itself() {
         ),
         ("RUN --network=host cat /proc/net/tcp", "`RUN --network`"),
         ("RUN --security=insecure id", "`RUN --security`"),
-        (
-            "LABEL osctl.instance=other",
-            "the `LABEL` key `osctl.instance`",
-        ),
-        (
-            "LABEL traefik.enable=true",
-            "the `LABEL` key `traefik.enable`",
-        ),
+        ("LABEL osctl.instance=x a.b=c\nRUN exit 7", "exit code: 7"),
         ("WORKDIR /proc/self/fd/8", "a folder of the kernel"),
         ("ADD http://192.0.2.1/x /x", "`ADD` of an address"),
         ("RUN <<E\nFROM debian\nE", "a heredoc"),
     ] {
         write(&home, "Dockerfile", &format!("{DOCKERFILE}{line}\n"));
         refused(why);
+        if line.starts_with("LABEL") {
+            let run = latest(&home)["run"].as_str().unwrap().to_owned();
+            let log = home.ok(["evolve", "logs", &run]).stdout;
+            assert!(log.contains("no label `osctl.instance`, `a.b`"), "{log}");
+        }
     }
     write(
         &home,

@@ -32,18 +32,25 @@ pub(crate) struct FakeCompanion {
 impl FakeCompanion {
     /// Answers each request but `/ping` by `answer`, and proves like a companion that it knows the token's digest.
     pub(crate) fn start(answer: impl Fn(&Request, &mut TcpStream) + Send + Sync + 'static) -> Self {
-        Self::start_with(TOKEN, answer)
+        Self::start_with(Some(TOKEN), answer)
     }
 
     /// The same for a listener that does not know the token.
     pub(crate) fn start_without_token(
         answer: impl Fn(&Request, &mut TcpStream) + Send + Sync + 'static,
     ) -> Self {
-        Self::start_with("another token", answer)
+        Self::start_with(Some("another token"), answer)
+    }
+
+    /// The same for one that answers `/ping` by `answer`, too.
+    pub(crate) fn start_without_proof(
+        answer: impl Fn(&Request, &mut TcpStream) + Send + Sync + 'static,
+    ) -> Self {
+        Self::start_with(None, answer)
     }
 
     fn start_with(
-        token: &'static str,
+        token: Option<&'static str>,
         answer: impl Fn(&Request, &mut TcpStream) + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -58,8 +65,8 @@ impl FakeCompanion {
                     let mut reader = BufReader::new(stream);
                     while let Some(request) = read_request(&mut reader) {
                         received.lock().unwrap().push(request.clone());
-                        match request.path.strip_prefix("/ping?nonce=") {
-                            Some(nonce) => {
+                        match token.zip(request.path.strip_prefix("/ping?nonce=")) {
+                            Some((token, nonce)) => {
                                 let proof = json!({"status": "ok", "proof": prove(token, nonce)});
                                 respond(&mut writer, "200 OK", &[], proof.to_string().as_bytes());
                             }

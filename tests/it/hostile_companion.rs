@@ -5,11 +5,14 @@ use crate::fake_companion::{FakeCompanion, respond, respond_without_end};
 use crate::ports::free_port;
 use crate::trials;
 use serde_json::json;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::mpsc;
 
 trials![
     a_redirect_of_the_companion_is_not_followed,
     the_desktop_opens_no_address_that_the_companion_chose,
+    a_browser_that_does_not_know_the_name_is_given_the_address,
     the_token_goes_to_no_other_listener,
     each_connection_is_proven_before_the_token_follows,
     a_stopped_instance_is_still_named_as_such,
@@ -59,6 +62,35 @@ fn the_desktop_opens_no_address_that_the_companion_chose() {
         let ran = home.run(["desktop", "--url"]);
         assert!(ran.code != 0 && ran.stdout.is_empty(), "{ran:?}");
         assert!(!ran.stderr.contains('\u{1b}'), "{ran:?}");
+    }
+}
+
+fn a_browser_that_does_not_know_the_name_is_given_the_address() {
+    let companion = FakeCompanion::start(|_, stream| {
+        let link = json!({"path": "/desktop/enter?code=00ff", "expires": 120});
+        respond(stream, "200 OK", &[], link.to_string().as_bytes());
+    });
+    let mut home = companion.home("unknown-name");
+    let path = format!("{}/desktop/enter?code=00ff", companion.port);
+    let ran = home.ok(["desktop", "--url"]);
+    assert!(
+        ran.stdout.contains(&format!(".localhost:{path}")),
+        "{ran:?}"
+    );
+    for words in ["Safari", &format!("http://127.0.0.1:{path}")] {
+        assert!(ran.stderr.contains(words), "{words}: {ran:?}");
+    }
+    // Where a browser opens by itself, too.
+    let opener = home.folder.join("xdg-open");
+    std::fs::write(&opener, "#!/bin/sh\n").unwrap();
+    std::fs::set_permissions(&opener, Permissions::from_mode(0o755)).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let path = format!("{}:{path}", home.folder.display());
+    home.env
+        .extend([("PATH".into(), path), ("DISPLAY".into(), ":7".into())]);
+    let ran = home.ok(["desktop"]);
+    for words in ["Safari", "127.0.0.1", "another browser", "desktop --url`"] {
+        assert!(ran.stderr.contains(words), "{words}: {ran:?}");
     }
 }
 

@@ -65,6 +65,7 @@ mod mcp_starts;
 mod mcp_transports;
 mod mcp_words;
 mod middle;
+mod older_companion;
 mod pages;
 mod pictures;
 mod planted_paths;
@@ -132,6 +133,7 @@ fn lanes() -> Vec<Lane> {
             jupyter::notebook_trials(),
             planted_paths::trials(),
             hostile_answers::trials(),
+            older_companion::trials(),
         ])
         .hold([
             streams::trials(),

@@ -15,6 +15,7 @@ trials![
     a_terminal_that_shows_none_or_is_silent_is_told_where_the_figure_is,
     without_a_terminal_figures_are_saved_and_told,
     out_saves_them_where_the_person_wants,
+    a_drawing_is_saved_without_what_a_browser_runs,
 ];
 
 /// 640 pixels wide.
@@ -131,5 +132,24 @@ fn out_saves_them_where_the_person_wants() {
             fs::read(folder.join(name)).unwrap().starts_with(PNG),
             "{name}"
         );
+    }
+}
+
+fn a_drawing_is_saved_without_what_a_browser_runs() {
+    let home = shared();
+    let folder = home.folder.join("drawn");
+    let drawing = "<?xml version='1.0'?><svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'>\
+        <script>fetch('file:///etc/passwd')</script><a href='javascript:alert(1)'><path d='M 0 1 L 2 3'/></a>\
+        <foreignObject><iframe src='http://attacker.example'/></foreignObject>\
+        <image href='http://attacker.example/x.png'/></svg>";
+    let code = format!(
+        "class F:\n    def _repr_mimebundle_(self, **_): return {{'image/svg+xml': {drawing:?}}}\nF()"
+    );
+    home.ok(["exec", "--out", folder.to_str().unwrap(), &code]);
+    let saved = fs::read_to_string(folder.join("figure-1.svg")).unwrap();
+    assert!(saved.starts_with("<svg xmlns="), "{saved}");
+    assert!(saved.contains("d=\"M 0 1 L 2 3\""), "{saved}");
+    for word in ["onload", "script", "attacker", "iframe", "passwd", "<a"] {
+        assert!(!saved.contains(word), "{word}: {saved}");
     }
 }

@@ -13,6 +13,7 @@ use bollard::query_parameters::{
 };
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
+use hyper::Uri;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
@@ -242,6 +243,7 @@ impl Docker {
             .labels(&labels)
             .rm(true)
             .forcerm(true);
+        let mut api = self.api.clone();
         match &build.builder {
             Builder::BuildKit => {
                 options = options
@@ -251,6 +253,7 @@ impl Docker {
             Builder::Classic(classic) => {
                 options = options.version(BuilderVersion::BuilderV1);
                 options = self.confine(options, classic).await?;
+                api = with_memory(api, classic.memory);
             }
         }
         // Of builds before this one: what the last failed one left serves the next as a cache.
@@ -258,7 +261,7 @@ impl Docker {
             Builder::Classic(classic) => self.unfinished(&classic.mark).await?,
             Builder::BuildKit => Vec::new(),
         };
-        let done = self.run_build(build, options, progress).await;
+        let done = self.run_build(&api, build, options, progress).await;
         for id in unfinished {
             self.remove_unfinished_image(&id).await?;
         }
@@ -267,12 +270,13 @@ impl Docker {
 
     async fn run_build(
         &self,
+        api: &bollard::Docker,
         build: &Build,
         options: BuildImageOptionsBuilder,
         progress: &dyn Progress,
     ) -> Result<()> {
         let mut trace = Trace::default();
-        let stream = self.api.build_image(
+        let stream = api.build_image(
             options.build(),
             None,
             Some(bollard::body_full(build.context.clone())),
@@ -324,17 +328,12 @@ impl Docker {
         }
     }
 
-    /// Gives the steps of the classic builder the limits and the network.
+    /// Gives the steps of the classic builder the limit of CPU and the network.
     async fn confine(
         &self,
         mut options: BuildImageOptionsBuilder,
         classic: &ClassicBuild,
     ) -> Result<BuildImageOptionsBuilder> {
-        // The API's client has no larger numbers: a limit of more than 2 GiB is not passed on.
-        let memory = classic.memory.and_then(|bytes| i32::try_from(bytes).ok());
-        if let Some(bytes) = memory {
-            options = options.memory(bytes).memswap(bytes);
-        }
         if let Some(cpus) = classic.cpus {
             let quota = (cpus * f64::from(CPU_PERIOD)) as i32;
             options = options.cpuperiod(CPU_PERIOD).cpuquota(quota);
@@ -452,6 +451,26 @@ impl Trace {
             _ => lost("building the image", error),
         }
     }
+}
+
+/// A client that gives the steps of a build that limit of memory, with no swap beside it. The options of a build have
+/// numbers up to 2 GiB alone, so the limit is written into the request.
+fn with_memory(api: bollard::Docker, limit: Option<u64>) -> bollard::Docker {
+    let Some(bytes) = limit else {
+        return api;
+    };
+    api.with_request_modifier(move |mut request| {
+        let (path, query) = (request.uri().path(), request.uri().query());
+        let query = query.map(|query| format!("{query}&")).unwrap_or_default();
+        let limited = format!("{path}?{query}memory={bytes}&memswap={bytes}");
+        let mut parts = request.uri().clone().into_parts();
+        parts.path_and_query = limited.parse().ok();
+        // Parts of an address are one again.
+        if let Ok(uri) = Uri::from_parts(parts) {
+            *request.uri_mut() = uri;
+        }
+        request
+    })
 }
 
 /// Name and tag, or name and digest: `host:5000/x` has a port and no tag.

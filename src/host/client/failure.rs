@@ -41,7 +41,8 @@ impl Client {
 
     pub(in crate::host) fn unreachable(&self, error: &reqwest::Error) -> anyhow::Error {
         match ProofFailure::of(error) {
-            Some(ProofFailure::Foreign) => return self.foreign(error.url()),
+            Some(ProofFailure::Foreign) => return self.foreign(error.url(), true).into(),
+            Some(ProofFailure::Missing) => return self.foreign(error.url(), false).into(),
             Some(ProofFailure::Lost(why)) => return self.lost(why.clone()),
             None if error.is_connect() => return self.not_running(),
             None => {}
@@ -62,18 +63,16 @@ impl Client {
     }
 
     /// Another listener has the port, or a companion that can't prove itself.
-    fn foreign(&self, url: Option<&Url>) -> anyhow::Error {
+    fn foreign(&self, url: Option<&Url>, has_proof: bool) -> Error {
         let port = url.and_then(Url::port_or_known_default).unwrap_or_default();
         let owner = process(port).map_or(String::new(), |owner| format!(", but to {owner}"));
-        let message = format!(
-            "port {port} does not belong to the container `{}`{owner}; nothing was sent",
-            self.container
-        );
-        let hint = format!(
-            "`{}` starts the container, or replaces an older one",
-            self.up
-        );
-        Error::precondition(message, hint).into()
+        Error::Unproven {
+            container: self.container.clone(),
+            port,
+            owner,
+            up: self.up.clone(),
+            has_proof,
+        }
     }
 
     /// What the way there says in the companion's place.

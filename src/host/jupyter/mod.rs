@@ -26,7 +26,6 @@ mod connection;
 mod content;
 mod kernelspec;
 mod outputs;
-mod sanitize;
 mod sockets;
 mod story;
 mod wire;

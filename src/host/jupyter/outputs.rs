@@ -8,7 +8,9 @@
 //!
 //! A person who trusts the code inside with their Jupyter installs the kernelspec with `--trust-html`; then all passes.
 
-use super::sanitize::{markdown_as_html, plain_markdown, quiet_tex, sanitize_html, sanitize_svg};
+use crate::host::sanitize::{
+    markdown_as_html, plain_markdown, quiet_tex, sanitize_html, sanitize_svg, shows_something,
+};
 use crate::protocol::kernel::Bundle;
 use serde_json::{Map, Value, json};
 
@@ -55,12 +57,16 @@ fn sanitize(data: &Bundle) -> Map<String, Value> {
             None => dropped.push(kind.as_str()),
         }
     }
-    if safe.is_empty() && !dropped.is_empty() {
+    // The text beside a page is no more than its name.
+    let was_page = dropped.contains(&HTML) && safe.keys().all(|kind| kind == PLAIN);
+    if !dropped.is_empty() && (safe.is_empty() || was_page) {
         let kinds = dropped.join("`, `");
         let note = format!(
             "(`{kinds}` is not shown; `osctl jupyter install --trust-html` lets code inside run scripts here)"
         );
-        safe.insert(PLAIN.into(), note.into());
+        let text = safe.get(PLAIN).and_then(Value::as_str);
+        let text = text.map(|text| format!("{text}\n")).unwrap_or_default();
+        safe.insert(PLAIN.into(), (text + &note).into());
     }
     safe
 }
@@ -77,7 +83,12 @@ fn passed<'a>(kind: &'a str, value: &Value, data: &Bundle) -> Option<(&'a str, V
         _ if PICTURES.contains(&kind) => text
             .filter(|text| text.len() <= MAX_OUTPUT_BYTES && is_base64(text))
             .map(|text| (kind, text.into())),
-        HTML => short.map(|html| (HTML, sanitize_html(html).into())),
+        // Of a page of scripts an empty one is left.
+        HTML => {
+            let clean = sanitize_html(short?);
+            let is_left = shows_something(&clean) || short?.trim().is_empty();
+            is_left.then(|| (HTML, clean.into()))
+        }
         // The same picture without anything that could act.
         SVG if PICTURES.iter().any(|picture| data.contains_key(*picture)) => None,
         SVG => sanitize_svg(short?).map(|svg| (SVG, svg.into())),
@@ -154,6 +165,24 @@ mod tests {
             text.contains("`application/javascript` is not shown") && text.contains("--trust-html")
         );
         assert_eq!(sanitized(json!({})), json!({}));
+        // What plotly shows, and what IPython shows of a page.
+        let page = "<div><div id=\"x\" style=\"height:525px\"></div><script>Plotly.newPlot('x')</script></div>";
+        let plotly = json!({"application/vnd.plotly.v1+json": {"data": []}, "text/html": page});
+        let named = json!({"text/html": page, "text/plain": "<HTML object>"});
+        for (data, begin) in [(plotly, "("), (named, "<HTML object>\n(")] {
+            let left = sanitized(data);
+            let text = left["text/plain"].as_str().unwrap();
+            assert!(
+                text.starts_with(begin) && text.contains("`text/html` is not shown"),
+                "{text}"
+            );
+            assert_eq!(text.matches("--trust-html").count(), 1, "{text}");
+            assert_eq!(left.get("text/html"), None);
+        }
+        assert_eq!(
+            sanitized(json!({"text/html": ""})),
+            json!({"text/html": ""})
+        );
     }
 
     #[test]
@@ -215,6 +244,7 @@ mod tests {
     fn a_text_that_is_too_long_to_sanitize_is_not_shown() {
         let long = "<b>".repeat(2 << 20);
         let left = sanitized(json!({"text/html": long, "text/plain": "x"}));
-        assert_eq!(left, json!({"text/plain": "x"}));
+        let text = left["text/plain"].as_str().unwrap();
+        assert!(text.starts_with("x\n(`text/html` is not shown"), "{text}");
     }
 }

@@ -16,6 +16,8 @@ pub(super) struct ChosenImage {
     pub(super) image: String,
     /// The body that it is made of; nothing where a rollback keeps an image that `body/` differs from.
     pub(super) body: Option<Body>,
+    /// What the user is told of its Dockerfile.
+    pub(super) note: Option<String>,
 }
 
 impl Raise<'_> {
@@ -42,6 +44,7 @@ impl Raise<'_> {
             return Ok(ChosenImage {
                 image: kept.id,
                 body: same.map(|recipe| recipe.body),
+                note: None,
             });
         }
         let recipe = recipe?;
@@ -62,6 +65,7 @@ impl Raise<'_> {
         Ok(ChosenImage {
             image: built.image.id,
             body: Some(recipe.body),
+            note: built.note,
         })
     }
 
@@ -84,6 +88,7 @@ impl Raise<'_> {
         Ok(ChosenImage {
             image: prepared,
             body: Some(body),
+            note: None,
         })
     }
 }

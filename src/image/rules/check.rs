@@ -18,7 +18,8 @@ const PLAIN: &[&str] = &[
     "VOLUME",
 ];
 
-/// The only keys of labels: other tools obey labels of images and of the containers made from them.
+/// The only keys of labels that images get. Other tools obey labels of images and of the containers made from them, and
+/// nobody has a list of those.
 const LABELS: &str = "org.opencontainers.";
 
 /// Folders of the kernel. Some versions of runc lead a step that begins in `/proc/self/fd/N` to the host.
@@ -55,6 +56,8 @@ const CACHE: &[&str] = &[
 pub(super) struct Checked {
     /// The names of the stages, where they have one, in small letters.
     stages: Vec<Option<String>>,
+    /// Keys of labels that are left out.
+    left_out: Vec<String>,
 }
 
 impl Checked {
@@ -62,12 +65,16 @@ impl Checked {
         self.stages.len()
     }
 
-    /// The instruction as a line.
+    pub(super) fn into_left_out(self) -> Vec<String> {
+        self.left_out
+    }
+
+    /// The instruction as a line, unless nothing of it is left.
     pub(super) fn permit(
         &mut self,
         instruction: &Instruction,
         caches: Caches<'_>,
-    ) -> Result<String, Refusal> {
+    ) -> Result<Option<String>, Refusal> {
         let Instruction {
             line,
             keyword,
@@ -78,14 +85,15 @@ impl Checked {
             "RUN" => run(rest, caches),
             "COPY" => self.copy(rest),
             "ADD" => add(rest),
-            "LABEL" => label(rest),
+            "LABEL" => self.label(rest),
             "WORKDIR" => workdir(rest),
             "ONBUILD" => Err("`ONBUILD` is not allowed: it acts in builds that nobody sees".into()),
             plain if PLAIN.contains(&plain) => Ok(rest.clone()),
             unknown => Err(format!("`{}` is no instruction", printable(unknown))),
         };
         match checked {
-            Ok(rest) => Ok(format!("{keyword} {rest}")),
+            Ok(rest) if keyword == "LABEL" && rest.is_empty() => Ok(None),
+            Ok(rest) => Ok(Some(format!("{keyword} {rest}"))),
             Err(why) => Err(Refusal::new(*line, why)),
         }
     }
@@ -129,6 +137,25 @@ impl Checked {
     fn is_stage(&self, word: &str) -> bool {
         let word = word.to_ascii_lowercase();
         self.stages.iter().flatten().any(|name| *name == word)
+    }
+
+    /// Of labels in the form that every builder reads the same way, those that no other tool obeys.
+    fn label(&mut self, rest: &str) -> Result<String, String> {
+        if rest.contains(['$', '\\']) {
+            return Err("a variable or a backslash in a `LABEL` is not allowed".into());
+        }
+        let mut kept = Vec::new();
+        for word in quoted_words(rest)? {
+            let Some((key, _)) = word.split_once('=') else {
+                return Err("a `LABEL` takes the form `KEY=VALUE`".into());
+            };
+            let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+            match key.starts_with(LABELS) && key.chars().all(plain) {
+                true => kept.push(word),
+                false => self.left_out.push(printable(key)),
+            }
+        }
+        Ok(kept.join(" "))
     }
 
     fn copy(&self, rest: &str) -> Result<String, String> {
@@ -234,26 +261,6 @@ fn add(rest: &str) -> Result<String, String> {
         return Err(
             "`ADD` of an address or a variable is not allowed: download it in a `RUN`".into(),
         );
-    }
-    Ok(rest.to_owned())
-}
-
-/// Labels in the form that every builder reads the same way.
-fn label(rest: &str) -> Result<String, String> {
-    if rest.contains(['$', '\\']) {
-        return Err("a variable or a backslash in a `LABEL` is not allowed".into());
-    }
-    for word in quoted_words(rest)? {
-        let Some((key, _)) = word.split_once('=') else {
-            return Err("a `LABEL` takes the form `KEY=VALUE`".into());
-        };
-        let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-        if !key.starts_with(LABELS) || !key.chars().all(plain) {
-            return Err(format!(
-                "the `LABEL` key `{}` is not allowed, only keys that begin with `{LABELS}`",
-                printable(key)
-            ));
-        }
     }
     Ok(rest.to_owned())
 }

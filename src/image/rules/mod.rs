@@ -6,7 +6,8 @@
 //!
 //! The engine receives the text that is written from the instructions, and never the text that was
 //! read: no comment, continuation or directive is left that another parser could read otherwise. What
-//! engines of different age read differently (heredocs, doubled backslashes) is refused. The written text is
+//! engines of different age read differently (heredocs, doubled backslashes) is refused. Labels that other tools
+//! could obey are left out. The written text is
 //! read and checked again, as the engine receives it.
 //!
 //! Allowed are `FROM ${BASE}` and earlier stages, in `--from` too, and cache mounts, whose ids become
@@ -22,7 +23,6 @@ use super::Body;
 use crate::protocol::spec::BUILD_LABEL;
 use check::{Caches, Checked};
 use std::fmt;
-use syntax::Instruction;
 
 /// Why a Dockerfile is not built, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +47,25 @@ impl Refusal {
     }
 }
 
+/// A Dockerfile that the engine may have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Permitted {
+    pub(crate) text: String,
+    /// Keys of labels that are left out of it.
+    left_out: Vec<String>,
+}
+
+impl Permitted {
+    /// What the user is told of it, if there is anything.
+    pub(crate) fn note(&self) -> Option<String> {
+        let keys: Vec<String> = self.left_out.iter().map(|key| format!("`{key}`")).collect();
+        (!keys.is_empty()).then(|| {
+            let keys = keys.join(", ");
+            format!("the image gets no label {keys}: other tools obey labels, so only `org.opencontainers.*` is taken from the Dockerfile")
+        })
+    }
+}
+
 /// The builder that reads the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialect {
@@ -59,7 +78,7 @@ pub(crate) enum Dialect {
 ///
 /// # Errors
 /// The first line that is against the rules.
-pub(crate) fn permit(body: &Body, scope: &str, dialect: Dialect) -> Result<String, Refusal> {
+pub(crate) fn permit(body: &Body, scope: &str, dialect: Dialect) -> Result<Permitted, Refusal> {
     permit_beside(body, &Body::embedded(), scope, dialect)
 }
 
@@ -68,28 +87,35 @@ fn permit_beside(
     trusted: &Body,
     scope: &str,
     dialect: Dialect,
-) -> Result<String, Refusal> {
+) -> Result<Permitted, Refusal> {
     let instructions = syntax::read(dockerfile(body))?;
     let shared = shared::length(&instructions, body, trusted);
     let mut checked = Checked::default();
     let mut text = String::new();
+    // Of each line of the text, the line in the file.
+    let mut places = Vec::new();
     for (index, instruction) in instructions.iter().enumerate() {
         let caches = match dialect {
             Dialect::Classic => Caches::Dropped,
             Dialect::BuildKit if index < shared => Caches::Kept,
             Dialect::BuildKit => Caches::Scoped(scope),
         };
-        text.push_str(&checked.permit(instruction, caches)?);
-        text.push('\n');
+        if let Some(line) = checked.permit(instruction, caches)? {
+            text.push_str(&line);
+            text.push('\n');
+            places.push(instruction.line);
+        }
     }
     if checked.stages() == 0 {
         return Err(Refusal::new(1, "it has no `FROM ${BASE}`"));
     }
-    check_again(&text, &instructions)?;
-    Ok(match dialect {
+    check_again(&text, &places)?;
+    let text = match dialect {
         Dialect::BuildKit => text,
         Dialect::Classic => mark(&text, scope),
-    })
+    };
+    let left_out = checked.into_left_out();
+    Ok(Permitted { text, left_out })
 }
 
 /// Labels what the classic builder leaves between the steps: each step is an image, and no image of a build that
@@ -108,9 +134,8 @@ fn mark(text: &str, scope: &str) -> String {
 
 /// Checks the text that the engine receives: it is under the rules, each line is one instruction, and a second
 /// reading gives the same text.
-fn check_again(text: &str, instructions: &[Instruction]) -> Result<(), Refusal> {
-    // Of a line of the text, the line in the file.
-    let in_file = |line: usize| instructions.get(line - 1).map_or(1, |i| i.line);
+fn check_again(text: &str, places: &[usize]) -> Result<(), Refusal> {
+    let in_file = |line: usize| places.get(line - 1).copied().unwrap_or(1);
     let in_place = |refusal: Refusal| Refusal::new(in_file(refusal.line), refusal.why);
     let again = syntax::read(text.as_bytes()).map_err(in_place)?;
     let mut checked = Checked::default();
@@ -119,7 +144,7 @@ fn check_again(text: &str, instructions: &[Instruction]) -> Result<(), Refusal> 
         let line = checked
             .permit(instruction, Caches::Kept)
             .map_err(in_place)?;
-        if lines.next() != Some(line.as_str()) {
+        if lines.next() != line.as_deref() {
             let why = "builders read this instruction differently";
             return Err(Refusal::new(in_file(instruction.line), why));
         }
@@ -127,7 +152,7 @@ fn check_again(text: &str, instructions: &[Instruction]) -> Result<(), Refusal> 
     match lines.next() {
         None => Ok(()),
         Some(_) => {
-            let line = instructions.last().map_or(1, |i| i.line);
+            let line = places.last().copied().unwrap_or(1);
             Err(Refusal::new(
                 line,
                 "builders read this instruction differently",

@@ -17,7 +17,7 @@ fn permitted(dockerfile: &str) -> Result<String, Refusal> {
 
 fn permitted_for(dialect: Dialect, dockerfile: &str) -> Result<String, Refusal> {
     let trusted = body("FROM ${BASE}\nRUN ours");
-    permit_beside(&body(dockerfile), &trusted, "osctl-x", dialect)
+    permit_beside(&body(dockerfile), &trusted, "osctl-x", dialect).map(|permitted| permitted.text)
 }
 
 #[track_caller]
@@ -33,7 +33,9 @@ fn refused(dockerfile: &str, line: usize, words: &str) {
 
 #[test]
 fn the_embedded_body_is_permitted_and_keeps_its_layers() {
-    let text = permit(&Body::embedded(), "osctl-x", Dialect::BuildKit).unwrap();
+    let text = permit(&Body::embedded(), "osctl-x", Dialect::BuildKit)
+        .unwrap()
+        .text;
     assert!(!text.contains("osctl-x"), "{text}");
     assert!(text.contains("--mount=type=cache,id=apt-archives,target=/var/cache/apt"));
 }
@@ -44,7 +46,7 @@ fn what_comes_after_a_change_has_caches_of_its_own() {
     let text = |body: &Body| String::from_utf8(body.files["Dockerfile"].clone()).unwrap();
     let more = text(&changed) + "RUN --mount=type=cache,target=/c make\n";
     changed.files.insert("Dockerfile".into(), more.into_bytes());
-    let permitted = permit(&changed, "osctl-x", Dialect::BuildKit).unwrap();
+    let permitted = permit(&changed, "osctl-x", Dialect::BuildKit).unwrap().text;
     assert_eq!(permitted.matches("osctl-x/").count(), 1, "{permitted}");
     assert!(permitted.contains("RUN --mount=type=cache,target=/c,id=osctl-x//c make"));
     // A file that an early instruction copies.
@@ -54,7 +56,7 @@ fn what_comes_after_a_change_has_caches_of_its_own() {
         .get_mut("requirements/uv.txt")
         .unwrap()
         .push(b'\n');
-    let permitted = permit(&changed, "osctl-x", Dialect::BuildKit).unwrap();
+    let permitted = permit(&changed, "osctl-x", Dialect::BuildKit).unwrap().text;
     assert!(permitted.contains("id=apt-archives"), "the stage before");
     assert!(permitted.contains("id=osctl-x/pip"), "{permitted}");
     assert!(!permitted.contains("id=uv,"), "{permitted}");
@@ -64,12 +66,14 @@ fn what_comes_after_a_change_has_caches_of_its_own() {
     assert!(
         !permit(&changed, "osctl-x", Dialect::BuildKit)
             .unwrap()
+            .text
             .contains("osctl-x")
     );
     changed.files.insert(".dockerignore".into(), b"x".to_vec());
     assert!(
         permit(&changed, "osctl-x", Dialect::BuildKit)
             .unwrap()
+            .text
             .contains("id=osctl-x/apt-archives")
     );
 }
@@ -295,52 +299,47 @@ fn nothing_is_read_otherwise_by_another_parser() {
 }
 
 #[test]
-fn a_label_that_a_tool_of_the_host_could_obey_is_refused() {
-    let label = |text: &str| format!("FROM ${{BASE}}\nLABEL {text}");
+fn a_label_that_a_tool_of_the_host_could_obey_is_left_out_and_named() {
+    let label = |text: &str| format!("FROM ${{BASE}}\nLABEL {text}\nUSER root\n");
+    let left_out = |text: &str| {
+        let permitted = permit(&body(&label(text)), "osctl-x", Dialect::BuildKit).unwrap();
+        (permitted.text.clone(), permitted.note().unwrap_or_default())
+    };
+    let title = "org.opencontainers.image.title=\"a b\"";
     for key in [
         "osctl.instance",
         "traefik.enable",
         "com.centurylinklabs.watchtower.enable",
         "ofelia.enabled",
-        "a.b",
+        "maintainer",
         "org.opencontainers",
+        "\"osctl\".instance",
+        "\"osctl.instance\"",
+        "OSCTL.digest",
     ] {
-        let why = format!("the `LABEL` key `{key}` is not allowed");
-        refused(&label(&format!("{key}=x")), 2, &why);
-        refused(
-            &label(&format!("org.opencontainers.image.title=x {key}=x")),
-            2,
-            &why,
-        );
-        refused(
-            &label(&format!(
-                "org.opencontainers.image.title=\"a b\" {key}='x y'"
-            )),
-            2,
-            &why,
-        );
+        let (text, note) = left_out(&format!("{key}='x y'"));
+        assert_eq!(text, "FROM ${BASE}\nUSER root\n");
+        let named = format!("no label `{}`:", key.escape_debug());
+        assert!(note.contains(&named), "{note}");
+        let (text, note) = left_out(&format!("{title} {key}=x \\\n {key}=\"y\""));
+        assert_eq!(text, format!("FROM ${{BASE}}\nLABEL {title}\nUSER root\n"));
+        let named = format!("`{}`", key.escape_debug());
+        assert_eq!(note.matches(&named).count(), 2, "{note}");
     }
-    refused(&label("OSCTL.digest x"), 2, "takes the form `KEY=VALUE`");
-    refused(&label("org.opencontainers.image.title x"), 2, "KEY=VALUE");
-    refused(&label("\"osctl\".instance=x"), 2, "is not allowed");
-    refused(
-        &label("org.opencontainers.a=x \\\n osctl.b=c"),
-        2,
-        "`osctl.b`",
-    );
-    refused(
-        &label("org.opencontainers.a=\\\" osctl.b=c"),
-        2,
-        "backslash",
-    );
+    for text in ["OSCTL.digest x", "org.opencontainers.image.title x"] {
+        refused(&label(text), 2, "takes the form `KEY=VALUE`");
+    }
+    let hidden = label("org.opencontainers.a=\\\" osctl.b=c");
+    refused(&hidden, 2, "backslash");
     refused(
         &label("org.opencontainers.a=\"x osctl.b=c"),
         2,
         "not closed",
     );
     refused(&label("org.opencontainers.${X}=x"), 2, "a variable");
-    let fine =
-        label("org.opencontainers.image.title=\"a = b\"  org.opencontainers.image.url='x'\n");
+    // What follows keeps its place in the file.
+    refused(&(label("a=b") + "ONBUILD RUN x"), 4, "`ONBUILD`");
+    let fine = label("org.opencontainers.image.title=\"a = b\" org.opencontainers.image.url='x'");
     assert_eq!(permitted(&fine).unwrap(), fine);
 }
 
@@ -361,17 +360,16 @@ fn the_classic_builder_gets_no_text_that_the_rules_have_not_seen() {
             "RUN echo --mount=type=cache,target=/a x",
             "RUN echo --mount=type=cache,target=/a x",
         ),
+        (
+            "LABEL osc--mount=type=cache,target=/x tl.instance=x\nUSER root",
+            "USER root",
+        ),
     ] {
         let text = classic(text).unwrap();
         let marked = "FROM ${BASE}\nLABEL osctl.build=osctl-x";
         assert_eq!(text, format!("{marked}\n{line}\n"));
     }
     for (text, why) in [
-        ("LABEL osc--mount=type=cache tl.instance=default", "`LABEL`"),
-        (
-            "LABEL osc--mount=type=cache,target=/x tl.instance=x",
-            "`LABEL`",
-        ),
         ("RUN --mount=type=cache,target=/a <<E\nE", "a heredoc"),
         (
             "RUN --mount=type=cache,target=/a --network=host x",
@@ -382,7 +380,9 @@ fn the_classic_builder_gets_no_text_that_the_rules_have_not_seen() {
         let refusal = classic(text).unwrap_err();
         assert!(refusal.why.contains(why), "{text}: {refusal}");
     }
-    let text = permit(&Body::embedded(), "osctl-x", Dialect::Classic).unwrap();
+    let text = permit(&Body::embedded(), "osctl-x", Dialect::Classic)
+        .unwrap()
+        .text;
     assert!(!text.contains("--mount="), "{text}");
 }
 

@@ -3,8 +3,9 @@
 use super::Work;
 use crate::engine::{Build, Builder, ClassicBuild, IMAGE_LABEL, Progress};
 use crate::error::Result;
+use crate::image::room;
 use crate::image::{Body, Certificate, Companion, DIGEST_LABEL, Dialect, Limit, Recipe, permit};
-use crate::keeper::{Settings, room};
+use crate::keeper::Settings;
 use crate::protocol::evolve::Charge;
 use anyhow::{Context, bail};
 use std::collections::BTreeMap;
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 struct Prepared {
     digest: String,
     build: Build,
+    /// What the log tells of the Dockerfile.
+    note: Option<String>,
 }
 
 impl Work {
@@ -36,7 +39,14 @@ impl Work {
         let Ok(prepared) = prepare else {
             bail!("the body could not be read within {} s", limit.as_secs());
         };
-        let Prepared { digest, build } = prepared??;
+        let Prepared {
+            digest,
+            build,
+            note,
+        } = prepared??;
+        if let Some(note) = note {
+            self.log.log(&note);
+        }
         self.record.body = Some(digest.clone());
         let docker = self.site.docker.clone();
         let latest = docker.image(&self.site.tag("latest")).await?;
@@ -117,7 +127,7 @@ fn prepared(recipe: &Recipe, charge: &Charge, tag: String, has_buildkit: bool) -
     labels.insert(IMAGE_LABEL.into(), charge.instance.clone());
     let build = Build {
         tag,
-        context: recipe.archive(&dockerfile)?,
+        context: recipe.archive(&dockerfile.text)?,
         args,
         labels,
         builder,
@@ -125,5 +135,6 @@ fn prepared(recipe: &Recipe, charge: &Charge, tag: String, has_buildkit: bool) -
     Ok(Prepared {
         digest: recipe.digest(),
         build,
+        note: dockerfile.note(),
     })
 }

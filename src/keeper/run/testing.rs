@@ -3,8 +3,9 @@
 use super::Work;
 use crate::engine::Progress;
 use crate::error::Result;
+use crate::image::room;
+use crate::keeper::hearsay;
 use crate::keeper::site::{BEFORE, Pulse};
-use crate::keeper::{hearsay, room};
 use crate::protocol::evolve::inside::{Check, Remembered, SelfTest};
 use anyhow::{Context, bail};
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! How much of the machine a build or a trial may take: it is left when what remains is too little for
-//! everybody else. No builder that speaks BuildKit can be given limits of its own by the engine's API, and none
+//! everybody else. Host and keeper watch their builds alike. No builder that speaks BuildKit can be given limits of its own by the engine's API, and none
 //! limits the processes of a step.
 
 use crate::error::Result;
@@ -56,9 +56,9 @@ fn judge(left: Left) -> Option<Short> {
     (memory < least).then_some(Short::Memory(least))
 }
 
-/// Waits until the disk of the engine, which the keeper's volume is on, or the memory of its machine is
-/// about to run out, and says so.
-pub(super) async fn runs_out(volume: &Path) -> anyhow::Error {
+/// Waits until the disk of the engine, which `volume` is on, or the memory of its machine is about to run out, or the
+/// processes that the machine can have, and says so.
+pub(crate) async fn runs_out(volume: &Path) -> anyhow::Error {
     let mut short = 0;
     loop {
         let found = match look(volume) {

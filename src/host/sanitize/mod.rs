@@ -1,198 +1,32 @@
 //! HTML, SVG, Markdown and TeX without anything that acts: no script, no event handler, no style sheet, no address
 //! that runs code, and no image from elsewhere.
 //!
-//! Front ends trust the outputs of cells that the person runs and evaluate their scripts in Jupyter's own page, which
-//! can start programs on the person's machine. The code inside is not trusted with that.
+//! Front ends of Jupyter trust the outputs of cells that the person runs and evaluate their scripts in Jupyter's own
+//! page, which can start programs on the person's machine. A browser runs the scripts of a saved figure. The code
+//! inside is not trusted with that.
 
+mod allowed;
+mod markdown;
+mod tex;
+
+pub(crate) use markdown::{markdown_as_html, plain_markdown};
+pub(crate) use tex::quiet_tex;
+
+use allowed::{STYLES, SVG_ATTRIBUTES, SVG_MORE_ATTRIBUTES, SVG_STYLES, SVG_TAGS};
 use ammonia::{Builder, UrlRelative};
-use pulldown_cmark::{Event, Options, Parser};
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
 /// Classes with these prefixes belong to JupyterLab's own page.
 const PAGE_CLASSES: [&str; 6] = ["jp-", "lm-", "p-", "bp", "cm-", "fa"];
-
-/// Attributes of presentation that pandas, Styler, scikit-learn and IPython write.
-const STYLES: [&str; 33] = [
-    "background",
-    "background-color",
-    "border",
-    "border-bottom",
-    "border-collapse",
-    "border-color",
-    "border-left",
-    "border-radius",
-    "border-right",
-    "border-style",
-    "border-top",
-    "border-width",
-    "color",
-    "display",
-    "float",
-    "font",
-    "font-family",
-    "font-size",
-    "font-style",
-    "font-weight",
-    "height",
-    "line-height",
-    "margin",
-    "max-width",
-    "min-width",
-    "overflow-wrap",
-    "padding",
-    "text-align",
-    "text-decoration",
-    "vertical-align",
-    "white-space",
-    "width",
-    "word-break",
-];
-
-/// Elements of SVG that draw.
-const SVG_TAGS: [&str; 21] = [
-    "svg",
-    "g",
-    "defs",
-    "symbol",
-    "use",
-    "path",
-    "rect",
-    "circle",
-    "ellipse",
-    "line",
-    "polyline",
-    "polygon",
-    "text",
-    "tspan",
-    "linearGradient",
-    "radialGradient",
-    "stop",
-    "clipPath",
-    "mask",
-    "pattern",
-    "marker",
-];
-
-const SVG_ATTRIBUTES: [&str; 66] = [
-    "class",
-    "clip-path",
-    "clip-rule",
-    "clipPathUnits",
-    "color",
-    "cx",
-    "cy",
-    "d",
-    "dominant-baseline",
-    "dx",
-    "dy",
-    "fill",
-    "fill-opacity",
-    "fill-rule",
-    "font-family",
-    "font-size",
-    "font-style",
-    "font-weight",
-    "fx",
-    "fy",
-    "gradientTransform",
-    "gradientUnits",
-    "height",
-    "href",
-    "id",
-    "marker-end",
-    "marker-mid",
-    "marker-start",
-    "markerHeight",
-    "markerUnits",
-    "markerWidth",
-    "mask",
-    "maskUnits",
-    "offset",
-    "opacity",
-    "orient",
-    "overflow",
-    "patternTransform",
-    "patternUnits",
-    "points",
-    "preserveAspectRatio",
-    "r",
-    "refX",
-    "refY",
-    "rotate",
-    "rx",
-    "ry",
-    "spreadMethod",
-    "stop-color",
-    "stop-opacity",
-    "stroke",
-    "stroke-dasharray",
-    "stroke-dashoffset",
-    "stroke-linecap",
-    "stroke-linejoin",
-    "stroke-miterlimit",
-    "stroke-opacity",
-    "stroke-width",
-    "style",
-    "text-anchor",
-    "transform",
-    "version",
-    "viewBox",
-    "width",
-    "x",
-    "y",
-];
-
-const SVG_MORE_ATTRIBUTES: [&str; 4] = ["x1", "x2", "y1", "y2"];
-
-const SVG_STYLES: [&str; 28] = [
-    "clip-path",
-    "clip-rule",
-    "color",
-    "display",
-    "fill",
-    "fill-opacity",
-    "fill-rule",
-    "font",
-    "font-family",
-    "font-size",
-    "font-style",
-    "font-weight",
-    "marker-end",
-    "marker-start",
-    "opacity",
-    "stop-color",
-    "stop-opacity",
-    "stroke",
-    "stroke-dasharray",
-    "stroke-dashoffset",
-    "stroke-linecap",
-    "stroke-linejoin",
-    "stroke-miterlimit",
-    "stroke-opacity",
-    "stroke-width",
-    "text-anchor",
-    "visibility",
-    "white-space",
-];
-
-/// Commands with which MathJax and KaTeX make links, load extensions or write attributes.
-const ACTIVE_TEX: [&str; 9] = [
-    "href",
-    "url",
-    "require",
-    "html",
-    "class",
-    "cssid",
-    "style",
-    "data",
-    "includegraphics",
-];
+/// What makes a page draw a text as a diagram, as part of a class or behind a fence.
+const DIAGRAM: &str = "mermaid";
 
 static HTML: LazyLock<Builder<'static>> = LazyLock::new(|| {
     let mut builder = Builder::default();
     builder
-        .rm_tags(["area", "map"])
+        // A command of TeX goes on behind a `wbr`.
+        .rm_tags(["area", "map", "wbr"])
         .add_tags(["tfoot"])
         .add_generic_attributes(["class", "style", "align", "valign", "dir"])
         .add_tag_attributes("table", ["border", "cellpadding", "cellspacing", "width"])
@@ -205,9 +39,7 @@ static HTML: LazyLock<Builder<'static>> = LazyLock::new(|| {
             (_, "class") => Some(own_classes(value)),
             (_, "style") => has_no_address(value).then_some(value.into()),
             ("img", "src") => is_picture(value).then_some(value.into()),
-            (_, "href" | "src" | "cite") => {
-                has_scheme(value, &["http", "https", "mailto"]).then_some(value.into())
-            }
+            (_, "href" | "src" | "cite") => is_elsewhere(value).then_some(value.into()),
             _ => Some(value.into()),
         });
     builder
@@ -240,12 +72,27 @@ static SVG: LazyLock<Builder<'static>> = LazyLock::new(|| {
 });
 
 /// HTML that shows and does nothing.
-pub(super) fn sanitize_html(html: &str) -> String {
+pub(crate) fn sanitize_html(html: &str) -> String {
     quiet_tex(&HTML.clean(html).to_string()).into_owned()
 }
 
+/// Whether sanitized HTML has anything to be seen.
+pub(crate) fn shows_something(html: &str) -> bool {
+    let mut outside = html
+        .split('<')
+        .enumerate()
+        .map(|(number, part)| match number {
+            0 => part,
+            _ => part.split_once('>').map_or("", |(_, text)| text),
+        });
+    outside.any(|text| !text.replace("&nbsp;", "").trim().is_empty())
+        || ["<img", "<table", "<hr"]
+            .iter()
+            .any(|tag| html.contains(tag))
+}
+
 /// A picture that draws and does nothing; nothing where it is no picture.
-pub(super) fn sanitize_svg(svg: &str) -> Option<String> {
+pub(crate) fn sanitize_svg(svg: &str) -> Option<String> {
     const NAMESPACES: &str =
         r#"<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink""#;
     let clean = SVG.clean(svg).to_string();
@@ -258,56 +105,11 @@ pub(super) fn sanitize_svg(svg: &str) -> Option<String> {
     ))
 }
 
-/// Markdown without HTML, images, links that act, or characters that stand for others; nothing of one that has any.
-pub(super) fn plain_markdown(text: &str) -> Option<Cow<'_, str>> {
-    let is_plain = !text.contains(['<', '&']) && !text.contains("![") && has_no_code_address(text);
-    is_plain.then(|| quiet_tex(text))
-}
-
-/// Markdown as HTML that shows and does nothing.
-pub(super) fn markdown_as_html(text: &str) -> String {
-    let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_MATH;
-    // Formulas are for the front end.
-    let events = Parser::new_ext(text, options).map(|event| match event {
-        Event::InlineMath(tex) => Event::Text(format!("${tex}$").into()),
-        Event::DisplayMath(tex) => Event::Text(format!("$${tex}$$").into()),
-        other => other,
-    });
-    let mut html = String::new();
-    pulldown_cmark::html::push_html(&mut html, events);
-    sanitize_html(&html)
-}
-
-/// TeX whose commands do not act: their backslash becomes another character, and their name is shown.
-pub(super) fn quiet_tex(text: &str) -> Cow<'_, str> {
-    let acts = |at: usize| {
-        let behind = text.as_bytes()[at + 1..].iter();
-        let name: Vec<u8> = behind.take(16).map(u8::to_ascii_lowercase).collect();
-        ACTIVE_TEX
-            .iter()
-            .any(|command| name.starts_with(command.as_bytes()))
-    };
-    let mut found = text
-        .match_indices('\\')
-        .map(|(at, _)| at)
-        .filter(|at| acts(*at))
-        .peekable();
-    if found.peek().is_none() {
-        return text.into();
-    }
-    let mut quiet = String::with_capacity(text.len());
-    let mut begin = 0;
-    for at in found {
-        quiet.push_str(&text[begin..at]);
-        quiet.push('\u{2216}');
-        begin = at + 1;
-    }
-    quiet.push_str(&text[begin..]);
-    quiet.into()
-}
-
 fn own_classes(value: &str) -> Cow<'_, str> {
-    let is_own = |class: &&str| !PAGE_CLASSES.iter().any(|prefix| class.starts_with(prefix));
+    let is_own = |class: &&str| {
+        !PAGE_CLASSES.iter().any(|prefix| class.starts_with(prefix))
+            && !class.to_ascii_lowercase().contains(DIAGRAM)
+    };
     let own: Vec<&str> = value.split_ascii_whitespace().filter(is_own).collect();
     own.join(" ").into()
 }
@@ -348,32 +150,23 @@ fn is_picture(value: &str) -> bool {
     kinds.into_iter().any(is_it)
 }
 
-fn has_scheme(value: &str, schemes: &[&str]) -> bool {
-    let scheme = value
-        .trim_start()
-        .split_once(':')
-        .map(|(scheme, _)| scheme.to_ascii_lowercase());
-    scheme.is_some_and(|scheme| schemes.contains(&scheme.as_str()))
-}
-
-/// Whether no address of those that run code is in a text, whatever stands between its letters.
-fn has_no_code_address(text: &str) -> bool {
-    let solid: String = text
-        .chars()
-        .filter(|c| !c.is_whitespace() && !c.is_control() && *c != '\\')
-        .flat_map(char::to_lowercase)
-        .collect();
-    !["javascript:", "vbscript:", "data:", "file:"]
+/// Whether an address is one of the web or of mail, whatever page it is on: `https:x` is a path of the page's own server.
+fn is_elsewhere(value: &str) -> bool {
+    let begin = value.trim_start().chars().take(8);
+    let begin: String = begin.flat_map(char::to_lowercase).collect();
+    ["http://", "https://", "mailto:"]
         .iter()
-        .any(|scheme| solid.contains(scheme))
+        .any(|scheme| begin.starts_with(scheme))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{markdown_as_html, plain_markdown, quiet_tex, sanitize_html, sanitize_svg};
+    use super::{
+        markdown_as_html, plain_markdown, quiet_tex, sanitize_html, sanitize_svg, shows_something,
+    };
 
     /// Known ways to make a page run code, or ask for something elsewhere.
-    const ATTACKS: [&str; 46] = [
+    const ATTACKS: [&str; 50] = [
         "<script>alert(1)</script>",
         "<scr<script>ipt>alert(1)</scr</script>ipt>",
         "<img src=x onerror=alert(1)>",
@@ -389,6 +182,10 @@ mod tests {
         "<a href=\"data:text/html,<script>alert(1)</script>\">x</a>",
         "<a href=\"vbscript:alert(1)\">x</a>",
         "<a href=\"/files/attack.html\">x</a>",
+        "<a href=\"files/attack.html\">x</a>",
+        "<a href=\"https:files/attack.html\">x</a>",
+        "<a href=\"HTTP:/files/attack.html\">x</a>",
+        "<pre class=\"mermaid\"><code class=\"language-Mermaid\">graph</code></pre>",
         "<a href=\"//attacker.example/\" ping=\"http://attacker.example\" onclick=alert(1)>x</a>",
         "<area href=\"javascript:alert(1)\">",
         "<svg onload=alert(1)>",
@@ -461,7 +258,8 @@ mod tests {
                 "vbscript:",
                 "data:",
                 "attacker",
-                "/files",
+                "files/",
+                "mermaid",
                 "position",
                 "-500px",
                 "jp-",
@@ -559,6 +357,10 @@ mod tests {
             "$\\require{html}\\cssId{x}{y}$",
             "$\\htmlData{a=b}{x}$",
             "$\\HREF{x}$",
+            "$\\mmlToken{mi}[href=\"javascript:alert(1)\"]{x}$",
+            "$\\bbox[position:fixed;background:url(http://attacker.example)]{x}$",
+            "$\\unicode[x;background:url(http://attacker.example)]{x41}$",
+            "$\\csname href\\endcsname{javascript:alert(1)}{x}$",
         ] {
             let quiet = quiet_tex(tex);
             assert_ne!(quiet, tex);
@@ -567,11 +369,52 @@ mod tests {
         // A reference that becomes a backslash only when the page is made.
         let html = sanitize_html("$&#92;href{javascript:alert(1)}{x}$");
         assert!(!html.contains('\\'), "{html}");
+        // A place where a line may end is no end of a command.
+        let html = sanitize_html("$\\hr<wbr>ef{javascript:alert(1)}{x} \\mml<!-- -->Token$");
+        assert!(!html.contains('\\'), "{html}");
         let markdown =
             markdown_as_html("&dollar;&bsol;href{javascript:alert(1)}{x}&dollar; $\\alpha_1$");
         assert!(
             !markdown.contains("\\href") && markdown.contains("$\\alpha_1$"),
             "{markdown}"
         );
+    }
+
+    #[test]
+    fn links_of_markdown_lead_to_no_file_of_the_server() {
+        for text in [
+            "[x](files/attack.html)",
+            "[x]( /files/attack.html)",
+            "[x](https:files/attack.html)",
+            "[x](attack.ipynb \"title\")",
+            "[x][y]\n\n[y]:\n  files/attack.html",
+            "~~~ mermaid\ngraph\n~~~",
+            "> ```Mermaid\n> graph\n> ```",
+        ] {
+            assert_eq!(plain_markdown(text), None, "{text}");
+            let html = markdown_as_html(text);
+            assert!(!html.contains("href"), "{text}: {html}");
+            check(&html, text);
+        }
+        for text in [
+            "[x](https://example.org/files/x) [y](mailto:a@example.org) [z] (a)",
+            "```python\nx[1]\n```",
+        ] {
+            assert!(plain_markdown(text).is_some(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_of_a_page_of_scripts_shows_nothing() {
+        for html in [
+            "<div><script>plot()</script></div>",
+            "<div id=\"x\" style=\"height:400px\"></div>\n<p>&nbsp;</p>",
+            "",
+        ] {
+            assert!(!shows_something(&sanitize_html(html)), "{html}");
+        }
+        for html in ["x", "<b>x</b>", "<img src=\"data:image/png;base64,aa==\">"] {
+            assert!(shows_something(&sanitize_html(html)), "{html}");
+        }
     }
 }

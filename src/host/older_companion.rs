@@ -1,0 +1,53 @@
+//! A companion of an earlier version, which can't prove that it knows the token.
+//!
+//! The engine's word that the port is the container's decides what the user is told, and nothing else: between that
+//! word and a connection another process can take the port. The token is sent to no listener without a proof, and the
+//! verbs that such a container needs (`up`, `down`, `restart`, `status`) go by the engine alone.
+
+use super::instance::{Instance, LABEL};
+use crate::engine::{Container, Engine, Phase};
+use crate::error::Error;
+
+/// Whether an error says that a listener without a proof answered.
+pub(crate) fn is_unproven(error: &anyhow::Error) -> bool {
+    let expected = error.downcast_ref();
+    matches!(
+        expected,
+        Some(Error::Unproven {
+            has_proof: false,
+            ..
+        })
+    )
+}
+
+/// The same error, or [`Error::OlderCompanion`] where the engine says that the listener without a proof is the
+/// instance's container.
+pub(crate) async fn explain(
+    error: anyhow::Error,
+    instance: &Instance,
+    engine: &Engine,
+) -> anyhow::Error {
+    let Some(Error::Unproven {
+        has_proof: false,
+        port,
+        ..
+    }) = error.downcast_ref()
+    else {
+        return error;
+    };
+    let container = instance.container();
+    match engine.inspect(&container).await {
+        Ok(Some(found)) if publishes(&found, instance, *port) => {
+            let up = instance.command("up");
+            Error::OlderCompanion { container, up }.into()
+        }
+        _ => error,
+    }
+}
+
+fn publishes(container: &Container, instance: &Instance, port: u16) -> bool {
+    container.labels.get(LABEL) == Some(&instance.name)
+        && container.phase == Phase::Running
+        && container.has_ports
+        && container.ports.iter().any(|one| one.host == port)
+}

@@ -1,0 +1,55 @@
+//! Markdown that is passed as it is, or as HTML that shows and does nothing.
+
+use super::tex::quiet_tex;
+use super::{DIAGRAM, is_elsewhere, sanitize_html};
+use pulldown_cmark::{Event, Options, Parser};
+use std::borrow::Cow;
+
+/// Markdown without HTML, images, diagrams, links that act or lead to the page's own server, or characters that stand
+/// for others; nothing of one that has any.
+pub(crate) fn plain_markdown(text: &str) -> Option<Cow<'_, str>> {
+    let is_plain = !text.contains(['<', '&'])
+        && !text.contains("![")
+        && has_no_code_address(text)
+        && !text.to_lowercase().contains(DIAGRAM)
+        && has_links_elsewhere_alone(text);
+    is_plain.then(|| quiet_tex(text))
+}
+
+/// Markdown as HTML that shows and does nothing.
+pub(crate) fn markdown_as_html(text: &str) -> String {
+    let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_MATH;
+    // Formulas are for the front end.
+    let events = Parser::new_ext(text, options).map(|event| match event {
+        Event::InlineMath(tex) => Event::Text(format!("${tex}$").into()),
+        Event::DisplayMath(tex) => Event::Text(format!("$${tex}$$").into()),
+        other => other,
+    });
+    let mut html = String::new();
+    pulldown_cmark::html::push_html(&mut html, events);
+    sanitize_html(&html)
+}
+
+/// Whether no address of those that run code is in a text, whatever stands between its letters.
+fn has_no_code_address(text: &str) -> bool {
+    let solid: String = text
+        .chars()
+        .filter(|c| !c.is_whitespace() && !c.is_control() && *c != '\\')
+        .flat_map(char::to_lowercase)
+        .collect();
+    !["javascript:", "vbscript:", "data:", "file:"]
+        .iter()
+        .any(|scheme| solid.contains(scheme))
+}
+
+/// Whether all that may be the address of a link leads elsewhere, however a front end reads the text. JupyterLab opens
+/// a relative one as a file of its server.
+fn has_links_elsewhere_alone(text: &str) -> bool {
+    text.match_indices(']').all(|(at, _)| {
+        let behind = &text[at + 1..];
+        match behind.strip_prefix(['(', ':']) {
+            Some(address) => is_elsewhere(address),
+            None => true,
+        }
+    })
+}
