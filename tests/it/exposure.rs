@@ -1,6 +1,8 @@
 //! What the agent leaves in folders of the host, and who can reach it there.
 
-use crate::harness::{Home, shared};
+use crate::cp::folders;
+use crate::evolve::small;
+use crate::harness::{Home, PATIENCE, shared};
 use crate::trials;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,8 +11,12 @@ use std::path::Path;
 use std::process::Command;
 
 trials![
-    other_users_of_the_host_reach_nothing_that_the_container_writes,
+    other_users_run_no_setuid_file_that_the_container_writes,
+    other_users_read_no_output_and_no_file_of_the_container,
+    other_users_can_not_lock_an_instance,
     up_closes_folders_that_were_open_and_doctor_names_what_was_planted,
+    a_pipe_in_the_body_does_not_hold_init,
+    a_project_lies_in_no_folder_that_another_agent_writes,
 ];
 
 /// A user that has nothing to do with the instance.
@@ -34,30 +40,32 @@ fn found(home: &Home, what: &str) -> Vec<String> {
         .collect()
 }
 
-fn other_users_of_the_host_reach_nothing_that_the_container_writes() {
-    let home = shared();
-    let planted = "import os, shutil\nfor place in ('/data', '/root/host'):\n    \
-                   shutil.copy('/bin/cat', place + '/planted')\n    os.chmod(place + '/planted', 0o4755)\n    \
-                   open(place + '/secret', 'w').write('x'); os.chmod(place + '/secret', 0o644)";
-    let reply = home.api().exec(planted);
-    assert_eq!(reply["status"], "completed", "{reply}");
+/// Makes sure that the folders above the instance's own do not decide a trial.
+#[track_caller]
+fn assert_others_enter(home: &Home) {
     let open = home.project.join("open");
     fs::write(&open, "x").unwrap();
-    assert!(
-        as_other("cat", &[open.to_str().unwrap()]),
-        "the folders above must not decide this test"
-    );
-    for folder in [home.data(), home.files(), home.state()] {
-        assert_eq!(mode(&folder), 0o700, "{}", folder.display());
-    }
+    assert!(as_other("cat", &[open.to_str().unwrap()]));
+}
+
+fn other_users_run_no_setuid_file_that_the_container_writes() {
+    let home = shared();
+    assert_others_enter(home);
+    let token = home.state().join("token");
+    let token = token.to_str().unwrap();
     for folder in [home.data(), home.files()] {
-        let secret = folder.join("secret");
-        assert!(!as_other("cat", &[secret.to_str().unwrap()]));
-        assert!(!as_other(folder.join("planted"), &["/dev/null"]));
+        // A program that this machine can run; code inside brings its own.
+        fs::copy("/bin/cat", folder.join("planted")).unwrap();
     }
-    let lock = home.state().join("lock");
-    assert_eq!(mode(&lock), 0o600);
-    assert!(!as_other("flock", &["-n", lock.to_str().unwrap(), "true"]));
+    let plant = "import os\nfor place in ('/data', '/root/host'):\n    \
+                 os.chown(place + '/planted', 0, 0); os.chmod(place + '/planted', 0o4755)";
+    let reply = home.api().exec(plant);
+    assert_eq!(reply["status"], "completed", "{reply}");
+    for folder in [home.data(), home.files()] {
+        let planted = folder.join("planted");
+        assert_eq!(mode(&planted), 0o4755);
+        assert!(!as_other(&planted, &[token]), "{}", planted.display());
+    }
     let named = found(home, "setuid").join("\n");
     for folder in [home.data(), home.files()] {
         let planted = folder.join("planted");
@@ -70,6 +78,33 @@ fn other_users_of_the_host_reach_nothing_that_the_container_writes() {
         let planted = format!("`{}`", folder.join("planted").display());
         assert!(!named.contains(&planted), "{named}");
     }
+}
+
+fn other_users_read_no_output_and_no_file_of_the_container() {
+    let home = shared();
+    assert_others_enter(home);
+    home.ok(["exec", "print('OUTPUT-' + 'SECRET')"]);
+    let plant = "import os\nfor place in ('/data', '/root/host'):\n    \
+                 open(place + '/secret', 'w').write('OUTPUT-' + 'SECRET'); os.chmod(place + '/secret', 0o644)";
+    let reply = home.api().exec(plant);
+    assert_eq!(reply["status"], "completed", "{reply}");
+    for folder in [home.data(), home.files(), home.state()] {
+        let path = folder.to_str().unwrap();
+        assert!(
+            !as_other("grep", &["-rqs", "OUTPUT-SECRET", path]),
+            "{path}"
+        );
+        assert!(!as_other("ls", &[path]), "{path}");
+        assert_eq!(mode(&folder), 0o700, "{path}");
+    }
+}
+
+fn other_users_can_not_lock_an_instance() {
+    let home = shared();
+    assert_others_enter(home);
+    let lock = home.state().join("lock");
+    assert!(!as_other("flock", &["-n", lock.to_str().unwrap(), "true"]));
+    assert_eq!(mode(&lock), 0o600);
 }
 
 fn up_closes_folders_that_were_open_and_doctor_names_what_was_planted() {
@@ -113,4 +148,52 @@ fn up_closes_folders_that_were_open_and_doctor_names_what_was_planted() {
     let named = found(home, "autorun").join("\n");
     assert!(!named.contains("appeared"), "{named}");
     fs::remove_dir_all(home.project.join("planted")).unwrap();
+}
+
+fn a_pipe_in_the_body_does_not_hold_init() {
+    let (home, here, _) = folders("exposure-pipe");
+    home.ok(["init", "exposure-pipe"]);
+    for name in [".osctl-origin.json", "Dockerfile"] {
+        let pipe = here.join("body").join(name);
+        let content = fs::read(&pipe).unwrap();
+        fs::remove_file(&pipe).unwrap();
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let limit = format!("{}", PATIENCE.as_secs());
+        let mut bounded = home.clone();
+        bounded.wrapper = vec!["timeout".into(), limit];
+        let ran = bounded.run(["init", "--update", "exposure-pipe"]);
+        // 124: it waited for a writer.
+        assert!(![0, 124].contains(&ran.code), "{name}: {ran:?}");
+        fs::remove_file(&pipe).unwrap();
+        fs::write(&pipe, content).unwrap();
+    }
+}
+
+fn a_project_lies_in_no_folder_that_another_agent_writes() {
+    let home = small("it-mounted");
+    let usual = home.folder.join(".config/osctl/osctl.yaml");
+    let own = home.folder.join("own.yaml");
+    let mounted = home.folder.join("mounted");
+    let nested = mounted.join("project");
+    fs::create_dir_all(&nested).unwrap();
+    let text = fs::read_to_string(usual).unwrap();
+    let more = format!("mounts: ['{}:/mnt/data']\n", mounted.display());
+    fs::write(&own, text + &more).unwrap();
+    home.ok([
+        "--config",
+        own.to_str().unwrap(),
+        "up",
+        "--yes",
+        "--auto-ports",
+    ]);
+    let mut other = home.clone();
+    other.instance = format!("{}-other", home.instance);
+    other.project = nested.clone();
+    let ran = other.run(["up", "--yes", "--auto-ports"]);
+    other.down();
+    home.down();
+    assert!(
+        ran.code == 2 && ran.stderr.contains("can't be the project"),
+        "{ran:?}"
+    );
 }

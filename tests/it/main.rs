@@ -7,6 +7,7 @@ mod archives;
 mod bash;
 mod body;
 mod broken_copies;
+mod build_attacks;
 mod cli;
 mod commands;
 mod completions;
@@ -189,6 +190,7 @@ fn lanes() -> Vec<Lane> {
             ports::trials(),
             embedded::trials(),
             body::trials(),
+            build_attacks::trials(),
             handover::trials(),
             succession::trials(),
             criu_faults::trials(),
