@@ -1,7 +1,7 @@
 //! What the agent leaves in folders of the host, and who can reach it there.
 
 use crate::cp::folders;
-use crate::evolve::small;
+use crate::evolve::{base, small, write_small};
 use crate::harness::{Home, PATIENCE, shared};
 use crate::trials;
 use std::fs;
@@ -16,6 +16,7 @@ trials![
     other_users_can_not_lock_an_instance,
     up_closes_folders_that_were_open_and_doctor_names_what_was_planted,
     a_pipe_in_the_body_does_not_hold_init,
+    names_and_logs_of_the_agent_move_no_terminal,
     a_project_lies_in_no_folder_that_another_agent_writes,
 ];
 
@@ -158,12 +159,12 @@ fn a_pipe_in_the_body_does_not_hold_init() {
         let content = fs::read(&pipe).unwrap();
         fs::remove_file(&pipe).unwrap();
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let limit = format!("{}", PATIENCE.as_secs());
         let mut bounded = home.clone();
-        bounded.wrapper = vec!["timeout".into(), limit];
+        let limit = PATIENCE.as_secs().to_string();
+        bounded.wrapper = vec!["timeout".into(), "--signal=KILL".into(), limit];
         let ran = bounded.run(["init", "--update", "exposure-pipe"]);
-        // 124: it waited for a writer.
-        assert!(![0, 124].contains(&ran.code), "{name}: {ran:?}");
+        // One that waits for a writer is killed.
+        assert!((2..=5).contains(&ran.code), "{name}: {ran:?}");
         fs::remove_file(&pipe).unwrap();
         fs::write(&pipe, content).unwrap();
     }
@@ -188,7 +189,8 @@ fn a_project_lies_in_no_folder_that_another_agent_writes() {
     ]);
     let mut other = home.clone();
     other.instance = format!("{}-other", home.instance);
-    other.project = nested.clone();
+    other.project = nested;
+    write_small(&other, base());
     let ran = other.run(["up", "--yes", "--auto-ports"]);
     other.down();
     home.down();
@@ -196,4 +198,37 @@ fn a_project_lies_in_no_folder_that_another_agent_writes() {
         ran.code == 2 && ran.stderr.contains("can't be the project"),
         "{ran:?}"
     );
+}
+
+/// A terminal's title, the clipboard, a cleared screen, a character of eight bits, another direction.
+const NASTY: &str = r"\x1b]0;owned\x07\x1b]52;c;AAAA\x07\x1b[2J\x9b2J\u202e\u200b";
+
+fn names_and_logs_of_the_agent_move_no_terminal() {
+    let home = shared();
+    let plant = format!(
+        "nasty = 'nasty{NASTY}'\nglobals()[nasty] = (n for n in 'x')\n\
+         with open('/proc/1/fd/1', 'w') as out: print(nasty, file=out, flush=True)"
+    );
+    let reply = home.api().exec(&plant);
+    assert_eq!(reply["status"], "completed", "{reply}");
+    let mut seen = 0;
+    for words in [
+        &["runs"][..],
+        &["logs", "-n", "50"],
+        &["cryo", "store", "of-the-agent"],
+        &["cryo", "show", "of-the-agent"],
+        &["doctor"],
+        &["restart"],
+    ] {
+        let ran = home.run(words);
+        seen += usize::from((ran.stdout.clone() + &ran.stderr).contains("nasty"));
+        for text in [&ran.stdout, &ran.stderr] {
+            let bad = text.chars().find(|c| {
+                c.is_control() && !['\n', '\t'].contains(c) || ['\u{202e}', '\u{200b}'].contains(c)
+            });
+            assert_eq!(bad, None, "{words:?}: {ran:?}");
+        }
+    }
+    // All but `doctor`.
+    assert_eq!(seen, 5);
 }
