@@ -146,15 +146,15 @@ fn many_questions_about_large_bodies_leave_the_keeper_alive() {
     let api = home.api();
     api.exec(ASK);
     let reply = api.exec(&format!("run = {run:?}\n{FLOOD}"));
+    let found = Engine
+        .get(&format!("/containers/{}/json", keeper(&home)))
+        .json();
+    assert_eq!(found["RestartCount"], 0, "{}", found["State"]);
+    assert_eq!(found["State"]["OOMKilled"], false, "{}", found["State"]);
     assert_eq!(reply["status"], "completed", "{reply}");
     let kinds = reply["result"].as_str().unwrap();
     // Each is answered or refused, and none is cut off.
     assert!(!kinds.contains("''"), "{kinds}");
-    let found = Engine
-        .get(&format!("/containers/{}/json", keeper(&home)))
-        .json();
-    assert_eq!(found["State"]["OOMKilled"], false, "{}", found["State"]);
-    assert_eq!(found["RestartCount"], 0, "{}", found["State"]);
     assert_eq!(home.json(["evolve", "history"])["runs"][0]["run"], run);
     home.down();
 }

@@ -229,6 +229,7 @@ fn names_and_logs_of_the_agent_move_no_terminal() {
             assert_eq!(bad, None, "{words:?}: {ran:?}");
         }
     }
+    home.ok(["cryo", "rm", "of-the-agent"]);
     // All but `doctor`.
     assert_eq!(seen, 5);
 }
