@@ -9,6 +9,7 @@ use crate::trials;
 use serde_json::{Value, json};
 use std::fs;
 use std::net::TcpStream;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 trials![
     an_image_has_no_label_that_other_tools_obey,
@@ -154,8 +155,12 @@ impl Drop for Neighbour {
 /// Steps that write whether they reach the address, and their limits.
 fn probe(address: &str) -> String {
     let (host, port) = address.rsplit_once(':').unwrap();
+    // The builder takes a step that it has seen from its cache, without its output.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let new = now.as_nanos();
     format!(
-        "RUN if timeout 5 bash -c 'echo > /dev/tcp/{host}/{port}'; then echo neighbour=reached; else echo neighbour=closed; fi\n\
+        "RUN echo {new}\n\
+         RUN if timeout 5 bash -c 'echo > /dev/tcp/{host}/{port}'; then echo neighbour=reached; else echo neighbour=closed; fi\n\
          RUN echo quota=$(cat /sys/fs/cgroup/cpu.max || cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us) \
          memory=$(cat /sys/fs/cgroup/memory.max || cat /sys/fs/cgroup/memory/memory.limit_in_bytes)\n"
     )
