@@ -144,15 +144,14 @@ fn the_classic_builder_builds_the_same_dockerfile() {
 fn failed_classic_builds_leave_no_more_than_the_cache_of_the_last() {
     let mut home = with_own_body("it-classic-fails");
     home.env.insert("DOCKER_BUILDKIT".into(), "0".into());
+    // By which the images of these builds are found.
+    let label = format!("org.opencontainers.image.title={}", home.instance);
     let build = |steps: &str| {
-        let dockerfile = format!("ARG BASE\nFROM ${{BASE}}\n{steps}");
+        let dockerfile = format!("ARG BASE\nFROM ${{BASE}}\nLABEL {label}\n{steps}");
         fs::write(home.project.join("body/Dockerfile"), dockerfile).unwrap();
         home.run(["build", "--yes"]).code
     };
-    let filter = format!(
-        "{{\"dangling\":[\"true\"],\"label\":[\"osctl.build=osctl-{}\"]}}",
-        home.instance
-    );
+    let filter = format!("{{\"dangling\":[\"true\"],\"label\":[\"{label}\"]}}");
     let left = || {
         let filter = filter
             .replace('{', "%7B")

@@ -172,19 +172,12 @@ fn bash_executes_no_name_after_tab() {
         respond(stream, "200 OK", &[], listing.to_string().as_bytes());
     });
     let home = companion.home("completions-bash");
-    let inside = format!("os:/root/out/{QUOTED_NAME}");
     let cp = ["--instance", &home.instance, "cp"];
-    for word in [
-        "os:/root/out/sum",
-        r"os:/root/out/summary\;tou",
-        "'os:/root/out/sum",
-    ] {
-        assert_completes(&home, &[&cp[..], &[word]].concat(), &[&inside]);
-    }
     fs::write(home.project.join(HOSTILE_NAME), "").unwrap();
+    let script = home.folder.join("osctl.bash");
+    fs::write(&script, home.ok(["completions", "bash"]).stdout).unwrap();
     let binary = Path::new(env!("CARGO_BIN_EXE_osctl")).parent().unwrap();
     let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
-    let script = Path::new("completions/osctl.bash").canonicalize().unwrap();
     let mut bash = Command::new("bash");
     bash.args(["--norc", "--noprofile", "-i"])
         .current_dir(&home.project)
@@ -207,6 +200,14 @@ fn bash_executes_no_name_after_tab() {
         .write_all(typed.as_bytes())
         .unwrap();
     let shown = Ran::from(bash.wait_with_output().unwrap()).stdout;
-    assert!(shown.contains(&format!("cp {QUOTED_NAME}")), "{shown}");
     assert!(!home.project.join("OWNED").exists(), "{shown}");
+    assert!(shown.contains(&format!("cp {QUOTED_NAME}")), "{shown}");
+    let inside = format!("os:/root/out/{QUOTED_NAME}");
+    for word in [
+        "os:/root/out/sum",
+        r"os:/root/out/summary\;tou",
+        "'os:/root/out/sum",
+    ] {
+        assert_completes(&home, &[&cp[..], &[word]].concat(), &[&inside]);
+    }
 }

@@ -95,13 +95,13 @@ fn one_goes_back_to_the_image_before_and_to_that_of_a_run() {
 #[track_caller]
 fn assert_up_keeps(home: &Home, image: &str, args: &[&str], stdout: &str) {
     let ran = home.ok(["up"].iter().chain(args));
+    assert_eq!(running(home), image, "{ran:?}");
     assert!(
         ran.stderr.contains("body/ differs from the running image")
             && ran.stderr.contains("evolve` applies it")
             && ran.stdout.contains(stdout),
         "{ran:?}"
     );
-    assert_eq!(running(home), image);
 }
 
 /// A rollback holds until `evolve`.

@@ -116,10 +116,20 @@ fn the_keepers_socket_gives_nothing_but_a_new_body() {
     home.down();
 }
 
-/// As many questions at once as the keeper's door takes. `ask` waits for the answer.
+/// As many questions at once as the keeper's door takes: first those whose answers nobody reads to their end, then
+/// those for whose answers `ask` waits.
 const FLOOD: &str = r#"
 from concurrent.futures import ThreadPoolExecutor
+def hold(_):
+    s = socket.socket(socket.AF_UNIX)
+    s.settimeout(60)
+    s.connect("/run/os/keeper.sock")
+    s.sendall(json.dumps({"ask": "body", "run": run}).encode() + b"\n")
+    return s, s.recv(16)
 with ThreadPoolExecutor(32) as pool:
+    held = list(pool.map(hold, range(32)))
+    assert all(first for _, first in held)
+    for s, _ in held: s.close()
     answers = list(pool.map(lambda _: ask({"ask": "diff", "run": run}), range(32)))
 sorted({a[:16] for a in answers})
 "#;
@@ -129,22 +139,22 @@ fn many_questions_about_large_bodies_leave_the_keeper_alive() {
     home.up();
     // Random bytes, which nothing makes smaller; a rule refuses the body once it is kept.
     write(&home, "Dockerfile", "FROM debian\n");
-    let mut random = fs::File::open("/dev/urandom").unwrap().take(60 << 20);
+    let mut random = fs::File::open("/dev/urandom").unwrap().take(63 << 20);
     let big = home.project.join("body/big");
     std::io::copy(&mut random, &mut fs::File::create(&big).unwrap()).unwrap();
     let run = home.json(["evolve"])["run"].as_str().unwrap().to_owned();
     let api = home.api();
     api.exec(ASK);
     let reply = api.exec(&format!("run = {run:?}\n{FLOOD}"));
+    let found = Engine
+        .get(&format!("/containers/{}/json", keeper(&home)))
+        .json();
+    assert_eq!(found["RestartCount"], 0, "{}", found["State"]);
+    assert_eq!(found["State"]["OOMKilled"], false, "{}", found["State"]);
     assert_eq!(reply["status"], "completed", "{reply}");
     let kinds = reply["result"].as_str().unwrap();
     // Each is answered or refused, and none is cut off.
     assert!(!kinds.contains("''"), "{kinds}");
-    let found = Engine
-        .get(&format!("/containers/{}/json", keeper(&home)))
-        .json();
-    assert_eq!(found["State"]["OOMKilled"], false, "{}", found["State"]);
-    assert_eq!(found["RestartCount"], 0, "{}", found["State"]);
     assert_eq!(home.json(["evolve", "history"])["runs"][0]["run"], run);
     home.down();
 }

@@ -1,7 +1,8 @@
 //! What the agent leaves in folders of the host, and who can reach it there.
 
-use crate::harness::{Home, shared};
-use crate::second_engine::{Second, write_body};
+use crate::cp::folders;
+use crate::evolve::{base, small, write_small};
+use crate::harness::{Home, PATIENCE, shared};
 use crate::trials;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,11 +11,13 @@ use std::path::Path;
 use std::process::Command;
 
 trials![
-    other_users_of_the_host_reach_nothing_that_the_container_writes,
-    a_build_that_leaves_too_little_of_the_machine_is_ended,
-    the_cure_of_setuid_files_cures_whatever_their_names_say,
-    a_scan_that_planted_files_end_says_so,
+    other_users_run_no_setuid_file_that_the_container_writes,
+    other_users_read_no_output_and_no_file_of_the_container,
+    other_users_can_not_lock_an_instance,
     up_closes_folders_that_were_open_and_doctor_names_what_was_planted,
+    a_pipe_in_the_body_does_not_hold_init,
+    names_and_logs_of_the_agent_move_no_terminal,
+    a_project_lies_in_no_folder_that_another_agent_writes,
 ];
 
 /// A user that has nothing to do with the instance.
@@ -26,42 +29,44 @@ fn as_other(program: impl AsRef<Path>, args: &[&str]) -> bool {
     ran.is_ok_and(|ran| ran.status.success())
 }
 
-fn mode(path: &Path) -> u32 {
+pub(crate) fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
 }
 
 /// What doctor finds of one kind, as `detail`s.
-fn found(home: &Home, what: &str) -> Vec<String> {
+pub(crate) fn found(home: &Home, what: &str) -> Vec<String> {
     let all = home.json(["doctor"]);
     let of = all.as_array().unwrap().iter().filter(|f| f["what"] == what);
     of.map(|f| f["detail"].as_str().unwrap().to_owned())
         .collect()
 }
 
-fn other_users_of_the_host_reach_nothing_that_the_container_writes() {
-    let home = shared();
-    let planted = "import os, shutil\nfor place in ('/data', '/root/host'):\n    \
-                   shutil.copy('/bin/cat', place + '/planted')\n    os.chmod(place + '/planted', 0o4755)\n    \
-                   open(place + '/secret', 'w').write('x'); os.chmod(place + '/secret', 0o644)";
-    let reply = home.api().exec(planted);
-    assert_eq!(reply["status"], "completed", "{reply}");
+/// Makes sure that the folders above the instance's own do not decide a trial.
+#[track_caller]
+fn assert_others_enter(home: &Home) {
     let open = home.project.join("open");
     fs::write(&open, "x").unwrap();
-    assert!(
-        as_other("cat", &[open.to_str().unwrap()]),
-        "the folders above must not decide this test"
-    );
-    for folder in [home.data(), home.files(), home.state()] {
-        assert_eq!(mode(&folder), 0o700, "{}", folder.display());
-    }
+    assert!(as_other("cat", &[open.to_str().unwrap()]));
+}
+
+fn other_users_run_no_setuid_file_that_the_container_writes() {
+    let home = shared();
+    assert_others_enter(home);
+    let token = home.state().join("token");
+    let token = token.to_str().unwrap();
     for folder in [home.data(), home.files()] {
-        let secret = folder.join("secret");
-        assert!(!as_other("cat", &[secret.to_str().unwrap()]));
-        assert!(!as_other(folder.join("planted"), &["/dev/null"]));
+        // A program that this machine can run; code inside brings its own.
+        fs::copy("/bin/cat", folder.join("planted")).unwrap();
     }
-    let lock = home.state().join("lock");
-    assert_eq!(mode(&lock), 0o600);
-    assert!(!as_other("flock", &["-n", lock.to_str().unwrap(), "true"]));
+    let plant = "import os\nfor place in ('/data', '/root/host'):\n    \
+                 os.chown(place + '/planted', 0, 0); os.chmod(place + '/planted', 0o4755)";
+    let reply = home.api().exec(plant);
+    assert_eq!(reply["status"], "completed", "{reply}");
+    for folder in [home.data(), home.files()] {
+        let planted = folder.join("planted");
+        assert_eq!(mode(&planted), 0o4755);
+        assert!(!as_other(&planted, &[token]), "{}", planted.display());
+    }
     let named = found(home, "setuid").join("\n");
     for folder in [home.data(), home.files()] {
         let planted = folder.join("planted");
@@ -74,6 +79,33 @@ fn other_users_of_the_host_reach_nothing_that_the_container_writes() {
         let planted = format!("`{}`", folder.join("planted").display());
         assert!(!named.contains(&planted), "{named}");
     }
+}
+
+fn other_users_read_no_output_and_no_file_of_the_container() {
+    let home = shared();
+    assert_others_enter(home);
+    home.ok(["exec", "print('OUTPUT-' + 'SECRET')"]);
+    let plant = "import os\nfor place in ('/data', '/root/host'):\n    \
+                 open(place + '/secret', 'w').write('OUTPUT-' + 'SECRET'); os.chmod(place + '/secret', 0o644)";
+    let reply = home.api().exec(plant);
+    assert_eq!(reply["status"], "completed", "{reply}");
+    for folder in [home.data(), home.files(), home.state()] {
+        let path = folder.to_str().unwrap();
+        assert!(
+            !as_other("grep", &["-rqs", "OUTPUT-SECRET", path]),
+            "{path}"
+        );
+        assert!(!as_other("ls", &[path]), "{path}");
+        assert_eq!(mode(&folder), 0o700, "{path}");
+    }
+}
+
+fn other_users_can_not_lock_an_instance() {
+    let home = shared();
+    assert_others_enter(home);
+    let lock = home.state().join("lock");
+    assert!(!as_other("flock", &["-n", lock.to_str().unwrap(), "true"]));
+    assert_eq!(mode(&lock), 0o600);
 }
 
 fn up_closes_folders_that_were_open_and_doctor_names_what_was_planted() {
@@ -119,105 +151,85 @@ fn up_closes_folders_that_were_open_and_doctor_names_what_was_planted() {
     fs::remove_dir_all(home.project.join("planted")).unwrap();
 }
 
-fn a_build_that_leaves_too_little_of_the_machine_is_ended() {
-    let second = Second::start();
-    let mut home = second.home("it-greedy", "");
-    // The engine's disk is to be seen, as it is where engine and osctl are on one machine.
-    home.wrapper = second.wrapper();
-    let inside = ["--mount", "--pid", "sh", "-c", "cd \"$0\" && exec \"$@\""];
-    home.wrapper.extend(inside.map(str::to_owned));
-    home.wrapper.push(home.project.display().to_string());
-    // A twentieth of the disk has 30 MiB. What is left does not end the step, and the step would go on.
-    let megabytes = (second.room() >> 20) - 15;
-    let greedy = format!("RUN dd if=/dev/zero of=/big bs=1M count={megabytes} && sleep 100");
-    write_body(&home, &greedy);
-    let ran = home.run(["build", "--yes"]);
-    assert_eq!(ran.code, 4, "{ran:?}");
-    let words = "the build was ended: the disk is nearly full";
-    assert!(ran.stderr.contains(words), "{ran:?}");
-}
-
-/// Runs code inside, as root.
-#[track_caller]
-fn plant(home: &Home, code: &str) {
-    let reply = home.api().exec(code);
-    assert_eq!(reply["status"], "completed", "{reply}");
-}
-
-fn the_cure_of_setuid_files_cures_whatever_their_names_say() {
-    let home = shared();
-    plant(
-        home,
-        "import os, shutil\nos.makedirs('/repo/set', exist_ok=True)\n\
-         for name in ('plain', \"a'b\", '$(touch owned)', '`touch owned`', '-exec', 'x\\ny', 'z\\x1b[2J'):\n\
-         \x20   path = '/repo/set/' + name\n    shutil.copy('/bin/true', path)\n    os.chmod(path, 0o6755)",
-    );
-    let set = home.project.join("set");
-    let modes = || {
-        fs::read_dir(&set)
-            .unwrap()
-            .map(|e| mode(&e.unwrap().path()))
-    };
-    assert!(modes().all(|mode| mode == 0o6755));
-    assert_eq!(modes().count(), 7);
-    let all = home.json(["doctor"]);
-    let of = all.as_array().unwrap().iter();
-    let planted = |f: &&serde_json::Value| {
-        let detail = f["detail"].as_str().unwrap_or_default();
-        f["what"] == "setuid" && detail.contains(set.to_str().unwrap())
-    };
-    let planted: Vec<_> = of.filter(planted).collect();
-    assert_eq!(planted.len(), 7, "{all:#}");
-    let cure = planted[0]["cure"].as_str().unwrap();
-    for finding in &planted {
-        // No name of the agent's is in a command that a person copies.
-        assert_eq!(finding["cure"], cure);
+fn a_pipe_in_the_body_does_not_hold_init() {
+    let (home, here, _) = folders("exposure-pipe");
+    home.ok(["init", "exposure-pipe"]);
+    for name in [".osctl-origin.json", "Dockerfile"] {
+        let pipe = here.join("body").join(name);
+        let content = fs::read(&pipe).unwrap();
+        fs::remove_file(&pipe).unwrap();
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let mut bounded = home.clone();
+        let limit = PATIENCE.as_secs().to_string();
+        bounded.wrapper = vec!["timeout".into(), "--signal=KILL".into(), limit];
+        let ran = bounded.run(["init", "--update", "exposure-pipe"]);
+        // One that waits for a writer is killed.
+        assert!((2..=5).contains(&ran.code), "{name}: {ran:?}");
+        fs::remove_file(&pipe).unwrap();
+        fs::write(&pipe, content).unwrap();
     }
-    assert!(
-        cure.contains(&format!("{} down`, then", home.instance)),
-        "{cure}"
-    );
-    let (_, command) = cure.split_once("`sudo ").unwrap();
-    let command = command.strip_suffix('`').unwrap();
-    let mut shell = Command::new("sh");
-    let ran = shell
-        .args(["-c", command])
-        .current_dir(&home.folder)
-        .status();
-    assert!(ran.unwrap().success(), "{command}");
-    assert!(modes().all(|mode| mode == 0o755));
-    assert!(!home.folder.join("owned").exists());
-    let named = found(home, "setuid").join("\n");
-    assert!(!named.contains(set.to_str().unwrap()), "{named}");
-    fs::remove_dir_all(&set).unwrap();
 }
 
-fn a_scan_that_planted_files_end_says_so() {
-    let home = shared();
-    // A crowd of files, and a tree that is deeper than a path may be long.
-    plant(
-        home,
-        "import os\nos.chdir('/repo')\nopen('.pdbrc', 'w').write('evil')\nos.mkdir('crowd')\n\
-         for n in range(1001):\n    os.mkdir(f'crowd/{n}')\n    open(f'crowd/{n}/.envrc', 'w').write('evil')\n\
-         os.mkdir('deep')\nos.chdir('deep')\n\
-         for n in range(500):\n    os.mkdir('d' * 20)\n    os.chdir('d' * 20)\n\
-         open('.envrc', 'w').write('evil')\nos.chdir('/root')",
-    );
-    let named = found(home, "autorun").join("\n");
-    assert!(named.contains("the scan stopped after"), "{named}");
-    // What is nearest is read first.
-    assert!(named.contains("`.pdbrc` appeared"), "{named}");
-    plant(home, "import shutil\nshutil.rmtree('/repo/crowd')");
-    // The deep one alone is read to its end, unless that takes too long.
-    let named = found(home, "autorun").join("\n");
-    let is_found = named.contains("ddd/.envrc` appeared");
+fn a_project_lies_in_no_folder_that_another_agent_writes() {
+    let home = small("it-mounted");
+    let usual = home.folder.join(".config/osctl/osctl.yaml");
+    let own = home.folder.join("own.yaml");
+    let mounted = home.folder.join("mounted");
+    let nested = mounted.join("project");
+    fs::create_dir_all(&nested).unwrap();
+    let text = fs::read_to_string(usual).unwrap();
+    let more = format!("mounts: ['{}:/mnt/data']\n", mounted.display());
+    fs::write(&own, text + &more).unwrap();
+    home.ok([
+        "--config",
+        own.to_str().unwrap(),
+        "up",
+        "--yes",
+        "--auto-ports",
+    ]);
+    let mut other = home.clone();
+    other.instance = format!("{}-other", home.instance);
+    other.project = nested;
+    write_small(&other, base());
+    let ran = other.run(["up", "--yes", "--auto-ports"]);
+    other.down();
+    home.down();
     assert!(
-        is_found || named.contains("the scan stopped after"),
-        "{named}"
+        ran.code == 2 && ran.stderr.contains("can't be the project"),
+        "{ran:?}"
     );
-    plant(
-        home,
-        "import os, subprocess\nsubprocess.run(['rm', '-r', '/repo/deep'], check=True)\nos.remove('/repo/.pdbrc')",
+}
+
+/// A terminal's title, the clipboard, a cleared screen, a character of eight bits, another direction.
+const NASTY: &str = r"\x1b]0;owned\x07\x1b]52;c;AAAA\x07\x1b[2J\x9b2J\u202e\u200b";
+
+fn names_and_logs_of_the_agent_move_no_terminal() {
+    let home = shared();
+    let plant = format!(
+        "nasty = 'nasty{NASTY}'\nglobals()[nasty] = (n for n in 'x')\n\
+         with open('/proc/1/fd/1', 'w') as out: print(nasty, file=out, flush=True)"
     );
-    assert!(!found(home, "autorun").join("\n").contains("appeared"));
+    let reply = home.api().exec(&plant);
+    assert_eq!(reply["status"], "completed", "{reply}");
+    let mut seen = 0;
+    for words in [
+        &["runs"][..],
+        &["logs", "-n", "50"],
+        &["cryo", "store", "of-the-agent"],
+        &["cryo", "show", "of-the-agent"],
+        &["doctor"],
+        &["restart"],
+    ] {
+        let ran = home.run(words);
+        seen += usize::from((ran.stdout.clone() + &ran.stderr).contains("nasty"));
+        for text in [&ran.stdout, &ran.stderr] {
+            let bad = text.chars().find(|c| {
+                c.is_control() && !['\n', '\t'].contains(c) || ['\u{202e}', '\u{200b}'].contains(c)
+            });
+            assert_eq!(bad, None, "{words:?}: {ran:?}");
+        }
+    }
+    home.ok(["cryo", "rm", "of-the-agent"]);
+    // All but `doctor`.
+    assert_eq!(seen, 5);
 }

@@ -1,9 +1,10 @@
 //! A companion that the agent has replaced: nothing that it answers acts on the host.
 
 use crate::completions::complete;
-use crate::fake_companion::{FakeCompanion, respond, respond_without_end};
+use crate::fake_companion::{FakeCompanion, Request, respond, respond_without_end};
 use crate::ports::free_port;
 use crate::trials;
+use crate::web::Page;
 use serde_json::json;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -17,10 +18,11 @@ trials![
     each_connection_is_proven_before_the_token_follows,
     a_stopped_instance_is_still_named_as_such,
     an_answer_without_an_end_is_given_up,
+    pages_of_the_companion_get_no_cookie_of_another_local_application,
 ];
 
 fn a_redirect_of_the_companion_is_not_followed() {
-    let service = FakeCompanion::start(|_, stream| respond(stream, "200 OK", &[], b"{}"));
+    let service = FakeCompanion::start(|_, stream| respond(stream, "404 Not Found", &[], b"{}"));
     let location = format!(
         "http://127.0.0.1:{}/build?remote=http://evil.example",
         service.port
@@ -31,10 +33,10 @@ fn a_redirect_of_the_companion_is_not_followed() {
     });
     let home = companion.home("redirected");
     for verb in [
-        &["exec", "secret = 1"][..],
-        &["status"],
+        &["status"][..],
         &["runs"],
         &["mcp", "list"],
+        &["exec", "secret = 1"],
     ] {
         let ran = home.run(verb);
         assert!(service.requests().is_empty(), "{verb:?}: {ran:?}");
@@ -102,15 +104,16 @@ fn the_token_goes_to_no_other_listener() {
     let kernelspec = home.run(["jupyter", "list"]);
     assert_eq!(kernelspec.code, 0, "{kernelspec:?}");
     for verb in [
-        &["exec", "secret = 1"][..],
+        &["sessions"][..],
+        &["exec", "secret = 1"],
         &["shell", "true"],
         &["cp", "-", "os:/root/x"],
         &["mcp", "list"],
         &["mcp", "tools"],
         &["desktop", "--url"],
-        &["sessions"],
     ] {
         let ran = home.run(verb);
+        assert_got_nothing(&stranger);
         assert_eq!(ran.code, 4, "{verb:?}: {ran:?}");
         let owner = format!("process {}", std::process::id());
         for words in ["does not belong to the container", &owner, "hint"] {
@@ -118,10 +121,18 @@ fn the_token_goes_to_no_other_listener() {
         }
     }
     complete(&home, &["--instance", &home.instance, "attach", ""]);
+    assert_got_nothing(&stranger);
     let asked = stranger.requests();
     assert!(asked.len() >= 8, "{asked:?}");
     for request in asked {
         assert!(request.path.starts_with("/ping?nonce="), "{request:?}");
+    }
+}
+
+/// Neither the token nor what the user sends.
+#[track_caller]
+fn assert_got_nothing(listener: &FakeCompanion) {
+    for request in listener.requests() {
         assert!(
             !request.headers.contains_key("authorization"),
             "{request:?}"
@@ -167,7 +178,10 @@ fn an_answer_without_an_end_is_given_up() {
         let sent = respond_without_end(stream, "application/json", b"{\"x\":\"", &piece);
         done.send(sent).unwrap();
     });
-    let home = companion.home("endless");
+    let mut home = companion.home("endless");
+    // One that takes all of the answer ends here, not with the machine's memory.
+    let limit = ["prlimit", "--as=4294967296", "--"];
+    home.wrapper = limit.map(str::to_owned).to_vec();
     for verb in [
         &["sessions"][..],
         &["exec", "1"],
@@ -183,5 +197,58 @@ fn an_answer_without_an_end_is_given_up() {
         assert!(ran.stderr.len() + ran.stdout.len() < 10_000, "{verb:?}");
         let taken = finished.recv().unwrap();
         assert!((1..MAX_TAKEN_BYTES).contains(&taken), "{verb:?}: {taken}");
+    }
+}
+
+/// The cookie of an application that listens on another port of loopback.
+const COOKIE: &str = "app_session=secret; HttpOnly; SameSite=Strict; Path=/";
+
+fn pages_of_the_companion_get_no_cookie_of_another_local_application() {
+    let application = FakeCompanion::start(|_, stream| {
+        respond(stream, "200 OK", &[("Set-Cookie", COOKIE)], b"application");
+    });
+    let act = format!("http://127.0.0.1:{}/act", application.port);
+    let script = format!(
+        "<title>hostile</title><script>\
+         fetch('{act}', {{method: 'POST', mode: 'no-cors', credentials: 'include', body: 'x'}})\
+         .finally(() => {{ document.title = 'acted'; }})</script>"
+    );
+    let companion = FakeCompanion::start(move |request, stream| match request.path.as_str() {
+        "/desktop/link" => {
+            let link = json!({"path": "/desktop/enter?code=00ff", "expires": 120});
+            respond(stream, "200 OK", &[], link.to_string().as_bytes());
+        }
+        _ => {
+            let kind = [("Content-Type", "text/html")];
+            respond(stream, "200 OK", &kind, script.as_bytes());
+        }
+    });
+    let home = companion.home("cookies");
+    let url = home.ok(["desktop", "--url"]).stdout;
+    let login = format!("http://127.0.0.1:{}/login", application.port);
+    let mut page = Page::open(&login, (800, 600));
+    page.until("document.body.innerText === 'application'");
+    page.go(url.lines().next().unwrap());
+    page.until("document.title === 'acted'");
+    // The user's own visit has the cookie, or this trial shows nothing.
+    page.go(&login);
+    page.until("document.body.innerText === 'application'");
+    let cookie = |request: &Request| request.headers.get("cookie").cloned();
+    let asked = application.requests();
+    let logins: Vec<_> = asked.iter().filter(|r| r.path == "/login").collect();
+    assert_eq!(
+        cookie(logins.last().unwrap()).as_deref(),
+        Some("app_session=secret")
+    );
+    let entered = companion.requests();
+    assert!(
+        entered.iter().any(|r| r.path.starts_with("/desktop/enter")),
+        "{entered:?}"
+    );
+    for request in &entered {
+        assert_eq!(cookie(request), None, "{request:?}");
+    }
+    for request in asked.iter().filter(|r| r.path == "/act") {
+        assert_eq!(cookie(request), None, "{request:?}");
     }
 }

@@ -7,6 +7,7 @@ mod archives;
 mod bash;
 mod body;
 mod broken_copies;
+mod build_attacks;
 mod cli;
 mod commands;
 mod completions;
@@ -39,6 +40,7 @@ mod faults;
 mod files;
 mod handover;
 mod harness;
+mod host_scans;
 mod hostile;
 mod hostile_answers;
 mod hostile_companion;
@@ -153,6 +155,7 @@ fn lanes() -> Vec<Lane> {
             instance::trials(),
             image::trials(),
             exposure::trials(),
+            host_scans::trials(),
             user_control::trials(),
             criu::refused::trials(),
         ]);
@@ -201,6 +204,7 @@ fn lanes() -> Vec<Lane> {
             ports::trials(),
             embedded::trials(),
             body::trials(),
+            build_attacks::trials(),
             handover::trials(),
             succession::trials(),
             criu_faults::trials(),

@@ -172,6 +172,7 @@ fn figures_are_written_through_no_link_and_only_pictures_are_saved() {
     let before = listing(&victim);
     let exec = |out: &str, bytes: &str| home.run(["exec", "--out", out, &showing(bytes)]);
     let ran = exec("planted-figures", PNG);
+    assert_eq!(listing(&victim), before, "{ran:?}");
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(here.join("figure-1.png").is_symlink());
     let figure = fs::read(here.join("figure-3.png")).unwrap();

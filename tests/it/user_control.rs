@@ -13,6 +13,7 @@ trials![
     a_project_file_that_expands_costs_no_memory,
     a_variable_that_looks_like_a_key_is_told,
     an_instance_keeps_its_configuration_and_its_variables,
+    a_plain_up_takes_no_variable_of_the_named_file_away,
 ];
 
 /// What the agent can write, and what is told of it.
@@ -180,15 +181,15 @@ fn an_instance_keeps_its_configuration_and_its_variables() {
     ));
     // The path is relative to the folder of the first command alone.
     let ran = home.ok(["--config", "../own.yaml", "up", "--yes", "--auto-ports"]);
+    assert_eq!(
+        variables(&home),
+        "'STRIPE_KEY=sk-of-stripe OPENAI_API_KEY=None GIVEN=None'"
+    );
     assert!(
         ran.stderr
             .contains("OPENAI_API_KEY is set in this shell and is not passed")
             && ran.stderr.contains("up --env OPENAI_API_KEY"),
         "{ran:?}"
-    );
-    assert_eq!(
-        variables(&home),
-        "'STRIPE_KEY=sk-of-stripe OPENAI_API_KEY=None GIVEN=None'"
     );
     // A proxy passes without its password, also to the keeper, which builds with it.
     let warned = "`HTTPS_PROXY` is passed without its user and password";
@@ -284,5 +285,18 @@ fn an_instance_keeps_its_configuration_and_its_variables() {
         ran.stderr.contains("the configuration file is ignored: "),
         "{ran:?}"
     );
+    home.down();
+}
+
+fn a_plain_up_takes_no_variable_of_the_named_file_away() {
+    let home = small("it-own-file");
+    let usual = home.folder.join(".config/osctl/osctl.yaml");
+    let own = home.folder.join("own.yaml");
+    let text = fs::read_to_string(usual).unwrap();
+    fs::write(&own, format!("{text}env: {{STRIPE_KEY: sk-of-stripe}}\n")).unwrap();
+    let own = own.to_str().unwrap();
+    home.ok(["--config", own, "up", "--yes", "--auto-ports"]);
+    home.run(["up"]);
+    assert!(variables(&home).contains("STRIPE_KEY=sk-of-stripe"));
     home.down();
 }

@@ -155,6 +155,12 @@ impl Page {
         }
     }
 
+    /// Opens an address as a person does who types it.
+    pub(crate) fn go(&mut self, url: &str) {
+        let went = self.ask("Page.navigate", json!({"url": url}));
+        assert!(went["errorText"].is_null(), "{url}: {went}");
+    }
+
     /// Gives the window another size.
     pub(crate) fn resize(&mut self, (width, height): (u16, u16)) {
         let size =
