@@ -1,7 +1,8 @@
 //! From a body to an image: what it is made of, its digest, and the build context.
 //!
 //! Host and keeper build through this one module, so an image is the same whoever builds it.
-//! It reads files, beneath a folder and through no link, and makes archives; it talks to no engine.
+//! It reads files, beneath a folder and through no link, and makes archives; it talks to no engine. Both
+//! end a build that leaves the machine too little ([`room`]).
 
 mod body;
 mod companion;

@@ -13,7 +13,6 @@ use bollard::query_parameters::{
 };
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
-use hyper::Uri;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
@@ -460,14 +459,12 @@ fn with_memory(api: bollard::Docker, limit: Option<u64>) -> bollard::Docker {
         return api;
     };
     api.with_request_modifier(move |mut request| {
-        let (path, query) = (request.uri().path(), request.uri().query());
-        let query = query.map(|query| format!("{query}&")).unwrap_or_default();
-        let limited = format!("{path}?{query}memory={bytes}&memswap={bytes}");
-        let mut parts = request.uri().clone().into_parts();
-        parts.path_and_query = limited.parse().ok();
-        // Parts of an address are one again.
-        if let Ok(uri) = Uri::from_parts(parts) {
-            *request.uri_mut() = uri;
+        let address = request.uri().to_string();
+        let mark = if address.contains('?') { '&' } else { '?' };
+        let limited = format!("{address}{mark}memory={bytes}&memswap={bytes}");
+        // An address with two more numbers is one.
+        if let Ok(limited) = limited.parse() {
+            *request.uri_mut() = limited;
         }
         request
     })
