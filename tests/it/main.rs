@@ -35,13 +35,18 @@ mod evolve_mind;
 mod evolve_way_back;
 mod exposure;
 mod fake_companion;
+mod fake_engine;
 mod faults;
 mod files;
 mod handover;
 mod harness;
 mod hostile;
 mod hostile_answers;
+mod hostile_bridge;
 mod hostile_companion;
+mod hostile_keeper;
+mod hostile_notebook;
+mod hostile_terminal;
 mod image;
 mod instance;
 mod interrupts;
@@ -64,7 +69,9 @@ mod mcp_remote;
 mod mcp_starts;
 mod mcp_transports;
 mod mcp_words;
+mod memory;
 mod middle;
+mod mutations;
 mod pages;
 mod pictures;
 mod planted_paths;
@@ -183,7 +190,14 @@ fn lanes() -> Vec<Lane> {
         desktop_faults::trials(),
     ]);
     let own = Lane::new("own instances")
-        .share([laws::trials(), hostile_companion::trials()])
+        .share([
+            laws::trials(),
+            hostile_companion::trials(),
+            hostile_keeper::trials(),
+            hostile_bridge::trials(),
+            hostile_terminal::trials(),
+            hostile_notebook::trials(),
+        ])
         .hold([
             evolve_mind::trials(),
             ports::trials(),
