@@ -1,21 +1,23 @@
 //! What the bridge of MCP clients does with changed answers of the hub.
 
 use crate::fake_companion::{FakeCompanion, Request, respond, respond_without_end};
-use crate::harness::Home;
+use crate::harness::{Home, PATIENCE};
 use crate::memory::{MAX_HELD_BYTES, Watched};
 use crate::mutations::{for_each, mutation};
 use crate::trials;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 trials![
     changed_answers_of_the_hub_end_no_bridge,
     an_answer_of_the_hub_without_an_end_is_not_held,
     values_of_the_hub_beyond_their_bound_are_not_held,
+    what_a_client_does_not_read_is_not_held,
 ];
 
 /// What a client asks, one line each.
@@ -126,7 +128,7 @@ fn changed_answers_of_the_hub_end_no_bridge() {
         ];
         respond(stream, "200 OK", &headers, &mutation.apply(&body));
         // The end of a stream ends its connection.
-        let _ = stream.shutdown(std::net::Shutdown::Both);
+        let _ = stream.shutdown(Shutdown::Both);
         true
     });
     let home = companion.home("bridge");
@@ -185,4 +187,38 @@ fn values_of_the_hub_beyond_their_bound_are_not_held() {
         });
         ask_all(&companion.home("bridge-values"));
     }
+}
+
+fn what_a_client_does_not_read_is_not_held() {
+    let (done, finished) = mpsc::channel();
+    let companion = hub(move |asked, stream| {
+        if asked["method"] != "tools/list" {
+            return false;
+        }
+        let news = json!({"jsonrpc": "2.0", "method": "x", "params": "7".repeat(8 << 20)});
+        let event = format!("data: {news}\n\n");
+        // One that takes nothing more for so long holds what it holds.
+        stream
+            .set_write_timeout(Some(Duration::from_millis(500)))
+            .unwrap();
+        let taken = respond_without_end(stream, "text/event-stream", b"", event.as_bytes());
+        let _ = done.send(taken);
+        let _ = stream.shutdown(Shutdown::Both);
+        true
+    });
+    let mut command = companion.home("bridge-unread").command(["mcp", "stdio"]);
+    command.stdin(Stdio::piped());
+    let mut watched = Watched::start_unread(command);
+    let mut stdin = watched.child.stdin.take().unwrap();
+    let asked = [line(0, "initialize"), line(1, "tools/list")].join("\n") + "\n";
+    stdin.write_all(asked.as_bytes()).unwrap();
+    let taken = finished.recv_timeout(PATIENCE).unwrap() >> 20;
+    // The client goes away, which ends the bridge.
+    drop((stdin, watched.child.stdout.take()));
+    let (ran, peak) = watched.end();
+    let held = peak >> 20;
+    assert!(
+        peak < MAX_HELD_BYTES && taken < 200,
+        "{held} of {taken} MiB: {ran:?}"
+    );
 }

@@ -36,6 +36,18 @@ impl Watched {
         }
     }
 
+    /// The same for a command whose stdout nobody reads.
+    pub(crate) fn start_unread(mut command: Command) -> Self {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let stderr = drain(child.stderr.take().unwrap());
+        Self {
+            child,
+            outputs: [drain(std::io::empty()), stderr],
+            peak: 0,
+        }
+    }
+
     /// Waits for the end, which must come. Returns how it ended and the bytes that it held at most.
     #[track_caller]
     pub(crate) fn end(mut self) -> (Ran, u64) {
