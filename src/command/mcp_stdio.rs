@@ -5,7 +5,7 @@ use super::mcp::NarrowArgs;
 use super::{Context, ended};
 use crate::config::Resolved;
 use crate::error::{Error, Outcome, Result};
-use crate::host::bridge::{self, Find, Start, Way};
+use crate::host::bridge::{self, Find, Start, Unread, Way};
 use crate::host::client::{Client, not_running};
 use bytes::Bytes;
 use clap::Args;
@@ -80,9 +80,9 @@ fn read(line: &mpsc::Sender<Bytes>) {
 }
 
 /// Ends when nobody reads, which ends the bridge.
-fn write(mut output: impl Write, mut told: mpsc::Receiver<Bytes>) {
-    while let Some(text) = told.blocking_recv() {
-        let line = [&text[..], b"\n"].concat();
+fn write(mut output: impl Write, mut told: mpsc::Receiver<Unread>) {
+    while let Some(unread) = told.blocking_recv() {
+        let line = [&unread.text[..], b"\n"].concat();
         if output
             .write_all(&line)
             .and_then(|()| output.flush())

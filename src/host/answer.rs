@@ -10,6 +10,10 @@ use std::io::BufRead;
 
 /// Of one JSON document, one line of a stream, and one event.
 pub(super) const MAX_JSON_BYTES: usize = 64 << 20;
+/// Memory that the values of one document take beside its texts.
+const MAX_VALUES_BYTES: usize = 96 << 20;
+/// Values of a document of so many bytes take less than that in any case.
+const SMALL_BYTES: usize = 1 << 20;
 pub(super) const MAX_SCREENSHOT_BYTES: usize = 256 << 20;
 
 /// Why an answer is not whole.
@@ -17,6 +21,8 @@ pub(super) const MAX_SCREENSHOT_BYTES: usize = 256 << 20;
 pub(super) enum ReadFailure {
     #[error("the answer is longer than {0} bytes")]
     TooLong(usize),
+    #[error("the values of the answer take more than {0} bytes of memory")]
+    TooMany(usize),
     #[error(transparent)]
     Cut(#[from] reqwest::Error),
 }
@@ -31,6 +37,39 @@ pub(super) async fn read_body(mut response: Response, limit: usize) -> Result<By
         body.extend_from_slice(&piece);
     }
     Ok(body.freeze())
+}
+
+/// Checks that the values of a document fit in memory: `{"":0}` takes a hundred times what its text does.
+///
+/// # Errors
+/// When they may take more than [`MAX_VALUES_BYTES`].
+pub(super) fn check_values(document: &[u8]) -> Result<(), ReadFailure> {
+    if document.len() <= SMALL_BYTES {
+        return Ok(());
+    }
+    let (mut held, mut is_text, mut is_escaped) = (0_usize, false, false);
+    for byte in document {
+        if is_text {
+            is_text = is_escaped || *byte != b'"';
+            is_escaped = !is_escaped && *byte == b'\\';
+            continue;
+        }
+        held += match byte {
+            // A node of a map, the room of a list, a value with its key.
+            b'{' => 640,
+            b'[' => 160,
+            b',' => 64,
+            b'"' => {
+                is_text = true;
+                24
+            }
+            _ => 0,
+        };
+    }
+    match held > MAX_VALUES_BYTES {
+        true => Err(ReadFailure::TooMany(MAX_VALUES_BYTES)),
+        false => Ok(()),
+    }
 }
 
 /// Lines of a body that come in pieces.
@@ -102,22 +141,31 @@ impl EventStream {
         }
     }
 
-    /// Events that have become whole, perhaps none. Nothing at the end of the stream, which is also where an event
-    /// is longer than [`MAX_JSON_BYTES`].
-    pub(super) async fn next(&mut self) -> Option<Vec<Event>> {
-        let piece = self.response.chunk().await.ok()??;
+    /// Events that have become whole, perhaps none. Nothing at the end of the stream, also where that was cut.
+    ///
+    /// # Errors
+    /// When an event is longer than [`MAX_JSON_BYTES`].
+    pub(super) async fn next(&mut self) -> Result<Option<Vec<Event>>, ReadFailure> {
+        let Ok(Some(piece)) = self.response.chunk().await else {
+            return Ok(None);
+        };
         let whole = self.events.take(&piece);
         self.unread = match whole.is_empty() {
             true => self.unread + piece.len(),
             false => 0,
         };
-        (self.unread <= MAX_JSON_BYTES).then_some(whole)
+        match self.unread <= MAX_JSON_BYTES {
+            true => Ok(Some(whole)),
+            false => Err(ReadFailure::TooLong(MAX_JSON_BYTES)),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{EventStream, Lines, MAX_JSON_BYTES, ReadFailure, line_length, read_body};
+    use super::{
+        EventStream, Lines, MAX_JSON_BYTES, ReadFailure, check_values, line_length, read_body,
+    };
     use bytes::Bytes;
     use futures_util::{StreamExt, stream};
     use proptest::prelude::{any, prop};
@@ -153,10 +201,25 @@ mod tests {
     async fn an_event_without_an_end_ends_its_stream() {
         let (response, taken) = endless();
         let mut stream = EventStream::new(response);
-        while let Some(events) = stream.next().await {
-            assert!(events.is_empty());
-        }
+        let failure = loop {
+            match stream.next().await {
+                Ok(events) => assert_eq!(events, Some(Vec::new())),
+                Err(failure) => break failure,
+            }
+        };
+        assert!(matches!(failure, ReadFailure::TooLong(_)), "{failure:?}");
         assert!(taken.load(Ordering::Relaxed) <= MAX_JSON_BYTES + (2 << 20));
+    }
+
+    #[test]
+    fn small_values_are_counted_and_texts_are_not() {
+        let repeated = |text: &str, times| format!("[{}0]", text.repeat(times)).into_bytes();
+        for (text, times) in [("{\"\":0},", 300_000), ("[],", 600_000), ("0,", 2_000_000)] {
+            assert!(check_values(&repeated(text, times)).is_err(), "{text}");
+            assert!(check_values(&repeated(text, times / 4)).is_ok(), "{text}");
+        }
+        let text = "{[,".repeat(1 << 20) + "\\\\\\\"" + &"{[,".repeat(1 << 20);
+        assert!(check_values(format!("[\"{text}\"]").as_bytes()).is_ok());
     }
 
     #[test]

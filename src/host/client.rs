@@ -7,7 +7,7 @@ mod failure;
 
 pub(crate) use failure::not_running;
 
-use super::answer::{MAX_JSON_BYTES, read_body};
+use super::answer::{MAX_JSON_BYTES, check_values, read_body};
 use super::events::Events;
 use super::instance::{Instance, Record};
 use super::ports::reached;
@@ -394,6 +394,7 @@ impl Client {
 
     /// A document, a line or an event.
     pub(super) fn parsed<T: DeserializeOwned>(&self, text: &[u8]) -> Result<T> {
+        check_values(text).map_err(|failure| self.unread(&failure))?;
         serde_json::from_slice(text).map_err(|error| self.lost(error.to_string()))
     }
 

@@ -60,7 +60,7 @@ impl<R: DeserializeOwned> Events<R> {
                     // It repeats the number that comes next.
                     Happened::Heartbeat => {}
                     Happened::Done { .. } => self.is_done = true,
-                    _ => self.next = event.seq + 1,
+                    _ => self.next = event.seq.saturating_add(1),
                 }
                 return Ok(Some(event));
             }

@@ -79,6 +79,8 @@ impl Client {
             };
             tokio::time::sleep(PAUSE).await;
             match when_free(|| self.arrived(upload.path, &id)).await {
+                // More than there is can't have arrived.
+                Ok(arrived) if arrived > upload.size => return Err(error),
                 Ok(arrived) if arrived > offset => (offset, left) = (arrived, TRIES),
                 Ok(arrived) => (offset, left) = (arrived, left - 1),
                 Err(again) if is_lost(&again) => left -= 1,

@@ -13,7 +13,7 @@
 //! container is found, are those of before again when it goes on.
 
 use super::instance::Record;
-use super::keeper::Keeper;
+use super::keeper::{Keeper, unasked};
 use super::run::{End, follow};
 use crate::engine::Progress;
 use crate::error::{Error, Result};
@@ -96,14 +96,15 @@ impl Handover<'_> {
         match self.keeper.answer(&ask).await? {
             Reply::Started { run } => Ok(run),
             Reply::Busy { run } => Err(busy(&self.keeper, &run, "")),
-            other => anyhow::bail!("the keeper answers what it was not asked: {other:?}"),
+            other => Err(unasked(&other)),
         }
     }
 
     /// The latest run that has brought the image.
     async fn run_of(&self, image: &str) -> Result<Run> {
-        let Reply::History { runs } = self.keeper.answer(&Ask::History {}).await? else {
-            anyhow::bail!("the keeper does not answer with its history");
+        let runs = match self.keeper.answer(&Ask::History {}).await? {
+            Reply::History { runs } => runs,
+            other => return Err(unasked(&other)),
         };
         let brought = |record: &evolve::Record| {
             let succeeded = record.status == Stage::Succeeded && !record.dry_run;

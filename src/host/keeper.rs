@@ -2,6 +2,7 @@
 //!
 //! It is asked by a command in its container, so that it answers also when `os-host` does not run.
 
+use super::answer::{Lines, check_values};
 use super::instance::{Instance, LABEL, Record};
 use super::passed_env::passing;
 use super::{base, build, trust};
@@ -17,9 +18,10 @@ use crate::protocol::evolve::{
 use crate::protocol::fault::Fault;
 use crate::protocol::plain;
 use crate::protocol::spec::{Environment, Limits, Mount, Restart, Spec, Volume, Workload};
-use anyhow::{Context, bail};
+use anyhow::Context;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -314,17 +316,16 @@ impl Keeper<'_> {
             .into());
         }
         let question = serde_json::to_string(question)?;
-        let mut rest = Vec::new();
+        let mut unread = Lines::default();
         let mut lines = |bytes: &[u8]| {
-            rest.extend_from_slice(bytes);
-            while let Some(end) = rest.iter().position(|b| *b == b'\n') {
-                let line: Vec<u8> = rest.drain(..=end).collect();
-                let reply = serde_json::from_slice(&line);
-                // The engine's own words come in the same place.
-                let words = || format!("the keeper says: {}", said(&line));
-                match reply.with_context(words)? {
-                    Reply::Refused { error } => return Err(refused(error)),
-                    reply => each(reply)?,
+            unread.push(bytes).map_err(senseless)?;
+            while let Some(line) = unread.next() {
+                check_values(&line).map_err(senseless)?;
+                match serde_json::from_slice(&line) {
+                    Ok(Reply::Refused { error }) => return Err(refused(error)),
+                    Ok(reply) => each(reply)?,
+                    // The engine's own words come in the same place.
+                    Err(error) => return Err(senseless(format!("{error}: {}", said(&line)))),
                 }
             }
             Ok(())
@@ -353,7 +354,7 @@ impl Keeper<'_> {
             Ok(())
         };
         self.ask(question, &mut each).await?;
-        answer.context("the keeper gives no answer")
+        answer.ok_or_else(|| senseless("no reply"))
     }
 
     /// How it stands; nothing when there is no keeper that runs.
@@ -363,7 +364,7 @@ impl Keeper<'_> {
     pub(crate) async fn status(&self) -> Result<Option<Status>> {
         match self.answer(&Ask::Status {}).await {
             Ok(Reply::Status(status)) => Ok(Some(status)),
-            Ok(other) => bail!("the keeper answers what it was not asked: {other:?}"),
+            Ok(other) => Err(unasked(&other)),
             Err(error) => match error.downcast_ref() {
                 Some(Error::NotRunning { .. }) => Ok(None),
                 _ => Err(error),
@@ -399,6 +400,23 @@ fn refused(fault: Fault) -> anyhow::Error {
     .into()
 }
 
+/// An answer of the keeper's that can't be one.
+fn senseless(why: impl fmt::Display) -> anyhow::Error {
+    Error::Refused {
+        status: 502,
+        kind: "senseless_answer".into(),
+        message: format!("the keeper does not answer as it should: {why}"),
+        hint: Some("`osctl up` replaces the keeper of another version".into()),
+    }
+    .into()
+}
+
+/// A reply to another question than the one that was asked.
+pub(crate) fn unasked(reply: &Reply) -> anyhow::Error {
+    let reply = serde_json::to_vec(reply).unwrap_or_default();
+    senseless(format!("it was not asked for {}", said(&reply)))
+}
+
 /// The charge as an archive of one file, for root alone.
 fn laid_down(charge: &Charge) -> Result<Bytes> {
     crate::image::single(CHARGE, 0o600, &serde_json::to_vec(charge)?)
@@ -414,6 +432,7 @@ fn socket_within(socket: &Path) -> PathBuf {
 
 /// What is no answer, as far as it can be shown.
 fn said(line: &[u8]) -> String {
+    let line = &line[..line.len().min(4 << 10)];
     let text = String::from_utf8_lossy(line);
     plain::line(text.trim()).chars().take(300).collect()
 }

@@ -1,6 +1,6 @@
 //! The hub's API as methods, spoken without a session, and the servers that the configuration adds.
 
-use super::answer::MAX_JSON_BYTES;
+use super::answer::{MAX_JSON_BYTES, check_values};
 use super::client::Client;
 use crate::archive::Folder;
 use crate::error::{Error, Result};
@@ -113,6 +113,7 @@ impl Client {
         let response = response.map_err(|e| self.unreachable(&e))?;
         let status = response.status().as_u16();
         let text = self.body(response, MAX_JSON_BYTES).await?;
+        check_values(&text).map_err(|failure| self.unread(&failure))?;
         let hint = Some("`osctl mcp list` shows how the servers stand".into());
         let refused = |kind: &str, message: String| {
             let (kind, hint) = (kind.into(), hint.clone());

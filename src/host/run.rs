@@ -73,6 +73,9 @@ pub(crate) async fn end_of(
     }
 }
 
+/// Of a line of the log that is not whole.
+const MAX_LINE_BYTES: usize = 1 << 20;
+
 /// What of a log is told already.
 #[derive(Debug, Default)]
 struct Told {
@@ -82,6 +85,10 @@ struct Told {
 
 impl Told {
     fn hear(&mut self, text: &str, progress: &dyn Progress) {
+        // No line of a stage is so long.
+        if self.unfinished.len() > MAX_LINE_BYTES {
+            self.unfinished.clear();
+        }
         self.unfinished.push_str(text);
         while let Some(end) = self.unfinished.find('\n') {
             let line: String = self.unfinished.drain(..=end).collect();

@@ -4,9 +4,9 @@
 use crate::commands::Ran;
 use crate::fake_companion::{FakeCompanion, Request, respond};
 use crate::harness::{Home, shared};
+use crate::memory::run_within_bounds;
+use crate::mutations::{NASTY, for_each, mutation};
 use crate::trials;
-use proptest::prelude::{any, prop};
-use proptest::test_runner::{Config, TestRunner};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -15,9 +15,6 @@ trials![
     words_of_the_companion_move_no_terminal,
     answers_that_make_no_sense_end_no_process,
 ];
-
-/// A terminal's title, the clipboard, a control character of eight bits, another direction, an unseen blank.
-const NASTY: &str = "\u{1b}]0;owned\u{7}\u{1b}]52;c;AAAA\u{7}\u{9b}2J\u{202e}\u{200b}\u{2066}";
 
 const VERBS: [&[&str]; 7] = [
     &["sessions"],
@@ -95,7 +92,7 @@ fn replay(name: &str) -> (Arc<Mutex<Answers>>, Home) {
 }
 
 #[track_caller]
-fn assert_harmless(ran: &Ran, verb: &[&str]) {
+pub(crate) fn assert_harmless(ran: &Ran, verb: &[&str]) {
     for text in [&ran.stdout, &ran.stderr] {
         let bad = text.chars().find(|c| {
             c.is_control() && !['\n', '\t'].contains(c)
@@ -108,7 +105,7 @@ fn assert_harmless(ran: &Ran, verb: &[&str]) {
 
 /// No panic, and no failure that osctl calls its own bug.
 #[track_caller]
-fn assert_expected(ran: &Ran, verb: &[&str]) {
+pub(crate) fn assert_expected(ran: &Ran, verb: &[&str]) {
     assert!(!ran.stderr.contains("panicked"), "{verb:?}: {ran:?}");
     assert!((0..=5).contains(&ran.code), "{verb:?}: {ran:?}");
 }
@@ -177,46 +174,16 @@ fn answers_that_make_no_sense_end_no_process() {
     let recorded: Vec<_> = verbs
         .map(|verb| (*verb, record(verb, "recorded-for-changes")))
         .collect();
-    let deep = "[".repeat(200_000).into_bytes();
-    let mut runner = TestRunner::new_with_rng(
-        Config {
-            cases: 80,
-            failure_persistence: None,
-            ..Config::default()
-        },
-        proptest::test_runner::TestRng::deterministic_rng(
-            proptest::test_runner::RngAlgorithm::ChaCha,
-        ),
-    );
-    let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6);
-    let change = (
-        0..recorded.len(),
-        changes,
-        any::<prop::sample::Index>(),
-        0..8_u8,
-    );
-    let result = runner.run(&change, |(which, changes, end, kind)| {
+    for_each(120, (0..recorded.len(), mutation()), |(which, mutation)| {
         let (verb, mut all) = recorded[which].clone();
         for body in all.values_mut() {
-            match kind {
-                0 => body.truncate(end.index(body.len() + 1)),
-                1 => *body = deep.clone(),
-                2 => body.extend_from_within(..end.index(body.len() + 1)),
-                _ => {
-                    for (at, byte) in &changes {
-                        let at = at.index(body.len());
-                        body[at] = *byte;
-                    }
-                }
-            }
+            *body = mutation.apply(body);
         }
         *answers.lock().unwrap() = all;
-        let ran = home.run(verb);
+        let ran = run_within_bounds(home.command(verb));
         match RAW_VERBS.contains(&verb) {
             true => assert_expected(&ran, verb),
             false => assert_harmless(&ran, verb),
         }
-        Ok(())
     });
-    result.unwrap();
 }

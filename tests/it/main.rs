@@ -36,6 +36,7 @@ mod evolve_mind;
 mod evolve_way_back;
 mod exposure;
 mod fake_companion;
+mod fake_engine;
 mod faults;
 mod files;
 mod handover;
@@ -43,7 +44,11 @@ mod harness;
 mod host_scans;
 mod hostile;
 mod hostile_answers;
+mod hostile_bridge;
 mod hostile_companion;
+mod hostile_keeper;
+mod hostile_notebook;
+mod hostile_terminal;
 mod image;
 mod instance;
 mod interrupts;
@@ -66,7 +71,9 @@ mod mcp_remote;
 mod mcp_starts;
 mod mcp_transports;
 mod mcp_words;
+mod memory;
 mod middle;
+mod mutations;
 mod older_companion;
 mod pages;
 mod pictures;
@@ -198,7 +205,14 @@ fn lanes() -> Vec<Lane> {
         desktop_faults::trials(),
     ]);
     let own = Lane::new("own instances")
-        .share([laws::trials(), hostile_companion::trials()])
+        .share([
+            laws::trials(),
+            hostile_companion::trials(),
+            hostile_keeper::trials(),
+            hostile_bridge::trials(),
+            hostile_terminal::trials(),
+            hostile_notebook::trials(),
+        ])
         .hold([
             evolve_mind::trials(),
             ports::trials(),

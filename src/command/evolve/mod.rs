@@ -11,7 +11,7 @@ use crate::engine::{Docker, Engine};
 use crate::error::{Error, Outcome, Result};
 use crate::host::handover::busy;
 use crate::host::instance::Instance;
-use crate::host::keeper::Keeper;
+use crate::host::keeper::{Keeper, unasked};
 use crate::host::run::end_of;
 use crate::protocol::evolve::{Ask, Evolve, Reply, Rollback, Run};
 use clap::{Args, Subcommand};
@@ -193,7 +193,7 @@ async fn begin(keeper: &Keeper<'_>, ask: &Ask, detach: bool, cx: &Context) -> Re
     let run = match keeper.answer(ask).await? {
         Reply::Started { run } => run,
         Reply::Busy { run } => return Err(busy(keeper, &run, "")),
-        other => anyhow::bail!("the keeper answers what it was not asked: {other:?}"),
+        other => return Err(unasked(&other)),
     };
     if !detach {
         return follow::to_the_end(keeper, &run, cx).await;
@@ -220,7 +220,7 @@ pub(super) async fn wake(engine: &Engine, cx: &Context) {
 async fn stop(keeper: &Keeper<'_>, detach: bool, cx: &Context) -> Result<Outcome> {
     let run = match keeper.answer(&Ask::Stop {}).await? {
         Reply::Stopping { run } => run,
-        other => anyhow::bail!("the keeper answers what it was not asked: {other:?}"),
+        other => return Err(unasked(&other)),
     };
     if detach {
         match cx.ui.json {

@@ -4,19 +4,17 @@ use super::Context;
 use super::shown::{shown, task};
 use crate::command::duration;
 use crate::error::{Error, Outcome, Result};
-use crate::host::keeper::Keeper;
+use crate::host::keeper::{Keeper, unasked};
 use crate::protocol::evolve::{Ask, Edit, Record, Reply, Run, Stage};
-use anyhow::bail;
 use serde_json::json;
 
-fn unasked<T>(reply: &Reply) -> Result<T> {
-    bail!("the keeper answers what it was not asked: {reply:?}")
-}
+/// What `--json` holds of a log, which is one text there.
+const MAX_LOG_BYTES: usize = 32 << 20;
 
 pub(super) async fn status(keeper: &Keeper<'_>, cx: &Context) -> Result<Outcome> {
     let status = match keeper.answer(&Ask::Status {}).await? {
         Reply::Status(status) => status,
-        other => return unasked(&other),
+        other => return Err(unasked(&other)),
     };
     if cx.ui.json {
         cx.ui.document(&status)?;
@@ -44,7 +42,7 @@ pub(super) async fn status(keeper: &Keeper<'_>, cx: &Context) -> Result<Outcome>
 pub(super) async fn history(keeper: &Keeper<'_>, cx: &Context) -> Result<Outcome> {
     let runs = match keeper.answer(&Ask::History {}).await? {
         Reply::History { runs } => runs,
-        other => return unasked(&other),
+        other => return Err(unasked(&other)),
     };
     if cx.ui.json {
         cx.ui.document(&json!({"runs": runs}))?;
@@ -74,7 +72,7 @@ fn row(record: &Record) -> Vec<String> {
 pub(super) async fn show(keeper: &Keeper<'_>, run: &Run, cx: &Context) -> Result<Outcome> {
     let record = match keeper.answer(&Ask::Show { run: run.clone() }).await? {
         Reply::Record(record) => record,
-        other => return unasked(&other),
+        other => return Err(unasked(&other)),
     };
     if cx.ui.json {
         cx.ui.document(&record)?;
@@ -99,7 +97,15 @@ pub(super) async fn logs(
     let mut last = None;
     let mut each = |reply| {
         match reply {
-            Reply::Log { text, .. } if cx.ui.json => whole.push_str(&text),
+            Reply::Log { text, .. } if cx.ui.json => {
+                whole.push_str(&text);
+                if whole.len() > MAX_LOG_BYTES {
+                    let message = format!("the log is longer than {MAX_LOG_BYTES} bytes");
+                    let logs = cx.instance.command(&format!("evolve logs {run}"));
+                    let hint = format!("`{logs}` shows it piece by piece");
+                    return Err(Error::precondition(message, hint).into());
+                }
+            }
             Reply::Log { text, .. } => cx.ui.text(&text)?,
             Reply::Record(record) => last = Some(record),
             _ => {}
@@ -124,7 +130,7 @@ pub(super) async fn logs(
 pub(super) async fn diff(keeper: &Keeper<'_>, run: &Run, cx: &Context) -> Result<Outcome> {
     let (run, changes) = match keeper.answer(&Ask::Diff { run: run.clone() }).await? {
         Reply::Diff { run, changes } => (run, changes),
-        other => return unasked(&other),
+        other => return Err(unasked(&other)),
     };
     if cx.ui.json {
         cx.ui.document(&json!({"run": run, "changes": changes}))?;

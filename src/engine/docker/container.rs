@@ -276,9 +276,11 @@ impl Docker {
             | LogOutput::StdOut { message }
             | LogOutput::StdIn { message }
             | LogOutput::Console { message }) = chunk;
+            let mut searched = rest.len();
             rest.extend_from_slice(&message);
-            while let Some(end) = rest.iter().position(|b| *b == b'\n') {
-                let line: Vec<u8> = rest.drain(..=end).collect();
+            while let Some(length) = rest[searched..].iter().position(|b| *b == b'\n') {
+                let line: Vec<u8> = rest.drain(..=searched + length).collect();
+                searched = 0;
                 each(String::from_utf8_lossy(&line).trim_end())?;
             }
             if rest.len() > MAX_LOG_LINE_BYTES {

@@ -5,11 +5,13 @@ use super::fault::Fault;
 use super::line::Line;
 use super::link::{Failure, Session, agreed, is_events, stream, version};
 use super::policy::{Lost, Next, is_harmless, next, without_stream};
-use crate::host::answer::{EventStream, MAX_JSON_BYTES, read_body};
+use crate::host::answer::{EventStream, MAX_JSON_BYTES, ReadFailure, read_body};
 use crate::protocol::fault::Failed;
 use crate::protocol::mcp::{LOST, LOST_CODE};
 use reqwest::{Response, StatusCode};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
@@ -119,31 +121,33 @@ impl Bridge {
         }
         let status = response.status();
         let session = agreed(&response);
-        let Ok(text) = read_body(response, MAX_JSON_BYTES).await else {
-            return Came::Lost(Lost::Silent);
+        let text = match read_body(response, MAX_JSON_BYTES).await {
+            Ok(text) => text,
+            Err(ReadFailure::Cut(_)) => return Came::Lost(Lost::Silent),
+            Err(failure) => return refused(&failure),
         };
-        let answer: Value = serde_json::from_slice(&text).unwrap_or_default();
+        let answer = Answer::read(&text);
         if says_lost(&answer) {
             return Came::Lost(Lost::Silent);
         }
-        let is_rpc = answer.get("result").is_some() || answer["error"]["code"].is_i64();
+        let error = &answer.error;
+        let is_rpc = answer.result.is_some() || error["code"].is_i64();
         if status == StatusCode::NOT_FOUND
-            && answer["error"]["code"] == NO_SESSION
+            && error["code"] == NO_SESSION
             && self.link.has_session()
             && line.version.is_none()
         {
             return Came::Forgotten;
         }
         // What the hub itself refuses has a type.
-        let error = &answer["error"];
         if let (true, Some(why)) = (
             error["data"]["type"].is_string(),
             error["message"].as_str().filter(|_| !status.is_success()),
         ) {
             tracing::error!("{why}");
         }
-        if is_rpc && !answer["id"].is_null() || line.is_answered_by(&text) {
-            if line.method == "initialize" && answer.get("result").is_some() {
+        if is_rpc && answer.id.is_some() || line.is_answered_by(&text) {
+            if line.method == "initialize" && answer.result.is_some() {
                 let version = version(&text);
                 let session = session.map(|session| session.of(version));
                 self.link.agree(line, session);
@@ -152,7 +156,7 @@ impl Bridge {
             return Came::Answer;
         }
         // The hub's own refusals have no id, because they came before it was read.
-        if let Some(why) = answer["error"]["message"].as_str() {
+        if let Some(why) = error["message"].as_str() {
             let hint = serde_json::from_slice::<Failed>(&text).ok();
             let hint = hint.and_then(|failed| failed.error.hint);
             return Came::Refused(Fault::refused(why.into(), hint));
@@ -168,7 +172,12 @@ impl Bridge {
     async fn follow(&self, response: Response, line: &Line) -> Came {
         let mut stream = EventStream::new(response);
         let mut last = None;
-        while let Some(events) = stream.next().await {
+        loop {
+            let events = match stream.next().await {
+                Ok(Some(events)) => events,
+                Ok(None) => break,
+                Err(failure) => return refused(&failure),
+            };
             for event in events {
                 last = event.id.or(last);
                 if event.data.is_empty() {
@@ -227,17 +236,49 @@ impl Bridge {
     }
 }
 
-/// Whether an answer says that nobody knows the end of what was asked, because the hub was stopped.
-fn is_lost(answer: &[u8]) -> bool {
-    if answer.len() > SMALL {
-        return false;
-    }
-    let answer: Value = serde_json::from_slice(answer).unwrap_or_default();
-    says_lost(&answer)
+/// What the client itself can't be handed.
+fn refused(failure: &ReadFailure) -> Came {
+    Came::Refused(Fault::refused(
+        format!("the hub does not answer as it should: {failure}"),
+        None,
+    ))
 }
 
-fn says_lost(answer: &Value) -> bool {
-    let error = &answer["error"];
+/// An answer as far as it is looked at: what is in a result passes as it is, and takes no memory beside its text.
+#[derive(Debug, Default, Deserialize)]
+struct Answer<'a> {
+    #[serde(borrow, default)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    result: Option<&'a RawValue>,
+    #[serde(default, deserialize_with = "small")]
+    error: Value,
+}
+
+impl<'a> Answer<'a> {
+    /// Nothing, when it is none.
+    fn read(text: &'a [u8]) -> Self {
+        serde_json::from_slice(text).unwrap_or_default()
+    }
+}
+
+/// An error, unless that is longer than one of the hub's.
+fn small<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
+    let raw = <&RawValue>::deserialize(deserializer)?.get();
+    let is_small = raw.len() <= SMALL;
+    Ok(is_small
+        .then(|| serde_json::from_str(raw).ok())
+        .flatten()
+        .unwrap_or_default())
+}
+
+/// Whether an answer says that nobody knows the end of what was asked, because the hub was stopped.
+fn is_lost(answer: &[u8]) -> bool {
+    answer.len() <= SMALL && says_lost(&Answer::read(answer))
+}
+
+fn says_lost(answer: &Answer<'_>) -> bool {
+    let error = &answer.error;
     error["code"] == LOST_CODE && error["data"]["type"] == LOST
 }
 

@@ -19,7 +19,7 @@ impl Bridge {
             match self.link.listen(last.as_deref()).await {
                 Ok(response) if is_events(&response) => {
                     let mut stream = EventStream::new(response);
-                    while let Some(events) = stream.next().await {
+                    while let Ok(Some(events)) = stream.next().await {
                         for event in events {
                             last = event.id.or(last);
                             if !event.data.is_empty() {

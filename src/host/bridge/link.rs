@@ -11,6 +11,7 @@ use crate::protocol::mcp::STREAM_HEADER;
 use futures_util::future::BoxFuture;
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use serde::Deserialize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
@@ -273,9 +274,18 @@ pub(super) fn agreed(response: &Response) -> Option<Session> {
 
 /// What the hub has agreed on.
 pub(super) fn version(answer: &[u8]) -> String {
-    let answer: serde_json::Value = serde_json::from_slice(answer).unwrap_or_default();
-    let version = answer["result"]["protocolVersion"].as_str();
-    version.unwrap_or_default().into()
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Agreed {
+        protocol_version: String,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Answer {
+        result: Agreed,
+    }
+    let answer: Answer = serde_json::from_slice(answer).unwrap_or_default();
+    answer.result.protocol_version
 }
 
 /// The number of the stream that an answer is.

@@ -31,12 +31,14 @@ use link::Link;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
 /// Messages on their way to the hub that must keep their order.
 const DEPTH: usize = 64;
+/// Bytes that wait for a client that does not read; then nothing more is taken of the hub.
+const MAX_UNREAD_BYTES: u32 = 64 << 20;
 /// For a handshake that is on its way when the end comes: clients end what does not end soon.
 const HANDSHAKE: Duration = Duration::from_secs(1);
 
@@ -44,9 +46,18 @@ const HANDSHAKE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 struct Bridge {
     link: Link,
-    out: mpsc::Sender<Bytes>,
+    out: mpsc::Sender<Unread>,
+    /// Of [`MAX_UNREAD_BYTES`], what is left.
+    room: Arc<Semaphore>,
     /// Requests on their way by their raw ids.
     asked: Mutex<HashMap<Box<str>, Asked>>,
+}
+
+/// A line for the client, which takes its room until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Unread {
+    pub(crate) text: Bytes,
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 #[derive(Debug)]
@@ -90,12 +101,13 @@ struct Tasks {
 pub(crate) async fn run(
     way: Way,
     lines: mpsc::Receiver<Bytes>,
-    out: mpsc::Sender<Bytes>,
+    out: mpsc::Sender<Unread>,
     ended: impl Future<Output = ()>,
 ) -> Result<()> {
     let bridge = Arc::new(Bridge {
         link: Link::new(way)?,
         out: out.clone(),
+        room: Arc::new(Semaphore::new(MAX_UNREAD_BYTES as usize)),
         asked: Mutex::default(),
     });
     let mut tasks = Tasks::default();
@@ -213,7 +225,14 @@ impl Bridge {
     /// Hands a message to the client.
     async fn say(&self, text: &[u8]) {
         // A client that is gone ends the whole.
-        let _ = self.out.send(line::on_one_line(text)).await;
+        let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.room).acquire_many_owned(length.min(MAX_UNREAD_BYTES));
+        let unread = Unread {
+            // It is never closed.
+            _room: room.await.ok(),
+            text: line::on_one_line(text),
+        };
+        let _ = self.out.send(unread).await;
     }
 
     async fn fail(&self, id: &str, fault: &Fault) {

@@ -106,7 +106,7 @@ impl Client {
     /// What an answer that is not whole means.
     pub(in crate::host) fn unread(&self, failure: &ReadFailure) -> anyhow::Error {
         match failure {
-            ReadFailure::TooLong(_) => Error::Refused {
+            ReadFailure::TooLong(_) | ReadFailure::TooMany(_) => Error::Refused {
                 status: 502,
                 kind: "answer_too_long".into(),
                 message: format!("the companion does not answer as it should: {failure}"),

@@ -132,7 +132,7 @@ impl Terminal {
                 State::Silent(link) | State::Open(link) => {
                     let event = match link.next().await {
                         Some(Frame::Output(bytes)) => {
-                            self.offset += bytes.len() as u64;
+                            self.offset = self.offset.saturating_add(bytes.len() as u64);
                             self.attach.since = Some(self.offset);
                             Some(Event::Output(bytes))
                         }
@@ -173,7 +173,7 @@ impl Terminal {
             }
             FromTerminal::Screen { text } => Some(Event::Output(text.into())),
             FromTerminal::Lost { bytes } => {
-                self.offset += bytes;
+                self.offset = self.offset.saturating_add(bytes);
                 self.attach.since = Some(self.offset);
                 Some(Event::Skipped(bytes))
             }
@@ -262,7 +262,7 @@ impl Terminal {
     pub(crate) fn shown(&mut self, unshown: u64) {
         // The screen that it began with waits to be shown, too, and has no offset.
         let seen = self.offset.saturating_sub(unshown);
-        if seen >= self.told + TELL {
+        if seen.saturating_sub(self.told) >= TELL {
             self.told = seen;
             self.say(&ToTerminal::Seen { offset: seen });
         }

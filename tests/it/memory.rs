@@ -1,0 +1,115 @@
+//! Commands whose memory and time are bounded by the test.
+
+use crate::commands::Ran;
+use crate::harness::PATIENCE;
+use std::fs;
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// What a command may hold at most, whatever it is answered.
+pub(crate) const MAX_HELD_BYTES: u64 = 200 << 20;
+
+/// What is kept of its output.
+const MAX_KEPT_BYTES: usize = 1 << 20;
+
+/// A running command whose memory is watched.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    pub(crate) child: Child,
+    outputs: [JoinHandle<String>; 2],
+    /// The most bytes of memory that it or a process of its own held.
+    peak: u64,
+}
+
+impl Watched {
+    pub(crate) fn start(mut command: Command) -> Self {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let stdout = drain(child.stdout.take().unwrap());
+        let stderr = drain(child.stderr.take().unwrap());
+        Self {
+            child,
+            outputs: [stdout, stderr],
+            peak: 0,
+        }
+    }
+
+    /// The same for a command whose stdout nobody reads.
+    pub(crate) fn start_unread(mut command: Command) -> Self {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let stderr = drain(child.stderr.take().unwrap());
+        Self {
+            child,
+            outputs: [drain(std::io::empty()), stderr],
+            peak: 0,
+        }
+    }
+
+    /// Waits for the end, which must come. Returns how it ended and the bytes that it held at most.
+    #[track_caller]
+    pub(crate) fn end(mut self) -> (Ran, u64) {
+        let begin = Instant::now();
+        let status = loop {
+            self.peak = self.peak.max(held(self.child.id()));
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            if begin.elapsed() > PATIENCE {
+                self.child.kill().unwrap();
+                let said = self.outputs.map(|output| output.join().unwrap());
+                panic!("it does not end: {said:?}");
+            }
+            thread::sleep(Duration::from_millis(2));
+        };
+        let [stdout, stderr] = self.outputs.map(|output| output.join().unwrap());
+        let ran = Ran {
+            code: status.code().unwrap_or(-1),
+            stdout,
+            stderr,
+        };
+        (ran, self.peak)
+    }
+}
+
+/// Runs the command, which must end and hold no more than [`MAX_HELD_BYTES`].
+#[track_caller]
+pub(crate) fn run_within_bounds(command: Command) -> Ran {
+    let (ran, peak) = Watched::start(command).end();
+    let held = peak >> 20;
+    assert!(
+        peak < MAX_HELD_BYTES,
+        "it held {held} MiB: {:.2000}",
+        ran.stderr
+    );
+    ran
+}
+
+/// Reads to the end, and keeps the beginning.
+fn drain(mut output: impl Read + Send + 'static) -> JoinHandle<String> {
+    thread::spawn(move || {
+        let mut kept = Vec::new();
+        let mut piece = vec![0; 1 << 16];
+        while let Ok(length @ 1..) = output.read(&mut piece) {
+            let rest = MAX_KEPT_BYTES.saturating_sub(kept.len());
+            kept.extend_from_slice(&piece[..length.min(rest)]);
+        }
+        String::from_utf8_lossy(&kept).into_owned()
+    })
+}
+
+/// The most bytes that a process or one of its descendants has held so far.
+fn held(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.unwrap_or_default();
+    let children = children
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok());
+    let most = children.map(held).max().unwrap_or_default();
+    most.max(kilobytes.unwrap_or_default() << 10)
+}
