@@ -372,8 +372,9 @@ fn session() -> Result<String> {
 #[derive(Debug, Default)]
 struct Trace {
     log: VecDeque<String>,
+    /// The digests of BuildKit's steps of the Dockerfile, and those of all that it has done.
     steps: HashSet<String>,
-    names: HashMap<String, String>,
+    done: HashSet<String>,
     error: Option<String>,
 }
 
@@ -389,17 +390,21 @@ impl Trace {
 
     fn status(&mut self, status: StatusResponse, progress: &dyn Progress) {
         for vertex in status.vertexes {
-            self.names
-                .insert(vertex.digest.clone(), vertex.name.clone());
-            // "[internal] load …" and "exporting …" are not steps of the person's Dockerfile.
             let name = vertex.name.as_str();
+            if is_step(name) {
+                self.steps.insert(vertex.digest.clone());
+            }
             if vertex.started.is_some()
                 && vertex.completed.is_none()
                 && !name.starts_with("[internal]")
             {
-                progress.step(&format!("building: {}", short(name)));
+                let (done, all) = (
+                    self.steps.intersection(&self.done).count(),
+                    self.steps.len(),
+                );
+                progress.step(&format!("building {done}/{all}: {}", short(name)));
             }
-            if vertex.completed.is_some() && self.steps.insert(vertex.digest) {
+            if vertex.completed.is_some() && self.done.insert(vertex.digest) {
                 progress.log(&format!(
                     "{}{}",
                     if vertex.cached { "cached " } else { "" },
@@ -481,6 +486,11 @@ fn split(name: &str) -> (&str, &str) {
     }
 }
 
+/// Whether BuildKit's name is that of a step of the Dockerfile: not `[internal] load …`, not `exporting …`.
+fn is_step(name: &str) -> bool {
+    name.starts_with('[') && !name.starts_with("[internal]")
+}
+
 /// A step's name on one line of a terminal.
 fn short(name: &str) -> String {
     let line = name.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -492,7 +502,55 @@ fn short(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::split;
+    use super::{Progress, StatusResponse, Trace, split};
+    use bollard::moby::buildkit::v1::Vertex;
+    use std::sync::Mutex;
+
+    #[derive(Debug, Default)]
+    struct Told(Mutex<Vec<String>>);
+
+    impl Progress for Told {
+        fn step(&self, what: &str) {
+            self.0.lock().unwrap().push(what.to_owned());
+        }
+        fn amount(&self, _: &str, _: u64, _: Option<u64>) {}
+        fn log(&self, _: &str) {}
+    }
+
+    #[test]
+    fn a_step_says_how_many_are_done_of_how_many() {
+        let vertex = |name: &str, started: bool, completed: bool| Vertex {
+            digest: name.to_owned(),
+            name: name.to_owned(),
+            started: started.then(Default::default),
+            completed: completed.then(Default::default),
+            ..Default::default()
+        };
+        let (mut trace, told) = (Trace::default(), Told::default());
+        let mut status = |vertexes: &[Vertex]| {
+            let vertexes = vertexes.to_vec();
+            trace.status(
+                StatusResponse {
+                    vertexes,
+                    ..Default::default()
+                },
+                &told,
+            );
+        };
+        status(&[
+            vertex("[internal] load build context", true, true),
+            vertex("[a 1/2] FROM x", true, true),
+            vertex("[a 2/2] RUN y", false, false),
+        ]);
+        status(&[vertex("[a 2/2] RUN y", true, false)]);
+        status(&[vertex("[a 2/2] RUN y", true, true)]);
+        status(&[vertex("exporting to image", true, false)]);
+        let expected = [
+            "building 1/2: [a 2/2] RUN y",
+            "building 2/2: exporting to image",
+        ];
+        assert_eq!(*told.0.lock().unwrap(), expected);
+    }
 
     #[test]
     fn a_registrys_port_is_no_tag() {
