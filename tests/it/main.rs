@@ -43,6 +43,7 @@ mod hostile;
 mod hostile_answers;
 mod hostile_companion;
 mod image;
+mod installer;
 mod instance;
 mod interrupts;
 mod jobs;
@@ -65,6 +66,8 @@ mod mcp_starts;
 mod mcp_transports;
 mod mcp_words;
 mod middle;
+mod npm;
+mod packages;
 mod pages;
 mod pictures;
 mod planted_paths;
@@ -132,6 +135,7 @@ fn lanes() -> Vec<Lane> {
             jupyter::notebook_trials(),
             planted_paths::trials(),
             hostile_answers::trials(),
+            npm::trials(),
         ])
         .hold([
             streams::trials(),
@@ -193,7 +197,12 @@ fn lanes() -> Vec<Lane> {
         desktop_faults::trials(),
     ]);
     let own = Lane::new("own instances")
-        .share([laws::trials(), hostile_companion::trials()])
+        .share([
+            laws::trials(),
+            hostile_companion::trials(),
+            installer::trials(),
+            packages::trials(),
+        ])
         .hold([
             evolve_mind::trials(),
             ports::trials(),
