@@ -2,7 +2,7 @@
 //
 // `osctl` is a small script; `osctl-PLATFORM` carries the folders `bin` and `libexec` of PREFIX. A platform
 // is named as Node names it, such as `linux-x64`. `npm pack` makes an archive of each folder in OUT.
-import { chmodSync, cpSync, existsSync, mkdirSync, writeFileSync } from "node:fs";
+import { chmodSync, copyFileSync, existsSync, mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
@@ -26,7 +26,7 @@ function write(name, description, rest) {
     const manifest = { name, description, ...common, ...rest };
     writeFileSync(join(folder, "package.json"), `${JSON.stringify(manifest, null, 2)}\n`);
     for (const licence of ["LICENSE-APACHE", "LICENSE-MIT"]) {
-        cpSync(join(root, licence), join(folder, licence));
+        copyFileSync(join(root, licence), join(folder, licence));
     }
     return folder;
 }
@@ -41,12 +41,14 @@ for (const pair of platforms) {
         cpu: [cpu],
         preferUnplugged: true,
     });
-    for (const part of ["bin", "libexec"]) {
-        if (existsSync(join(prefix, part))) {
-            cpSync(join(prefix, part), join(folder, part), { recursive: true, dereference: true });
+    for (const part of ["bin", "libexec"].filter((part) => existsSync(join(prefix, part)))) {
+        mkdirSync(join(folder, part), { recursive: true });
+        for (const file of readdirSync(join(prefix, part))) {
+            // The content also where it is a link, which `npm pack` would leave out.
+            copyFileSync(join(prefix, part, file), join(folder, part, file));
+            chmodSync(join(folder, part, file), 0o755);
         }
     }
-    chmodSync(join(folder, "bin/osctl"), 0o755);
     optionalDependencies[name] = version;
 }
 
@@ -56,5 +58,5 @@ const folder = write("osctl", "A computer of its own for an AI agent", {
     engines: { node: ">=18" },
     optionalDependencies,
 });
-cpSync(join(here, "osctl.cjs"), join(folder, "osctl.cjs"));
-cpSync(join(root, "README.md"), join(folder, "README.md"));
+copyFileSync(join(here, "osctl.cjs"), join(folder, "osctl.cjs"));
+copyFileSync(join(root, "README.md"), join(folder, "README.md"));

@@ -33,6 +33,18 @@ npm init -y > /dev/null
 npm install ../out/osctl-VERSION.tgz "../out/osctl-$platform-VERSION.tgz" > /dev/null
 npx --no-install osctl --version
 npx --no-install osctl --no-such-flag 2> /dev/null || echo "ended with $?"
+cat > "node_modules/osctl-$platform/bin/osctl" << 'END'
+#!/bin/sh
+trap 'kill $!; echo stopped; exit 3' TERM
+sleep 60 &
+echo started
+wait
+END
+node node_modules/osctl/osctl.cjs > said &
+until grep -q started said; do sleep 0.1; done
+kill $!
+wait $! || echo "ended with $?"
+cat said
 rm -r "node_modules/osctl-$platform"
 npx --no-install osctl --version 2>&1 || echo "ended with $?"
 "#;
@@ -51,9 +63,17 @@ fn the_npm_packages_start_the_binary_of_the_platform() {
     let script = script.replace("VERSION", version);
     let ran = shared().ok(["shell", "--session", "npm", &script]);
     let lines: Vec<&str> = ran.stdout.lines().collect();
-    assert_eq!(lines[0], format!("osctl {version}"), "{ran:?}");
-    assert_eq!(lines[1], "ended with 2", "{ran:?}");
-    assert!(lines[2].contains("is not installed"), "{ran:?}");
+    let version = format!("osctl {version}");
+    // What clients send reaches the binary, and they receive how it ended.
+    let expected = [
+        &version,
+        "ended with 2",
+        "ended with 3",
+        "started",
+        "stopped",
+    ];
+    assert_eq!(lines[..5], expected, "{ran:?}");
+    assert!(lines[5].contains("is not installed"), "{ran:?}");
     assert_eq!(*lines.last().unwrap(), "ended with 4", "{ran:?}");
     let _ = fs::remove_dir_all(shared().files().join("npm"));
 }

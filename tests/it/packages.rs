@@ -19,6 +19,7 @@ trials![
     the_debian_package_names_files_that_exist,
     a_debian_package_is_made_and_its_binary_starts =
         "packages::the_debian_package_names_files_that_exist",
+    a_binary_for_arm_is_static_and_starts = "npm::the_workflow_of_a_release_is_valid",
 ];
 
 const BINARY: &str = env!("CARGO_BIN_EXE_osctl");
@@ -55,14 +56,30 @@ fn fresh_cargo(folder: &Path) -> Command {
     command
 }
 
+/// A package as small as can be, with macros as osctl has them: they can't be compiled for a static target.
+const MANIFEST: &str = r#"
+package = { name = "osctl", version = "0.1.0", edition = "2024" }
+dependencies = { macros = { path = "macros" } }
+"#;
+const MANIFEST_OF_MACROS: &str = r#"
+package = { name = "macros", version = "0.1.0", edition = "2024" }
+lib = { proc-macro = true }
+"#;
+
 fn a_dynamic_build_is_refused_with_the_command_that_works() {
     // Beneath no folder with a configuration of cargo, as where `cargo install osctl` compiles.
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let manifest = "[package]\nname = \"osctl\"\nversion = \"0.1.0\"\nedition = \"2024\"\n";
-    fs::create_dir(folder.join("src")).unwrap();
-    fs::write(folder.join("Cargo.toml"), manifest).unwrap();
-    fs::write(folder.join("src/main.rs"), "fn main() {}\n").unwrap();
+    for (file, content) in [
+        ("Cargo.toml", MANIFEST),
+        ("src/main.rs", "use macros as _;\nfn main() {}\n"),
+        ("macros/Cargo.toml", MANIFEST_OF_MACROS),
+        ("macros/src/lib.rs", ""),
+    ] {
+        let file = folder.join(file);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, content).unwrap();
+    }
     fs::copy("build.rs", folder.join("build.rs")).unwrap();
     succeed(fresh_cargo(folder).args(["generate-lockfile", "--offline"]));
     let refused = Ran::from(fresh_cargo(folder).arg("check").output().unwrap());
@@ -269,4 +286,40 @@ fn a_debian_package_is_made_and_its_binary_starts() {
     ] {
         assert!(root.join(file).is_file(), "`{file}` is missing");
     }
+}
+
+/// Compiled as the workflow of a release does it. Where rustup can't be reached, Debian's compiler makes the
+/// standard library from its sources.
+fn a_binary_for_arm_is_static_and_starts() {
+    let target = "aarch64-unknown-linux-musl";
+    let python = harness::python_with("release", "packaging/requirements.txt");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("arm");
+    let path = std::env::var("PATH").unwrap();
+    let mut build = Command::new("cargo");
+    build
+        .args(["zigbuild", "--locked", "--bin", "osctl", "--target", target])
+        .arg("--target-dir")
+        .arg(&folder)
+        .env("PATH", format!("{}:{path}", python.join("bin").display()))
+        .env("CARGO_INCREMENTAL", "0");
+    let mut rustup = Command::new("rustup");
+    let added = rustup.args(["target", "add", target]).output();
+    if !added.is_ok_and(|output| output.status.success()) {
+        provide("/usr/bin/rustc", &["rustc-web", "rust-web-src"]);
+        build
+            .args(["-Z", "build-std=std,panic_unwind,panic_abort"])
+            .env("RUSTC", "/usr/bin/rustc")
+            .env("RUSTC_BOOTSTRAP", "1")
+            // zig has the files that a program begins and ends with.
+            .env("RUSTFLAGS", "-C link-self-contained=no");
+    }
+    succeed(&mut build);
+    let binary = folder.join(target).join("debug/osctl");
+    let mut headers = Command::new("readelf");
+    let headers = succeed(headers.arg("--program-headers").arg(&binary)).stdout;
+    assert!(!headers.contains("INTERP"), "{headers}");
+    provide("qemu-aarch64-static", &["qemu-user-static"]);
+    let mut start = Command::new("qemu-aarch64-static");
+    let said = succeed(start.arg(&binary).arg("--version")).stdout;
+    assert_eq!(said, format!("osctl {VERSION}\n"));
 }
