@@ -3,7 +3,7 @@
 use crate::command::candidates::instance_names;
 use crate::command::{
     attach, build, completions, config, cp, criu, cryo, desktop, doctor, down, evolve, exec,
-    health, init, interrupt, jupyter, keeper, logs, ls, mcp, quiesce, reaper, relay, remember,
+    health, init, interrupt, jupyter, keeper, logs, ls, man, mcp, quiesce, reaper, relay, remember,
     repl, reset, restart, resume, runs, screenshot, selftest, sessions, shell, status, up, verify,
 };
 use clap::error::ErrorKind;
@@ -122,6 +122,9 @@ pub(crate) enum Verb {
     Config(config::ConfigVerb),
     /// Print the completion script of a shell
     Completions(completions::CompletionsArgs),
+    /// Write the man pages into a folder; for packages
+    #[command(hide = true)]
+    Man(man::ManArgs),
     /// The service inside the container
     #[command(hide = true)]
     Companion,

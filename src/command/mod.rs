@@ -27,6 +27,7 @@ pub(crate) mod jupyter;
 pub(crate) mod keeper;
 pub(crate) mod logs;
 pub(crate) mod ls;
+pub(crate) mod man;
 pub(crate) mod mcp;
 mod mcp_stdio;
 pub(crate) mod quiesce;
@@ -109,6 +110,7 @@ async fn act(verb: Verb, cx: &Context) -> Result<Outcome> {
         Verb::Screenshot(args) => screenshot::run(args, cx).await,
         Verb::Jupyter(args) => jupyter::run(args, cx).await,
         Verb::Init(args) => init::run(args, cx),
+        Verb::Man(args) => man::run(args, cx),
         Verb::Doctor(args) => doctor::run(args, cx).await,
         Verb::Config(verb) => config::run(verb, cx),
         Verb::Completions(_)

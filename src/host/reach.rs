@@ -10,6 +10,7 @@ use super::instance::Instance;
 use super::path_resolver::{PathResolver, Redirectable};
 use crate::config::{self, Config};
 use crate::error::{Error, Result};
+use crate::image::Companion;
 use crate::protocol::spec::Mount;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -169,13 +170,16 @@ pub(crate) fn check_kernels_folder(data: &Path, resolver: &PathResolver) -> Resu
     check_trusted(&data.join("kernels"), resolver, hint)
 }
 
-/// Checks that no agent can replace the program that runs now.
+/// Checks that no agent can replace the program that runs now, or the Linux binary that its package brings.
 ///
 /// # Errors
 /// When an agent can.
 pub(crate) fn check_executable(resolver: &PathResolver) -> Result<()> {
     let hint = "run an osctl that is installed elsewhere: `cargo install --path .` installs a build of yours to `~/.cargo/bin/osctl`";
-    check_trusted(&std::env::current_exe()?, resolver, hint)
+    check_trusted(&std::env::current_exe()?, resolver, hint)?;
+    let brought = Companion::brought()?;
+    let mut brought = brought.iter();
+    brought.try_for_each(|path| check_trusted(path, resolver, hint))
 }
 
 /// Checks that no agent can redirect or replace a file that osctl obeys or executes.

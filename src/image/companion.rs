@@ -1,8 +1,9 @@
-//! The Linux binary that runs inside: this very one, or the one given with `--companion`.
+//! The Linux binary that runs inside: this very one, the one that a package for another system brings, or
+//! the one given with `--companion`.
 
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
-use std::{env, fs};
+use std::{env, fs, io};
 
 const HINT: &str = "give the Linux binary: `osctl up --companion PATH` (on a Linux machine: `cargo build --release`)";
 
@@ -13,14 +14,14 @@ pub(crate) struct Companion {
 }
 
 impl Companion {
-    /// The binary at `given`, else this one.
+    /// The binary at `given`, else the own one.
     ///
     /// # Errors
     /// When it is no static Linux executable for `architecture` (as Docker names it).
     pub(crate) fn load(given: Option<&Path>, architecture: &str) -> Result<Self> {
         let path = match given {
             Some(path) => path.to_owned(),
-            None => own(env::consts::OS)?,
+            None => own(env::consts::OS, &env::current_exe()?, architecture)?,
         };
         let content = fs::read(&path).map_err(|e| {
             Error::precondition(format!("`{}` can't be read: {e}", path.display()), HINT)
@@ -33,19 +34,41 @@ impl Companion {
         })?;
         Ok(Self { content })
     }
+
+    /// The files that may be taken where none is given, beside the running executable.
+    ///
+    /// # Errors
+    /// When the path of the executable can't be told.
+    pub(crate) fn brought() -> io::Result<Vec<PathBuf>> {
+        if env::consts::OS == "linux" {
+            return Ok(Vec::new());
+        }
+        let executable = env::current_exe()?;
+        let paths = ["amd64", "arm64"].map(|architecture| brought(&executable, architecture));
+        Ok(paths.into_iter().flatten().collect())
+    }
 }
 
-/// This very binary, on a host of that system.
-fn own(system: &str) -> Result<PathBuf> {
-    match system {
-        // Readable even where the file was replaced by a newer build meanwhile.
-        "linux" => Ok("/proc/self/exe".into()),
-        other => {
-            let message =
-                format!("the container needs a Linux binary of osctl, this one is for {other}");
-            Err(Error::precondition(message, HINT).into())
-        }
+/// This very binary on Linux; on another system, the one that its package brings.
+fn own(system: &str, executable: &Path, architecture: &str) -> Result<PathBuf> {
+    // Readable even where the file was replaced by a newer build meanwhile.
+    if system == "linux" {
+        return Ok("/proc/self/exe".into());
     }
+    let brought = brought(executable, architecture);
+    if let Some(path) = brought.filter(|path| path.is_file()) {
+        return Ok(path);
+    }
+    let message = format!("the container needs a Linux binary of osctl, this one is for {system}");
+    Err(Error::precondition(message, HINT).into())
+}
+
+/// Where a package for another system keeps the Linux binary: `libexec` beside the `bin` of the executable.
+fn brought(executable: &Path, architecture: &str) -> Option<PathBuf> {
+    // A tool that installs packages may put a link on the `PATH`.
+    let executable = fs::canonicalize(executable).ok()?;
+    let prefix = executable.parent()?.parent()?;
+    Some(prefix.join(format!("libexec/osctl-linux-{architecture}")))
 }
 
 /// Reads as much of the ELF format as tells where a binary runs.
@@ -87,18 +110,41 @@ fn check(elf: &[u8], architecture: &str) -> std::result::Result<(), String> {
 mod tests {
     use super::{check, own};
     use crate::error::Error;
+    use std::fs;
+    use std::path::Path;
 
     #[test]
     fn other_systems_are_told_how_to_provide_the_linux_binary() {
-        assert!(own("linux").is_ok());
+        let nowhere = Path::new("/nonexistent/bin/osctl");
+        assert!(own("linux", nowhere, "amd64").is_ok());
         for system in ["macos", "windows"] {
-            let told = own(system).unwrap_err();
+            let told = own(system, nowhere, "amd64").unwrap_err();
             assert!(
                 told.to_string().contains(&format!("for {system}")),
                 "{told}"
             );
             let hint = told.downcast_ref().and_then(Error::hint);
             assert!(hint.is_some_and(|h| h.contains("osctl up --companion PATH")));
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_package_for_another_system_brings_the_linux_binary() {
+        let prefix = tempfile::tempdir().unwrap();
+        let prefix = prefix.path().canonicalize().unwrap();
+        for folder in ["bin", "libexec", "elsewhere"] {
+            fs::create_dir(prefix.join(folder)).unwrap();
+        }
+        for file in ["bin/osctl", "libexec/osctl-linux-arm64"] {
+            fs::write(prefix.join(file), "").unwrap();
+        }
+        let link = prefix.join("elsewhere/osctl");
+        std::os::unix::fs::symlink(prefix.join("bin/osctl"), &link).unwrap();
+        for executable in [prefix.join("bin/osctl"), link] {
+            let found = own("macos", &executable, "arm64").unwrap();
+            assert_eq!(found, prefix.join("libexec/osctl-linux-arm64"));
+            assert!(own("macos", &executable, "amd64").is_err());
         }
     }
 
@@ -118,9 +164,9 @@ mod tests {
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     #[test]
     fn this_build_is_static_and_the_system_shell_is_not() {
-        check(&std::fs::read("/proc/self/exe").unwrap(), "amd64").unwrap();
+        check(&fs::read("/proc/self/exe").unwrap(), "amd64").unwrap();
         assert!(
-            check(&std::fs::read("/bin/bash").unwrap(), "amd64")
+            check(&fs::read("/bin/bash").unwrap(), "amd64")
                 .unwrap_err()
                 .contains("dynamically")
         );

@@ -248,6 +248,11 @@ fn provide_unless(is_there: impl FnOnce() -> bool, packages: &[&str]) {
 
 /// A Python with what `tests/NAME/requirements.txt` names, which is not asked of the machine.
 pub(crate) fn python(name: &str) -> PathBuf {
+    python_with(name, &format!("tests/{name}/requirements.txt"))
+}
+
+/// The same for other requirements.
+pub(crate) fn python_with(name: &str, requirements: &str) -> PathBuf {
     let succeeds = |program: &str, args: &[&str]| {
         let status = Command::new(program).args(args).status();
         status.is_ok_and(|status| status.success())
@@ -261,7 +266,6 @@ pub(crate) fn python(name: &str) -> PathBuf {
         "no environment for Python"
     );
     let pip = folder.join("bin/pip");
-    let requirements = format!("tests/{name}/requirements.txt");
     let words = [
         "install",
         "-q",
@@ -269,7 +273,7 @@ pub(crate) fn python(name: &str) -> PathBuf {
         "--require-hashes",
         "-r",
     ];
-    let words = [&words[..], &[&requirements]].concat();
+    let words = [&words[..], &[requirements]].concat();
     assert!(
         succeeds(pip.to_str().unwrap(), &words),
         "no packages of `{requirements}`"

@@ -198,6 +198,7 @@ fn each_library_is_named_in_its_one_place() {
         ),
         ("clap", &["cli.rs", "command/"]),
         ("clap_complete", &["cli.rs", "command/", "lib.rs"]),
+        ("clap_mangen", &["command/man.rs"]),
         ("indicatif", &["ui/"]),
         ("dialoguer", &["ui/"]),
         ("console", &["ui/"]),

@@ -50,6 +50,7 @@ mod hostile_keeper;
 mod hostile_notebook;
 mod hostile_terminal;
 mod image;
+mod installer;
 mod instance;
 mod interrupts;
 mod jobs;
@@ -74,7 +75,9 @@ mod mcp_words;
 mod memory;
 mod middle;
 mod mutations;
+mod npm;
 mod older_companion;
+mod packages;
 mod pages;
 mod pictures;
 mod planted_paths;
@@ -143,6 +146,7 @@ fn lanes() -> Vec<Lane> {
             planted_paths::trials(),
             hostile_answers::trials(),
             older_companion::trials(),
+            npm::trials(),
         ])
         .hold([
             streams::trials(),
@@ -212,6 +216,8 @@ fn lanes() -> Vec<Lane> {
             hostile_bridge::trials(),
             hostile_terminal::trials(),
             hostile_notebook::trials(),
+            installer::trials(),
+            packages::trials(),
         ])
         .hold([
             evolve_mind::trials(),
