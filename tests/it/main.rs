@@ -75,11 +75,13 @@ mod mutations;
 mod pages;
 mod pictures;
 mod planted_paths;
+mod planted_trees;
 mod podman;
 mod ports;
 mod provision;
 mod pty;
 mod python;
+mod races;
 mod remote;
 mod repl;
 mod runs;
@@ -93,6 +95,7 @@ mod succession;
 mod terminal;
 mod terminals;
 mod user_control;
+mod victims;
 mod viewer;
 mod web;
 mod window;
@@ -129,6 +132,8 @@ fn lanes() -> Vec<Lane> {
             runs::trials(),
             jupyter::trials(),
             planted_paths::trials(),
+            planted_trees::trials(),
+            races::trials(),
             hostile_answers::trials(),
         ])
         .hold([
