@@ -13,7 +13,6 @@ trials![
     the_classic_builder_builds_the_same_dockerfile,
     failed_classic_builds_leave_no_more_than_the_cache_of_the_last,
     the_words_of_a_step_do_not_choose_the_builder,
-    labels_that_other_tools_obey_do_not_reach_the_image,
 ];
 
 /// An instance like the shared one, with a body of its own to change.
@@ -181,23 +180,4 @@ fn the_words_of_a_step_do_not_choose_the_builder() {
     assert_eq!(ran.code, 4, "{ran:?}");
     assert!(ran.stderr.contains("buildkit not supported"), "{ran:?}");
     assert!(!ran.stderr.contains("Step 1/"), "{ran:?}");
-}
-
-fn labels_that_other_tools_obey_do_not_reach_the_image() {
-    let home = with_own_body("it-labels");
-    let dockerfile = "ARG BASE\nFROM ${BASE}\nLABEL maintainer=me org.opencontainers.image.title=\"a b\"\n\
-                      LABEL traefik.enable=true osctl.instance=default\n";
-    fs::write(home.project.join("body/Dockerfile"), dockerfile).unwrap();
-    let ran = home.ok(["build", "--yes"]);
-    let named =
-        "no label `maintainer`, `traefik.enable`, `osctl.instance`: other tools obey labels";
-    assert!(ran.stderr.contains(named), "{ran:?}");
-    let path = format!("/images/os-{}:latest", home.instance);
-    let image = Engine.get(&format!("{path}/json")).json();
-    let labels = image["Config"]["Labels"].as_object().unwrap();
-    assert_eq!(labels["org.opencontainers.image.title"], "a b");
-    for key in ["maintainer", "traefik.enable", "osctl.instance"] {
-        assert!(!labels.contains_key(key), "{labels:?}");
-    }
-    assert_eq!(Engine.send("DELETE", &path, &json!(null)).status, 200);
 }

@@ -38,7 +38,7 @@ pub(crate) fn engine(name: &str) -> (Arc<Mutex<Said>>, Home) {
 
 fn answer(request: &Request, stream: &mut TcpStream, said: &Said, instance: &str) {
     let path = request.path.split('?').next().unwrap();
-    let is_engine = ["/v", "/containers/", "/exec/e/"]
+    let is_engine = ["/v", "/containers/", "/exec/e/", "/images/", "/build"]
         .iter()
         .any(|begin| path.starts_with(begin));
     let document = match path.rsplit('/').next().unwrap() {

@@ -19,6 +19,7 @@ trials![
     a_stopped_instance_is_still_named_as_such,
     an_answer_without_an_end_is_given_up,
     pages_of_the_companion_get_no_cookie_of_another_local_application,
+    more_than_was_sent_has_never_arrived,
 ];
 
 fn a_redirect_of_the_companion_is_not_followed() {
@@ -251,4 +252,31 @@ fn pages_of_the_companion_get_no_cookie_of_another_local_application() {
     for request in asked.iter().filter(|r| r.path == "/act") {
         assert_eq!(cookie(request), None, "{request:?}");
     }
+}
+
+fn more_than_was_sent_has_never_arrived() {
+    let companion = FakeCompanion::start(|request, stream| match request.method.as_str() {
+        "PUT" => drop(stream.shutdown(std::net::Shutdown::Both)),
+        _ if request.path.contains("upload=") => {
+            let most = u64::MAX.to_string();
+            let headers = [("upload-offset", most.as_str()), ("upload-form", "00")];
+            respond(stream, "200 OK", &headers, b"");
+        }
+        _ => {
+            let error = json!({"type": "no_file", "message": "there is nothing"});
+            let failed = json!({"status": "failed", "error": error});
+            respond(stream, "404 Not Found", &[], failed.to_string().as_bytes());
+        }
+    });
+    let home = companion.home("arrived");
+    std::fs::create_dir(home.project.join("folder")).unwrap();
+    for name in ["file", "folder/file"] {
+        std::fs::write(home.project.join(name), "1234").unwrap();
+    }
+    for name in ["file", "folder"] {
+        let ran = home.run(["cp", name, "os:/root/new"]);
+        assert!((1..=5).contains(&ran.code), "{name}: {ran:?}");
+    }
+    let asked = companion.requests();
+    assert!(asked.iter().any(|r| r.method == "HEAD"), "{asked:?}");
 }

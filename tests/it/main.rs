@@ -81,12 +81,14 @@ mod packages;
 mod pages;
 mod pictures;
 mod planted_paths;
+mod planted_trees;
 mod podman;
 mod ports;
 mod provision;
 mod pty;
 mod pytest;
 mod python;
+mod races;
 mod remote;
 mod repl;
 mod runs;
@@ -100,6 +102,7 @@ mod succession;
 mod terminal;
 mod terminals;
 mod user_control;
+mod victims;
 mod viewer;
 mod web;
 mod window;
@@ -144,6 +147,8 @@ fn lanes() -> Vec<Lane> {
             jupyter::trials(),
             jupyter::notebook_trials(),
             planted_paths::trials(),
+            planted_trees::trials(),
+            races::trials(),
             hostile_answers::trials(),
             older_companion::trials(),
             npm::trials(),

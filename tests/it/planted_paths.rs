@@ -5,14 +5,11 @@ use crate::commands::Ran;
 use crate::cp::{folders, refused};
 use crate::harness::{Engine, Home, shared};
 use crate::trials;
-use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
-use std::collections::BTreeMap;
+use crate::victims::{PNG, listing, showing, victim};
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 trials![
     a_copy_from_inside_writes_through_no_link_that_the_agent_planted,
@@ -20,7 +17,6 @@ trials![
     figures_are_written_through_no_link_and_only_pictures_are_saved,
     a_screenshot_is_written_through_no_link_that_the_agent_planted,
     init_follows_no_link_and_waits_for_no_pipe,
-    a_file_that_is_raced_against_init_stays_as_it_was,
     a_project_configuration_that_is_a_link_is_not_read,
     a_companion_that_the_agent_can_write_is_refused,
     a_program_that_the_agent_can_write_is_refused,
@@ -28,48 +24,7 @@ trials![
     a_mount_that_the_agent_can_redirect_is_refused,
     a_kernelspec_that_the_agent_planted_is_neither_read_nor_removed,
     a_dockerfile_with_a_planted_instruction_is_not_built,
-    nothing_beyond_the_named_folder_is_touched_whatever_is_planted,
 ];
-
-/// A folder of the user's, which no agent writes, with a secret in it.
-fn victim(home: &Home, name: &str) -> PathBuf {
-    let folder = home.folder.join(format!("victim-{name}"));
-    let _ = fs::remove_dir_all(&folder);
-    fs::create_dir_all(folder.join("folder")).unwrap();
-    for file in ["secret", "folder/secret"] {
-        fs::write(folder.join(file), "SECRET").unwrap();
-        fs::set_permissions(folder.join(file), fs::Permissions::from_mode(0o600)).unwrap();
-    }
-    folder
-}
-
-/// A file's mode, inode, time of change and content by its path.
-type Listing = BTreeMap<PathBuf, (u32, u64, i64, i64, Vec<u8>)>;
-
-/// What is in a folder, with all that a write, a new name or a change of rights changes.
-fn listing(folder: &Path) -> Listing {
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let about = fs::symlink_metadata(&path).unwrap();
-        let content = match about.is_file() {
-            true => fs::read(&path).unwrap(),
-            false => Vec::new(),
-        };
-        if about.is_dir() {
-            found.extend(listing(&path));
-        }
-        let value = (
-            about.mode(),
-            about.ino(),
-            about.ctime(),
-            about.ctime_nsec(),
-            content,
-        );
-        found.insert(path, value);
-    }
-    found
-}
 
 #[track_caller]
 fn leads_out(ran: &Ran, link: &Path) {
@@ -154,15 +109,6 @@ fn a_copy_to_inside_reads_through_no_link_that_the_agent_planted() {
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "given\n"), "{ran:?}");
 }
 
-/// Code that shows bytes as a PNG figure.
-fn showing(bytes: &str) -> String {
-    format!(
-        "import base64\nclass F:\n    def _repr_mimebundle_(self, **_): return {{'image/png': base64.b64encode({bytes}).decode()}}\nF()"
-    )
-}
-
-const PNG: &str = r"b'\x89PNG\r\n\x1a\n' + b'rest'";
-
 fn figures_are_written_through_no_link_and_only_pictures_are_saved() {
     let (home, here, _) = folders("planted-figures");
     let victim = victim(home, "figures");
@@ -232,45 +178,6 @@ fn init_follows_no_link_and_waits_for_no_pipe() {
     symlink(&victim, body.join("kernel")).unwrap();
     let ran = init();
     assert!(ran.code != 0 && ran.stderr.contains("is a link"), "{ran:?}");
-    assert_eq!(listing(&victim), before);
-}
-
-/// Exchanges every temporary file in a folder for a link, as soon as it is seen.
-fn race(folder: &Path, target: &Path, stop: &AtomicBool) {
-    while !stop.load(Ordering::Relaxed) {
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            let is_temporary = entry.file_name().to_string_lossy().starts_with(".");
-            let path = entry.path();
-            if is_temporary && !path.is_symlink() && fs::remove_file(&path).is_ok() {
-                let _ = symlink(target, &path);
-            }
-        }
-    }
-}
-
-fn a_file_that_is_raced_against_init_stays_as_it_was() {
-    let (home, here, _) = folders("planted-race");
-    let victim = victim(home, "race");
-    let before = listing(&victim);
-    let init = || home.run(["init", "--update", "planted-race"]);
-    assert_eq!(init().code, 0);
-    let stop = AtomicBool::new(false);
-    let (body, secret) = (here.join("body"), victim.join("secret"));
-    std::thread::scope(|scope| {
-        scope.spawn(|| race(&body, &secret, &stop));
-        for _ in 0..30 {
-            for name in [
-                "Dockerfile",
-                "entrypoint.sh",
-                "body.yaml",
-                ".osctl-origin.json",
-            ] {
-                let _ = fs::remove_file(here.join("body").join(name));
-            }
-            init();
-        }
-        stop.store(true, Ordering::Relaxed);
-    });
     assert_eq!(listing(&victim), before);
 }
 
@@ -493,8 +400,6 @@ fn a_dockerfile_with_a_planted_instruction_is_not_built() {
     let file = home.project.join("body/Dockerfile");
     let whole = fs::read_to_string(&file).unwrap();
     for (line, why) in [
-        ("LABEL osctl.instance=other", "`osctl.instance`"),
-        ("LABEL traefik.enable=true", "`traefik.enable`"),
         ("WORKDIR /proc/self/fd/8", "a folder of the kernel"),
         ("RUN --network=host true", "`RUN --network`"),
         ("COPY --from=debian / /x", "`COPY --from=debian`"),
@@ -508,195 +413,4 @@ fn a_dockerfile_with_a_planted_instruction_is_not_built() {
     }
     let image = format!("/images/os-{}/json", home.instance);
     assert_eq!(Engine.get(&image).status, 404);
-}
-
-/// One thing that an agent plants, by its name in a destination.
-#[derive(Debug, Clone)]
-enum Planted {
-    File,
-    Folder,
-    Pipe,
-    Device,
-    Link(&'static str),
-    HardLink,
-}
-
-fn planted() -> impl Strategy<Value = Vec<(&'static str, Planted)>> {
-    let name = proptest::sample::select(vec![
-        "t",
-        "f",
-        "t/f",
-        "t/t",
-        "figure-1.png",
-        "body",
-        "body/kernel",
-    ]);
-    let target = proptest::sample::select(vec![
-        "VICTIM",
-        "VICTIM/secret",
-        "VICTIM/absent",
-        "VICTIM/folder",
-        "..",
-        "../..",
-        "t",
-        "f",
-        "t/../..",
-    ]);
-    let what = prop_oneof![
-        Just(Planted::File),
-        Just(Planted::Folder),
-        Just(Planted::Pipe),
-        Just(Planted::Device),
-        Just(Planted::HardLink),
-        target.prop_map(Planted::Link),
-    ];
-    proptest::collection::vec((name, what), 1..6)
-}
-
-fn plant(here: &Path, victim: &Path, what: &[(&str, Planted)]) {
-    use nix::sys::stat::{Mode, SFlag, makedev, mknod};
-    for (name, planted) in what {
-        let path = here.join(name);
-        // What does not fit the rest is not planted.
-        let _ = match planted {
-            Planted::File => fs::File::create_new(&path).map(drop),
-            Planted::Folder => fs::create_dir(&path),
-            Planted::Pipe => nix::unistd::mkfifo(&path, Mode::S_IRWXU).map_err(Into::into),
-            Planted::Device => {
-                mknod(&path, SFlag::S_IFCHR, Mode::S_IRWXU, makedev(1, 3)).map_err(Into::into)
-            }
-            Planted::HardLink => fs::hard_link(here.join("f"), &path),
-            Planted::Link(target) => {
-                symlink(target.replace("VICTIM", victim.to_str().unwrap()), &path)
-            }
-        };
-    }
-}
-
-/// What is beside a folder, but not in it.
-fn beside(here: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(here.parent().unwrap()).unwrap();
-    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
-    names.sort();
-    names
-}
-
-fn nothing_beyond_the_named_folder_is_touched_whatever_is_planted() {
-    let home = shared();
-    let victim = victim(home, "random");
-    let before = listing(&victim);
-    let inside = home.files().join("planted-random");
-    let _ = fs::remove_dir_all(&inside);
-    fs::create_dir_all(inside.join("t/t")).unwrap();
-    for name in ["f", "t/f", "t/t/f"] {
-        fs::write(inside.join(name), "AGENT").unwrap();
-    }
-    // A folder of its own for the destinations, so that what other tests do beside it is not seen.
-    let parent = home.project.join("planted-random");
-    let mut runner = TestRunner::new(Config {
-        cases: 12,
-        failure_persistence: None,
-        ..Config::default()
-    });
-    let round = std::cell::Cell::new(0);
-    let result = runner.run(&planted(), |what| {
-        let _ = fs::remove_dir_all(&parent);
-        let here = parent.join("here");
-        fs::create_dir_all(&here).unwrap();
-        plant(&here, &victim, &what);
-        let from = |name: &str| format!("os:/root/host/planted-random/{name}");
-        let (t, f) = (from("t"), from("f"));
-        let up = "os:/tmp/planted-random";
-        // Whether the call names no folder but `here`: a link that the user names is followed within the project.
-        let calls: [(bool, &[&str]); 7] = [
-            (true, &["cp", &t, "planted-random/here"]),
-            (true, &["cp", &f, "planted-random/here"]),
-            (false, &["cp", &f, "planted-random/here/t/f"]),
-            (true, &["cp", "planted-random/here/t/f", up]),
-            (true, &["cp", "planted-random/here/f", up]),
-            (true, &["init", "--update", "planted-random/here"]),
-            (false, &["exec", "--out", "planted-random/here/t", &showing(PNG)]),
-        ];
-        for (index, (is_here, args)) in calls.iter().enumerate() {
-            let around = beside(&here);
-            let mut command = home.command(*args);
-            if round.get() == index {
-                command = traced(&command, &home.folder.join("planted-random.strace"));
-            }
-            let ran = Ran::from(command.output().unwrap());
-            // Refused or done; never an error of osctl's own.
-            prop_assert!([0, 2, 4].contains(&ran.code), "{:?}: {:?}", args, ran);
-            prop_assert_eq!(&listing(&victim), &before);
-            if *is_here {
-                prop_assert_eq!(beside(&here), around);
-            }
-            if round.get() == index {
-                let named = if *is_here { &here } else { &home.project };
-                check_trace(&home.folder.join("planted-random.strace"), &victim, &home.folder, named);
-            }
-        }
-        let copied = home.run(["exec", "import os\nos.path.exists('/tmp/planted-random') and 'SECRET' in open('/tmp/planted-random').read()"]);
-        prop_assert_eq!(copied.stdout.trim(), "False");
-        round.set(round.get() + 1);
-        Ok(())
-    });
-    result.unwrap_or_else(|why| panic!("{why}"));
-}
-
-/// The command under `strace`, which writes the system calls that name or open files.
-fn traced(command: &Command, log: &Path) -> Command {
-    let has_strace = || Command::new("strace").arg("-V").output().is_ok();
-    if !has_strace() {
-        let script = "export DEBIAN_FRONTEND=noninteractive; apt-get -q update && \
-                      apt-get -q install -y --no-install-recommends strace";
-        Command::new("sh").args(["-c", script]).output().unwrap();
-        assert!(has_strace(), "no strace");
-    }
-    let mut traced = Command::new("strace");
-    traced.args(["-f", "-qq", "-y", "-e", "trace=file", "-o"]);
-    traced.arg(log).arg(command.get_program());
-    traced.args(command.get_args());
-    traced.envs(
-        command
-            .get_envs()
-            .filter_map(|(key, value)| Some((key, value?))),
-    );
-    traced.current_dir(command.get_current_dir().unwrap());
-    traced.stdin(std::process::Stdio::null());
-    traced
-}
-
-/// Whether no system call has opened something of the victim, or opened something else to write.
-fn check_trace(log: &Path, victim: &Path, home: &Path, here: &Path) {
-    let log = fs::read_to_string(log).unwrap();
-    assert!(log.contains("openat("), "{log}");
-    let state = home.join(".local/state/osctl");
-    for line in log.lines().filter(|line| !line.contains(" = -1 ")) {
-        let (call, result) = line.rsplit_once(" = ").unwrap_or((line, ""));
-        // With -y a descriptor is followed by the path that it stands for.
-        let opened = result
-            .split_once('<')
-            .map_or("", |(_, path)| path.trim_end_matches('>'));
-        let opened = Path::new(opened);
-        assert!(!opened.starts_with(victim), "{line}");
-        let is_written = ["O_WRONLY", "O_RDWR", "O_CREAT"]
-            .iter()
-            .any(|flag| call.contains(flag));
-        let is_own = opened.starts_with(here) || opened.starts_with(&state);
-        let is_system = ["/dev", "/proc", "/tmp", ""].iter().any(|folder| {
-            opened.starts_with(folder) && (!folder.is_empty() || opened.as_os_str().is_empty())
-        });
-        assert!(!is_written || is_own || is_system, "{line}");
-        let names = [
-            "mkdir", "rename", "unlink", "link", "symlink", "chmod", "fchmodat",
-        ];
-        let changes = names.iter().any(|name| {
-            call.split(['(', ' '])
-                .any(|word| word.trim_end_matches("at").trim_end_matches("at2") == *name)
-        });
-        assert!(
-            !changes || !call.contains(victim.to_str().unwrap()),
-            "{line}"
-        );
-    }
 }
