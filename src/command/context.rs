@@ -275,7 +275,7 @@ impl Context {
         };
         match engine {
             Ok(engine) => explain(error, &self.instance, &engine).await,
-            // What happened is worth more than why it can't be explained.
+            // The error itself is reported; why the engine was not reached is not.
             Err(_) => error,
         }
     }

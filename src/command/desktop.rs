@@ -7,10 +7,6 @@ use crate::host::display::DesktopLink;
 use clap::Args;
 use serde::Serialize;
 
-/// Who does not resolve the name of the pages.
-const UNKNOWN_NAME: &str =
-    "a browser that does not know `*.localhost`, such as Safari on older versions of macOS,";
-
 #[derive(Debug, Args)]
 pub(crate) struct DesktopArgs {
     /// Only print the link, which works once
@@ -80,7 +76,8 @@ pub(crate) async fn run(args: DesktopArgs, cx: &Context) -> Result<Outcome> {
     } = client.desktop_link().await?;
     // Whoever asks for JSON is a program, and opens it itself.
     let is_here = client.machine().is_none();
-    let is_asked = matches!(plan, Plan::Open) && !cx.ui.json && is_here && has_screen();
+    let is_printed = matches!(plan, Plan::Print);
+    let is_asked = !is_printed && !cx.ui.json && is_here && has_screen();
     let opened = is_asked && open::that_detached(&url).is_ok();
     if cx.ui.json {
         cx.ui.document(&Document {
@@ -95,11 +92,7 @@ pub(crate) async fn run(args: DesktopArgs, cx: &Context) -> Result<Outcome> {
         cx.ui.say(format!(
             "the desktop opens in your browser; if it does not, `{other}` prints a link"
         ));
-        if by_address != url {
-            cx.ui.say(format!(
-                "{UNKNOWN_NAME} opens that link's address at 127.0.0.1; or use another browser"
-            ));
-        }
+        tell_address(cx, &url, &by_address, is_printed);
         return Ok(Outcome::Done);
     }
     cx.ui.line(&url);
@@ -112,11 +105,17 @@ pub(crate) async fn run(args: DesktopArgs, cx: &Context) -> Result<Outcome> {
     cx.ui.say(format!(
         "open it in a browser within {expires} seconds; it works once"
     ));
-    if by_address != url {
-        cx.ui
-            .say(format!("{UNKNOWN_NAME} opens {by_address} instead"));
-    }
+    tell_address(cx, &url, &by_address, is_printed);
     Ok(Outcome::Done)
+}
+
+/// The way for a browser that does not resolve the name in the link, where such a browser is likely.
+fn tell_address(cx: &Context, url: &str, by_address: &str, is_printed: bool) {
+    if by_address != url && (is_printed || cfg!(target_os = "macos")) {
+        cx.ui.say(format!(
+            "if the browser does not know `*.localhost` (Safari on older macOS), open {by_address}, or use another browser"
+        ));
+    }
 }
 
 /// Whether a browser could be seen: over a plain SSH connection, one would open for nobody.

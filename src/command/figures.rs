@@ -19,11 +19,12 @@ const FORMS: &[(&str, &str, &[&[u8]])] = &[
     ("image/png", "png", &[b"\x89PNG\r\n\x1a\n"]),
     ("image/jpeg", "jpg", &[b"\xff\xd8\xff"]),
     ("image/gif", "gif", &[b"GIF87a", b"GIF89a"]),
-    ("image/svg+xml", "svg", &[b"<"]),
+    (SVG, "svg", &[b"<"]),
     ("application/pdf", "pdf", &[b"%PDF-"]),
 ];
 
-/// Of a drawing as text; a longer one is no figure.
+const SVG: &str = "image/svg+xml";
+/// Of a drawing as text; a longer one is not saved.
 const MAX_DRAWING_BYTES: usize = 16 << 20;
 /// Files in the folder for figures that nobody gave a place.
 const KEPT: usize = 100;
@@ -61,6 +62,7 @@ impl<'a> Figures<'a> {
     /// Shows the figure in what was shown, or saves it; `false` when there is none.
     pub(super) fn show(&mut self, shown: &Shown) -> Result<bool> {
         let Some((bytes, ending)) = figure(shown) else {
+            self.tell_too_long(shown);
             return Ok(false);
         };
         let is_seen = picture::show(&bytes, ending);
@@ -72,9 +74,24 @@ impl<'a> Figures<'a> {
 
     /// Saves the figure where the person wants figures.
     pub(super) fn save(&mut self, shown: &Shown) -> Result<()> {
+        if self.out.is_none() {
+            return Ok(());
+        }
         match figure(shown) {
-            Some((bytes, ending)) if self.out.is_some() => self.write(&bytes, ending),
-            _ => Ok(()),
+            Some((bytes, ending)) => self.write(&bytes, ending),
+            None => {
+                self.tell_too_long(shown);
+                Ok(())
+            }
+        }
+    }
+
+    fn tell_too_long(&self, shown: &Shown) {
+        if is_too_long(shown) {
+            let most = MAX_DRAWING_BYTES >> 20;
+            self.cx.ui.say(format!(
+                "the drawing is longer than {most} MiB and is not saved"
+            ));
         }
     }
 
@@ -112,11 +129,7 @@ impl<'a> Figures<'a> {
 
 fn figure(shown: &Shown) -> Option<(Vec<u8>, &'static str)> {
     FORMS.iter().find_map(|(mime, ending, begins)| {
-        let text = match shown.data.get(*mime)? {
-            Value::String(text) => text.clone(),
-            Value::Array(lines) => lines.iter().filter_map(Value::as_str).collect(),
-            _ => return None,
-        };
+        let text = text(shown, mime)?;
         let bytes = if *ending == "svg" {
             // A browser that opens the file runs its scripts.
             let short = Some(text).filter(|text| text.len() <= MAX_DRAWING_BYTES)?;
@@ -128,6 +141,18 @@ fn figure(shown: &Shown) -> Option<(Vec<u8>, &'static str)> {
         let is_form = begins.iter().any(|begin| bytes.starts_with(begin));
         is_form.then_some((bytes, *ending))
     })
+}
+
+fn text(shown: &Shown, mime: &str) -> Option<String> {
+    match shown.data.get(mime)? {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(lines) => Some(lines.iter().filter_map(Value::as_str).collect()),
+        _ => None,
+    }
+}
+
+fn is_too_long(shown: &Shown) -> bool {
+    text(shown, SVG).is_some_and(|text| text.len() > MAX_DRAWING_BYTES)
 }
 
 /// The folder at that path, which is created where it is missing.
@@ -173,7 +198,7 @@ fn make_room(folder: &Folder) {
 
 #[cfg(test)]
 mod tests {
-    use super::figure;
+    use super::{MAX_DRAWING_BYTES, figure, is_too_long};
     use crate::protocol::kernel::Shown;
     use serde_json::json;
     use std::sync::Arc;
@@ -195,6 +220,14 @@ mod tests {
         assert_eq!(ending, "svg");
         assert_eq!(figure(&shown(json!({"text/html": "<b>"}))), None);
         assert_eq!(figure(&shown(json!({"image/png": "%"}))), None);
+    }
+
+    #[test]
+    fn a_drawing_that_is_too_long_is_known_as_one() {
+        let long = "<svg>".to_owned() + &" ".repeat(MAX_DRAWING_BYTES);
+        let drawn = shown(json!({"image/svg+xml": [long, "</svg>"]}));
+        assert!(figure(&drawn).is_none() && is_too_long(&drawn));
+        assert!(!is_too_long(&shown(json!({"image/svg+xml": "<svg/>"}))));
     }
 
     #[test]

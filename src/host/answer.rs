@@ -12,8 +12,8 @@ use std::io::BufRead;
 pub(super) const MAX_JSON_BYTES: usize = 64 << 20;
 /// Memory that the values of one document take beside its texts.
 const MAX_VALUES_BYTES: usize = 96 << 20;
-/// Values of a document of so many bytes take less than that in any case.
-const SMALL_BYTES: usize = 1 << 20;
+/// A document of this size is below [`MAX_VALUES_BYTES`] whatever its values are: they take at most 166 times its text.
+const SMALL_BYTES: usize = 256 << 10;
 pub(super) const MAX_SCREENSHOT_BYTES: usize = 256 << 20;
 
 /// Why an answer is not whole.
@@ -47,17 +47,25 @@ pub(super) fn check_values(document: &[u8]) -> Result<(), ReadFailure> {
     if document.len() <= SMALL_BYTES {
         return Ok(());
     }
-    let (mut held, mut is_text, mut is_escaped) = (0_usize, false, false);
-    for byte in document {
+    match weigh(document) > MAX_VALUES_BYTES {
+        true => Err(ReadFailure::TooMany(MAX_VALUES_BYTES)),
+        false => Ok(()),
+    }
+}
+
+/// Memory that the values of a document may take, in bytes.
+fn weigh(document: &[u8]) -> usize {
+    let (mut held, mut is_text, mut is_escaped) = (0, false, false);
+    for (at, byte) in document.iter().enumerate() {
         if is_text {
             is_text = is_escaped || *byte != b'"';
             is_escaped = !is_escaped && *byte == b'\\';
             continue;
         }
         held += match byte {
-            // A node of a map, the room of a list, a value with its key.
-            b'{' => 640,
-            b'[' => 160,
+            // A node of a map, the room of a list, a value with its key. An empty map has no node.
+            b'{' if document.get(at + 1) != Some(&b'}') => 640,
+            b'{' | b'[' => 160,
             b',' => 64,
             b'"' => {
                 is_text = true;
@@ -66,10 +74,7 @@ pub(super) fn check_values(document: &[u8]) -> Result<(), ReadFailure> {
             _ => 0,
         };
     }
-    match held > MAX_VALUES_BYTES {
-        true => Err(ReadFailure::TooMany(MAX_VALUES_BYTES)),
-        false => Ok(()),
-    }
+    held
 }
 
 /// Lines of a body that come in pieces.
@@ -164,7 +169,8 @@ impl EventStream {
 #[cfg(test)]
 mod tests {
     use super::{
-        EventStream, Lines, MAX_JSON_BYTES, ReadFailure, check_values, line_length, read_body,
+        EventStream, Lines, MAX_JSON_BYTES, MAX_VALUES_BYTES, ReadFailure, SMALL_BYTES,
+        check_values, line_length, read_body, weigh,
     };
     use bytes::Bytes;
     use futures_util::{StreamExt, stream};
@@ -214,12 +220,25 @@ mod tests {
     #[test]
     fn small_values_are_counted_and_texts_are_not() {
         let repeated = |text: &str, times| format!("[{}0]", text.repeat(times)).into_bytes();
-        for (text, times) in [("{\"\":0},", 300_000), ("[],", 600_000), ("0,", 2_000_000)] {
+        for (text, times) in [
+            ("{\"\":0},", 300_000),
+            ("[],", 600_000),
+            ("{},", 600_000),
+            ("0,", 2_000_000),
+        ] {
             assert!(check_values(&repeated(text, times)).is_err(), "{text}");
             assert!(check_values(&repeated(text, times / 4)).is_ok(), "{text}");
         }
         let text = "{[,".repeat(1 << 20) + "\\\\\\\"" + &"{[,".repeat(1 << 20);
         assert!(check_values(format!("[\"{text}\"]").as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn a_small_document_is_below_the_bound_whatever_it_holds() {
+        for value in ["{\"\":0},", "{},", "[],", "0,", "[", "{\"\":"] {
+            let small = value.repeat(SMALL_BYTES / value.len());
+            assert!(weigh(small.as_bytes()) < MAX_VALUES_BYTES, "{value}");
+        }
     }
 
     #[test]

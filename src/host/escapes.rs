@@ -5,20 +5,21 @@ use std::collections::BTreeMap;
 /// A version, as far as numbers go: `1.1.5+ds1` is 1.1.5.
 type Version = [u64; 3];
 
-/// From runc 1.1.12 on, no container and no command begins in a folder of the host (CVE-2024-21626).
+/// From runc 1.1.12 on, no container and no command begins in a folder of the host (CVE-2024-21626). Each older one has
+/// the open masks, too.
 const RUNC: Version = [1, 1, 12];
 /// From these on, runc checks what it masks and where it writes (CVE-2025-31133, 52565, 52881), each in its own line of
 /// versions.
 const RUNC_MASKS: [Version; 2] = [[1, 2, 8], [1, 3, 3]];
-/// And from the third of these on.
-const RUNC_CANDIDATE: &str = "1.4.0-rc.";
+/// From this candidate of 1.4.0 on, too.
+const RUNC_CANDIDATE: u64 = 3;
 /// From these Docker Engines on, BuildKit confines the mounts of a build (CVE-2024-23651, 23652, 23653).
 const ENGINE: Version = [24, 0, 9];
 const ENGINE_25: Version = [25, 0, 2];
 
 /// What to do about one.
-pub(crate) const CURE: &str = "update the engine; a distribution may have mended an older version: \
-     its changelog names the CVE then";
+pub(crate) const CURE: &str = "update the engine; distributions backport fixes to older versions: \
+     the changelog of the package names the CVE then";
 
 /// The known ways out, in words. Of parts that the engine does not name nothing is known.
 pub(crate) fn known(components: &BTreeMap<String, String>) -> Vec<String> {
@@ -28,14 +29,16 @@ pub(crate) fn known(components: &BTreeMap<String, String>) -> Vec<String> {
         Some((version, read(version)?))
     };
     if let Some((text, version)) = part("runc")
-        && version < RUNC
-    {
-        found.push(format!("runc {text} is older than 1.1.12: an image can lead code out of its container (CVE-2024-21626)"));
-    }
-    if let Some((text, version)) = part("runc")
         && has_open_masks(text, version)
     {
-        found.push(format!("runc {text} is older than 1.2.8, 1.3.3 or 1.4.0: code inside can reach files of the host while a container starts (CVE-2025-31133, CVE-2025-52565, CVE-2025-52881)"));
+        let (way, cve) = match version < RUNC {
+            true => (
+                "an image can lead code out of its container, and ",
+                "CVE-2024-21626, ",
+            ),
+            false => ("", ""),
+        };
+        found.push(format!("runc {text} is older than 1.2.8, 1.3.3 or 1.4.0-rc.3: {way}code inside can reach files of the host while a container starts ({cve}CVE-2025-31133, CVE-2025-52565, CVE-2025-52881)"));
     }
     if let Some((text, version)) = part("Engine") {
         let is_open = match version[0] {
@@ -51,12 +54,19 @@ pub(crate) fn known(components: &BTreeMap<String, String>) -> Vec<String> {
 
 fn has_open_masks(text: &str, version: Version) -> bool {
     let [in_1_2, in_1_3] = RUNC_MASKS;
-    let candidate = text.trim_start_matches('v').strip_prefix(RUNC_CANDIDATE);
     match version {
         [1, 3, _] => version < in_1_3,
-        [1, 4, 0] => candidate.is_some_and(|number| number.starts_with(['1', '2'])),
+        [1, 4, 0] => candidate(text).is_some_and(|number| number < RUNC_CANDIDATE),
         _ => version < in_1_2,
     }
+}
+
+/// The number of a candidate, however it is written: `1.4.0-rc.2`, `1.4.0~rc2`.
+fn candidate(text: &str) -> Option<u64> {
+    let (_, behind) = text.split_once("rc")?;
+    let number = behind.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());
+    let end = number.find(|c: char| !c.is_ascii_digit());
+    number[..end.unwrap_or(number.len())].parse().ok()
 }
 
 fn read(text: &str) -> Option<Version> {
@@ -82,21 +92,27 @@ mod tests {
             known(&parts.into()).len()
         };
         for (engine, runc, number) in [
-            ("20.10.24+dfsg1", "1.1.5+ds1", 3),
+            ("20.10.24+dfsg1", "1.1.5+ds1", 2),
             ("24.0.8", "1.1.12", 2),
-            ("24.0.9", "1.1.11", 2),
+            ("24.0.9", "1.1.11", 1),
             ("25.0.1", "1.2.8", 1),
             ("25.0.2", "1.2.7", 1),
             ("25.0.2", "1.2.8", 0),
             ("28.3.0", "v1.3.1", 1),
             ("28.3.0", "v1.3.3", 0),
             ("28.3.0", "1.4.0-rc.2", 1),
+            ("28.3.0", "1.4.0~rc2", 1),
+            ("28.3.0", "v1.4.0-rc1+dev", 1),
             ("28.3.0", "1.4.0-rc.3", 0),
+            ("28.3.0", "1.4.0-rc.10", 0),
+            ("28.3.0", "1.4.0~rc20-1", 0),
             ("29.0.0", "1.4.0", 0),
             ("unknown", "", 0),
         ] {
             assert_eq!(found(engine, runc), number, "{engine} {runc}");
         }
+        let old = known(&[("runc".into(), "1.1.11".into())].into());
+        assert!(old[0].contains("CVE-2024-21626, CVE-2025-31133"), "{old:?}");
         assert_eq!(
             known(&[("Podman Engine".into(), "4.3.1".into())].into()).len(),
             0

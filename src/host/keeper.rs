@@ -414,7 +414,10 @@ fn senseless(why: impl fmt::Display) -> anyhow::Error {
 /// A reply to another question than the one that was asked.
 pub(crate) fn unasked(reply: &Reply) -> anyhow::Error {
     let reply = serde_json::to_vec(reply).unwrap_or_default();
-    senseless(format!("it was not asked for {}", said(&reply)))
+    senseless(format!(
+        "the keeper answers another question: {}",
+        said(&reply)
+    ))
 }
 
 /// The charge as an archive of one file, for root alone.

@@ -39,7 +39,7 @@ pub(super) enum ProofFailure {
     Lost(String),
     #[error("the listener sent no valid proof for the instance's token")]
     Foreign,
-    /// The answer is that of a companion of an earlier version, or of whoever answers like one.
+    /// A companion of an earlier version answers like this. Another program may do the same.
     #[error("the listener answers without a proof")]
     Missing,
 }

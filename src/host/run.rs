@@ -76,6 +76,9 @@ pub(crate) async fn end_of(
 /// Of a line of the log that is not whole.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
+/// Of a stage's name, which is repeated with each of its steps.
+const MAX_STAGE_CHARS: usize = 200;
+
 /// What of a log is told already.
 #[derive(Debug, Default)]
 struct Told {
@@ -85,21 +88,22 @@ struct Told {
 
 impl Told {
     fn hear(&mut self, text: &str, progress: &dyn Progress) {
-        // No line of a stage is so long.
-        if self.unfinished.len() > MAX_LINE_BYTES {
-            self.unfinished.clear();
-        }
-        self.unfinished.push_str(text);
-        while let Some(end) = self.unfinished.find('\n') {
-            let line: String = self.unfinished.drain(..=end).collect();
-            self.line(line.trim_end(), progress);
+        for piece in text.split_inclusive('\n') {
+            self.unfinished.push_str(piece);
+            if piece.ends_with('\n') {
+                let line = std::mem::take(&mut self.unfinished);
+                self.line(line.trim_end(), progress);
+            } else if self.unfinished.len() > MAX_LINE_BYTES {
+                // No line of a stage is longer.
+                self.unfinished = String::new();
+            }
         }
     }
 
     /// A line of the log, which tells each stage's beginning itself.
     fn line(&mut self, line: &str, progress: &dyn Progress) {
         if let Some(begun) = line.strip_prefix("== ") {
-            begun.clone_into(&mut self.stage);
+            self.stage = begun.chars().take(MAX_STAGE_CHARS).collect();
             progress.step(begun);
         } else if let Some(step) = line.strip_prefix("-- ") {
             progress.step(&format!("{}: {step}", self.stage));
@@ -111,7 +115,7 @@ impl Told {
 
 #[cfg(test)]
 mod tests {
-    use super::Told;
+    use super::{MAX_LINE_BYTES, MAX_STAGE_CHARS, Told};
     use crate::engine::Progress;
     use std::sync::Mutex;
 
@@ -148,5 +152,18 @@ mod tests {
             "log  -- not ours",
         ];
         assert_eq!(*heard.0.lock().unwrap(), lines);
+    }
+
+    #[test]
+    fn a_log_of_many_lines_or_of_one_without_an_end_is_told_within_bounds() {
+        let (mut told, heard) = (Told::default(), Heard::default());
+        told.hear(&"\n".repeat(1 << 20), &heard);
+        assert_eq!(heard.0.lock().unwrap().len(), 1 << 20);
+        told.hear(&"x".repeat(2 * MAX_LINE_BYTES), &heard);
+        assert!(told.unfinished.len() <= MAX_LINE_BYTES);
+        heard.0.lock().unwrap().clear();
+        told.hear(&format!("\n== {}\n-- x\n", "y".repeat(1000)), &heard);
+        let last = heard.0.lock().unwrap().pop().unwrap();
+        assert_eq!(last.len(), MAX_STAGE_CHARS + "step : x".len());
     }
 }

@@ -249,6 +249,7 @@ fn it_opens_by_itself_where_somebody_sees_it() {
     assert!(ran.status.success() && ran.stdout.is_empty(), "{ran:?}");
     let said = String::from_utf8(ran.stderr).unwrap();
     assert!(said.contains("desktop --url`"), "{said}");
+    assert_eq!(said.contains("Safari"), cfg!(target_os = "macos"), "{said}");
     let link = api.until("the browser", |_| fs::read_to_string(&told).ok());
     let path = link.strip_prefix(&page_address(home));
     let entered = { api.connect() }.send("GET", path.unwrap(), &[("Authorization", "")], b"");

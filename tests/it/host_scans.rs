@@ -2,7 +2,7 @@
 
 use crate::exposure::{found, mode};
 use crate::harness::{Home, shared};
-use crate::second_engine::{Second, write_body};
+use crate::second_engine::{Second, until, write_body};
 use crate::trials;
 use std::fs;
 use std::process::Command;
@@ -11,6 +11,7 @@ trials![
     a_build_that_leaves_too_little_of_the_machine_is_ended,
     the_cure_of_setuid_files_cures_whatever_their_names_say,
     a_scan_that_planted_files_end_says_so,
+    a_scan_reads_a_tree_that_is_deeper_than_a_path_may_be_long,
 ];
 
 fn a_build_that_leaves_too_little_of_the_machine_is_ended() {
@@ -23,12 +24,25 @@ fn a_build_that_leaves_too_little_of_the_machine_is_ended() {
     home.wrapper.push(home.project.display().to_string());
     // A twentieth of the disk has 30 MiB. What is left does not end the step, and the step would go on.
     let megabytes = (second.room() >> 20) - 15;
-    let greedy = format!("RUN dd if=/dev/zero of=/big bs=1M count={megabytes} && sleep 100");
+    // No other test sleeps for the same time.
+    let step = format!("sleep {}", 1_000_000 + std::process::id());
+    let greedy = format!("RUN dd if=/dev/zero of=/big bs=1M count={megabytes} && {step}");
     write_body(&home, &greedy);
     let ran = home.run(["build", "--yes"]);
     assert_eq!(ran.code, 4, "{ran:?}");
     let words = "the build was ended: the disk is nearly full";
     assert!(ran.stderr.contains(words), "{ran:?}");
+    until("the end of the build's step", || !is_running(&step));
+}
+
+/// Whether a process of this machine or of a container on it has these words in its command.
+fn is_running(words: &str) -> bool {
+    let mut processes = fs::read_dir("/proc").unwrap().flatten();
+    processes.any(|process| {
+        let command = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        let command = String::from_utf8_lossy(&command).replace('\0', " ");
+        command.contains(words)
+    })
 }
 
 /// Runs code inside, as root.
@@ -88,30 +102,41 @@ fn the_cure_of_setuid_files_cures_whatever_their_names_say() {
 
 fn a_scan_that_planted_files_end_says_so() {
     let home = shared();
-    // A crowd of files, and a tree that is deeper than a path may be long.
     plant(
         home,
         "import os\nos.chdir('/repo')\nopen('.pdbrc', 'w').write('evil')\nos.mkdir('crowd')\n\
          for n in range(1001):\n    os.mkdir(f'crowd/{n}')\n    open(f'crowd/{n}/.envrc', 'w').write('evil')\n\
-         os.mkdir('deep')\nos.chdir('deep')\n\
-         for n in range(500):\n    os.mkdir('d' * 20)\n    os.chdir('d' * 20)\n\
+         os.chdir('/root')",
+    );
+    let named = found(home, "autorun").join("\n");
+    assert!(
+        named.contains("the scan stopped after 1000 findings"),
+        "{named}"
+    );
+    // What is nearest is read first.
+    assert!(named.contains("`.pdbrc` appeared"), "{named}");
+    plant(
+        home,
+        "import os, shutil\nshutil.rmtree('/repo/crowd')\nos.remove('/repo/.pdbrc')",
+    );
+    assert!(!found(home, "autorun").join("\n").contains("appeared"));
+}
+
+fn a_scan_reads_a_tree_that_is_deeper_than_a_path_may_be_long() {
+    let home = shared();
+    // Names of 250 bytes: a path has at most 4096, and few folders are read soon.
+    plant(
+        home,
+        "import os\nos.chdir('/repo')\nos.mkdir('deep')\nos.chdir('deep')\n\
+         for n in range(20):\n    os.mkdir('d' * 250)\n    os.chdir('d' * 250)\n\
          open('.envrc', 'w').write('evil')\nos.chdir('/root')",
     );
     let named = found(home, "autorun").join("\n");
-    assert!(named.contains("the scan stopped after"), "{named}");
-    // What is nearest is read first.
-    assert!(named.contains("`.pdbrc` appeared"), "{named}");
-    plant(home, "import shutil\nshutil.rmtree('/repo/crowd')");
-    // The deep one alone is read to its end, unless that takes too long.
-    let named = found(home, "autorun").join("\n");
-    let is_found = named.contains("ddd/.envrc` appeared");
-    assert!(
-        is_found || named.contains("the scan stopped after"),
-        "{named}"
-    );
     plant(
         home,
-        "import os, subprocess\nsubprocess.run(['rm', '-r', '/repo/deep'], check=True)\nos.remove('/repo/.pdbrc')",
+        "import subprocess\nsubprocess.run(['rm', '-r', '/repo/deep'], check=True)",
     );
+    assert!(named.contains("ddd/.envrc` appeared"), "{named}");
+    assert!(!named.contains("the scan stopped"), "{named}");
     assert!(!found(home, "autorun").join("\n").contains("appeared"));
 }

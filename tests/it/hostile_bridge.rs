@@ -11,14 +11,19 @@ use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 trials![
     changed_answers_of_the_hub_end_no_bridge,
     an_answer_of_the_hub_without_an_end_is_not_held,
+    a_stream_of_the_hub_with_an_event_that_is_too_long_is_left,
     values_of_the_hub_beyond_their_bound_are_not_held,
     what_a_client_does_not_read_is_not_held,
 ];
+
+/// What the bridge takes for a client that reads nothing.
+const LEAST_TAKEN: usize = 56 << 20;
+const MOST_TAKEN: usize = 200 << 20;
 
 /// What a client asks, one line each.
 const ASKED: [&str; 4] = ["initialize", "tools/list", "tools/call", "resources/read"];
@@ -59,12 +64,26 @@ fn answer(asked: &Value) -> (&'static str, Vec<u8>) {
 const STATUS: &[u8] = br#"{"status":"ok","version":"1","sessions":0,"servers":[],"problems":[]}"#;
 
 fn hub(change: impl Fn(&Value, &mut TcpStream) -> bool + Send + Sync + 'static) -> FakeCompanion {
+    hub_with_stream(
+        |stream| respond(stream, "405 Method Not Allowed", &[], b""),
+        change,
+    )
+}
+
+/// A hub that also answers who listens for what belongs to no request.
+fn hub_with_stream(
+    listen: impl Fn(&mut TcpStream) + Send + Sync + 'static,
+    change: impl Fn(&Value, &mut TcpStream) -> bool + Send + Sync + 'static,
+) -> FakeCompanion {
     FakeCompanion::start(move |request: &Request, stream| {
         if request.path == "/status" {
             return respond(stream, "200 OK", &[], STATUS);
         }
         if request.method != "POST" {
-            return respond(stream, "405 Method Not Allowed", &[], b"");
+            return match request.method.as_str() {
+                "GET" => listen(stream),
+                _ => respond(stream, "405 Method Not Allowed", &[], b""),
+            };
         }
         let asked: Value = serde_json::from_slice(&request.body).unwrap();
         if asked["id"].is_null() {
@@ -167,6 +186,35 @@ fn an_answer_of_the_hub_without_an_end_is_not_held() {
     }
 }
 
+fn a_stream_of_the_hub_with_an_event_that_is_too_long_is_left() {
+    let (done, left) = mpsc::channel();
+    let listen = move |stream: &mut TcpStream| {
+        let piece = vec![b'7'; 1 << 20];
+        let taken = respond_without_end(stream, "text/event-stream", b"data: ", &piece);
+        let _ = done.send(taken);
+    };
+    let companion = hub_with_stream(listen, |_, _| false);
+    let mut command = companion.home("bridge-stream").command(["mcp", "stdio"]);
+    command.stdin(Stdio::piped());
+    let mut watched = Watched::start(command);
+    let mut stdin = watched.child.stdin.take().unwrap();
+    let ready = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+    let asked = [&line(0, "initialize"), ready].join("\n") + "\n";
+    stdin.write_all(asked.as_bytes()).unwrap();
+    let taken = left.recv_timeout(PATIENCE).unwrap();
+    assert!(taken >= 64 << 20, "{taken}");
+    drop(stdin);
+    let (ran, peak) = watched.end();
+    assert!(peak < MAX_HELD_BYTES, "it held {} MiB", peak >> 20);
+    let words = "the hub's stream is not read any more: the answer is longer than 67108864 bytes";
+    assert!(ran.stderr.contains(words), "{ran:?}");
+    let listened = companion.requests();
+    let listened = listened
+        .iter()
+        .filter(|r| r.method == "GET" && r.path.starts_with("/mcp"));
+    assert_eq!(listened.count(), 1);
+}
+
 /// Small values that take much more memory than their text.
 pub(crate) fn many_values(begin: &str, value: &str, end: &str, bytes: usize) -> Vec<u8> {
     let values = value.repeat(bytes / value.len());
@@ -189,6 +237,24 @@ fn values_of_the_hub_beyond_their_bound_are_not_held() {
     }
 }
 
+/// Writes events until nothing more is taken, at the earliest after [`LEAST_TAKEN`]; the bytes that were taken.
+fn taken_until_stalled(stream: &mut TcpStream, event: &[u8]) -> usize {
+    let head = "HTTP/1.1 200 OK\r\nosctl-protocol: 1\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    let pause = Duration::from_millis(500);
+    stream.set_write_timeout(Some(pause)).unwrap();
+    let (begin, mut taken) = (Instant::now(), 0);
+    while taken < 2 * MOST_TAKEN {
+        match stream.write(&event[taken % event.len()..]) {
+            Ok(length) => taken += length,
+            // A busy machine pauses, too.
+            Err(_) if taken < LEAST_TAKEN && begin.elapsed() < PATIENCE => {}
+            Err(_) => break,
+        }
+    }
+    taken
+}
+
 fn what_a_client_does_not_read_is_not_held() {
     let (done, finished) = mpsc::channel();
     let companion = hub(move |asked, stream| {
@@ -197,12 +263,7 @@ fn what_a_client_does_not_read_is_not_held() {
         }
         let news = json!({"jsonrpc": "2.0", "method": "x", "params": "7".repeat(8 << 20)});
         let event = format!("data: {news}\n\n");
-        // One that takes nothing more for so long holds what it holds.
-        stream
-            .set_write_timeout(Some(Duration::from_millis(500)))
-            .unwrap();
-        let taken = respond_without_end(stream, "text/event-stream", b"", event.as_bytes());
-        let _ = done.send(taken);
+        let _ = done.send(taken_until_stalled(stream, event.as_bytes()));
         let _ = stream.shutdown(Shutdown::Both);
         true
     });
@@ -212,13 +273,13 @@ fn what_a_client_does_not_read_is_not_held() {
     let mut stdin = watched.child.stdin.take().unwrap();
     let asked = [line(0, "initialize"), line(1, "tools/list")].join("\n") + "\n";
     stdin.write_all(asked.as_bytes()).unwrap();
-    let taken = finished.recv_timeout(PATIENCE).unwrap() >> 20;
+    let taken = finished.recv_timeout(2 * PATIENCE).unwrap();
     // The client goes away, which ends the bridge.
     drop((stdin, watched.child.stdout.take()));
     let (ran, peak) = watched.end();
     let held = peak >> 20;
     assert!(
-        peak < MAX_HELD_BYTES && taken < 200,
-        "{held} of {taken} MiB: {ran:?}"
+        peak < MAX_HELD_BYTES && (LEAST_TAKEN..MOST_TAKEN).contains(&taken),
+        "{held} MiB of {taken} bytes: {ran:?}"
     );
 }

@@ -2,14 +2,20 @@
 
 use crate::commands::Ran;
 use crate::harness::PATIENCE;
+use nix::libc::{WNOHANG, rusage, wait4};
 use std::fs;
 use std::io::Read;
-use std::process::{Child, Command, Stdio};
+use std::mem::MaybeUninit;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// What a command may hold at most, whatever it is answered.
 pub(crate) const MAX_HELD_BYTES: u64 = 200 << 20;
+
+/// The system counts memory this exactly.
+const SLACK_BYTES: u64 = 4 << 20;
 
 /// What is kept of its output.
 const MAX_KEPT_BYTES: usize = 1 << 20;
@@ -54,7 +60,10 @@ impl Watched {
         let begin = Instant::now();
         let status = loop {
             self.peak = self.peak.max(held(self.child.id()));
-            if let Some(status) = self.child.try_wait().unwrap() {
+            if let Some((status, peak)) = ended(&self.child) {
+                // Until it began its program, a child has the memory of this process.
+                let own = held_alone(std::process::id()) + SLACK_BYTES;
+                self.peak = self.peak.max(if peak > own { peak } else { 0 });
                 break status;
             }
             if begin.elapsed() > PATIENCE {
@@ -100,16 +109,40 @@ fn drain(mut output: impl Read + Send + 'static) -> JoinHandle<String> {
     })
 }
 
-/// The most bytes that a process or one of its descendants has held so far.
-fn held(pid: u32) -> u64 {
+/// How a child ended, if it did, and the most bytes that it or a descendant that it waited for has held.
+fn ended(child: &Child) -> Option<(ExitStatus, u64)> {
+    let (mut status, mut usage) = (0, MaybeUninit::<rusage>::zeroed());
+    // SAFETY: both places are valid for writes, and only this function waits for the child.
+    let pid = unsafe {
+        wait4(
+            child.id().cast_signed(),
+            &raw mut status,
+            WNOHANG,
+            usage.as_mut_ptr(),
+        )
+    };
+    assert!(pid >= 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: zeros are a valid value of it.
+    let usage = unsafe { usage.assume_init() };
+    let kilobytes = u64::try_from(usage.ru_maxrss).unwrap();
+    (pid > 0).then(|| (ExitStatus::from_raw(status), kilobytes << 10))
+}
+
+/// The most bytes that a process has held so far.
+fn held_alone(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kilobytes.unwrap_or_default() << 10
+}
+
+/// The most bytes that a process or one of its descendants has held so far.
+fn held(pid: u32) -> u64 {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let children = children.unwrap_or_default();
     let children = children
         .split_whitespace()
         .filter_map(|pid| pid.parse().ok());
     let most = children.map(held).max().unwrap_or_default();
-    most.max(kilobytes.unwrap_or_default() << 10)
+    most.max(held_alone(pid))
 }

@@ -17,7 +17,7 @@ use super::secrets::write_private;
 use crate::error::Result;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -28,6 +28,9 @@ struct Baseline {
     project: PathBuf,
     /// Digests by place.
     places: BTreeMap<String, String>,
+    /// The names that were looked for; none from a version that did not record them.
+    #[serde(default)]
+    names: Option<BTreeSet<String>>,
 }
 
 /// The changes in words since the last `up`, and the scan that found them. Without an earlier `up` in this
@@ -39,7 +42,7 @@ pub(crate) fn changes(instance: &Instance, project: &Path) -> Result<(Vec<String
     let scan =
         scan(project).with_context(|| format!("reading the project `{}`", project.display()))?;
     let before = baseline(instance)?.filter(|before| before.project == project);
-    let changes = before.map_or_else(Vec::new, |before| compare(&before.places, &scan.places));
+    let changes = before.map_or_else(Vec::new, |before| compare(&before, &scan.places));
     Ok((changes, scan))
 }
 
@@ -53,6 +56,7 @@ pub(crate) fn renew(instance: &Instance, project: &Path) -> Result<(Vec<String>,
     let baseline = Baseline {
         project: project.into(),
         places: scan.places,
+        names: Some(scan::names()),
     };
     write_private(
         &instance.autorun_baseline(),
@@ -75,9 +79,10 @@ fn baseline(instance: &Instance) -> Result<Option<Baseline>> {
     }
 }
 
-fn compare(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> Vec<String> {
+fn compare(before: &Baseline, now: &BTreeMap<String, String>) -> Vec<String> {
     let changes = now.iter().filter_map(|(place, digest)| {
-        let how = match before.get(place) {
+        let how = match before.places.get(place) {
+            None if is_first_scan_for(before, place) => return None,
             None => "appeared",
             Some(known) if known != digest => "changed",
             Some(_) => return None,
@@ -85,6 +90,14 @@ fn compare(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) ->
         Some(format!("{place} {how}"))
     });
     changes.collect()
+}
+
+/// Whether the earlier scan did not look for the name of a place: its file may be older than that scan.
+fn is_first_scan_for(before: &Baseline, place: &str) -> bool {
+    let path = place.trim_matches('`');
+    let of = |names: &BTreeSet<String>| names.iter().any(|name| scan::is_of(path, name));
+    let was_sought = before.names.as_ref().is_none_or(of);
+    !was_sought && of(&scan::names())
 }
 
 #[cfg(all(test, unix))]
@@ -160,6 +173,31 @@ mod tests {
         let other = home.path().join("q");
         write(&other, ".envrc", "x");
         assert_eq!(changes(&instance, &other).unwrap().0, [""; 0]);
+    }
+
+    #[test]
+    fn a_name_that_is_new_to_the_list_is_recorded_and_not_named() {
+        let home = tempfile::tempdir().unwrap();
+        let (instance, project) = (instance(home.path()), home.path().join("p"));
+        write(&project, "main.py", "");
+        renew(&instance, &project).unwrap();
+        let file = instance.autorun_baseline();
+        let mut record: serde_json::Value =
+            serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        // As an earlier version wrote it, which did not know the name.
+        let names = record["names"].as_array_mut().unwrap();
+        names.retain(|name| name != ".pdbrc" && name != ".run/");
+        fs::write(&file, record.to_string()).unwrap();
+        for path in [".pdbrc", "a/.run/x", ".envrc", ".git"] {
+            write(&project, path, "x");
+        }
+        let appeared = ["`.envrc` appeared", "`.git` appeared"];
+        assert_eq!(changes(&instance, &project).unwrap().0, appeared);
+        assert_eq!(renew(&instance, &project).unwrap().0, appeared);
+        write(&project, ".pdbrc", "y");
+        write(&project, "a/.pdbrc", "y");
+        let later = ["`.pdbrc` changed", "`a/.pdbrc` appeared"];
+        assert_eq!(changes(&instance, &project).unwrap().0, later);
     }
 
     #[test]

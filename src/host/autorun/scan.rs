@@ -6,7 +6,7 @@ use crate::protocol::files::EntryKind;
 use crate::protocol::hex::hex;
 use crate::protocol::plain;
 use sha2::{Digest, Sha256};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
 use std::path::Path;
@@ -68,6 +68,15 @@ const FILES: &[&str] = &[
 /// Folders of which every file counts.
 const FOLDERS: &[&str] = &[".husky", ".idea/runConfigurations", ".run"];
 const ENDINGS: &[&str] = &[".code-workspace"];
+
+/// The names of files that are looked for: a path, a folder with `/` behind it, an ending with `*` before it.
+pub(super) fn names() -> BTreeSet<String> {
+    let files = FILES.iter().map(ToString::to_string);
+    let folders = FOLDERS.iter().map(|folder| format!("{folder}/"));
+    let endings = ENDINGS.iter().map(|ending| format!("*{ending}"));
+    files.chain(folders).chain(endings).collect()
+}
+
 /// What makes a folder a git repository.
 const HEAD: &str = "HEAD";
 const CONFIGS: &[&str] = &["config", "config.worktree"];
@@ -93,6 +102,7 @@ pub(crate) struct Scan {
 pub(crate) fn scan(root: &Path) -> io::Result<Scan> {
     let mut walk = Walk {
         root: Folder::open(root)?,
+        names: names(),
         found: Scan::default(),
         waiting: VecDeque::from([Vec::new()]),
         entries: 0,
@@ -105,6 +115,7 @@ pub(crate) fn scan(root: &Path) -> io::Result<Scan> {
 
 struct Walk {
     root: Folder,
+    names: BTreeSet<String>,
     found: Scan,
     /// Folders that are still to be read, by their names from the root on.
     waiting: VecDeque<Vec<OsString>>,
@@ -174,11 +185,15 @@ impl Walk {
             let is_config = CONFIGS.iter().any(|config| name == config);
             if is_repository && is_config && look.kind == EntryKind::File {
                 self.read_settings(opened, name, &path);
-            } else if is_named(&path) || name == ".git" || (is_repository && name == HOOKS) {
+            } else if self.is_named(&path) || name == ".git" || (is_repository && name == HOOKS) {
                 let place = format!("`{}`", plain::line(&path));
                 self.found.places.insert(place, digest(opened, name, look));
             }
         }
+    }
+
+    fn is_named(&self, path: &str) -> bool {
+        self.names.iter().any(|name| is_of(path, name))
     }
 
     fn read_hooks(&mut self, repository: &Folder, path: &str) {
@@ -223,19 +238,19 @@ fn path(folder: &[OsString], name: &OsStr) -> String {
     names.join("/")
 }
 
-fn is_named(path: &str) -> bool {
-    let is_end = |end: &&&str| {
-        let before = path.strip_suffix(**end);
+/// Whether one of the [`names`] is that of a path.
+pub(super) fn is_of(path: &str, name: &str) -> bool {
+    let ends = |path: &str, end: &str| {
+        let before = path.strip_suffix(end);
         before.is_some_and(|before| before.is_empty() || before.ends_with('/'))
     };
-    let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-    let is_in = |name: &&&str| {
-        let before = folder.strip_suffix(**name);
-        before.is_some_and(|before| before.is_empty() || before.ends_with('/'))
-    };
-    FILES.iter().any(|file| is_end(&file))
-        || FOLDERS.iter().any(|folder| is_in(&folder))
-        || ENDINGS.iter().any(|ending| path.ends_with(ending))
+    match (name.strip_prefix('*'), name.strip_suffix('/')) {
+        (Some(ending), _) => path.ends_with(ending),
+        (_, Some(folder)) => path
+            .rsplit_once('/')
+            .is_some_and(|(at, _)| ends(at, folder)),
+        _ => ends(path, name),
+    }
 }
 
 /// The digest of what is there: of a file its content, of a link its target.
@@ -263,11 +278,12 @@ fn content(folder: &Folder, name: &OsStr) -> io::Result<Vec<u8>> {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::{MAX_PLACES, is_named, scan};
+    use super::{MAX_PLACES, is_of, names, scan};
     use std::fs;
 
     #[test]
     fn well_known_files_are_named_at_every_depth_and_by_whole_names() {
+        let is_named = |path: &str| names().iter().any(|name| is_of(path, name));
         for path in [
             ".envrc",
             "a/b/.envrc",

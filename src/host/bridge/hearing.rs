@@ -19,7 +19,16 @@ impl Bridge {
             match self.link.listen(last.as_deref()).await {
                 Ok(response) if is_events(&response) => {
                     let mut stream = EventStream::new(response);
-                    while let Ok(Some(events)) = stream.next().await {
+                    loop {
+                        let events = match stream.next().await {
+                            Ok(Some(events)) => events,
+                            Ok(None) => break,
+                            // The hub would send the same event again.
+                            Err(failure) => {
+                                tracing::error!("the hub's stream is not read any more: {failure}");
+                                return;
+                            }
+                        };
                         for event in events {
                             last = event.id.or(last);
                             if !event.data.is_empty() {

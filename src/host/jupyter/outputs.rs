@@ -57,7 +57,7 @@ fn sanitize(data: &Bundle) -> Map<String, Value> {
             None => dropped.push(kind.as_str()),
         }
     }
-    // The text beside a page is no more than its name.
+    // The plain text of an output in HTML only names the object.
     let was_page = dropped.contains(&HTML) && safe.keys().all(|kind| kind == PLAIN);
     if !dropped.is_empty() && (safe.is_empty() || was_page) {
         let kinds = dropped.join("`, `");

@@ -37,13 +37,16 @@ pub(super) const STYLES: [&str; 33] = [
     "word-break",
 ];
 
-/// Elements of SVG that draw.
-pub(super) const SVG_TAGS: [&str; 21] = [
+/// Elements of SVG that draw, or name what is drawn.
+pub(super) const SVG_TAGS: &[&str] = &[
     "svg",
     "g",
     "defs",
     "symbol",
     "use",
+    "image",
+    "title",
+    "desc",
     "path",
     "rect",
     "circle",
@@ -62,7 +65,7 @@ pub(super) const SVG_TAGS: [&str; 21] = [
     "marker",
 ];
 
-pub(super) const SVG_ATTRIBUTES: [&str; 66] = [
+pub(super) const SVG_ATTRIBUTES: &[&str] = &[
     "class",
     "clip-path",
     "clip-rule",
@@ -128,12 +131,14 @@ pub(super) const SVG_ATTRIBUTES: [&str; 66] = [
     "viewBox",
     "width",
     "x",
+    "x1",
+    "x2",
     "y",
+    "y1",
+    "y2",
 ];
 
-pub(super) const SVG_MORE_ATTRIBUTES: [&str; 4] = ["x1", "x2", "y1", "y2"];
-
-pub(super) const SVG_STYLES: [&str; 28] = [
+pub(super) const SVG_STYLES: [&str; 29] = [
     "clip-path",
     "clip-rule",
     "color",
@@ -146,6 +151,7 @@ pub(super) const SVG_STYLES: [&str; 28] = [
     "font-size",
     "font-style",
     "font-weight",
+    "image-rendering",
     "marker-end",
     "marker-start",
     "opacity",

@@ -12,7 +12,7 @@ mod tex;
 pub(crate) use markdown::{markdown_as_html, plain_markdown};
 pub(crate) use tex::quiet_tex;
 
-use allowed::{STYLES, SVG_ATTRIBUTES, SVG_MORE_ATTRIBUTES, SVG_STYLES, SVG_TAGS};
+use allowed::{STYLES, SVG_ATTRIBUTES, SVG_STYLES, SVG_TAGS};
 use ammonia::{Builder, UrlRelative};
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -49,23 +49,17 @@ static SVG: LazyLock<Builder<'static>> = LazyLock::new(|| {
     let mut builder = Builder::empty();
     builder
         .add_tags(SVG_TAGS)
-        .add_clean_content_tags([
-            "script",
-            "style",
-            "metadata",
-            "title",
-            "desc",
-            "foreignObject",
-        ])
+        .add_clean_content_tags(["script", "style", "metadata", "foreignObject"])
         .add_generic_attributes(SVG_ATTRIBUTES)
-        .add_generic_attributes(SVG_MORE_ATTRIBUTES)
         .filter_style_properties(SVG_STYLES.into())
+        .url_schemes(["data"].into())
         .url_relative(UrlRelative::PassThrough)
         .link_rel(None)
-        .attribute_filter(|_, attribute, value| match attribute {
-            "class" => Some(own_classes(value)),
+        .attribute_filter(|element, attribute, value| match (element, attribute) {
+            (_, "class") => Some(own_classes(value)),
+            ("image", "href") => is_picture(value).then_some(value.into()),
             // Another part of the same picture.
-            "href" => value.starts_with('#').then_some(value.into()),
+            (_, "href") => value.starts_with('#').then_some(value.into()),
             _ => has_no_address(value).then_some(value.into()),
         });
     builder
@@ -166,7 +160,7 @@ mod tests {
     };
 
     /// Known ways to make a page run code, or ask for something elsewhere.
-    const ATTACKS: [&str; 50] = [
+    const ATTACKS: [&str; 54] = [
         "<script>alert(1)</script>",
         "<scr<script>ipt>alert(1)</scr</script>ipt>",
         "<img src=x onerror=alert(1)>",
@@ -198,6 +192,10 @@ mod tests {
         "<svg><use href=\"data:image/svg+xml;base64,PHN2Zy8+#x\"/></svg>",
         "<svg><use xlink:href=\"http://attacker.example/x.svg#x\"/></svg>",
         "<svg><image href=\"http://attacker.example/x.png\"/></svg>",
+        "<svg><image href=\"data:image/svg+xml;base64,PHN2Zy8+\"/></svg>",
+        "<svg><image xlink:href=\"data:text/html,<script>alert(1)</script>\"/></svg>",
+        "<svg><use href=\"data:image/png;base64,iVBORw0KGgo=\"/></svg>",
+        "<svg><title><style><a title=\"</style><img src=x onerror=alert(1)>\"></title></svg>",
         "<svg><rect fill=\"url(http://attacker.example/x)\"/></svg>",
         "<svg><rect style=\"fill:url('http://attacker.example/x')\"/></svg>",
         "<svg><style>@import url(http://attacker.example/x.css);</style></svg>",
@@ -245,7 +243,6 @@ mod tests {
                 "math",
                 "area",
                 "noscript",
-                "image",
             ] {
                 assert!(
                     !tag.starts_with(element),
@@ -321,7 +318,9 @@ mod tests {
             <svg xmlns:xlink=\"http://www.w3.org/1999/xlink\" width=\"4pt\" viewBox=\"0 0 4 3\" xmlns=\"http://www.w3.org/2000/svg\" version=\"1.1\">\n\
             <metadata><rdf>Matplotlib</rdf></metadata><defs><style type=\"text/css\">*{stroke-linejoin: round}</style></defs>\n\
             <g id=\"figure_1\"><path d=\"M 0 1 L 2 3 z\" clip-path=\"url(#p1)\" style=\"fill: #ffffff; stroke: none\"/>\
-            <use xlink:href=\"#m1\" x=\"1\" y=\"2\"/><linearGradient id=\"g\"/><text>a &amp; b\u{a0}c</text></g></svg>";
+            <use xlink:href=\"#m1\" x=\"1\" y=\"2\"/><linearGradient id=\"g\"/><text>a &amp; b\u{a0}c</text>\
+            <title>one</title><desc>two</desc><image href=\"data:image/png;base64,iVBORw0KGgo=\" width=\"9\"/>\
+            <image xlink:href=\"data:image/png;base64,\niVBORw0KGgoB\" style=\"image-rendering: pixelated\"/></g></svg>";
         let clean = sanitize_svg(svg).unwrap();
         for kept in [
             "<svg xmlns=\"http://www.w3.org/2000/svg\"",
@@ -331,6 +330,10 @@ mod tests {
             "href=\"#m1\"",
             "<linearGradient id=\"g\">",
             "a &amp; b&#160;c",
+            "<title>one</title><desc>two</desc>",
+            "href=\"data:image/png;base64,iVBORw0KGgo=\"",
+            "href=\"data:image/png;base64,\niVBORw0KGgoB\"",
+            "image-rendering:pixelated",
         ] {
             assert!(clean.contains(kept), "{kept}: {clean}");
         }
@@ -360,6 +363,9 @@ mod tests {
             "$\\mmlToken{mi}[href=\"javascript:alert(1)\"]{x}$",
             "$\\bbox[position:fixed;background:url(http://attacker.example)]{x}$",
             "$\\unicode[x;background:url(http://attacker.example)]{x41}$",
+            "$\\unicode [x;background:url(http://attacker.example)]{x41}$",
+            "$\\unicode\n\t[x;background:url(http://attacker.example)]{x41}$",
+            "$\\unicode<br>[x;background:url(http://attacker.example)]{x41}$",
             "$\\csname href\\endcsname{javascript:alert(1)}{x}$",
         ] {
             let quiet = quiet_tex(tex);

@@ -17,8 +17,8 @@ const ACTIVE_TEX: [&str; 13] = [
     "bbox",
     // Makes a command of any name.
     "csname",
-    // With a font, which may be any style.
-    "unicode[",
+    // May have a font, which may be any style, behind blanks and tags.
+    "unicode",
 ];
 
 /// TeX whose commands do not act: their backslash becomes another character, and their name is shown.

@@ -2,6 +2,7 @@
 
 use super::Refusal;
 use super::syntax::Instruction;
+use std::collections::BTreeSet;
 
 /// Instructions that say nothing about where anything comes from.
 const PLAIN: &[&str] = &[
@@ -18,8 +19,8 @@ const PLAIN: &[&str] = &[
     "VOLUME",
 ];
 
-/// The only keys of labels that images get. Other tools obey labels of images and of the containers made from them, and
-/// nobody has a list of those.
+/// The only keys of labels that images get. Other tools obey labels of images and of the containers made from them.
+/// No list of those labels is complete.
 const LABELS: &str = "org.opencontainers.";
 
 /// Folders of the kernel. Some versions of runc lead a step that begins in `/proc/self/fd/N` to the host.
@@ -57,7 +58,7 @@ pub(super) struct Checked {
     /// The names of the stages, where they have one, in small letters.
     stages: Vec<Option<String>>,
     /// Keys of labels that are left out.
-    left_out: Vec<String>,
+    left_out: BTreeSet<String>,
 }
 
 impl Checked {
@@ -65,7 +66,7 @@ impl Checked {
         self.stages.len()
     }
 
-    pub(super) fn into_left_out(self) -> Vec<String> {
+    pub(super) fn into_left_out(self) -> BTreeSet<String> {
         self.left_out
     }
 
@@ -152,7 +153,7 @@ impl Checked {
             let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
             match key.starts_with(LABELS) && key.chars().all(plain) {
                 true => kept.push(word),
-                false => self.left_out.push(printable(key)),
+                false => drop(self.left_out.insert(printable(key))),
             }
         }
         Ok(kept.join(" "))

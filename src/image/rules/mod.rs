@@ -22,7 +22,11 @@ mod syntax;
 use super::Body;
 use crate::protocol::spec::BUILD_LABEL;
 use check::{Caches, Checked};
+use std::collections::BTreeSet;
 use std::fmt;
+
+/// Keys of labels that a note names.
+const NAMED_KEYS: usize = 10;
 
 /// Why a Dockerfile is not built, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,15 +56,19 @@ impl Refusal {
 pub(crate) struct Permitted {
     pub(crate) text: String,
     /// Keys of labels that are left out of it.
-    left_out: Vec<String>,
+    left_out: BTreeSet<String>,
 }
 
 impl Permitted {
     /// What the user is told of it, if there is anything.
     pub(crate) fn note(&self) -> Option<String> {
-        let keys: Vec<String> = self.left_out.iter().map(|key| format!("`{key}`")).collect();
+        let named = self.left_out.iter().take(NAMED_KEYS);
+        let keys: Vec<String> = named.map(|key| format!("`{key}`")).collect();
         (!keys.is_empty()).then(|| {
-            let keys = keys.join(", ");
+            let mut keys = keys.join(", ");
+            if let more @ 1.. = self.left_out.len().saturating_sub(NAMED_KEYS) {
+                keys.push_str(&format!(" and {more} more"));
+            }
             format!("the image gets no label {keys}: other tools obey labels, so only `org.opencontainers.*` is taken from the Dockerfile")
         })
     }
