@@ -15,7 +15,9 @@ const WORTH: u64 = 512 << 10;
 
 /// Free bytes at the end of the heap that are kept until the next look, and the size from which on a
 /// piece of memory is a mapping of its own.
+#[cfg(target_env = "gnu")]
 const KEPT: libc::c_int = 64 << 20;
+#[cfg(target_env = "gnu")]
 const MAPPED: libc::c_int = 8 << 20;
 
 /// Looks for ever.

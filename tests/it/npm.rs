@@ -26,7 +26,10 @@ const INSTALL: &str = r#"set -e
 cd FOLDER
 export npm_config_offline=true npm_config_loglevel=error npm_config_cache=$PWD/cache
 platform=$(node -p '`${process.platform}-${process.arch}`')
-mkdir -p prefix/bin project && ln -sf /opt/osctl/bin/osctl prefix/bin/osctl
+mkdir -p prefix/bin project
+# In the place of the binary, which takes long to compress.
+printf '#!/bin/sh\nexec /opt/osctl/bin/osctl "$@"\n' > start
+ln -sf ../../start prefix/bin/osctl
 node packaging/npm/layout.mjs VERSION out "$platform=prefix" plan9-x64=prefix
 cd out && npm pack ./osctl "./osctl-$platform" > /dev/null && cd ../project
 npm init -y > /dev/null

@@ -133,6 +133,7 @@ fn build_wheel(python: &Path, folder: &Path) -> PathBuf {
     let mut maturin = Command::new(python.join("bin/maturin"));
     maturin
         .args(["build", "--profile", "dev", "--target", &target])
+        .args(["--compression-level", "1"])
         .args(["--compatibility", "manylinux2014", "musllinux_1_2", "--out"])
         .arg(&out)
         .env("CARGO", here.join("tests/packages/cargo"))
