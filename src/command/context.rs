@@ -1,16 +1,15 @@
 //! What every command of the host works with: the instance, its configuration, its engine, its companion.
 
-use crate::config::{Config, EngineChoice, Resolved};
+use crate::config::{EngineChoice, Resolved};
 use crate::engine::{Address, Docker, Embedded, Engine};
 use crate::error::{Error, Result};
 use crate::host::client::{Client, not_running};
 use crate::host::folders::Folders;
 use crate::host::instance::{Instance, Record};
-use crate::host::older_companion::explain;
+use crate::host::older_companion::name_older_companion;
 use crate::host::path_resolver::PathResolver;
 use crate::host::provision::Cure;
 use crate::host::reach::check_config_file;
-use crate::host::trust::proxies_with_secret;
 use crate::ui::Ui;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -148,16 +147,6 @@ impl Context {
         Ok(resolved)
     }
 
-    /// Warns of passwords of proxies that stay out of the container and of its image's build.
-    pub(super) fn warn_of_proxies(&self, config: &Config) {
-        for name in proxies_with_secret(&config.pass_env) {
-            self.warn_once(format!(
-                "`{name}` is passed without its user and password, which the agent could read; `pass_env: [{name}]` in your own \
-                 configuration passes them"
-            ));
-        }
-    }
-
     /// A file that was named must exist; the usual one need not.
     fn check_config_exists(&self) -> std::result::Result<(), Error> {
         match self.own_config_file() {
@@ -274,7 +263,7 @@ impl Context {
             Err(error) => Err(error),
         };
         match engine {
-            Ok(engine) => explain(error, &self.instance, &engine).await,
+            Ok(engine) => name_older_companion(error, &self.instance, &engine).await,
             // What happened is worth more than why it can't be explained.
             Err(_) => error,
         }
@@ -301,8 +290,8 @@ fn ignored(error: &Error) -> String {
 /// Why the configuration file is left out.
 fn unread(error: &anyhow::Error) -> String {
     let hint = error.downcast_ref().and_then(Error::hint);
-    let hint = hint.unwrap_or_default();
-    format!("the configuration file is ignored: {error:#}; {hint}")
+    let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+    format!("the configuration file is ignored: {error:#}{hint}")
 }
 
 fn locked(warned: &Mutex<BTreeSet<String>>) -> MutexGuard<'_, BTreeSet<String>> {
