@@ -9,7 +9,7 @@ use crate::host::instance::{Instance, Record};
 use crate::host::older_companion::name_older_companion;
 use crate::host::path_resolver::PathResolver;
 use crate::host::provision::Cure;
-use crate::host::reach::check_config_file;
+use crate::host::reach::{check_config_file, real};
 use crate::ui::Ui;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -74,12 +74,18 @@ impl Context {
         (self.config_file != self.folders.config_file()).then_some(&self.config_file)
     }
 
-    /// The configuration file that may be read; the error says why it must not be.
+    /// The configuration file that may be read; the error says why it must not be. The usual one may be
+    /// read where the agents' folders are unknown, unless links lead to it: no project and no mount holds its folder.
     ///
     /// # Errors
     /// When an agent can write the file, or the folders of the agents are unknown.
     pub(super) fn trusted_config_file(&self) -> Result<&Path> {
-        check_config_file(&self.config_file, &self.path_resolver()?)?;
+        let is_without_links = real(&self.config_file) == self.config_file;
+        match self.path_resolver() {
+            // A record of an instance can't be read.
+            Err(_) if self.own_config_file().is_none() && is_without_links => {}
+            resolver => check_config_file(&self.config_file, &resolver?)?,
+        }
         Ok(&self.config_file)
     }
 
