@@ -5,11 +5,13 @@ use crate::config::EngineChoice;
 use crate::engine::Engine;
 use crate::error::{Error, Outcome, Result};
 use crate::host::build::{self, Options};
+use crate::host::passed_env::{EnvArgs, PassedEnv};
 use crate::host::project;
 use crate::host::reach::check_sources;
 use crate::host::remote::Volumes;
 use clap::Args;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -86,7 +88,17 @@ pub(crate) async fn run(args: BuildArgs, cx: &Context) -> Result<Outcome> {
         &cx.instance,
         &cx.folders,
     )?;
-    cx.warn_of_proxies(&config);
+    let applied = recorded.as_ref().map(|record| &record.applied);
+    let kept = applied.map(|applied| applied.env_names.clone());
+    let passed = PassedEnv::new(
+        &config,
+        &kept.unwrap_or_default(),
+        EnvArgs::default(),
+        &BTreeMap::new(),
+    )?;
+    for note in passed.proxy_notes() {
+        cx.ui.say(note);
+    }
     let work = cx.ui.work("looking at what the image is made of");
     let volumes = Volumes::of(&docker, &cx.instance, &work);
     let copy = match (volumes, recorded.and_then(|record| record.remote)) {
@@ -103,6 +115,7 @@ pub(crate) async fn run(args: BuildArgs, cx: &Context) -> Result<Outcome> {
         folders: &cx.folders,
         may_install: &may_install,
         force: plan.force,
+        proxies: passed.proxies(),
     };
     let built = build::ensure(&docker, &config, &cx.instance, &recipe, options, &work).await?;
     drop(work);

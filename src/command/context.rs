@@ -1,16 +1,15 @@
 //! What every command of the host works with: the instance, its configuration, its engine, its companion.
 
-use crate::config::{Config, EngineChoice, Resolved};
+use crate::config::{EngineChoice, Resolved};
 use crate::engine::{Address, Docker, Embedded, Engine};
 use crate::error::{Error, Result};
 use crate::host::client::{Client, not_running};
 use crate::host::folders::Folders;
 use crate::host::instance::{Instance, Record};
-use crate::host::older_companion::explain;
+use crate::host::older_companion::name_older_companion;
 use crate::host::path_resolver::PathResolver;
 use crate::host::provision::Cure;
-use crate::host::reach::check_config_file;
-use crate::host::trust::proxies_with_secret;
+use crate::host::reach::{check_config_file, real};
 use crate::ui::Ui;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -75,12 +74,18 @@ impl Context {
         (self.config_file != self.folders.config_file()).then_some(&self.config_file)
     }
 
-    /// The configuration file that may be read; the error says why it must not be.
+    /// The configuration file that may be read; the error says why it must not be. The usual one may be
+    /// read where the agents' folders are unknown, unless links lead to it: no project and no mount holds its folder.
     ///
     /// # Errors
     /// When an agent can write the file, or the folders of the agents are unknown.
     pub(super) fn trusted_config_file(&self) -> Result<&Path> {
-        check_config_file(&self.config_file, &self.path_resolver()?)?;
+        let is_without_links = real(&self.config_file) == self.config_file;
+        match self.path_resolver() {
+            // A record of an instance can't be read.
+            Err(_) if self.own_config_file().is_none() && is_without_links => {}
+            resolver => check_config_file(&self.config_file, &resolver?)?,
+        }
         Ok(&self.config_file)
     }
 
@@ -146,16 +151,6 @@ impl Context {
         let resolved = Resolved::load(self.trusted_config_file()?, project, flags)?;
         self.warn_of(&resolved);
         Ok(resolved)
-    }
-
-    /// Warns of passwords of proxies that stay out of the container and of its image's build.
-    pub(super) fn warn_of_proxies(&self, config: &Config) {
-        for name in proxies_with_secret(&config.pass_env) {
-            self.warn_once(format!(
-                "`{name}` is passed without its user and password, which the agent could read; `pass_env: [{name}]` in your own \
-                 configuration passes them"
-            ));
-        }
     }
 
     /// A file that was named must exist; the usual one need not.
@@ -274,7 +269,7 @@ impl Context {
             Err(error) => Err(error),
         };
         match engine {
-            Ok(engine) => explain(error, &self.instance, &engine).await,
+            Ok(engine) => name_older_companion(error, &self.instance, &engine).await,
             // The error itself is reported; why the engine was not reached is not.
             Err(_) => error,
         }
@@ -301,8 +296,8 @@ fn ignored(error: &Error) -> String {
 /// Why the configuration file is left out.
 fn unread(error: &anyhow::Error) -> String {
     let hint = error.downcast_ref().and_then(Error::hint);
-    let hint = hint.unwrap_or_default();
-    format!("the configuration file is ignored: {error:#}; {hint}")
+    let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+    format!("the configuration file is ignored: {error:#}{hint}")
 }
 
 fn locked(warned: &Mutex<BTreeSet<String>>) -> MutexGuard<'_, BTreeSet<String>> {

@@ -8,7 +8,7 @@ use crate::error::{Error, NO, Outcome, Result, addressed};
 #[cfg(unix)]
 use crate::host::folders::is_open_to_others;
 use crate::host::instance::{Instance, LABEL};
-use crate::host::older_companion::explain;
+use crate::host::older_companion::name_older_companion;
 use crate::host::ports::{self, Whose};
 use crate::host::provision::{self, Cure};
 use crate::host::{autorun, disk, escapes, project};
@@ -117,7 +117,7 @@ pub(crate) async fn run(args: DoctorArgs, cx: &Context) -> Result<Outcome> {
                 Err(error) => Err(error),
             };
             let health = match health {
-                Err(error) => Err(explain(error, &cx.instance, engine).await),
+                Err(error) => Err(name_older_companion(error, &cx.instance, engine).await),
                 told => told,
             };
             judge(&mut findings, "companion", health, |h| {

@@ -6,7 +6,7 @@ use crate::engine::{Engine, Phase};
 use crate::error::{Error, NO, Outcome, Result};
 use crate::host::client::Client;
 use crate::host::instance::{Instance, Record};
-use crate::host::older_companion::explain;
+use crate::host::older_companion::name_older_companion;
 use crate::host::ports::endpoints;
 use crate::protocol::plain;
 use crate::protocol::service::{HealthStatus, Service};
@@ -125,7 +125,7 @@ pub(crate) async fn gather(
                 Ok(health) => Some(health),
                 // Not answering is an answer to this question.
                 Err(error) => {
-                    let error = explain(error, &cx.instance, engine).await;
+                    let error = name_older_companion(error, &cx.instance, engine).await;
                     if let Some(older @ Error::OlderCompanion { .. }) = error.downcast_ref() {
                         warnings.push(older.to_string());
                     }

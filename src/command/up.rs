@@ -165,7 +165,6 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
     // Until the container is replaced, the old one writes what it could write before.
     let both = [cx.instance.mounts()?, mounts.clone()].concat();
     cx.instance.save_mounts(&both)?;
-    cx.warn_of_proxies(&resolved.config);
     // Before the container runs: from now on the agent writes in the project.
     if remote.is_none() {
         warn_of_autorun(cx, &project);

@@ -120,7 +120,7 @@ pub(crate) async fn ensure(
     let mut args = recipe.args.clone();
     args.insert("BASE".into(), base);
     // Proxies are needed to build and are no part of the image.
-    args.extend(trust::proxies(&config.pass_env));
+    args.extend(options.proxies.clone());
     progress.step("building the image");
     // Instances with the same body have images of their own: each removes its own names, and the image goes with
     // the last one, although another instance may need it without a name.
@@ -251,4 +251,6 @@ pub(crate) struct Options<'a> {
     pub(crate) may_install: Leave<'a>,
     /// Build even when nothing changed.
     pub(crate) force: bool,
+    /// The proxies that the steps are given.
+    pub(crate) proxies: &'a BTreeMap<String, String>,
 }

@@ -2,7 +2,7 @@
 
 use super::client::Client;
 use super::instance::Instance;
-use super::older_companion::explain;
+use super::older_companion::name_older_companion;
 use crate::engine::{Container, Engine, LogOptions, Phase, Progress};
 use crate::error::{Error, Result};
 use crate::protocol::service::{Health, HealthStatus};
@@ -59,7 +59,7 @@ impl Watch<'_> {
                     return Err(error);
                 }
                 Err(error) => {
-                    let error = explain(error, self.instance, self.engine).await;
+                    let error = name_older_companion(error, self.instance, self.engine).await;
                     // Waiting does not renew it, and it is no reason to stop it.
                     if let Some(Error::OlderCompanion { container, .. }) = error.downcast_ref() {
                         let (container, up) =

@@ -262,13 +262,21 @@ impl Instance {
         let text = match fs::read(&path) {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(e).with_context(|| format!("reading `{}`", path.display())),
+            Err(e) => return Err(self.unreadable(&path, &e).into()),
         };
-        let record = serde_json::from_slice(&text).map_err(|e| {
-            let hint = format!("remove it and run `{}` again", self.command("up"));
-            Error::precondition(format!("`{}` can't be read: {e}", path.display()), hint)
-        })?;
+        let record = serde_json::from_slice(&text).map_err(|e| self.unreadable(&path, &e))?;
         Ok(Some(record))
+    }
+
+    /// A file of its record. While its containers run, what they write must not be taken for the user's.
+    fn unreadable(&self, path: &Path, why: &dyn std::fmt::Display) -> Error {
+        let hint = format!(
+            "stop its containers (`docker rm -f {} {}`), remove the file, and `{}`",
+            self.container(),
+            self.keeper(),
+            self.command("up")
+        );
+        Error::precondition(format!("`{}` can't be read: {why}", path.display()), hint)
     }
 
     /// # Errors
@@ -318,18 +326,13 @@ impl Instance {
     /// When the record exists and can't be read.
     pub(crate) fn mounts(&self) -> Result<Vec<Mount>> {
         let path = self.folder.join(MOUNTS);
-        let unreadable = |why: String| {
-            let (down, up) = (self.command("down"), self.command("up"));
-            let hint = format!("`{down}`, remove the file, and `{up}`");
-            Error::precondition(format!("`{}` can't be read: {why}", path.display()), hint)
-        };
         let text = match fs::read(&path) {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(e) => return Err(unreadable(e.to_string()).into()),
+            Err(e) => return Err(self.unreadable(&path, &e).into()),
         };
         let recorded: Vec<RecordedMount> =
-            serde_json::from_slice(&text).map_err(|e| unreadable(e.to_string()))?;
+            serde_json::from_slice(&text).map_err(|e| self.unreadable(&path, &e))?;
         let mounts = recorded.into_iter().map(|mount| match mount {
             RecordedMount::Whole(mount) => mount,
             RecordedMount::Written(host) => Mount {

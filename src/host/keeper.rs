@@ -4,7 +4,7 @@
 
 use super::answer::{Lines, check_values};
 use super::instance::{Instance, LABEL, Record};
-use super::passed_env::passing;
+use super::passed_env::{PassedEnv, passing};
 use super::{base, build, trust};
 use crate::config::Config;
 use crate::engine::{
@@ -51,7 +51,7 @@ pub(crate) async fn charge(
     config: &Config,
     instance: &Instance,
     project: &Path,
-    spec: Spec,
+    (spec, passed): (Spec, &PassedEnv),
 ) -> Result<Charge> {
     // An image that is up to date needs no base; the engine pulls what it has not, when it is built on.
     let base = base::known_base(docker, &config.base).await?;
@@ -66,7 +66,7 @@ pub(crate) async fn charge(
         body: config.body.clone(),
         base: base.unwrap_or_else(|| config.base.clone()),
         args: build::arguments(config),
-        proxies: Proxies(trust::proxies(&config.pass_env)),
+        proxies: Proxies(passed.proxies().clone()),
         certificates: certificates
             .map(|c| Authority {
                 name: c.name,

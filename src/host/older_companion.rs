@@ -22,7 +22,7 @@ pub(crate) fn is_unproven(error: &anyhow::Error) -> bool {
 
 /// The same error, or [`Error::OlderCompanion`] where the engine says that the listener without a proof is the
 /// instance's container.
-pub(crate) async fn explain(
+pub(crate) async fn name_older_companion(
     error: anyhow::Error,
     instance: &Instance,
     engine: &Engine,

@@ -6,7 +6,7 @@
 //! | `up --env NAME` | the shell's |
 //! | `up --env` of an earlier command | the container's, else the shell's |
 //! | `pass_env` of the configuration | the shell's, else the container's |
-//! | proxies, as Docker does | the shell's, without a user and a password |
+//! | proxies that nothing above names, as Docker does | the shell's, without a user and a password |
 
 use super::trust;
 use crate::config::{Config, is_variable};
@@ -77,8 +77,13 @@ impl EnvArgs<'_> {
     pub(crate) fn kept(self, before: &BTreeSet<String>) -> BTreeSet<String> {
         let given = self.given.iter().map(|given| given.name.clone());
         let mut names: BTreeSet<String> = before.iter().cloned().chain(given).collect();
-        names.retain(|name| !self.taken.contains(name));
+        names.retain(|name| !self.takes(name));
         names
+    }
+
+    fn takes(self, name: &str) -> bool {
+        let mut taken = self.taken.iter();
+        taken.any(|taken| trust::is_same_variable(taken, name))
     }
 }
 
@@ -88,7 +93,10 @@ pub(crate) struct PassedEnv {
     /// The names that the user has chosen. The configuration's own `env` is none of them.
     pub(crate) names: BTreeSet<String>,
     values: Environment,
-    proxies: BTreeSet<String>,
+    /// The shell's proxies, which builds are given, too.
+    proxies: BTreeMap<String, String>,
+    /// The proxies of which a user and a password are left out.
+    stripped: Vec<String>,
 }
 
 impl PassedEnv {
@@ -103,16 +111,27 @@ impl PassedEnv {
         said: EnvArgs<'_>,
         container: &BTreeMap<String, String>,
     ) -> Result<Self> {
-        let of_shell = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
-        let proxies = trust::proxies(&config.pass_env);
+        let shell = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+        Self::of_shell(&shell, config, kept, said, container)
+    }
+
+    fn of_shell(
+        of_shell: trust::Shell<'_>,
+        config: &Config,
+        kept: &BTreeSet<String>,
+        said: EnvArgs<'_>,
+        container: &BTreeMap<String, String>,
+    ) -> Result<Self> {
+        let configured = config.pass_env.iter().filter(|name| !said.takes(name));
+        let named: BTreeSet<String> = configured.chain(kept).cloned().collect();
+        let proxies = trust::proxies(of_shell, &named);
         let mut passed = Self {
-            proxies: proxies.keys().cloned().collect(),
-            values: Environment(proxies),
+            stripped: trust::proxies_with_secret(of_shell, &named),
+            values: Environment(proxies.clone()),
+            proxies,
             ..Self::default()
         };
-        let configured = config.pass_env.iter();
-        let configured = configured.filter(|name| !said.taken.contains(name));
-        for name in configured.chain(kept) {
+        for name in &named {
             if config.env.contains_key(name) {
                 continue;
             }
@@ -135,6 +154,10 @@ impl PassedEnv {
                 }
             };
             if let Some(value) = value {
+                let others = trust::spellings(name).into_iter();
+                for other in others.filter(|other| !named.contains(other)) {
+                    passed.values.set(&other, value.clone());
+                }
                 passed.values.set(name, value);
             }
             passed.names.insert(name.clone());
@@ -156,15 +179,27 @@ impl PassedEnv {
         &self.values.0
     }
 
+    /// The shell's proxies, for the steps of a build.
+    pub(crate) fn proxies(&self) -> &BTreeMap<String, String> {
+        &self.proxies
+    }
+
+    /// Notes for the user about proxies whose password stays out.
+    pub(crate) fn proxy_notes(&self) -> impl Iterator<Item = String> {
+        self.stripped.iter().map(|name| {
+            format!("`{name}` is passed without its user and password, which the agent could read; `osctl up --env {name}` passes them")
+        })
+    }
+
     /// Notes for the user.
     pub(crate) fn notes(&self, config: &Config) -> Vec<String> {
         let listed = |names: Vec<&str>| names.join(", ");
         let has_value = |name: &&String| self.values.0.contains_key(*name);
         let (set, unset): (Vec<&String>, Vec<&String>) = self.names.iter().partition(has_value);
         let is_upper = |name: &&String| !name.contains(|c: char| c.is_ascii_lowercase());
-        let proxies = self.proxies.iter().filter(is_upper);
+        let proxies = self.proxies.keys().filter(is_upper);
         let all: BTreeSet<&str> = set.into_iter().chain(proxies).map(String::as_str).collect();
-        let mut notes = Vec::new();
+        let mut notes: Vec<String> = self.proxy_notes().collect();
         if !all.is_empty() {
             notes.push(format!(
                 "passes into the container: {}",
@@ -261,6 +296,46 @@ mod tests {
             error.to_string().contains("`OF_NO_SHELL` is not set"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_proxys_password_passes_in_both_spellings_exactly_where_the_variable_is_named() {
+        let shell = |name: &str| (name == "HTTPS_PROXY").then(|| "http://u:secret@p".to_owned());
+        let proxies = |pass_env: &[&str], given: &[&str], taken: &[&str], kept: &[&str]| {
+            let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+            let given: Vec<EnvArg> = given.iter().map(|text| text.parse().unwrap()).collect();
+            let taken: Vec<String> = owned(taken);
+            let config = Config {
+                pass_env: owned(pass_env),
+                ..Config::default()
+            };
+            let said = EnvArgs {
+                given: &given,
+                taken: &taken,
+            };
+            let kept = said.kept(&owned(kept).into_iter().collect());
+            let passed =
+                PassedEnv::of_shell(&shell, &config, &kept, said, &BTreeMap::new()).unwrap();
+            let mut env = Environment::default();
+            passed.put(&mut env);
+            let noted = passed.notes(&config).concat().contains("without its user");
+            let [upper, lower] = ["HTTPS_PROXY", "https_proxy"].map(|name| env.0[name].clone());
+            (upper, lower, passed.proxies()["https_proxy"].clone(), noted)
+        };
+        let (with, without) = ("http://u:secret@p".to_owned(), "http://p".to_owned());
+        let passes = (with.clone(), with.clone(), with.clone(), false);
+        let strips = (without.clone(), without.clone(), without, true);
+        let name = ["HTTPS_PROXY"];
+        assert_eq!(proxies(&[], &[], &[], &[]), strips);
+        assert_eq!(proxies(&[], &name, &[], &[]), passes);
+        assert_eq!(proxies(&[], &[], &[], &name), passes);
+        assert_eq!(proxies(&name, &[], &[], &[]), passes);
+        for taken in ["HTTPS_PROXY", "https_proxy"] {
+            assert_eq!(proxies(&name, &[], &[taken], &name), strips);
+        }
+        let given = "http://other".to_owned();
+        let passed = proxies(&[], &["HTTPS_PROXY=http://other"], &[], &[]);
+        assert_eq!(passed, (given.clone(), given, with, false));
     }
 
     #[test]

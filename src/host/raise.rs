@@ -129,19 +129,19 @@ impl Raise<'_> {
             (Some(volumes), Some(remote)) if remote.copied => Some(volumes.body(config).await?),
             _ => None,
         };
-        let ChosenImage { image, body, note } = self
-            .image(copy.as_ref().map_or(&project, TempDir::path))
-            .await?;
-        let ports = match auto {
-            true => choose(ports).await?,
-            false => ports,
-        };
         let former = recorded.as_ref().map(|record| &record.applied);
         let held = match (self.engine, &existing) {
             (Engine::Docker(docker), Some(_)) => docker.environment(&instance.container()).await?,
             _ => BTreeMap::new(),
         };
         let (applied, passed) = self.applied(former, &held)?;
+        let ChosenImage { image, body, note } = self
+            .image(copy.as_ref().map_or(&project, TempDir::path), &passed)
+            .await?;
+        let ports = match auto {
+            true => choose(ports).await?,
+            false => ports,
+        };
         let mut notes = passed.notes(config);
         notes.extend(note);
         notes.extend(body.is_none().then(|| {
@@ -199,7 +199,7 @@ impl Raise<'_> {
         self.watch(&client, &name).until_healthy().await?;
         let kept = match self.engine {
             Engine::Docker(docker) => {
-                self.keep(docker, spec, body.as_ref(), &record, socket)
+                self.keep(docker, (spec, &passed), body.as_ref(), &record, socket)
                     .await
             }
             Engine::Embedded(_) => Ok(()),
@@ -302,7 +302,8 @@ impl Raise<'_> {
             .await?;
         let wish = async |spec: Spec, record: Record| -> Result<Wish> {
             let project = &record.project;
-            let charge = keeper::charge(docker, config, self.instance, project, spec).await?;
+            let charge =
+                keeper::charge(docker, config, self.instance, project, (spec, passed)).await?;
             Ok(Wish { charge, record })
         };
         let (wished, otherwise) = (
@@ -327,12 +328,12 @@ impl Raise<'_> {
     async fn keep(
         &self,
         docker: &Docker,
-        spec: Spec,
+        spec: (Spec, &PassedEnv),
         body: Option<&Body>,
         record: &Record,
         socket: Option<&Path>,
     ) -> Result<()> {
-        let (config, image) = (&self.resolved.config, spec.image.clone());
+        let (config, image) = (&self.resolved.config, spec.0.image.clone());
         let companion = Companion::load(config.companion.as_deref(), docker.architecture())?;
         let project = &record.project;
         let charge = keeper::charge(docker, config, self.instance, project, spec).await?;

@@ -2,8 +2,8 @@
 
 use crate::image::Certificate;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::Path;
-use std::{env, fs};
 
 /// Where distributions keep the authorities that an administrator added.
 const ANCHORS: &[&str] = &[
@@ -82,11 +82,14 @@ pub(crate) const PROXIES: [&str; 5] = [
     "all_proxy",
 ];
 
-/// The proxy variables of this process, in both spellings where either is set. A user and a password are left out of
+/// A variable of the shell; nothing where it is unset or empty.
+pub(crate) type Shell<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// The shell's proxy variables, in both spellings where either is set. A user and a password are left out of
 /// the address, unless `named` has one of the spellings: the agent can read them.
-pub(crate) fn proxies(named: &[String]) -> BTreeMap<String, String> {
+pub(crate) fn proxies(shell: Shell<'_>, named: &BTreeSet<String>) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
-    for (name, value) in set_proxies() {
+    for (name, value) in set_proxies(shell) {
         let value = match has_secret(name, &value, named) {
             true => without_user(&value),
             false => value,
@@ -107,23 +110,40 @@ pub(crate) fn proxies(named: &[String]) -> BTreeMap<String, String> {
     found
 }
 
-/// The proxy variables of this process whose user and password [`proxies`] leaves out.
-pub(crate) fn proxies_with_secret(named: &[String]) -> Vec<String> {
-    let set = set_proxies().into_iter();
+/// The shell's proxy variables whose user and password [`proxies`] leaves out.
+pub(crate) fn proxies_with_secret(shell: Shell<'_>, named: &BTreeSet<String>) -> Vec<String> {
+    let set = set_proxies(shell).into_iter();
     set.filter(|(name, value)| has_secret(name, value, named))
         .map(|(name, _)| name.to_uppercase())
         .collect()
 }
 
-fn set_proxies() -> Vec<(&'static str, String)> {
+/// Whether both name the same variable, of which a proxy's has two spellings.
+pub(crate) fn is_same_variable(one: &str, other: &str) -> bool {
+    one == other || (one.eq_ignore_ascii_case(other) && is_proxy(one))
+}
+
+/// The spellings of a variable.
+pub(crate) fn spellings(name: &str) -> Vec<String> {
+    match is_proxy(name) {
+        true => vec![name.to_lowercase(), name.to_uppercase()],
+        false => vec![name.into()],
+    }
+}
+
+fn is_proxy(name: &str) -> bool {
+    PROXIES.contains(&&*name.to_lowercase())
+}
+
+fn set_proxies(shell: Shell<'_>) -> Vec<(&'static str, String)> {
     let set = PROXIES.into_iter().filter_map(|name| {
-        let value = env::var(name).or_else(|_| env::var(name.to_uppercase()));
-        Some((name, value.ok().filter(|value| !value.is_empty())?))
+        let value = shell(name).or_else(|| shell(&name.to_uppercase()));
+        Some((name, value?))
     });
     set.collect()
 }
 
-fn has_secret(name: &str, value: &str, named: &[String]) -> bool {
+fn has_secret(name: &str, value: &str, named: &BTreeSet<String>) -> bool {
     name != "no_proxy"
         && value.contains('@')
         && !named.iter().any(|named| named.eq_ignore_ascii_case(name))
@@ -145,6 +165,7 @@ fn without_user(address: &str) -> String {
 mod tests {
     use super::{apart, collect, has_secret, without_user};
     use crate::image::Certificate;
+    use std::collections::BTreeSet;
     use std::fs;
 
     #[test]
@@ -193,16 +214,17 @@ mod tests {
         ] {
             assert_eq!(without_user(address), expected);
             assert_eq!(
-                has_secret("http_proxy", address, &[]),
+                has_secret("http_proxy", address, &BTreeSet::new()),
                 address.contains('@')
             );
         }
         let address = "http://u:secret@proxy";
         for named in ["HTTP_PROXY", "http_proxy"] {
-            assert!(!has_secret("http_proxy", address, &[named.into()]));
-            assert!(has_secret("https_proxy", address, &[named.into()]));
+            let named = BTreeSet::from([named.to_owned()]);
+            assert!(!has_secret("http_proxy", address, &named));
+            assert!(has_secret("https_proxy", address, &named));
         }
-        assert!(!has_secret("no_proxy", "a@b", &[]));
+        assert!(!has_secret("no_proxy", "a@b", &BTreeSet::new()));
     }
 
     #[test]

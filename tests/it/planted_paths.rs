@@ -342,10 +342,11 @@ fn a_mount_that_the_agent_can_redirect_is_refused() {
     // A record that can't be read is none without mounts.
     home.write_config("");
     fs::write(other.join("mounts.json"), "[").unwrap();
+    let hint =
+        "hint: stop its containers (`docker rm -f os-host-other os-keeper-other`), remove the file";
     for verb in ["up", "build"] {
         let ran = home.run(["--quiet", verb, "--yes"]);
         let said = format!("`{}` can't be read: ", other.join("mounts.json").display());
-        let hint = "hint: `osctl --instance other down`, remove the file";
         assert!(
             ran.code == 4 && ran.stderr.contains(&said) && ran.stderr.contains(hint),
             "{ran:?}"
@@ -355,7 +356,9 @@ fn a_mount_that_the_agent_can_redirect_is_refused() {
     fs::write(other.join("instance.json"), "{").unwrap();
     let ran = home.run(["--quiet", "up", "--yes"]);
     assert!(
-        ran.code == 4 && ran.stderr.contains("instance.json` can't be read: "),
+        ran.code == 4
+            && ran.stderr.contains("instance.json` can't be read: ")
+            && ran.stderr.contains(hint),
         "{ran:?}"
     );
 }

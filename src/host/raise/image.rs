@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::engine::{Docker, Embedded, Engine};
 use crate::error::Result;
 use crate::host::build::{self, Options};
+use crate::host::passed_env::PassedEnv;
 use crate::host::provision;
 use crate::image::Body;
 use std::path::Path;
@@ -21,10 +22,10 @@ pub(super) struct ChosenImage {
 }
 
 impl Raise<'_> {
-    pub(super) async fn image(&self, project: &Path) -> Result<ChosenImage> {
+    pub(super) async fn image(&self, project: &Path, passed: &PassedEnv) -> Result<ChosenImage> {
         let config = &self.resolved.config;
         match self.engine {
-            Engine::Docker(docker) => self.docker_image(docker, config, project).await,
+            Engine::Docker(docker) => self.docker_image(docker, (project, passed)).await,
             Engine::Embedded(embedded) => self.embedded_body(embedded, config, project).await,
         }
     }
@@ -32,9 +33,9 @@ impl Raise<'_> {
     async fn docker_image(
         &self,
         docker: &Docker,
-        config: &Config,
-        project: &Path,
+        (project, passed): (&Path, &PassedEnv),
     ) -> Result<ChosenImage> {
+        let config = &self.resolved.config;
         let recipe = build::recipe(docker, config, project);
         if self.build {
             build::forget_rollback(docker, self.instance).await?;
@@ -52,6 +53,7 @@ impl Raise<'_> {
             folders: self.folders,
             may_install: self.may_install,
             force: false,
+            proxies: passed.proxies(),
         };
         let built = build::ensure(
             docker,
