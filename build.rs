@@ -1,5 +1,4 @@
 //! Refuses a binary for Linux that needs the libraries of a container, before osctl itself is compiled.
-#![expect(clippy::print_stdout, reason = "cargo reads it")]
 
 use std::env;
 
