@@ -326,13 +326,16 @@ fn a_label_that_a_tool_of_the_host_could_obey_is_left_out_and_named() {
         let named = format!("`{}`", key.escape_debug());
         assert_eq!(note.matches(&named).count(), 1, "{note}");
     }
-    let many: String = (10..1000)
-        .map(|n| format!(" k{n}{}=x", "y".repeat(900)))
+    let many: String = (100..1000)
+        .map(|n| format!(" k{n}{}=x", "y".repeat(50)))
         .collect();
     let (_, note) = left_out(&many);
-    assert!(note.contains("`k19yy") && !note.contains("`k20"), "{note}");
     assert!(
-        note.contains("` and 980 more:") && note.len() < 2000,
+        note.contains("`k109yy") && !note.contains("`k110"),
+        "{note}"
+    );
+    assert!(
+        note.contains("` and 890 more:") && note.len() < 2000,
         "{note}"
     );
     for text in ["OSCTL.digest x", "org.opencontainers.image.title x"] {
