@@ -160,10 +160,11 @@ async fn runs_out(docker: &Docker) -> anyhow::Error {
     match docker.root_here().await {
         Ok(Some(root)) => {
             let short = room::runs_out(&root).await;
-            let hint = "a step of the Dockerfile may take it; `docker system df` shows what the engine holds";
+            let hint = "a step of the Dockerfile takes it, or it was short before; `docker system df` shows what the engine holds";
             Error::precondition(format!("the build was ended: {short:#}"), hint).into()
         }
-        _ => std::future::pending().await,
+        Ok(None) => std::future::pending().await,
+        Err(error) => error,
     }
 }
 

@@ -17,13 +17,16 @@ pub(crate) fn stories(module: &str, folder: &str, run: fn(&Path) -> String) -> V
     let mut stories = Vec::new();
     for file in files {
         let report = Arc::new(OnceLock::new());
-        for function in functions(&fs::read_to_string(&file).unwrap()) {
+        let functions = functions(&fs::read_to_string(&file).unwrap());
+        for function in functions.clone() {
             let stem = file.file_stem().unwrap().display();
             let name = format!("{module}::{stem}::{function}");
-            let (file, report) = (file.clone(), Arc::clone(&report));
+            let (file, report, functions) = (file.clone(), Arc::clone(&report), functions.clone());
             stories.push(Story::new(name, None, move || {
                 let report: &String = report.get_or_init(|| run(&file));
                 let has_passed = passes(report, &file, &function);
+                let strange = strange(report, &file, &functions);
+                assert!(strange.is_empty(), "no trials: {strange:?}");
                 assert!(has_passed, "{} has no pass alone\n{report}", file.display());
             }));
         }
@@ -51,6 +54,19 @@ fn functions(source: &str) -> Vec<String> {
         name.starts_with("test_").then(|| name.to_owned())
     };
     source.lines().filter_map(named).collect()
+}
+
+/// The verdicts on what is no function of the list, such as a method of a class.
+fn strange<'a>(report: &'a str, file: &Path, functions: &[String]) -> Vec<&'a str> {
+    let place = format!(" {}::", file.display());
+    let known = |name: &str| functions.iter().any(|function| function == name);
+    let is_strange = |line: &&str| {
+        line.split_once(&place).is_some_and(|(verdict, name)| {
+            let name = name.split(['[', ' ']).next().unwrap_or_default();
+            ["PASSED", "FAILED", "ERROR"].contains(&verdict) && !known(name)
+        })
+    };
+    report.lines().filter(is_strange).collect()
 }
 
 /// Whether each case of the function passed, and there was one.

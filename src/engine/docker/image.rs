@@ -1,23 +1,19 @@
 //! Images: pulled, imported, built.
 
+use super::trace::Trace;
 use super::{Docker, answer, cause, is_status, lost};
 use crate::engine::Progress;
 use crate::error::{Error, Result};
 use crate::protocol::hex::hex;
 use crate::protocol::spec::{BUILD_LABEL, Limits};
-use bollard::moby::buildkit::v1::StatusResponse;
-use bollard::models::{BuildInfo, BuildInfoAux};
 use bollard::query_parameters::{
     BuildImageOptionsBuilder, BuilderVersion, CreateImageOptionsBuilder, ListImagesOptionsBuilder,
     RemoveImageOptions, RemoveImageOptionsBuilder, TagImageOptionsBuilder,
 };
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
-
-/// Lines of a failed build's output that go with the error.
-const LOG_LINES: usize = 20;
 
 /// How long an engine may take to say that it is there.
 const PING: Duration = Duration::from_secs(5);
@@ -368,95 +364,6 @@ fn session() -> Result<String> {
     Ok(hex(bytes))
 }
 
-/// What the builder says, as steps and a log.
-#[derive(Debug, Default)]
-struct Trace {
-    log: VecDeque<String>,
-    /// The digests of BuildKit's steps of the Dockerfile, and those of all that it has done.
-    steps: HashSet<String>,
-    done: HashSet<String>,
-    error: Option<String>,
-}
-
-impl Trace {
-    fn read(&mut self, info: BuildInfo, progress: &dyn Progress) {
-        if let Some(text) = info.stream {
-            self.lines(&text, progress);
-        }
-        if let Some(BuildInfoAux::BuildKit(status)) = info.aux {
-            self.status(status, progress);
-        }
-    }
-
-    fn status(&mut self, status: StatusResponse, progress: &dyn Progress) {
-        for vertex in status.vertexes {
-            let name = vertex.name.as_str();
-            if is_step(name) {
-                self.steps.insert(vertex.digest.clone());
-            }
-            if vertex.started.is_some()
-                && vertex.completed.is_none()
-                && !name.starts_with("[internal]")
-            {
-                let (done, all) = (
-                    self.steps.intersection(&self.done).count(),
-                    self.steps.len(),
-                );
-                progress.step(&format!("building {done}/{all}: {}", short(name)));
-            }
-            if vertex.completed.is_some() && self.done.insert(vertex.digest) {
-                progress.log(&format!(
-                    "{}{}",
-                    if vertex.cached { "cached " } else { "" },
-                    short(name)
-                ));
-            }
-            if !vertex.error.is_empty() {
-                self.error = Some(format!("{}: {}", short(name), vertex.error));
-            }
-        }
-        for log in status.logs {
-            self.lines(&String::from_utf8_lossy(&log.msg), progress);
-        }
-    }
-
-    fn lines(&mut self, text: &str, progress: &dyn Progress) {
-        for line in text.lines().map(str::trim_end).filter(|l| !l.is_empty()) {
-            if let Some(step) = line.strip_prefix("Step ") {
-                progress.step(&format!("building: {}", short(step)));
-            }
-            progress.log(line);
-            if self.log.len() == LOG_LINES {
-                self.log.pop_front();
-            }
-            self.log.push_back(line.to_owned());
-        }
-    }
-
-    fn failure(self, error: bollard::errors::Error) -> anyhow::Error {
-        let full = self
-            .log
-            .iter()
-            .chain(&self.error)
-            .any(|line| line.to_lowercase().contains("no space left on device"));
-        match error {
-            _ if full => Error::DiskFull { why: cause(&error) }.into(),
-            bollard::errors::Error::DockerStreamError { .. }
-            | bollard::errors::Error::DockerResponseServerError { .. }
-                if !cause(&error).contains("no space left") =>
-            {
-                let why = self.error.unwrap_or_else(|| cause(&error));
-                Error::BuildFailed {
-                    why,
-                    log: self.log.into(),
-                }
-                .into()
-            }
-            _ => lost("building the image", error),
-        }
-    }
-}
-
 /// A client that gives the steps of a build that limit of memory, with no swap beside it. The options of a build have
 /// numbers up to 2 GiB alone, so the limit is written into the request.
 fn with_memory(api: bollard::Docker, limit: Option<u64>) -> bollard::Docker {
@@ -464,13 +371,10 @@ fn with_memory(api: bollard::Docker, limit: Option<u64>) -> bollard::Docker {
         return api;
     };
     api.with_request_modifier(move |mut request| {
-        let address = request.uri().to_string();
-        let mark = if address.contains('?') { '&' } else { '?' };
-        let limited = format!("{address}{mark}memory={bytes}&memswap={bytes}");
-        // An address with two more numbers is one.
-        if let Ok(limited) = limited.parse() {
-            *request.uri_mut() = limited;
-        }
+        let uri = request.uri();
+        let mark = if uri.query().is_some() { '&' } else { '?' };
+        let limited = format!("{uri}{mark}memory={bytes}&memswap={bytes}");
+        *request.uri_mut() = limited.parse().expect("an address with two more numbers");
         request
     })
 }
@@ -486,71 +390,9 @@ fn split(name: &str) -> (&str, &str) {
     }
 }
 
-/// Whether BuildKit's name is that of a step of the Dockerfile: not `[internal] load …`, not `exporting …`.
-fn is_step(name: &str) -> bool {
-    name.starts_with('[') && !name.starts_with("[internal]")
-}
-
-/// A step's name on one line of a terminal.
-fn short(name: &str) -> String {
-    let line = name.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(100) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Progress, StatusResponse, Trace, split};
-    use bollard::moby::buildkit::v1::Vertex;
-    use std::sync::Mutex;
-
-    #[derive(Debug, Default)]
-    struct Told(Mutex<Vec<String>>);
-
-    impl Progress for Told {
-        fn step(&self, what: &str) {
-            self.0.lock().unwrap().push(what.to_owned());
-        }
-        fn amount(&self, _: &str, _: u64, _: Option<u64>) {}
-        fn log(&self, _: &str) {}
-    }
-
-    #[test]
-    fn a_step_says_how_many_are_done_of_how_many() {
-        let vertex = |name: &str, started: bool, completed: bool| Vertex {
-            digest: name.to_owned(),
-            name: name.to_owned(),
-            started: started.then(Default::default),
-            completed: completed.then(Default::default),
-            ..Default::default()
-        };
-        let (mut trace, told) = (Trace::default(), Told::default());
-        let mut status = |vertexes: &[Vertex]| {
-            let vertexes = vertexes.to_vec();
-            trace.status(
-                StatusResponse {
-                    vertexes,
-                    ..Default::default()
-                },
-                &told,
-            );
-        };
-        status(&[
-            vertex("[internal] load build context", true, true),
-            vertex("[a 1/2] FROM x", true, true),
-            vertex("[a 2/2] RUN y", false, false),
-        ]);
-        status(&[vertex("[a 2/2] RUN y", true, false)]);
-        status(&[vertex("[a 2/2] RUN y", true, true)]);
-        status(&[vertex("exporting to image", true, false)]);
-        let expected = [
-            "building 1/2: [a 2/2] RUN y",
-            "building 2/2: exporting to image",
-        ];
-        assert_eq!(*told.0.lock().unwrap(), expected);
-    }
+    use super::split;
 
     #[test]
     fn a_registrys_port_is_no_tag() {

@@ -8,6 +8,7 @@ mod image;
 mod place;
 #[cfg(unix)]
 mod ssh;
+mod trace;
 
 pub(crate) use address::Address;
 pub(crate) use exec::Piped;
