@@ -135,7 +135,7 @@ pub(crate) async fn ensure(
     };
     tokio::select! {
         built = docker.build(&build, progress) => built?,
-        short = runs_out(docker) => return Err(short),
+        short = watch_build_resources(docker) => return Err(short),
     }
     let image = docker
         .image(&tag)
@@ -155,11 +155,11 @@ pub(crate) async fn ensure(
 /// Waits until a build leaves too little of this machine, and says so. Of the engine's machine only the engine on this
 /// one is known.
 #[cfg(target_os = "linux")]
-async fn runs_out(docker: &Docker) -> anyhow::Error {
-    use crate::image::room;
+async fn watch_build_resources(docker: &Docker) -> anyhow::Error {
+    use crate::image::resource_watch;
     match docker.root_here().await {
         Ok(Some(root)) => {
-            let short = room::runs_out(&root).await;
+            let short = resource_watch::runs_out(&root).await;
             let hint = "a step of the Dockerfile takes it, or it was short before; `docker system df` shows what the engine holds";
             Error::precondition(format!("the build was ended: {short:#}"), hint).into()
         }
@@ -169,7 +169,7 @@ async fn runs_out(docker: &Docker) -> anyhow::Error {
 }
 
 #[cfg(not(target_os = "linux"))]
-async fn runs_out(_docker: &Docker) -> anyhow::Error {
+async fn watch_build_resources(_docker: &Docker) -> anyhow::Error {
     std::future::pending().await
 }
 

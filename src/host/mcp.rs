@@ -26,7 +26,7 @@ pub(crate) const SERVERS: &str = "mcp/servers.json";
 
 /// What is said in one JSON-RPC answer.
 #[derive(Debug, Deserialize)]
-struct Answer {
+struct HubAnswer {
     result: Option<Box<RawValue>>,
     error: Option<Fault>,
 }
@@ -128,7 +128,7 @@ impl Client {
             let fault = failed.error;
             return Err(refused(&fault.kind, fault.message).into());
         }
-        let answer: Answer = self.parsed(&text)?;
+        let answer: HubAnswer = self.parsed(&text)?;
         match (answer.result, answer.error) {
             (Some(result), _) => Ok(result),
             (None, Some(Fault { message, data })) => {

@@ -9,7 +9,7 @@ mod companion;
 mod context;
 mod gather;
 #[cfg(target_os = "linux")]
-pub(crate) mod room;
+pub(crate) mod resource_watch;
 mod rules;
 
 pub(crate) use body::{Body, Update};

@@ -221,7 +221,7 @@ fn each_library_is_named_in_its_one_place() {
                 "host/disk.rs",
                 "host/path_resolver/tests.rs",
                 "host/provision.rs",
-                "image/room.rs",
+                "image/resource_watch.rs",
                 "keeper/",
                 "ui/picture/answers.rs",
                 "ui/screen/raw.rs",

@@ -3,7 +3,7 @@
 use super::Work;
 use crate::engine::{Build, Builder, ClassicBuild, IMAGE_LABEL, Progress};
 use crate::error::Result;
-use crate::image::room;
+use crate::image::resource_watch;
 use crate::image::{Body, Certificate, Companion, DIGEST_LABEL, Dialect, Limit, Recipe, permit};
 use crate::keeper::Settings;
 use crate::protocol::evolve::Charge;
@@ -64,7 +64,7 @@ impl Work {
         tokio::select! {
             built = docker.build(&build, &self.log) => built?,
             () = tokio::time::sleep(limit) => bail!("it took longer than {} s", limit.as_secs()),
-            full = room::runs_out(&self.settings.state) => return Err(full),
+            full = resource_watch::runs_out(&self.settings.state) => return Err(full),
         }
         let image = docker.image(&build.tag).await?;
         let image = image.filter(|image| image.labels.get(DIGEST_LABEL) == Some(&digest));

@@ -3,7 +3,7 @@
 use super::Work;
 use crate::engine::Progress;
 use crate::error::Result;
-use crate::image::room;
+use crate::image::resource_watch;
 use crate::keeper::hearsay;
 use crate::keeper::site::{BEFORE, Pulse};
 use crate::protocol::evolve::inside::{Check, Remembered, SelfTest};
@@ -31,7 +31,7 @@ impl Work {
         let (stop, volume) = (self.stop.clone(), self.settings.state.clone());
         let passed = tokio::select! {
             passed = stop.or(self.try_out(&trial.name)) => passed,
-            full = room::runs_out(&volume) => Err(full),
+            full = resource_watch::runs_out(&volume) => Err(full),
         };
         let removed = self.site.remove_trial().await;
         passed.and(removed)

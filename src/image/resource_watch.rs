@@ -1,6 +1,6 @@
-//! How much of the machine a build or a trial may take: it is left when what remains is too little for
-//! everybody else. Host and keeper watch their builds alike. No builder that speaks BuildKit can be given limits of its own by the engine's API, and none
-//! limits the processes of a step.
+//! A watch on the machine while a build or a trial container runs: it ends when the machine has too little disk, memory or
+//! processes left. The host and the keeper watch their builds alike. The engine's API gives BuildKit no limits for its steps, and
+//! no builder limits the processes of a step.
 
 use crate::error::Result;
 use anyhow::{Context, bail};
