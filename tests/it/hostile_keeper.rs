@@ -2,7 +2,7 @@
 
 use crate::fake_engine::{Said, engine};
 use crate::hostile_answers::{assert_expected, assert_harmless};
-use crate::memory::run_within_bounds;
+use crate::memory::{MAX_HELD_BYTES, run_within, run_within_bounds};
 use crate::mutations::{for_each, mutation};
 use crate::trials;
 use proptest::prelude::any;
@@ -116,8 +116,14 @@ fn a_line_of_the_keeper_or_the_log_without_an_end_is_not_held() {
     };
     for (verb, _) in verbs() {
         let is_log = verb[0] == "logs";
-        said.lock().unwrap().times = if is_log { 210 } else { 80 };
-        let ran = run_within_bounds(home.command(&verb));
+        // A line of the log is shown in pieces.
+        let (times, most) = if is_log {
+            (110, 100 << 20)
+        } else {
+            (80, MAX_HELD_BYTES)
+        };
+        said.lock().unwrap().times = times;
+        let ran = run_within(home.command(&verb), most);
         assert_expected(&ran, &verb);
         assert!(ran.code != 0 || is_log, "{verb:?}: {:.2000}", ran.stderr);
         // The keeper can't be understood, as if it could not be reached.

@@ -86,13 +86,15 @@ impl Watched {
 /// Runs the command, which must end and hold no more than [`MAX_HELD_BYTES`].
 #[track_caller]
 pub(crate) fn run_within_bounds(command: Command) -> Ran {
+    run_within(command, MAX_HELD_BYTES)
+}
+
+/// Runs the command, which must end and hold no more than so many bytes.
+#[track_caller]
+pub(crate) fn run_within(command: Command, bytes: u64) -> Ran {
     let (ran, peak) = Watched::start(command).end();
     let held = peak >> 20;
-    assert!(
-        peak < MAX_HELD_BYTES,
-        "it held {held} MiB: {:.2000}",
-        ran.stderr
-    );
+    assert!(peak < bytes, "it held {held} MiB: {:.2000}", ran.stderr);
     ran
 }
 
