@@ -227,8 +227,7 @@ async fn check_docker(findings: &mut Vec<Finding>, docker: &Docker, config: &Con
 
 /// What the agent may have left where programs and other users of this machine find it.
 fn check_what_agents_write(findings: &mut Vec<Finding>, instance: &Instance, project: &Path) {
-    const READ_FIRST: &str =
-        "read it before git, an editor or a shell runs it; `osctl up` takes it as known";
+    const READ_FIRST: &str = "read it before git, an editor or a shell runs it; the `osctl up` that names it takes it as known";
     let mut setuid = Vec::new();
     let mut add = |what, detail: String, cure: Option<String>| {
         findings.push(Finding {
@@ -240,13 +239,10 @@ fn check_what_agents_write(findings: &mut Vec<Finding>, instance: &Instance, pro
     };
     match autorun::changes(instance, project) {
         Ok((changes, scan)) => {
-            let (shown, more) = changes.split_at(changes.len().min(MAX_SHOWN));
-            for change in shown {
+            // All of them: the agent could choose which ones a shorter list hides.
+            for change in changes {
                 let detail = format!("{change} in the project since the last `osctl up`");
                 add("autorun", detail, Some(READ_FIRST.into()));
-            }
-            if !more.is_empty() {
-                add("autorun", format!("and {} more", more.len()), None);
             }
             setuid.push((project.to_owned(), scan));
         }

@@ -5,14 +5,15 @@ use crate::config::{Config, EngineChoice, Source};
 use crate::engine::Engine;
 use crate::error::{Error, Outcome, Result};
 use crate::host::applied_settings::SettingChanges;
+use crate::host::autorun::{self, Scan};
 use crate::host::client::Client;
 use crate::host::health::Watch;
 use crate::host::instance::Record;
 use crate::host::passed_env::{EnvArg, EnvArgs};
+use crate::host::project;
 use crate::host::provision::{self, Cure};
 use crate::host::raise::{Done, Raise, Raised};
 use crate::host::reach::check_sources;
-use crate::host::{autorun, project};
 use crate::ui::Work;
 use clap::Args;
 use serde_json::{Value, json};
@@ -166,9 +167,11 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
     let both = [cx.instance.mounts()?, mounts.clone()].concat();
     cx.instance.save_mounts(&both)?;
     // Before the container runs: from now on the agent writes in the project.
-    if remote.is_none() {
-        warn_of_autorun(cx, &project);
-    }
+    let found = match remote {
+        Some(_) => None,
+        None => warn_of_autorun(cx, &project),
+    };
+    let scanned = project.clone();
     let may_install = |question: &str| match plan.yes {
         false if cx.ui.can_ask() => work.pause(|| cx.ui.confirm(question, "--yes")),
         yes => Ok(yes),
@@ -198,6 +201,12 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
         let there = remote.map(|_| resolved.config.remote_socket.as_path());
         raise.run(project, there.or(socket.as_deref())).await?
     };
+    // What was shown is known once `up` has succeeded. What can't be recorded is no reason to fail.
+    if let Some((scan, unseen)) = found
+        && let Err(error) = autorun::record(&cx.instance, &scanned, scan, &unseen)
+    {
+        cx.ui.warn(format!("{error:#}"));
+    }
     cx.instance.save_mounts(&mounts)?;
     drop(work);
     for note in notes {
@@ -223,32 +232,35 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
     report(cx, &engine, &record, &resolved.config, outcome).await
 }
 
-/// Names what programs of this machine run in the project and what is new since the last `up`, and takes it as
-/// known.
-fn warn_of_autorun(cx: &Context, project: &Path) {
-    let (changes, incomplete) = match autorun::renew(&cx.instance, project) {
+/// Names what programs of this machine run in the project and what is new since the last `up`. Returns the scan, and
+/// the changes that were too many to name.
+fn warn_of_autorun(cx: &Context, project: &Path) -> Option<(Scan, Vec<String>)> {
+    let (mut changes, scan) = match autorun::changes(&cx.instance, project) {
         Ok(found) => found,
-        // What can't be recorded is no reason not to start.
-        Err(error) => return cx.ui.warn(format!("{error:#}")),
+        Err(error) => {
+            cx.ui.warn(format!("{error:#}"));
+            return None;
+        }
     };
-    if let Some(why) = incomplete {
+    let doctor = cx.instance.command("doctor");
+    if let Some(why) = &scan.incomplete {
         cx.ui.warn(format!(
-            "`{}` was not scanned completely: {why}; `{}` shows the findings",
-            project.display(),
-            cx.instance.command("doctor")
+            "`{}` was not scanned completely: {why}; `{doctor}` shows the findings",
+            project.display()
         ));
     }
+    let unseen = changes.split_off(changes.len().min(MAX_CHANGES));
     if !changes.is_empty() {
-        let more = changes.len().saturating_sub(MAX_CHANGES);
-        let mut shown = changes[..changes.len() - more].join(", ");
-        if more > 0 {
-            shown += &format!(", and {more} more");
+        let mut shown = changes.join(", ");
+        if !unseen.is_empty() {
+            shown += &format!(", and {} more, which `{doctor}` lists", unseen.len());
         }
         cx.ui.warn(format!(
             "since the last `osctl up`, in `{}`: {shown}; git, editors and shells run these, so read them first",
             project.display()
         ));
     }
+    Some((scan, unseen))
 }
 
 /// Tells how the next container differs, and asks where a setting is changed or taken away.

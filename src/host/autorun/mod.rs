@@ -2,7 +2,7 @@
 //! editors, settings of agents.
 //!
 //! The agent writes in the project, and a person's `git status` or editor runs what these files say. `up`
-//! records them ([`renew`]); `doctor` names those that appeared or changed since ([`changes`]). Nothing is
+//! records them ([`record`]) when it succeeds; `doctor` names those that appeared or changed since ([`changes`]). Nothing is
 //! executed and no link is followed. The scan is bounded, and tells when it stopped.
 //!
 //! It does not judge what a file says, nor code that a person starts by name (`make`, `npm run`).
@@ -22,6 +22,9 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+const APPEARED: &str = " appeared";
+const CHANGED: &str = " changed";
+
 /// What `up` found in the project.
 #[derive(Debug, Serialize, Deserialize)]
 struct Baseline {
@@ -33,7 +36,7 @@ struct Baseline {
     names: Option<BTreeSet<String>>,
 }
 
-/// The changes in words since the last `up`, and the scan that found them. Without an earlier `up` in this
+/// The changes in words since the last `up`, the most dangerous first, and the scan that found them. Without an earlier `up` in this
 /// project there are none.
 ///
 /// # Errors
@@ -46,23 +49,33 @@ pub(crate) fn changes(instance: &Instance, project: &Path) -> Result<(Vec<String
     Ok((changes, scan))
 }
 
-/// Records what the project holds now, and returns the changes since the last record, and why the scan stopped early
-/// if it did.
+/// Records what the scan found as known, without the changes that the user was not shown.
 ///
 /// # Errors
-/// As [`changes`], and when the state folder can't be written.
-pub(crate) fn renew(instance: &Instance, project: &Path) -> Result<(Vec<String>, Option<String>)> {
-    let (changes, scan) = changes(instance, project)?;
+/// When the state folder can't be written.
+pub(crate) fn record(
+    instance: &Instance,
+    project: &Path,
+    scan: Scan,
+    unseen: &[String],
+) -> Result<()> {
+    let mut places = scan.places;
+    places.retain(|place, _| {
+        let is_of = |change: &String| {
+            let how = change.strip_prefix(place.as_str());
+            how.is_some_and(|how| how == APPEARED || how == CHANGED)
+        };
+        !unseen.iter().any(is_of)
+    });
     let baseline = Baseline {
         project: project.into(),
-        places: scan.places,
+        places,
         names: Some(scan::names()),
     };
     write_private(
         &instance.autorun_baseline(),
         &serde_json::to_vec(&baseline)?,
-    )?;
-    Ok((changes, scan.incomplete))
+    )
 }
 
 fn baseline(instance: &Instance) -> Result<Option<Baseline>> {
@@ -83,13 +96,20 @@ fn compare(before: &Baseline, now: &BTreeMap<String, String>) -> Vec<String> {
     let changes = now.iter().filter_map(|(place, digest)| {
         let how = match before.places.get(place) {
             None if is_first_scan_for(before, place) => return None,
-            None => "appeared",
-            Some(known) if known != digest => "changed",
+            None => APPEARED,
+            Some(known) if known != digest => CHANGED,
             Some(_) => return None,
         };
-        Some(format!("{place} {how}"))
+        Some((place, how))
     });
-    changes.collect()
+    let mut changes: Vec<_> = changes.collect();
+    // An agent can plant many files with names that come first, to hide the file that runs most often.
+    changes.sort_by_key(|(place, _)| {
+        let place = place.trim_start_matches('`');
+        (!place.starts_with(".git/"), place.matches('/').count())
+    });
+    let named = changes.iter().map(|(place, how)| format!("{place}{how}"));
+    named.collect()
 }
 
 /// Whether the earlier scan did not look for the name of a place: its file may be older than that scan.
@@ -102,7 +122,7 @@ fn is_first_scan_for(before: &Baseline, place: &str) -> bool {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::{changes, renew};
+    use super::{changes, record};
     use crate::host::folders::Folders;
     use crate::host::instance::Instance;
     use std::fs;
@@ -116,6 +136,35 @@ mod tests {
             state: home.join("s"),
         };
         Instance::new("default", &folders).unwrap()
+    }
+
+    /// What a successful `up` does: the changes, and why the scan stopped early.
+    fn renew(
+        instance: &Instance,
+        project: &Path,
+    ) -> crate::error::Result<(Vec<String>, Option<String>)> {
+        let (changes, scan) = changes(instance, project)?;
+        let incomplete = scan.incomplete.clone();
+        record(instance, project, scan, &[])?;
+        Ok((changes, incomplete))
+    }
+
+    #[test]
+    fn the_hook_of_the_project_comes_first_and_what_was_not_shown_stays_new() {
+        let home = tempfile::tempdir().unwrap();
+        let (instance, project) = (instance(home.path()), home.path().join("p"));
+        repository(&project, ".git");
+        renew(&instance, &project).unwrap();
+        for number in 0..30 {
+            write(&project, &format!(".a{number}/.envrc"), "x");
+        }
+        write(&project, ".git/hooks/post-checkout", "x");
+        let (found, scan) = changes(&instance, &project).unwrap();
+        assert_eq!(found.len(), 31);
+        assert!(found[0].contains("post-checkout"), "{found:?}");
+        record(&instance, &project, scan, &found[10..]).unwrap();
+        let (left, _) = changes(&instance, &project).unwrap();
+        assert_eq!(left, found[10..]);
     }
 
     fn write(project: &Path, path: &str, text: &str) {
@@ -158,10 +207,10 @@ mod tests {
         write(&project, ".vscode/tasks.json", "{\"tasks\": []}");
         write(&project, "main.py", "print(1)\n");
         let planted = [
-            "`.envrc` appeared",
             "`.git/config`: core.fsmonitor appeared",
             "`.git/config`: filter.x.clean appeared",
             "`.git/hooks/pre-commit` appeared",
+            "`.envrc` appeared",
             "`.vscode/tasks.json` changed",
             "`vendored/.git/config`: diff.external appeared",
         ];
