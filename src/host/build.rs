@@ -19,7 +19,7 @@ use std::path::Path;
 pub(crate) struct Built {
     pub(crate) image: Image,
     pub(crate) fresh: bool,
-    /// What the user is told of the Dockerfile.
+    /// The warning about the Dockerfile.
     pub(crate) note: Option<String>,
 }
 

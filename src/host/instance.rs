@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::protocol::desktop::VNC_PASSWORD;
 use crate::protocol::spec::Mount;
 use anyhow::Context;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, TryLockError};
 use std::net::IpAddr;
@@ -258,7 +259,12 @@ impl Instance {
     /// # Errors
     /// When the record exists and can't be read.
     pub(crate) fn record(&self) -> Result<Option<Record>> {
-        let path = self.folder.join("instance.json");
+        self.recorded("instance.json")
+    }
+
+    /// What a file of the state folder holds.
+    fn recorded<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
+        let path = self.folder.join(name);
         let text = match fs::read(&path) {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -268,7 +274,7 @@ impl Instance {
         Ok(Some(record))
     }
 
-    /// A file of its record. While its containers run, what they write must not be taken for the user's.
+    /// The error for a file of the state folder. While its containers run, what they write must not be taken for the user's.
     fn unreadable(&self, path: &Path, why: &dyn std::fmt::Display) -> Error {
         let hint = format!(
             "stop its containers (`docker rm -f {} {}`), remove the file, and `{}`",
@@ -325,14 +331,7 @@ impl Instance {
     /// # Errors
     /// When the record exists and can't be read.
     pub(crate) fn mounts(&self) -> Result<Vec<Mount>> {
-        let path = self.folder.join(MOUNTS);
-        let text = match fs::read(&path) {
-            Ok(text) => text,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(e) => return Err(self.unreadable(&path, &e).into()),
-        };
-        let recorded: Vec<RecordedMount> =
-            serde_json::from_slice(&text).map_err(|e| self.unreadable(&path, &e))?;
+        let recorded: Vec<RecordedMount> = self.recorded(MOUNTS)?.unwrap_or_default();
         let mounts = recorded.into_iter().map(|mount| match mount {
             RecordedMount::Whole(mount) => mount,
             RecordedMount::Written(host) => Mount {

@@ -1,6 +1,6 @@
 //! A companion of an earlier version, which can't prove that it knows the token.
 //!
-//! The engine's word that the port is the container's decides what the user is told, and nothing else: between that
+//! The engine's word that the port is the container's decides the message alone: between that
 //! word and a connection another process can take the port. The token is sent to no listener without a proof, and the
 //! verbs that such a container needs (`up`, `down`, `restart`, `status`) go by the engine alone.
 

@@ -361,6 +361,13 @@ fn a_mount_that_the_agent_can_redirect_is_refused() {
             && ran.stderr.contains(hint),
         "{ran:?}"
     );
+    // The usual configuration lies where no project and no mount can be, and stays valid.
+    home.write_config("limits:\n  memory: 3g\n");
+    let ran = home.ok(["--json", "config", "show"]);
+    assert!(
+        ran.stdout.contains("\"3g\"") && ran.stderr.is_empty(),
+        "{ran:?}"
+    );
 }
 
 fn a_kernelspec_that_the_agent_planted_is_neither_read_nor_removed() {

@@ -17,7 +17,7 @@ pub(super) struct ChosenImage {
     pub(super) image: String,
     /// The body that it is made of; nothing where a rollback keeps an image that `body/` differs from.
     pub(super) body: Option<Body>,
-    /// What the user is told of its Dockerfile.
+    /// The warning about its Dockerfile.
     pub(super) note: Option<String>,
 }
 

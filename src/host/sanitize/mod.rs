@@ -25,7 +25,7 @@ const DIAGRAM: &str = "mermaid";
 static HTML: LazyLock<Builder<'static>> = LazyLock::new(|| {
     let mut builder = Builder::default();
     builder
-        // A command of TeX goes on behind a `wbr`.
+        // A `wbr` does not end a command of TeX.
         .rm_tags(["area", "map", "wbr"])
         .add_tags(["tfoot"])
         .add_generic_attributes(["class", "style", "align", "valign", "dir"])

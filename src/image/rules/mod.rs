@@ -60,7 +60,7 @@ pub(crate) struct Permitted {
 }
 
 impl Permitted {
-    /// What the user is told of it, if there is anything.
+    /// The warning for the user, if labels are left out.
     pub(crate) fn note(&self) -> Option<String> {
         let named = self.left_out.iter().take(NAMED_KEYS);
         let keys: Vec<String> = named.map(|key| format!("`{key}`")).collect();
