@@ -223,7 +223,7 @@ fn a_body_reaches_nothing_beyond_itself() {
         if line.starts_with("LABEL") {
             let run = latest(&home)["run"].as_str().unwrap().to_owned();
             let log = home.ok(["evolve", "logs", &run]).stdout;
-            assert!(log.contains("no label `osctl.instance`, `a.b`"), "{log}");
+            assert!(log.contains("no label `a.b`, `osctl.instance`"), "{log}");
         }
     }
     write(
