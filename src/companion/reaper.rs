@@ -78,6 +78,13 @@ pub(crate) fn thaw(pidfile: &Path, program: &[OsString]) -> Result<Option<i32>> 
     Ok(Some(kernel))
 }
 
+/// Lets the system take others first when memory is short: a guard inherits the kernel's readiness to go, and without
+/// it the kernel's forks would live on.
+fn stay() {
+    // As far as the container's own processes may stay; a system without /proc has nothing to set.
+    let _ = fs::write("/proc/self/oom_score_adj", "0");
+}
+
 fn watch_children() -> Result<SignalFd> {
     let mut watched = SigSet::empty();
     watched.add(Signal::SIGCHLD);
@@ -91,6 +98,7 @@ fn watch_children() -> Result<SignalFd> {
 /// # Errors
 /// When the system does not let it watch.
 pub(crate) fn run(kernel: i32, teardown: Duration) -> Result<()> {
+    stay();
     prctl::set_child_subreaper(true)?;
     let kernel = Pid::from_raw(kernel);
     let children = watch_children()?;

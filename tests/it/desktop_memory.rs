@@ -44,7 +44,7 @@ fn scores(api: &Api) -> Value {
     let code = r#"
 import glob, json
 def scores():
-    found = {"companion": [], "kernel": [], "browser": [], "renderer": []}
+    found = {"companion": [], "guard": [], "kernel": [], "browser": [], "renderer": []}
     for folder in glob.glob("/proc/[0-9]*"):
         try:
             words = open(f"{folder}/cmdline").read().replace("\0", " ")
@@ -54,7 +54,8 @@ def scores():
         if "/chromium/" in words.split(" ")[0]:
             kind = "renderer" if "--type=renderer" in words else "browser" if "--type=" not in words else None
         else:
-            kind = "companion" if " companion " in f" {words} " else "kernel" if "/kernel --template" in words else None
+            kinds = {" companion ": "companion", " reaper ": "guard", "/kernel --template": "kernel"}
+            kind = next((kind for part, kind in kinds.items() if part in f" {words} "), None)
         if kind:
             found[kind].append(score)
     return json.dumps(found)
@@ -77,6 +78,8 @@ fn the_browser_goes_before_the_companion_and_the_kernel() {
         // It sets its own once it runs, and is made readier then.
         (browser >= 100 && renderer > browser).then_some((browser, told))
     });
+    let guards = told["guard"].as_array().unwrap();
+    assert!(!guards.is_empty() && guards.iter().all(|score| score == 0), "{told}");
     for kind in ["companion", "kernel"] {
         let all = told[kind].as_array().unwrap();
         assert!(!all.is_empty(), "{told}");

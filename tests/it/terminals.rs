@@ -96,8 +96,7 @@ fn top_paints_the_screen() {
     let mut window = open(shared());
     window.types("top\r");
     window.wait_for("load average");
-    window.wait_for("PID");
-    window.wait_for("bash");
+    window.wait_for("COMMAND");
     window.types("q");
     leave(window);
 }

@@ -83,7 +83,7 @@ impl Restored {
     ) -> io::Result<Self> {
         let made = Made {
             stream: connect(&socket)?,
-            guard: Guard::new(guard, root),
+            guard: Guard::new(guard, root, None),
             socket: Socket::at(socket),
             last_words: LastWords::of(stderr),
         };

@@ -4,7 +4,7 @@
 //! One byte goes there, [`END`] or [`LEAVE`]; one comes back when all is over, the exit code or 128+n for a
 //! signal. Its connection closes when it exits, also when it was killed.
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use std::io;
 use std::os::fd::AsFd;
@@ -20,6 +20,8 @@ pub(crate) const LEAVE: u8 = b'L';
 pub(super) struct Guard {
     stream: UnixStream,
     pub(super) pid: Pid,
+    /// The process group that the kernel leads, where its number is known.
+    group: Option<Pid>,
     code: Option<u8>,
 }
 
@@ -35,10 +37,12 @@ pub(super) enum Ended {
 }
 
 impl Guard {
-    pub(super) fn new(stream: UnixStream, pid: i32) -> Self {
+    pub(super) fn new(stream: UnixStream, pid: i32, kernel: Option<i32>) -> Self {
         Self {
             stream,
             pid: Pid::from_raw(pid),
+            // To the system, 0 and 1 are other groups.
+            group: kernel.filter(|pid| *pid > 1).map(Pid::from_raw),
             code: None,
         }
     }
@@ -65,9 +69,21 @@ impl Guard {
             match self.stream.try_read(&mut byte) {
                 Ok(1) => self.code = Some(byte[0]),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return None,
-                Ok(_) | Err(_) => return Some(self.code.map_or(Ended::Unguarded, Ended::Code)),
+                Ok(_) | Err(_) => return Some(self.over()),
             }
         }
+    }
+
+    /// What a closed connection means. A guard that was killed could not end the kernel's forks.
+    fn over(&mut self) -> Ended {
+        if let Some(code) = self.code {
+            return Ended::Code(code);
+        }
+        if let Some(group) = self.group.take() {
+            // One signal reaches all of the group, also those of a fork bomb; with nobody left there it reaches none.
+            let _ = killpg(group, Signal::SIGKILL);
+        }
+        Ended::Unguarded
     }
 
     /// Ends the kernel and all its descendants.

@@ -214,7 +214,7 @@ enum Request<'a> {
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Frame {
     Ready { protocol: u32 },
-    Forked { guard: i32 },
+    Forked { guard: i32, pid: i32 },
     Failed { error: Raised },
 }
 
@@ -280,13 +280,13 @@ impl Parent {
         };
         let fds = [listener.as_raw_fd(), theirs.as_raw_fd(), write.as_raw_fd()];
         self.send(&encode(&request)?, &fds).await?;
-        let pid = match self.next(FORK).await? {
-            Frame::Forked { guard } => guard,
+        let (guard, kernel) = match self.next(FORK).await? {
+            Frame::Forked { guard, pid } => (guard, pid),
             Frame::Failed { error } => bail!("{}: {}", error.kind, error.message),
             frame @ Frame::Ready { .. } => bail!("it answered {frame:?}"),
         };
         Ok(Made {
-            guard: Guard::new(UnixStream::from_std(ours)?, pid),
+            guard: Guard::new(UnixStream::from_std(ours)?, guard, Some(kernel)),
             stream: UnixStream::from_std(stream)?,
             socket,
             last_words: LastWords::of(Receiver::from_owned_fd(read)?),
@@ -387,7 +387,7 @@ mod tests {
 
     const FRAMES: [&str; 3] = [
         r#"{"type":"ready","protocol":1}"#,
-        r#"{"type":"forked","guard":77}"#,
+        r#"{"type":"forked","guard":77,"pid":78}"#,
         r#"{"type":"failed","error":{"type":"E","message":"m","traceback":["t"]}}"#,
     ];
 
@@ -420,7 +420,7 @@ mod tests {
                 assert!(next(&mut frames).await.is_ok());
                 assert!(next(&mut frames).await.is_err());
                 let third = next(&mut frames).await;
-                assert!(matches!(third, Ok(Frame::Forked { guard: 77 })), "{third:?}");
+                assert!(matches!(third, Ok(Frame::Forked { guard: 77, .. })), "{third:?}");
                 assert!(next(&mut frames).await.is_err(), "{end:?}");
             });
         }
