@@ -79,7 +79,10 @@ fn the_browser_goes_before_the_companion_and_the_kernel() {
         (browser >= 100 && renderer > browser).then_some((browser, told))
     });
     let guards = told["guard"].as_array().unwrap();
-    assert!(!guards.is_empty() && guards.iter().all(|score| score == 0), "{told}");
+    assert!(
+        !guards.is_empty() && guards.iter().all(|score| score == 0),
+        "{told}"
+    );
     for kind in ["companion", "kernel"] {
         let all = told[kind].as_array().unwrap();
         assert!(!all.is_empty(), "{told}");

@@ -213,12 +213,16 @@ fn a_fork_bomb_ends_with_its_run() {
         let kept = fs::read_to_string(shared().data().join("mind.json")).ok()?;
         kept.contains("meanwhile").then_some(())
     });
-    api.connect().send("DELETE", "/sessions/meanwhile", &[], b"");
+    api.connect()
+        .send("DELETE", "/sessions/meanwhile", &[], b"");
 }
 
 /// How many processes and threads the shared container has, by its control group.
 fn processes() -> u32 {
-    let path = format!("/containers/{}/stats?stream=false&one-shot=true", shared().container());
+    let path = format!(
+        "/containers/{}/stats?stream=false&one-shot=true",
+        shared().container()
+    );
     let stats = Engine.get(&path).json();
     u32::try_from(stats["pids_stats"]["current"].as_u64().unwrap()).unwrap()
 }

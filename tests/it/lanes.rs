@@ -2,13 +2,16 @@
 //!
 //! A lane is a resource: the shared instance, the instance with MCP servers, the desktop, the second
 //! engines, the machine. A trial shares its lane with others that share it, or holds the lane alone.
-//! Trials of one lane start in the order of their list. Trials of several lanes run side by side, as
-//! many as there are slots; a trial that holds the machine runs while no other trial runs.
+//! Trials of one lane start in the order of their list. Trials of several lanes run side by side: one on each core, and
+//! more while the processors have nothing to do, because many trials wait most of their time. A trial that holds the
+//! machine runs while no other trial runs.
 
 use libtest_mimic::{Arguments, Conclusion, Trial};
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::Write;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// A named test of the list.
@@ -74,18 +77,28 @@ impl Lane {
     }
 }
 
+/// The place of a trial: lanes in their order, then stories.
+type Rank = (usize, usize);
+
 /// What runs and what waits, by lane.
 #[derive(Debug, Default)]
 struct Plan {
     running: BTreeMap<&'static str, (Claim, usize)>,
-    /// The trials that may be chosen next; the key is the rank: lanes in their order, then stories.
-    waiting: BTreeMap<(usize, usize), (&'static str, Claim)>,
+    /// The trials that may be chosen next.
+    waiting: BTreeMap<Rank, (&'static str, Claim)>,
+    /// The trial that starts now.
+    turn: Option<Rank>,
+    slots: usize,
 }
 
 impl Plan {
-    fn next(&self, slots: usize) -> Option<(usize, usize)> {
-        let busy: usize = self.running.values().map(|(_, count)| count).sum();
-        if busy >= slots || self.running.contains_key(MACHINE) {
+    fn busy(&self) -> usize {
+        self.running.values().map(|(_, count)| count).sum()
+    }
+
+    fn next(&self) -> Option<Rank> {
+        let busy = self.busy();
+        if busy >= self.slots || self.running.contains_key(MACHINE) {
             return None;
         }
         let mut passed = Vec::new();
@@ -109,11 +122,43 @@ impl Plan {
     }
 }
 
+/// How much of their time the processors had nothing to do between two looks.
+#[derive(Debug, Default)]
+struct Idleness {
+    all: u64,
+    idle: u64,
+}
+
+impl Idleness {
+    /// The share since the last look; none where the system does not tell it.
+    fn look(&mut self) -> f64 {
+        let told = fs::read_to_string("/proc/stat").unwrap_or_default();
+        let line = told.lines().next().unwrap_or_default();
+        let ticks = line.split_whitespace().skip(1).take(8);
+        let ticks: Vec<u64> = ticks.filter_map(|word| word.parse().ok()).collect();
+        let now = Self {
+            all: ticks.iter().sum(),
+            idle: ticks.iter().skip(3).take(1).sum(),
+        };
+        let last = std::mem::replace(self, now);
+        let all = self.all.saturating_sub(last.all);
+        match all {
+            0 => 0.0,
+            _ => self.idle.saturating_sub(last.idle) as f64 / all as f64,
+        }
+    }
+}
+
+/// Between two looks at the processors: as long as a trial takes to show what it needs.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Another trial starts while the processors have at least so much of their time left.
+const IDLE: f64 = 0.4;
+
 #[derive(Debug)]
 struct Schedule {
     plan: Mutex<Plan>,
     changed: Condvar,
-    slots: usize,
     times: Mutex<Vec<(Duration, String)>>,
 }
 
@@ -123,9 +168,9 @@ impl Schedule {
     }
 
     /// Waits for the trial's turn.
-    fn begin(&self, rank: (usize, usize)) {
+    fn begin(&self, rank: Rank) {
         let mut plan = self.lock();
-        while plan.next(self.slots) != Some(rank) {
+        while plan.turn != Some(rank) {
             plan = self
                 .changed
                 .wait(plan)
@@ -133,7 +178,33 @@ impl Schedule {
         }
         let (lane, claim) = plan.waiting.remove(&rank).unwrap();
         plan.running.entry(lane).or_insert((claim, 0)).1 += 1;
-        self.changed.notify_all();
+        self.choose(plan);
+    }
+
+    fn choose(&self, mut plan: MutexGuard<'_, Plan>) {
+        plan.turn = plan.next();
+        if plan.turn.is_some() {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Lets one more trial start whenever the processors are idle, up to `most` at a time, until none waits.
+    fn widen(&self, usual: usize, most: usize) {
+        let mut idleness = Idleness::default();
+        idleness.look();
+        loop {
+            thread::sleep(LOOK);
+            let is_idle = idleness.look() >= IDLE;
+            let mut plan = self.lock();
+            if plan.waiting.is_empty() {
+                return;
+            }
+            plan.slots = match is_idle {
+                true => (plan.busy() + 1).clamp(usual, most),
+                false => usual,
+            };
+            self.choose(plan);
+        }
     }
 
     fn end(&self, lane: &'static str) {
@@ -143,7 +214,7 @@ impl Schedule {
         if left.1 == 0 {
             plan.running.remove(lane);
         }
-        self.changed.notify_all();
+        self.choose(plan);
     }
 }
 
@@ -166,13 +237,12 @@ impl Drop for Turn<'_> {
 
 /// Runs the lanes side by side, and prints the time of each trial, the slowest first.
 ///
-/// `--test-threads` gives the number of slots.
+/// `--test-threads` gives the number of trials that run at a time, also while the processors are idle.
 pub(crate) fn run(arguments: &Arguments, lanes: Vec<Lane>) -> Conclusion {
-    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let cores = thread::available_parallelism().map_or(2, usize::from);
     let schedule = Arc::new(Schedule {
         plan: Mutex::default(),
         changed: Condvar::new(),
-        slots: arguments.test_threads.unwrap_or(cores),
         times: Mutex::default(),
     });
     check_quick_trials(&lanes);
@@ -200,6 +270,13 @@ pub(crate) fn run(arguments: &Arguments, lanes: Vec<Lane>) -> Conclusion {
             }
             trials.push(trial);
         }
+    }
+    let mut plan = schedule.lock();
+    plan.slots = arguments.test_threads.unwrap_or(cores);
+    schedule.choose(plan);
+    if arguments.test_threads.is_none() {
+        let schedule = Arc::clone(&schedule);
+        thread::spawn(move || schedule.widen(cores, 4 * cores));
     }
     // A thread for each trial: one that waits for its lane keeps no other from starting.
     let arguments = Arguments {

@@ -175,17 +175,22 @@ fn lanes() -> Vec<Lane> {
             user_control::trials(),
             criu::refused::trials(),
         ]);
-    let engines = Lane::new("second engines").hold([
-        evolve::trials(),
-        evolve_back::trials(),
+    // Each has an instance of its own.
+    let evolve = Lane::new("evolve").share([
         evolve_broken::trials(),
-        evolve_escapes::trials(),
+        evolve_mind::trials(),
+        evolve_back::trials(),
         evolve_way_back::trials(),
         evolve_faults::trials(),
-        remote::trials(),
-        podman::trials(),
-        provision::trials(),
+        evolve_escapes::trials(),
+        evolve::trials(),
+        handover::trials(),
+        succession::trials(),
+        build_attacks::trials(),
+        body::trials(),
     ]);
+    let engines =
+        Lane::new("second engines").hold([remote::trials(), podman::trials(), provision::trials()]);
     let servers = Lane::new("MCP servers").hold([
         mcp::trials(),
         mcp_transports::trials(),
@@ -225,19 +230,16 @@ fn lanes() -> Vec<Lane> {
             packages::trials(),
         ])
         .hold([
-            evolve_mind::trials(),
             ports::trials(),
             embedded::trials(),
-            body::trials(),
-            build_attacks::trials(),
-            handover::trials(),
-            succession::trials(),
             criu_faults::trials(),
             criu::trials(),
         ]);
     // These compare memory over many requests, or say how soon an answer comes.
     let machine = Lane::new(MACHINE).hold([soak::trials(), load::trials(), faults::trials()]);
-    vec![shared, engines, servers, python, desktop, own, machine]
+    vec![
+        shared, evolve, servers, desktop, engines, python, own, machine,
+    ]
 }
 
 fn main() -> ExitCode {
