@@ -3,7 +3,7 @@
 use super::folders::Folders;
 use super::instance::Instance;
 use super::provision::Leave;
-use super::{base, specification, trust};
+use super::{base, keeper, specification, trust};
 use crate::config::Config;
 use crate::engine::{Build, Builder, ClassicBuild, Docker, IMAGE_LABEL, Image, Progress};
 use crate::error::{Error, Result};
@@ -117,6 +117,10 @@ pub(crate) async fn ensure(
         progress,
     )
     .await?;
+    let binary_image = match dialect {
+        Dialect::BuildKit => Some(keeper::image(docker, &recipe.companion, progress).await?),
+        Dialect::Classic => None,
+    };
     let mut args = recipe.args.clone();
     args.insert("BASE".into(), base);
     // Proxies are needed to build and are no part of the image.
@@ -128,7 +132,7 @@ pub(crate) async fn ensure(
     labels.insert(IMAGE_LABEL.into(), instance.name.clone());
     let build = Build {
         tag: tag.clone(),
-        context: recipe.archive(&dockerfile.text)?,
+        context: recipe.archive(&dockerfile.text, binary_image.as_deref())?,
         args,
         labels,
         builder,

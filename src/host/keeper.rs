@@ -13,7 +13,7 @@ use crate::engine::{
 use crate::error::{Error, Result};
 use crate::image::{Body, Companion, bare};
 use crate::protocol::evolve::{
-    Ask, Authority, Bounds, CHARGE, Charge, Proxies, Reply, Status, built, refusal,
+    Ask, Authority, Bounds, CHARGE, Charge, KEEPER_IMAGE, Proxies, Reply, Status, built, refusal,
 };
 use crate::protocol::fault::Fault;
 use crate::protocol::plain;
@@ -84,6 +84,36 @@ pub(crate) async fn charge(
     })
 }
 
+/// The name of the image that holds nothing but the binary; built where the engine has it not.
+///
+/// # Errors
+/// When it can't be built.
+pub(super) async fn image(
+    docker: &Docker,
+    companion: &Companion,
+    progress: &dyn Progress,
+) -> Result<String> {
+    let (digest, context) = bare(companion)?;
+    let tag = format!("{IMAGE}:{}", &digest[..16]);
+    if docker.image(&tag).await?.is_some() {
+        return Ok(tag);
+    }
+    progress.step("building the keeper's image");
+    let build = Build {
+        tag: tag.clone(),
+        context,
+        args: BTreeMap::new(),
+        labels: BTreeMap::from([("osctl.version".into(), env!("CARGO_PKG_VERSION").into())]),
+        builder: match build::uses_buildkit(docker) {
+            true => Builder::BuildKit,
+            // It runs no step.
+            false => Builder::Classic(ClassicBuild::default()),
+        },
+    };
+    docker.build(&build, progress).await?;
+    Ok(tag)
+}
+
 impl Keeper<'_> {
     /// A keeper of this version that runs, and has the charge.
     ///
@@ -102,12 +132,15 @@ impl Keeper<'_> {
             let hint = "`DOCKER_HOST=unix:///PATH osctl up` names one";
             return Err(Error::precondition(message, hint).into());
         };
-        let image = self.image(companion, progress).await?;
+        let name = image(self.docker, companion, progress).await?;
+        let built = self.docker.image(&name).await?;
+        let image = built.context("the keeper's image is gone")?.id;
         let socket = match record.remote {
             None => socket_within(socket),
             Some(_) => socket.into(),
         };
         let mut spec = self.specification(&image, record, &socket);
+        spec.env.set(KEEPER_IMAGE, name);
         identify(&mut spec, &BTreeSet::new())?;
         let name = &spec.name;
         let found = self.find().await?;
@@ -140,29 +173,6 @@ impl Keeper<'_> {
         self.docker
             .put(&self.instance.keeper(), "/state", archive)
             .await
-    }
-
-    async fn image(&self, companion: &Companion, progress: &dyn Progress) -> Result<String> {
-        let (digest, context) = bare(companion)?;
-        let tag = format!("{IMAGE}:{}", &digest[..16]);
-        if let Some(found) = self.docker.image(&tag).await? {
-            return Ok(found.id);
-        }
-        progress.step("building the keeper's image");
-        let build = Build {
-            tag: tag.clone(),
-            context,
-            args: BTreeMap::new(),
-            labels: BTreeMap::from([("osctl.version".into(), env!("CARGO_PKG_VERSION").into())]),
-            builder: match build::uses_buildkit(self.docker) {
-                true => Builder::BuildKit,
-                // It runs no step.
-                false => Builder::Classic(ClassicBuild::default()),
-            },
-        };
-        self.docker.build(&build, progress).await?;
-        let built = self.docker.image(&tag).await?;
-        Ok(built.context("the keeper's image is gone")?.id)
     }
 
     fn specification(&self, image: &str, record: &Record, socket: &Path) -> Spec {

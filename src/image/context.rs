@@ -10,6 +10,7 @@ use std::io::Read;
 
 /// Where the parts that are not the body's lie in the context.
 const OURS: &str = ".osctl";
+const BINARY: &str = ".osctl/osctl";
 
 /// A certificate authority that the host trusts beyond the usual ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,15 +54,18 @@ impl Recipe {
         ])
     }
 
-    /// The context as a tar archive, with `dockerfile` in the place of the body's own.
+    /// The context as a tar archive, with `dockerfile` in the place of the body's own. The binary is not in it where an
+    /// image of nothing but the binary is named, and the Dockerfile can take it from there.
     ///
     /// # Errors
     /// When a path does not fit into an archive.
-    pub(crate) fn archive(&self, dockerfile: &str) -> Result<Bytes> {
+    pub(crate) fn archive(&self, dockerfile: &str, binary_image: Option<&str>) -> Result<Bytes> {
+        let rewritten = binary_image.and_then(|image| with_binary_of(dockerfile, image));
         let mut archive = tar::Builder::new(Vec::new());
         for (path, content) in self.entries() {
-            let content = match path.as_str() {
-                "Dockerfile" => dockerfile.as_bytes(),
+            let content = match (path.as_str(), &rewritten) {
+                ("Dockerfile", text) => text.as_deref().unwrap_or(dockerfile).as_bytes(),
+                (BINARY, Some(_)) => continue,
                 _ => content,
             };
             // No times and no owners, so that the same content is the same archive.
@@ -82,13 +86,45 @@ impl Recipe {
             .files
             .iter()
             .map(|(path, content)| (path.clone(), content));
-        let binary = std::iter::once((format!("{OURS}/osctl"), &self.companion.content));
+        let binary = std::iter::once((BINARY.to_owned(), &self.companion.content));
         let certificates = self
             .certificates
             .iter()
             .map(|c| (format!("{OURS}/ca/{}", c.name), &c.pem));
         body.chain(binary).chain(certificates)
     }
+}
+
+/// The Dockerfile with the binary of an image, where one line takes the binary alone from the context and no other line
+/// could. Each context that holds the binary stays in the builder's cache, 100 MB at a time.
+fn with_binary_of(dockerfile: &str, image: &str) -> Option<String> {
+    let mut lines = Vec::new();
+    let mut found = 0;
+    for line in dockerfile.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        lines.push(match words[..] {
+            ["COPY", BINARY, target] => {
+                found += 1;
+                format!("COPY --from={image} /osctl {target}\n")
+            }
+            ["COPY" | "ADD", ref rest @ ..] if !rest.iter().all(|word| is_elsewhere(word)) => {
+                return None;
+            }
+            _ => format!("{line}\n"),
+        });
+    }
+    (found == 1).then(|| lines.concat())
+}
+
+/// Whether a word of `COPY` names neither the binary nor a folder that it is in; what is not plain might.
+fn is_elsewhere(word: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:@".contains(c);
+    let of_ours = word
+        .strip_prefix(OURS)
+        .and_then(|rest| rest.strip_prefix("/ca/"));
+    let word = of_ours.unwrap_or(word);
+    let hidden = word.starts_with('.') || word.contains("/.") || word == "/";
+    !hidden && word.chars().all(is_plain)
 }
 
 /// The context of an image of nothing but the binary, and the digest of what it is made of.
@@ -179,9 +215,56 @@ mod tests {
         assert_ne!(first, other.digest());
     }
 
+    fn files(archive: &[u8]) -> std::collections::BTreeMap<String, String> {
+        let mut archive = tar::Archive::new(archive);
+        let entries = archive.entries().unwrap().map(|entry| {
+            let mut entry = entry.unwrap();
+            let mut content = Vec::new();
+            entry.read_to_end(&mut content).unwrap();
+            let path = entry.path().unwrap().display().to_string();
+            (path, String::from_utf8_lossy(&content).into_owned())
+        });
+        entries.collect()
+    }
+
+    #[test]
+    fn the_binary_comes_from_its_image_where_one_line_alone_takes_it() {
+        let copy = "COPY .osctl/osctl /opt/osctl/bin/osctl";
+        let taken =
+            format!("FROM a\nCOPY --chmod=755 .osctl/ca/ /ca/\n{copy}\nCOPY --from=a /x /y\n");
+        for other in ["COPY kernel/ /kernel/", "ADD a-b_c.txt /d", "RUN ls .osctl"] {
+            let bytes = recipe().archive(&format!("{taken}{other}"), Some("b:c"));
+            let files = files(&bytes.unwrap());
+            assert!(!files.contains_key(".osctl/osctl"));
+            let text = taken.replace(copy, "COPY --from=b:c /osctl /opt/osctl/bin/osctl");
+            assert_eq!(files["Dockerfile"], format!("{text}{other}\n"));
+        }
+        for other in [
+            "COPY . /x",
+            "COPY ./.osctl /x",
+            "COPY kernel/../.osctl /x",
+            "COPY / /x",
+            "COPY .osctl /x",
+            "COPY .osctl/ca/../osctl /x",
+            "COPY .osct?/osctl /x",
+            "COPY [\".osctl/osctl\", \"/x\"]",
+            "ADD .osctl/osctl /x",
+            "COPY --chmod=0700 .osctl/osctl /x",
+            "COPY $A /x",
+            copy,
+        ] {
+            let text = format!("{taken}{other}\n");
+            let files = files(&recipe().archive(&text, Some("b:c")).unwrap());
+            assert!(files.contains_key(".osctl/osctl"), "{other}");
+            assert_eq!(files["Dockerfile"], text);
+        }
+        let none = recipe().archive("FROM a\n", Some("b:c")).unwrap();
+        assert_eq!(files(&none)["Dockerfile"], "FROM a\n");
+    }
+
     #[test]
     fn the_archive_holds_the_body_the_binary_and_the_certificates() {
-        let bytes = recipe().archive("FROM x").unwrap();
+        let bytes = recipe().archive("FROM x", None).unwrap();
         let mut archive = tar::Archive::new(bytes.as_ref());
         let mut modes = std::collections::BTreeMap::new();
         for entry in archive.entries().unwrap() {

@@ -51,11 +51,13 @@ mod site;
 mod stop;
 
 use crate::error::Result;
+use crate::protocol::evolve::KEEPER_IMAGE;
 use anyhow::Context;
 use journal::Journal;
 use owner::Owner;
 use reach::Mark;
 use shelf::Shelf;
+use std::env;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -72,6 +74,8 @@ pub(crate) struct Settings {
     pub(crate) repo: PathBuf,
     /// The engine's socket.
     pub(crate) engine: PathBuf,
+    /// The name of the image that the keeper runs from.
+    pub(crate) image: Option<String>,
 }
 
 impl Default for Settings {
@@ -81,6 +85,7 @@ impl Default for Settings {
             door: "/door".into(),
             repo: "/repo".into(),
             engine: "/var/run/docker.sock".into(),
+            image: env::var(KEEPER_IMAGE).ok(),
         }
     }
 }

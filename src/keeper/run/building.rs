@@ -29,10 +29,11 @@ impl Work {
         let has_buildkit = self.site.docker.has_buildkit();
         let limit = Duration::from_secs(self.site.charge.bounds.read);
         let deadline = Instant::now() + limit;
+        let binary_image = self.binary_image().await?;
         let prepare = move || {
             let recipe = recipe(&settings, &charge, &architecture, deadline)?;
             shelf.save_body(&run, &recipe.body.archive()?)?;
-            prepared(&recipe, &charge, tag, has_buildkit)
+            prepared(&recipe, &charge, tag, has_buildkit, binary_image.as_deref())
         };
         // A disk that is far away may not answer. The thread that waits for it reads nothing more then.
         let prepare = tokio::time::timeout(limit, tokio::task::spawn_blocking(prepare)).await;
@@ -73,6 +74,16 @@ impl Work {
         Ok(())
     }
 
+    /// The keeper's own image, which holds the binary.
+    async fn binary_image(&self) -> Result<Option<String>> {
+        let Some(name) = &self.settings.image else {
+            return Ok(None);
+        };
+        // Without its name, which anybody may remove, the binary is sent along.
+        let found = self.site.docker.image(name).await?;
+        Ok(found.map(|_| name.clone()))
+    }
+
     fn built(&mut self, image: String) {
         self.record.image = Some(image.clone());
         self.entry.image = Some(image);
@@ -107,7 +118,13 @@ fn recipe(
     })
 }
 
-fn prepared(recipe: &Recipe, charge: &Charge, tag: String, has_buildkit: bool) -> Result<Prepared> {
+fn prepared(
+    recipe: &Recipe,
+    charge: &Charge,
+    tag: String,
+    has_buildkit: bool,
+    binary_image: Option<&str>,
+) -> Result<Prepared> {
     let scope = format!("osctl-{}", charge.instance);
     let (dialect, builder) = match has_buildkit && !charge.classic {
         true => (Dialect::BuildKit, Builder::BuildKit),
@@ -118,6 +135,7 @@ fn prepared(recipe: &Recipe, charge: &Charge, tag: String, has_buildkit: bool) -
             (Dialect::Classic, Builder::Classic(classic))
         }
     };
+    let binary_image = binary_image.filter(|_| dialect == Dialect::BuildKit);
     let dockerfile = permit(&recipe.body, &scope, dialect);
     let dockerfile = dockerfile.map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
     let mut args: BTreeMap<String, String> = recipe.args.clone();
@@ -127,7 +145,7 @@ fn prepared(recipe: &Recipe, charge: &Charge, tag: String, has_buildkit: bool) -
     labels.insert(IMAGE_LABEL.into(), charge.instance.clone());
     let build = Build {
         tag,
-        context: recipe.archive(&dockerfile.text)?,
+        context: recipe.archive(&dockerfile.text, binary_image)?,
         args,
         labels,
         builder,

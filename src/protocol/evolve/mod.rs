@@ -31,6 +31,9 @@ pub(crate) const DOOR: &str = "/run/os";
 /// The keeper's socket in it.
 pub(crate) const SOCKET: &str = "/run/os/keeper.sock";
 
+/// The variable that tells the keeper the name of its own image.
+pub(crate) const KEEPER_IMAGE: &str = "OSCTL_KEEPER_IMAGE";
+
 /// The tag of the image that a rollback has brought back. The keeper sets it, and removes it when another image is
 /// evolved; as long as it is set, `up` builds no other image.
 pub(crate) const ROLLED_BACK: &str = "rolled-back";
