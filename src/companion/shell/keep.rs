@@ -2,7 +2,7 @@
 //! container's environment gave it. So a later container's `PATH` and keys are seen, and what is
 //! handed to this one is not written down.
 
-use super::context::{Context, Packed, is_declaration, quoted};
+use super::context::{Context, Packed, is_declaration};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -50,22 +50,18 @@ impl Kept {
         let Self { context, gone } = self;
         let mut context = Context::unpack_near(context, home)?;
         if let Some(rest) = context.rest_mut() {
-            let (_, tail) = split(rest);
+            let (head, tail) = split(rest);
             let names: Vec<&[u8]> = tail.iter().filter_map(|line| name(line)).collect();
-            let mut inherited = Vec::new();
-            for (key, value) in environment {
+            let inherited = environment.iter().filter(|(key, _)| {
                 let is_ours = names.contains(&key.as_slice());
-                let is_gone = gone.iter().any(|name| name.as_bytes() == key);
-                if is_ours || is_gone || !is_name(key) {
-                    continue;
-                }
-                inherited.extend_from_slice(b"declare -x ");
-                inherited.extend_from_slice(key);
-                inherited.push(b'=');
-                inherited.extend_from_slice(&quoted(value));
-                inherited.push(b'\n');
-            }
-            *rest = [inherited, std::mem::take(rest)].concat();
+                let is_gone = gone.iter().any(|name| name.as_bytes() == *key);
+                !is_ours && !is_gone && is_name(key)
+            });
+            // As bash writes them and where, so that they are known as inherited when this is kept again.
+            let inherited: Vec<u8> = inherited
+                .flat_map(|(key, value)| declaration(key, value))
+                .collect();
+            *rest = [head, &inherited, &tail.concat()].concat();
         }
         Ok(context)
     }
@@ -94,22 +90,37 @@ fn is_name(name: &[u8]) -> bool {
         && name.first().is_some_and(|b| !b.is_ascii_digit())
 }
 
-/// Whether a variable is as the environment gave it. Bash writes a value with control characters in
-/// another form; such a one is kept.
+/// Whether a variable is as the environment gave it. One that bash writes in another form is kept.
 fn is_inherited(line: &[u8], environment: &Environment) -> bool {
     let Some(name) = name(line) else { return false };
     let Some(value) = environment.get(name) else {
         return false;
     };
-    let mut expected = [b"declare -x ", name, b"=\""].concat();
+    line == declaration(name, value)
+}
+
+/// An exported variable as bash writes it: on one line, whatever is in it.
+fn declaration(name: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut line = [b"declare -x ", name, b"="].concat();
+    let has_control = value.iter().any(u8::is_ascii_control);
+    let (open, escaped, close): (&[u8], &[u8], _) = match has_control {
+        false => (b"\"", b"\"$\\`", b"\"\n"),
+        true => (b"$'", b"'\\", b"'\n"),
+    };
+    line.extend_from_slice(open);
     for byte in value {
-        if b"\"$\\`".contains(byte) {
-            expected.push(b'\\');
+        match byte {
+            b'\n' => line.extend_from_slice(b"\\n"),
+            b'\t' => line.extend_from_slice(b"\\t"),
+            b'\r' => line.extend_from_slice(b"\\r"),
+            0x1b => line.extend_from_slice(b"\\E"),
+            byte if byte.is_ascii_control() => line.extend(format!("\\{byte:03o}").bytes()),
+            byte if escaped.contains(byte) => line.extend([b'\\', *byte]),
+            byte => line.push(*byte),
         }
-        expected.push(*byte);
     }
-    expected.extend_from_slice(b"\"\n");
-    line == expected
+    line.extend_from_slice(close);
+    line
 }
 
 #[cfg(test)]
@@ -141,13 +152,15 @@ mod tests {
             ("PATH", "/new"),
             ("UNSET", "2"),
             ("MINE", "theirs"),
-            ("ADDED", "it's"),
+            ("ADDED", "it's $5"),
+            ("LINES", "a\n'b\x01"),
         ]);
-        let restored = kept.restored(&new, Path::new("/")).unwrap();
+        let restored = kept.clone().restored(&new, Path::new("/")).unwrap();
         let script = String::from_utf8(restored.script("L", "O")).unwrap();
         for there in [
-            "declare -x PATH='/new'\n",
-            "declare -x ADDED='it'\\''s'\n",
+            "declare -x PATH=\"/new\"\n",
+            "declare -x ADDED=\"it's \\$5\"\n",
+            "declare -x LINES=$'a\\n\\'b\\001'\n",
             "declare -x MINE=\"mine\"\n",
             "plain=\"1\"",
             "cat <<E\ndeclare -x PATH=\"/old\"\nE\n",
@@ -158,6 +171,8 @@ mod tests {
             assert!(!script.contains(gone), "{gone} is in {script}");
         }
         assert_eq!(restored.cwd, Path::new("/tmp"));
+        // Kept again before a command has run, it holds no more than before.
+        assert_eq!(Kept::of(&restored, &new), kept);
     }
 
     #[test]
