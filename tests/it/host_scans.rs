@@ -127,14 +127,14 @@ fn a_scan_reads_a_tree_that_is_deeper_than_a_path_may_be_long() {
     // Names of 250 bytes: a path has at most 4096, and few folders are read soon.
     plant(
         home,
-        "import os\nos.chdir('/repo')\nos.mkdir('deep')\nos.chdir('deep')\n\
+        "import os\nos.chdir('/repo')\nos.mkdir('scanned')\nos.chdir('scanned')\n\
          for n in range(20):\n    os.mkdir('d' * 250)\n    os.chdir('d' * 250)\n\
          open('.envrc', 'w').write('evil')\nos.chdir('/root')",
     );
     let named = found(home, "autorun").join("\n");
     plant(
         home,
-        "import subprocess\nsubprocess.run(['rm', '-r', '/repo/deep'], check=True)",
+        "import subprocess\nsubprocess.run(['rm', '-r', '/repo/scanned'], check=True)",
     );
     assert!(named.contains("ddd/.envrc` appeared"), "{named}");
     assert!(!named.contains("the scan stopped"), "{named}");

@@ -121,6 +121,11 @@ fn files_and_variables_survive_a_restart() {
     let before = home.api().exec(code)["kernel"]["generation"]
         .as_u64()
         .unwrap();
+    let shell = |command: &str, session: &str| {
+        let request = json!({"command": command, "session": session});
+        home.api().done("/shell", &request)["stdout"].clone()
+    };
+    shell("export MINE=1", "sleeper");
     home.ok(["restart"]);
     let api = home.api();
     let reply = api.exec("[open(p + '/kept').read() for p in ['/data', '/root/host', '/repo']], 'survivor' in globals()");
@@ -136,6 +141,17 @@ fn files_and_variables_survive_a_restart() {
         fs::read_to_string(home.files().join("kept")).unwrap(),
         "/root/host"
     );
+    // A session that runs nothing between two starts keeps its environment, and what the container was handed is not
+    // written down with it.
+    shell("true", "waker");
+    let kept = api.until("the record of sessions", |_| {
+        let kept = fs::read_to_string(home.data().join("mind.json")).unwrap();
+        kept.contains("waker").then_some(kept)
+    });
+    assert!(!kept.contains("OSCTL_BODY"), "{kept}");
+    home.ok(["restart"]);
+    let told = shell("echo $MINE $OSCTL_BODY $OSCTL_SESSION", "sleeper");
+    assert_eq!(told, "1 /opt/osctl/body sleeper\n");
 }
 
 fn a_killed_companion_comes_back_with_its_container() {
