@@ -17,6 +17,22 @@ use std::time::{Duration, Instant};
 /// Nothing that a test waits for takes longer, or the test fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Removes what an earlier run has left of the instance, as one that was killed does: it belongs to folders that are
+/// made anew.
+fn forget(instance: &str) {
+    let paths = [
+        format!("/containers/os-keeper-{instance}?force=true"),
+        format!("/containers/os-host-{instance}?force=true"),
+        format!("/volumes/osctl-keeper-{instance}"),
+        format!("/volumes/osctl-door-{instance}"),
+        format!("/networks/osctl-{instance}"),
+    ];
+    for path in paths {
+        // What is not there is as good.
+        Engine.send("DELETE", &path, &Value::Null);
+    }
+}
+
 /// A home folder, a project and an instance that no person uses.
 #[derive(Debug, Clone)]
 pub(crate) struct Home {
@@ -38,6 +54,7 @@ impl Home {
         let instance = &format!("{instance}{suffix}");
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("home-{instance}"));
         if folder.exists() {
+            forget(instance);
             // What the container wrote belongs to whom the container ran as, which is root here.
             fs::remove_dir_all(&folder).unwrap();
         }
