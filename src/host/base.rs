@@ -1,4 +1,5 @@
-//! The image that bodies start from: pulled, or made of Debian's packages where no registry answers.
+//! The images that bodies start from. The base is pulled, or made of Debian's packages where no registry answers. The
+//! published image of the Dockerfile's stage `ground` is pulled by its digest, and takes the place of that stage.
 
 use super::folders::Folders;
 use super::provision::{Ending, Leave, can_install, install, run};
@@ -15,6 +16,10 @@ use tokio_util::io::ReaderStream;
 
 /// The base under a name of our own, so as not to shadow the official one.
 const BOOTSTRAPPED: &str = "osctl-base:trixie";
+
+/// The name by which the published image stays when images without a tag are removed. The tag is the begin of the
+/// digest.
+const PUBLISHED: &str = "osctl-ground";
 
 const SUITE: &str = "trixie";
 const BOOTSTRAP_PACKAGES: &[&str] = &["debootstrap", "debian-archive-keyring"];
@@ -68,6 +73,51 @@ pub(crate) async fn base_image(
     ));
     bootstrap(docker, folders, may_install, progress).await?;
     Ok(BOOTSTRAPPED.into())
+}
+
+/// Whether the engine has the published image `NAME@sha256:…`, which is pulled if need be. A warning says why not.
+///
+/// # Errors
+/// When the engine does not answer.
+pub(crate) async fn has_published_image(
+    docker: &Docker,
+    reference: &str,
+    progress: &dyn Progress,
+) -> Result<bool> {
+    let is_there = docker.has_by_digest(reference).await?;
+    let pulled = match is_there {
+        true => Ok(()),
+        false => {
+            progress.step(&format!("pulling {reference}"));
+            docker.pull(reference, progress).await
+        }
+    };
+    let why = match pulled {
+        Ok(()) if is_there || docker.has_by_digest(reference).await? => None,
+        Ok(()) => Some("the engine has no image of that digest that it can run".to_owned()),
+        Err(why) => Some(why),
+    };
+    if let Some(why) = why {
+        progress.warn(&format!(
+            "the published image `{reference}` can't be pulled, so all of the image is built here: {why}"
+        ));
+        return Ok(false);
+    }
+    keep_published_image(docker, reference).await?;
+    Ok(true)
+}
+
+/// Gives the image a name of our own, and removes those of other releases: only layers that no other image has go.
+async fn keep_published_image(docker: &Docker, reference: &str) -> Result<()> {
+    let (_, digest) = reference.split_once("@sha256:").unwrap_or_default();
+    let name = format!("{PUBLISHED}:{}", &digest[..digest.len().min(16)]);
+    docker.tag(reference, &name).await?;
+    for other in docker.tags(PUBLISHED).await? {
+        if other != name {
+            docker.remove_pulled_image(&other).await?;
+        }
+    }
+    Ok(())
 }
 
 async fn bootstrap(

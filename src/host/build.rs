@@ -7,7 +7,10 @@ use super::{base, specification, trust};
 use crate::config::Config;
 use crate::engine::{Build, Builder, ClassicBuild, Docker, IMAGE_LABEL, Image, Progress};
 use crate::error::{Error, Result};
-use crate::image::{Body, Companion, DIGEST_LABEL, Dialect, Limit, Permitted, Recipe, permit};
+use crate::image::{
+    Body, Companion, DIGEST_LABEL, Dialect, GROUND_ARG, GROUND_STAGE, Limit, Permitted, Recipe,
+    permit,
+};
 use crate::protocol::evolve::{Bounds, ROLLED_BACK};
 use anyhow::Context;
 use std::collections::BTreeMap;
@@ -45,12 +48,14 @@ pub(crate) fn recipe(docker: &Docker, config: &Config, project: &Path) -> Result
 
 /// The build arguments that shape the image.
 pub(crate) fn arguments(config: &Config) -> BTreeMap<String, String> {
+    let ground = config.published_image().unwrap_or(GROUND_STAGE);
     BTreeMap::from([
         ("BASE".to_owned(), config.base.clone()),
         (
             "BUILD_TOOLS".to_owned(),
             u8::from(config.build_tools).to_string(),
         ),
+        (GROUND_ARG.to_owned(), ground.to_owned()),
     ])
 }
 
@@ -109,16 +114,33 @@ pub(crate) async fn ensure(
         }
     };
     let dockerfile = permitted(&recipe.body, instance, dialect)?;
-    let base = base::base_image(
-        docker,
-        &config.base,
-        options.folders,
-        options.may_install,
-        progress,
-    )
-    .await?;
     let mut args = recipe.args.clone();
-    args.insert("BASE".into(), base);
+    let published = dockerfile.published_image(&args).map(str::to_owned);
+    let has_ground = match &published {
+        Some(reference) => base::has_published_image(docker, reference, progress).await?,
+        None => {
+            if uses_buildkit(docker) && config.published_image().is_some() {
+                progress.log("the body differs from that of the published image, so all of the image is built");
+            }
+            false
+        }
+    };
+    if has_ground {
+        // A stage that it is not needed for may still begin with the base.
+        let base = base::known_base(docker, &config.base).await?;
+        args.extend(base.map(|base| ("BASE".into(), base)));
+    } else {
+        args.insert(GROUND_ARG.into(), GROUND_STAGE.into());
+        let base = base::base_image(
+            docker,
+            &config.base,
+            options.folders,
+            options.may_install,
+            progress,
+        )
+        .await?;
+        args.insert("BASE".into(), base);
+    }
     // Proxies are needed to build and are no part of the image.
     args.extend(options.proxies.clone());
     progress.step("building the image");

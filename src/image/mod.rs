@@ -16,7 +16,7 @@ pub(crate) use body::{Body, Update};
 pub(crate) use companion::Companion;
 pub(crate) use context::{Certificate, Recipe, bare, content, single};
 pub(crate) use gather::Limit;
-pub(crate) use rules::{Dialect, Permitted, permit};
+pub(crate) use rules::{Dialect, GROUND_ARG, GROUND_STAGE, Permitted, permit};
 
 /// Label of an image: the digest of what it was built from.
 pub(crate) const DIGEST_LABEL: &str = "osctl.digest";

@@ -4,7 +4,10 @@ use super::Work;
 use crate::engine::{Build, Builder, ClassicBuild, IMAGE_LABEL, Progress};
 use crate::error::Result;
 use crate::image::resource_watch;
-use crate::image::{Body, Certificate, Companion, DIGEST_LABEL, Dialect, Limit, Recipe, permit};
+use crate::image::{
+    Body, Certificate, Companion, DIGEST_LABEL, Dialect, GROUND_ARG, GROUND_STAGE, Limit, Recipe,
+    permit,
+};
 use crate::keeper::Settings;
 use crate::protocol::evolve::Charge;
 use anyhow::{Context, bail};
@@ -16,7 +19,7 @@ struct Prepared {
     digest: String,
     build: Build,
     /// What the log tells of the Dockerfile.
-    note: Option<String>,
+    notes: Vec<String>,
 }
 
 impl Work {
@@ -27,12 +30,13 @@ impl Work {
         let tag = self.site.tag(&format!("run-{}", self.record.run));
         let (shelf, run) = (self.shelf.clone(), self.record.run.clone());
         let has_buildkit = self.site.docker.has_buildkit();
+        let has_published = self.has_published_image().await?;
         let limit = Duration::from_secs(self.site.charge.bounds.read);
         let deadline = Instant::now() + limit;
         let prepare = move || {
             let recipe = recipe(&settings, &charge, &architecture, deadline)?;
             shelf.save_body(&run, &recipe.body.archive()?)?;
-            prepared(&recipe, &charge, tag, has_buildkit)
+            prepared(&recipe, &charge, tag, (has_buildkit, has_published))
         };
         // A disk that is far away may not answer. The thread that waits for it reads nothing more then.
         let prepare = tokio::time::timeout(limit, tokio::task::spawn_blocking(prepare)).await;
@@ -42,9 +46,9 @@ impl Work {
         let Prepared {
             digest,
             build,
-            note,
+            notes,
         } = prepared??;
-        if let Some(note) = note {
+        for note in notes {
             self.log.log(&note);
         }
         self.record.body = Some(digest.clone());
@@ -71,6 +75,15 @@ impl Work {
         let image = image.context("the image that was just built is gone")?;
         self.built(image.id);
         Ok(())
+    }
+
+    /// Whether the engine has the published image that the host has chosen. The keeper pulls none.
+    async fn has_published_image(&self) -> Result<bool> {
+        let ground = self.site.charge.args.get(GROUND_ARG);
+        match ground.filter(|ground| *ground != GROUND_STAGE) {
+            Some(reference) => self.site.docker.has_by_digest(reference).await,
+            None => Ok(false),
+        }
     }
 
     fn built(&mut self, image: String) {
@@ -107,7 +120,12 @@ fn recipe(
     })
 }
 
-fn prepared(recipe: &Recipe, charge: &Charge, tag: String, has_buildkit: bool) -> Result<Prepared> {
+fn prepared(
+    recipe: &Recipe,
+    charge: &Charge,
+    tag: String,
+    (has_buildkit, has_published): (bool, bool),
+) -> Result<Prepared> {
     let scope = format!("osctl-{}", charge.instance);
     let (dialect, builder) = match has_buildkit && !charge.classic {
         true => (Dialect::BuildKit, Builder::BuildKit),
@@ -122,6 +140,16 @@ fn prepared(recipe: &Recipe, charge: &Charge, tag: String, has_buildkit: bool) -
     let dockerfile = dockerfile.map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
     let mut args: BTreeMap<String, String> = recipe.args.clone();
     args.insert("BASE".into(), charge.base.clone());
+    let mut notes: Vec<String> = dockerfile.note().into_iter().collect();
+    let published = dockerfile.published_image(&recipe.args);
+    if published.is_none() || !has_published {
+        args.insert(GROUND_ARG.into(), GROUND_STAGE.into());
+    }
+    if let Some(reference) = published.filter(|_| !has_published) {
+        notes.push(format!(
+            "the engine does not have the published image `{reference}`, so all of the image is built"
+        ));
+    }
     args.extend(charge.proxies.0.clone());
     let mut labels = recipe.labels();
     labels.insert(IMAGE_LABEL.into(), charge.instance.clone());
@@ -135,6 +163,6 @@ fn prepared(recipe: &Recipe, charge: &Charge, tag: String, has_buildkit: bool) -
     Ok(Prepared {
         digest: recipe.digest(),
         build,
-        note: dockerfile.note(),
+        notes,
     })
 }
