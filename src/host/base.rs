@@ -5,6 +5,7 @@ use super::folders::Folders;
 use super::provision::{Ending, Leave, can_install, install, run};
 use crate::engine::{Docker, Progress, Turn};
 use crate::error::{Error, Result};
+use crate::image::{GROUND_LABEL, GROUND_REPOSITORY, ground_name};
 use anyhow::Context;
 use futures_util::StreamExt;
 use std::fs;
@@ -16,10 +17,6 @@ use tokio_util::io::ReaderStream;
 
 /// The base under a name of our own, so as not to shadow the official one.
 const BOOTSTRAPPED: &str = "osctl-base:trixie";
-
-/// The name by which the published image stays when images without a tag are removed. The tag is the begin of the
-/// digest.
-const PUBLISHED: &str = "osctl-ground";
 
 const SUITE: &str = "trixie";
 const BOOTSTRAP_PACKAGES: &[&str] = &["debootstrap", "debian-archive-keyring"];
@@ -84,37 +81,34 @@ pub(crate) async fn has_published_image(
     reference: &str,
     progress: &dyn Progress,
 ) -> Result<bool> {
-    let is_there = docker.has_by_digest(reference).await?;
-    let pulled = match is_there {
-        true => Ok(()),
-        false => {
-            progress.step(&format!("pulling {reference}"));
-            docker.pull(reference, progress).await
+    if !docker.has_by_digest(reference).await? {
+        progress.step(&format!("pulling {reference}"));
+        let pulled = docker.pull(reference, progress).await;
+        let why = match pulled.err() {
+            Some(why) => Some(why),
+            None if docker.has_by_digest(reference).await? => None,
+            None => Some("the engine has no image of that digest that it can run".into()),
+        };
+        if let Some(why) = why {
+            progress.warn(&format!(
+                "the published image `{reference}` can't be pulled, so all of the image is built here: {why}"
+            ));
+            return Ok(false);
         }
-    };
-    let why = match pulled {
-        Ok(()) if is_there || docker.has_by_digest(reference).await? => None,
-        Ok(()) => Some("the engine has no image of that digest that it can run".to_owned()),
-        Err(why) => Some(why),
-    };
-    if let Some(why) = why {
-        progress.warn(&format!(
-            "the published image `{reference}` can't be pulled, so all of the image is built here: {why}"
-        ));
-        return Ok(false);
     }
-    keep_published_image(docker, reference).await?;
+    docker.tag(reference, &ground_name(reference)).await?;
     Ok(true)
 }
 
-/// Gives the image a name of our own, and removes those of other releases: only layers that no other image has go.
-async fn keep_published_image(docker: &Docker, reference: &str) -> Result<()> {
-    let (_, digest) = reference.split_once("@sha256:").unwrap_or_default();
-    let name = format!("{PUBLISHED}:{}", &digest[..digest.len().min(16)]);
-    docker.tag(reference, &name).await?;
-    for other in docker.tags(PUBLISHED).await? {
-        if other != name {
-            docker.remove_pulled_image(&other).await?;
+/// Removes the published images that were pulled for images that are gone, but `kept`.
+///
+/// # Errors
+/// When the engine does not answer.
+pub(crate) async fn remove_unused_grounds(docker: &Docker, kept: Option<String>) -> Result<()> {
+    for name in docker.tags(GROUND_REPOSITORY).await? {
+        let is_used = docker.has_labelled_image(GROUND_LABEL, &name).await?;
+        if !is_used && kept.as_ref() != Some(&name) {
+            docker.remove_pulled_image(&name).await?;
         }
     }
     Ok(())

@@ -9,7 +9,7 @@ use crate::engine::{Build, Builder, ClassicBuild, Docker, IMAGE_LABEL, Image, Pr
 use crate::error::{Error, Result};
 use crate::image::{
     Body, Companion, DIGEST_LABEL, Dialect, GROUND_ARG, GROUND_STAGE, Limit, Permitted, Recipe,
-    permit,
+    ground_name, permit, set_ground,
 };
 use crate::protocol::evolve::{Bounds, ROLLED_BACK};
 use anyhow::Context;
@@ -114,33 +114,26 @@ pub(crate) async fn ensure(
         }
     };
     let dockerfile = permitted(&recipe.body, instance, dialect)?;
-    let mut args = recipe.args.clone();
-    let published = dockerfile.published_image(&args).map(str::to_owned);
-    let has_ground = match &published {
-        Some(reference) => base::has_published_image(docker, reference, progress).await?,
+    let mut published = dockerfile.published_image(&recipe.args);
+    if let Some(reference) = published
+        && !base::has_published_image(docker, reference, progress).await?
+    {
+        published = None;
+    }
+    let base = match published {
+        // A stage of its own may still begin with the base.
+        Some(_) => base::known_base(docker, &config.base).await?,
         None => {
-            if uses_buildkit(docker) && config.published_image().is_some() {
-                progress.log("the body differs from that of the published image, so all of the image is built");
-            }
-            false
+            let Options {
+                folders,
+                may_install,
+                ..
+            } = options;
+            Some(base::base_image(docker, &config.base, folders, may_install, progress).await?)
         }
     };
-    if has_ground {
-        // A stage that it is not needed for may still begin with the base.
-        let base = base::known_base(docker, &config.base).await?;
-        args.extend(base.map(|base| ("BASE".into(), base)));
-    } else {
-        args.insert(GROUND_ARG.into(), GROUND_STAGE.into());
-        let base = base::base_image(
-            docker,
-            &config.base,
-            options.folders,
-            options.may_install,
-            progress,
-        )
-        .await?;
-        args.insert("BASE".into(), base);
-    }
+    let mut args = recipe.args.clone();
+    args.extend(base.map(|base| ("BASE".into(), base)));
     // Proxies are needed to build and are no part of the image.
     args.extend(options.proxies.clone());
     progress.step("building the image");
@@ -148,6 +141,7 @@ pub(crate) async fn ensure(
     // the last one, although another instance may need it without a name.
     let mut labels = recipe.labels();
     labels.insert(IMAGE_LABEL.into(), instance.name.clone());
+    set_ground(published, &mut args, &mut labels);
     let build = Build {
         tag: tag.clone(),
         context: recipe.archive(&dockerfile.text)?,
@@ -167,6 +161,7 @@ pub(crate) async fn ensure(
     if let Some(old) = old.filter(|old| old.id != image.id) {
         remove_nameless(docker, &old.id).await?;
     }
+    base::remove_unused_grounds(docker, config.published_image().map(ground_name)).await?;
     Ok(Built {
         image,
         fresh: true,
@@ -252,6 +247,7 @@ pub(crate) async fn remove(docker: &Docker, instance: &Instance) -> Result<()> {
             _ => {}
         }
     }
+    base::remove_unused_grounds(docker, None).await?;
     docker.remove_unfinished(&scope(instance)).await
 }
 

@@ -86,6 +86,7 @@ mod podman;
 mod ports;
 mod provision;
 mod pty;
+mod published;
 mod pytest;
 mod python;
 mod races;
@@ -229,6 +230,7 @@ fn lanes() -> Vec<Lane> {
             ports::trials(),
             embedded::trials(),
             body::trials(),
+            published::trials(),
             build_attacks::trials(),
             handover::trials(),
             succession::trials(),

@@ -242,6 +242,18 @@ impl Docker {
         Ok(found.into_iter().flat_map(|i| i.repo_tags).collect())
     }
 
+    /// Whether there is an image with that label.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn has_labelled_image(&self, label: &str, value: &str) -> Result<bool> {
+        let filters = HashMap::from([("label".to_owned(), vec![format!("{label}={value}")])]);
+        let options = ListImagesOptionsBuilder::new().filters(&filters).build();
+        let doing = "listing images";
+        let found = answer(doing, self.api.list_images(Some(options))).await?;
+        Ok(!found.map_err(|e| lost(doing, e))?.is_empty())
+    }
+
     /// The images that have no name any more, and that no other is made of.
     ///
     /// # Errors

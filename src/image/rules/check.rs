@@ -1,7 +1,8 @@
 //! What each instruction may say.
 
+use super::Refusal;
 use super::syntax::Instruction;
-use super::{GROUND_STAGE, Refusal};
+use crate::image::GROUND_STAGE;
 use std::collections::BTreeSet;
 
 /// Instructions that say nothing about where anything comes from.

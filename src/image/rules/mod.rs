@@ -20,16 +20,12 @@ mod check;
 mod shared;
 mod syntax;
 
-use super::Body;
+use super::{Body, GROUND_ARG, GROUND_STAGE};
 use crate::protocol::spec::BUILD_LABEL;
 use check::{Caches, Checked, GROUND};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use syntax::Instruction;
-
-/// The build argument that says what `FROM ${GROUND}` stands for: the stage, or an image of it.
-pub(crate) const GROUND_ARG: &str = "GROUND";
-pub(crate) const GROUND_STAGE: &str = "ground";
 
 /// Keys of labels that a note names.
 const NAMED_KEYS: usize = 10;

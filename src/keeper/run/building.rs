@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::image::resource_watch;
 use crate::image::{
     Body, Certificate, Companion, DIGEST_LABEL, Dialect, GROUND_ARG, GROUND_STAGE, Limit, Recipe,
-    permit,
+    permit, set_ground,
 };
 use crate::keeper::Settings;
 use crate::protocol::evolve::Charge;
@@ -141,18 +141,17 @@ fn prepared(
     let mut args: BTreeMap<String, String> = recipe.args.clone();
     args.insert("BASE".into(), charge.base.clone());
     let mut notes: Vec<String> = dockerfile.note().into_iter().collect();
-    let published = dockerfile.published_image(&recipe.args);
-    if published.is_none() || !has_published {
-        args.insert(GROUND_ARG.into(), GROUND_STAGE.into());
-    }
+    let mut published = dockerfile.published_image(&recipe.args);
     if let Some(reference) = published.filter(|_| !has_published) {
         notes.push(format!(
             "the engine does not have the published image `{reference}`, so all of the image is built"
         ));
+        published = None;
     }
     args.extend(charge.proxies.0.clone());
     let mut labels = recipe.labels();
     labels.insert(IMAGE_LABEL.into(), charge.instance.clone());
+    set_ground(published, &mut args, &mut labels);
     let build = Build {
         tag,
         context: recipe.archive(&dockerfile.text)?,
