@@ -72,11 +72,11 @@ pub(crate) async fn base_image(
     Ok(BOOTSTRAPPED.into())
 }
 
-/// Whether the engine has the published image `NAME@sha256:…`, which is pulled if need be. A warning says why not.
+/// Pulls the published image `NAME@sha256:…`, unless it is there. `false` where it can't be had: a warning says why.
 ///
 /// # Errors
 /// When the engine does not answer.
-pub(crate) async fn has_published_image(
+pub(crate) async fn pull_published_image(
     docker: &Docker,
     reference: &str,
     progress: &dyn Progress,

@@ -116,7 +116,7 @@ pub(crate) async fn ensure(
     let dockerfile = permitted(&recipe.body, instance, dialect)?;
     let mut published = dockerfile.published_image(&recipe.args);
     if let Some(reference) = published
-        && !base::has_published_image(docker, reference, progress).await?
+        && !base::pull_published_image(docker, reference, progress).await?
     {
         published = None;
     }

@@ -177,13 +177,14 @@ fn a_published_image_is_pulled_by_its_digest_and_built_upon() {
     let ground = |home: &Home| home.ok(["shell", "cat /published"]).stdout;
     assert_eq!(ground(&home), "published\n");
     assert_eq!(home.ok(["exec", "print(6*7)"]).stdout, "42\n");
-    // The host's own certificates are there, with those that all know.
-    let certificates = "test -f /usr/local/share/ca-certificates/README && ls /usr/local/share/ca-certificates/*.crt | wc -l; \
-                        test -s /etc/ssl/certs/ca-certificates.crt && echo trusted";
-    let told = home.run(["shell", certificates]).stdout;
-    let own = own_certificates();
-    assert!(told.starts_with(&format!("{own}\n")), "{own}: {told}");
-    assert!(own == 0 || told.ends_with("trusted\n"), "{told}");
+    // The published image had none: the last stage brings those of the host, and with them those that all know.
+    home.ok(["shell", "test -f /usr/local/share/ca-certificates/README"]);
+    let own = "test -n \"$(find /usr/local/share/ca-certificates -name '*.crt')\"";
+    let has_own = home.run(["shell", own]).code == 0;
+    let here = Command::new("sh").args(["-c", own]).status().unwrap();
+    assert!(has_own || !here.success());
+    let trusted = home.run(["shell", "test -s /etc/ssl/certs/ca-certificates.crt"]);
+    assert_eq!(trusted.code == 0, has_own);
     // From here on no registry is needed.
     registry.stop();
     let unused = "osctl-ground:0000000000000000";
@@ -210,15 +211,6 @@ fn a_published_image_is_pulled_by_its_digest_and_built_upon() {
     home.down();
     assert_eq!(inspect(&kept), None, "it stays without need");
     assert_eq!(inspect(&reference), None, "it stays without need");
-}
-
-/// How many certificates the host trusts beyond the usual ones.
-fn own_certificates() -> usize {
-    let script = "find /usr/local/share/ca-certificates /etc/pki/ca-trust/source/anchors \
-                  /etc/ca-certificates/trust-source/anchors -name '*.crt' -o -name '*.pem' 2>/dev/null | wc -l";
-    let found = Command::new("sh").args(["-c", script]).output().unwrap();
-    let found = String::from_utf8(found.stdout).unwrap();
-    found.trim().parse().unwrap()
 }
 
 /// A registry's store in which the manifest has another content.
@@ -292,13 +284,12 @@ fn a_dockerfile_with_a_ground_of_its_own_is_built_by_both_builders() {
     let registry = Registry::start(&published.store);
     let image = format!("{{from: \"{}\"}}", published.reference(&registry));
     let dockerfile = "ARG BASE\nARG GROUND=other\nFROM ${BASE} AS ground\nRUN echo mine > /published\n\
-                      FROM ${GROUND} AS host\nRUN echo \"it is $(cat /published)\"\n";
+                      FROM ${GROUND} AS host\nRUN grep -qx mine /published\n";
     for buildkit in ["1", "0"] {
         let mut home = usual("it-published-own", &image);
         home.env.insert("DOCKER_BUILDKIT".into(), buildkit.into());
         write(&home, "Dockerfile", dockerfile);
-        let built = home.ok(["-v", "build", "--yes"]);
-        assert!(built.stderr.contains("it is mine"), "{built:?}");
+        home.ok(["build", "--yes"]);
         remove_image(&format!("os-{}:latest", home.instance));
         home.down();
     }
