@@ -246,13 +246,14 @@ fn as_meant(key: &str, value: Value) -> Value {
     };
     match (key, value) {
         ("limits.memory" | "limits.shm" | "sessions.memory" | "cryo.budget", value) => text(value),
-        ("auth" | "auto_ports" | "build_tools" | "criu" | "docker_socket", Value::String(word)) => {
-            match word.as_str() {
-                "on" | "yes" => Value::Bool(true),
-                "off" | "no" => Value::Bool(false),
-                _ => Value::String(word),
-            }
-        }
+        (
+            "auth" | "auto_ports" | "build_tools" | "criu" | "docker_socket" | "image.pull",
+            Value::String(word),
+        ) => match word.as_str() {
+            "on" | "yes" => Value::Bool(true),
+            "off" | "no" => Value::Bool(false),
+            _ => Value::String(word),
+        },
         ("env", Value::Object(map)) => map.into_iter().map(|(k, v)| (k, text(v))).collect(),
         (_, value) => value,
     }

@@ -6,11 +6,13 @@
 
 mod layers;
 mod project;
+mod published;
 mod variables;
 
 pub(crate) use layers::{Resolved, Source};
 
 use crate::error::{Error, Result};
+use published::PublishedImage;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -25,6 +27,7 @@ pub(crate) struct Config {
     pub(crate) body: PathBuf,
     /// The image that bodies start from.
     pub(crate) base: String,
+    pub(crate) image: PublishedImage,
     /// Whether compilers are in the image.
     pub(crate) build_tools: bool,
     /// A Linux binary of osctl, where this one is for another system.
@@ -191,6 +194,7 @@ impl Default for Config {
             engine: EngineChoice::Docker,
             body: "body".into(),
             base: "debian:trixie-slim".into(),
+            image: PublishedImage::default(),
             build_tools: true,
             companion: None,
             bind: Ipv4Addr::LOCALHOST.into(),
@@ -324,6 +328,14 @@ impl Resolved {
                 .any(|c| c == std::path::Component::ParentDir)
         {
             return Err(bad("body", "it must lie beneath the project".into()).into());
+        }
+        if let Some(from) = &config.image.from
+            && !published::is_reference_by_digest(from)
+        {
+            let why = format!(
+                "`{from}` is no image by its digest: `NAME@sha256:` and 64 hexadecimal digits"
+            );
+            return Err(bad("image.from", why).into());
         }
         for (key, text) in [
             ("limits.memory", config.limits.memory.as_deref()),

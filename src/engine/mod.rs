@@ -25,6 +25,10 @@ pub(crate) trait Progress: Send + Sync {
     fn amount(&self, what: &str, done: u64, total: Option<u64>);
     /// A line of detail, for those who asked for it.
     fn log(&self, line: &str);
+    /// What went otherwise than was asked for.
+    fn warn(&self, line: &str) {
+        self.log(line);
+    }
 }
 
 /// The engines there are.

@@ -10,12 +10,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// Keys that shape no container: the record has the ports, and variables that are passed are told by their names.
+/// Keys that shape no container: the record has the ports, and variables that are passed are told by their names. The
+/// published image differs from release to release, and has what a build would give.
 const OTHER_KEYS: &[&str] = &[
     "auto_ports",
     "companion",
     "engine",
     "evolve",
+    "image",
     "mcp",
     "pass_env",
     "ports",

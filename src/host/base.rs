@@ -1,9 +1,11 @@
-//! The image that bodies start from: pulled, or made of Debian's packages where no registry answers.
+//! The images that bodies start from. The base is pulled, or made of Debian's packages where no registry answers. The
+//! published image of the Dockerfile's stage `ground` is pulled by its digest, and takes the place of that stage.
 
 use super::folders::Folders;
 use super::provision::{Ending, Leave, can_install, install, run};
 use crate::engine::{Docker, Progress, Turn};
 use crate::error::{Error, Result};
+use crate::image::{GROUND_LABEL, GROUND_REPOSITORY, ground_name};
 use anyhow::Context;
 use futures_util::StreamExt;
 use std::fs;
@@ -68,6 +70,48 @@ pub(crate) async fn base_image(
     ));
     bootstrap(docker, folders, may_install, progress).await?;
     Ok(BOOTSTRAPPED.into())
+}
+
+/// Pulls the published image `NAME@sha256:…`, unless it is there. `false` where it can't be had: a warning says why.
+///
+/// # Errors
+/// When the engine does not answer.
+pub(crate) async fn pull_published_image(
+    docker: &Docker,
+    reference: &str,
+    progress: &dyn Progress,
+) -> Result<bool> {
+    if !docker.has_by_digest(reference).await? {
+        progress.step(&format!("pulling {reference}"));
+        let pulled = docker.pull(reference, progress).await;
+        let why = match pulled.err() {
+            Some(why) => Some(why),
+            None if docker.has_by_digest(reference).await? => None,
+            None => Some("the engine has no image of that digest that it can run".into()),
+        };
+        if let Some(why) = why {
+            progress.warn(&format!(
+                "the published image `{reference}` can't be pulled, so all of the image is built here: {why}"
+            ));
+            return Ok(false);
+        }
+    }
+    docker.tag(reference, &ground_name(reference)).await?;
+    Ok(true)
+}
+
+/// Removes the published images that were pulled for images that are gone, but `kept`.
+///
+/// # Errors
+/// When the engine does not answer.
+pub(crate) async fn remove_unused_grounds(docker: &Docker, kept: Option<String>) -> Result<()> {
+    for name in docker.tags(GROUND_REPOSITORY).await? {
+        let is_used = docker.has_labelled_image(GROUND_LABEL, &name).await?;
+        if !is_used && kept.as_ref() != Some(&name) {
+            docker.remove_pulled_image(&name).await?;
+        }
+    }
+    Ok(())
 }
 
 async fn bootstrap(

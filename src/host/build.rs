@@ -4,10 +4,13 @@ use super::folders::Folders;
 use super::instance::Instance;
 use super::provision::Leave;
 use super::{base, keeper, specification, trust};
-use crate::config::Config;
+use crate::config::{Config, DesktopRun};
 use crate::engine::{Build, Builder, ClassicBuild, Docker, IMAGE_LABEL, Image, Progress};
 use crate::error::{Error, Result};
-use crate::image::{Body, Companion, DIGEST_LABEL, Dialect, Limit, Permitted, Recipe, permit};
+use crate::image::{
+    Body, Companion, DIGEST_LABEL, Dialect, GROUND_ARG, GROUND_STAGE, Limit, Permitted, Recipe,
+    ground_name, permit, set_ground,
+};
 use crate::protocol::evolve::{Bounds, ROLLED_BACK};
 use anyhow::Context;
 use std::collections::BTreeMap;
@@ -45,12 +48,13 @@ pub(crate) fn recipe(docker: &Docker, config: &Config, project: &Path) -> Result
 
 /// The build arguments that shape the image.
 pub(crate) fn arguments(config: &Config) -> BTreeMap<String, String> {
+    let switch = |name: &str, is_on| (name.to_owned(), u8::from(is_on).to_string());
+    let ground = config.published_image().unwrap_or(GROUND_STAGE);
     BTreeMap::from([
         ("BASE".to_owned(), config.base.clone()),
-        (
-            "BUILD_TOOLS".to_owned(),
-            u8::from(config.build_tools).to_string(),
-        ),
+        switch("BUILD_TOOLS", config.build_tools),
+        switch("DESKTOP", config.desktop.run != DesktopRun::Off),
+        (GROUND_ARG.to_owned(), ground.to_owned()),
     ])
 }
 
@@ -109,20 +113,30 @@ pub(crate) async fn ensure(
         }
     };
     let dockerfile = permitted(&recipe.body, instance, dialect)?;
-    let base = base::base_image(
-        docker,
-        &config.base,
-        options.folders,
-        options.may_install,
-        progress,
-    )
-    .await?;
     let binary_image = match dialect {
         Dialect::BuildKit => Some(keeper::image(docker, &recipe.companion, progress).await?),
         Dialect::Classic => None,
     };
+    let mut published = dockerfile.published_image(&recipe.args);
+    if let Some(reference) = published
+        && !base::pull_published_image(docker, reference, progress).await?
+    {
+        published = None;
+    }
+    let base = match published {
+        // A stage of its own may still begin with the base.
+        Some(_) => base::known_base(docker, &config.base).await?,
+        None => {
+            let Options {
+                folders,
+                may_install,
+                ..
+            } = options;
+            Some(base::base_image(docker, &config.base, folders, may_install, progress).await?)
+        }
+    };
     let mut args = recipe.args.clone();
-    args.insert("BASE".into(), base);
+    args.extend(base.map(|base| ("BASE".into(), base)));
     // Proxies are needed to build and are no part of the image.
     args.extend(options.proxies.clone());
     progress.step("building the image");
@@ -130,6 +144,7 @@ pub(crate) async fn ensure(
     // the last one, although another instance may need it without a name.
     let mut labels = recipe.labels();
     labels.insert(IMAGE_LABEL.into(), instance.name.clone());
+    set_ground(published, &mut args, &mut labels);
     let build = Build {
         tag: tag.clone(),
         context: recipe.archive(&dockerfile.text, binary_image.as_deref())?,
@@ -149,6 +164,7 @@ pub(crate) async fn ensure(
     if let Some(old) = old.filter(|old| old.id != image.id) {
         remove_nameless(docker, &old.id).await?;
     }
+    base::remove_unused_grounds(docker, config.published_image().map(ground_name)).await?;
     Ok(Built {
         image,
         fresh: true,
@@ -234,6 +250,7 @@ pub(crate) async fn remove(docker: &Docker, instance: &Instance) -> Result<()> {
             _ => {}
         }
     }
+    base::remove_unused_grounds(docker, None).await?;
     docker.remove_unfinished(&scope(instance)).await
 }
 

@@ -8,6 +8,7 @@ mod body;
 mod companion;
 mod context;
 mod gather;
+mod ground;
 #[cfg(target_os = "linux")]
 pub(crate) mod resource_watch;
 mod rules;
@@ -16,6 +17,9 @@ pub(crate) use body::{Body, Update};
 pub(crate) use companion::Companion;
 pub(crate) use context::{Certificate, Recipe, bare, content, single};
 pub(crate) use gather::Limit;
+pub(crate) use ground::{
+    GROUND_ARG, GROUND_LABEL, GROUND_REPOSITORY, GROUND_STAGE, ground_name, set_ground,
+};
 pub(crate) use rules::{Dialect, Permitted, permit};
 
 /// Label of an image: the digest of what it was built from.

@@ -306,6 +306,10 @@ impl Progress for Work {
             self.ui.detail(line);
         }
     }
+
+    fn warn(&self, line: &str) {
+        self.pause(|| self.ui.warn(line));
+    }
 }
 
 impl Drop for Work {

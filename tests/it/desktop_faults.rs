@@ -354,6 +354,10 @@ fn it_can_be_there_always_and_never() {
         "{refused:?}"
     );
     assert!(refused.stderr.contains("`desktop.run"), "{refused:?}");
+    // It is not in the image, and the browser is.
+    let there =
+        "import shutil; [bool(shutil.which(name)) for name in ('Xvfb', 'pcmanfm', 'chromium')]";
+    assert_eq!(home.api().exec(there)["result"], "[False, False, True]");
     home.write_config("desktop:\n  run: always\n  idle: 1\n  depth: 16\n");
     home.up();
     let api = home.api();

@@ -123,6 +123,7 @@ fn files_and_variables_survive_a_restart() {
         .unwrap();
     let shell = |command: &str, session: &str| {
         let request = json!({"command": command, "session": session});
+        home.api().done("/sessions", &json!({"name": session}));
         home.api().done("/shell", &request)["stdout"].clone()
     };
     shell("export MINE=1", "sleeper");
@@ -152,6 +153,9 @@ fn files_and_variables_survive_a_restart() {
     home.ok(["restart"]);
     let told = shell("echo $MINE $OSCTL_BODY $OSCTL_SESSION", "sleeper");
     assert_eq!(told, "1 /opt/osctl/body sleeper\n");
+    for session in ["sleeper", "waker"] {
+        home.ok(["sessions", "rm", session]);
+    }
 }
 
 fn a_killed_companion_comes_back_with_its_container() {

@@ -86,6 +86,7 @@ mod podman;
 mod ports;
 mod provision;
 mod pty;
+mod published;
 mod pytest;
 mod python;
 mod races;
@@ -189,8 +190,12 @@ fn lanes() -> Vec<Lane> {
         build_attacks::trials(),
         body::trials(),
     ]);
-    let engines =
-        Lane::new("second engines").hold([remote::trials(), podman::trials(), provision::trials()]);
+    let engines = Lane::new("second engines").hold([
+        remote::trials(),
+        podman::trials(),
+        provision::trials(),
+        published::trials(),
+    ]);
     let servers = Lane::new("MCP servers").hold([
         mcp::trials(),
         mcp_transports::trials(),

@@ -321,21 +321,26 @@ pub(crate) fn until(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
-/// A shell with its tools in one static file, from Debian's package; nothing is installed.
+/// A shell with its tools in one static file.
 pub(crate) fn busybox() -> &'static Path {
     static BUSYBOX: OnceLock<PathBuf> = OnceLock::new();
-    BUSYBOX.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("busybox");
-        let binary = folder.join("bin/busybox");
-        if !binary.is_file() {
-            let _apt = hold_apt();
-            fs::create_dir_all(&folder).unwrap();
-            let script = "apt-get -q download busybox-static || { apt-get -q update && apt-get -q download busybox-static; }\n\
-                          dpkg-deb -x busybox-static_*.deb .";
-            shell(script, &folder);
-        }
-        binary
-    })
+    BUSYBOX.get_or_init(|| unpack("busybox-static", "bin/busybox"))
+}
+
+/// A program of a Debian package; nothing is installed.
+pub(crate) fn unpack(package: &str, program: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(package);
+    let binary = folder.join(program);
+    if !binary.is_file() {
+        let _apt = hold_apt();
+        fs::create_dir_all(&folder).unwrap();
+        let script = format!(
+            "apt-get -q download {package} || {{ apt-get -q update && apt-get -q download {package}; }}\n\
+             dpkg-deb -x {package}_*.deb ."
+        );
+        shell(&script, &folder);
+    }
+    binary
 }
 
 /// The daemon, which a machine with a running engine has already.

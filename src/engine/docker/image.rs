@@ -6,6 +6,7 @@ use crate::engine::Progress;
 use crate::error::{Error, Result};
 use crate::protocol::hex::hex;
 use crate::protocol::spec::{BUILD_LABEL, Limits};
+use bollard::models::ImageInspect;
 use bollard::query_parameters::{
     BuildImageOptionsBuilder, BuilderVersion, CreateImageOptionsBuilder, ListImagesOptionsBuilder,
     RemoveImageOptions, RemoveImageOptionsBuilder, TagImageOptionsBuilder,
@@ -81,18 +82,42 @@ impl Docker {
     /// # Errors
     /// When the engine does not answer.
     pub(crate) async fn image(&self, name: &str) -> Result<Option<Image>> {
+        let found = self.inspect_image(name).await?;
+        Ok(found.map(|found| Image {
+            id: found.id.unwrap_or_default(),
+            labels: found.config.and_then(|c| c.labels).unwrap_or_default(),
+            tags: found.repo_tags.unwrap_or_default(),
+            size: found
+                .size
+                .unwrap_or_default()
+                .try_into()
+                .unwrap_or_default(),
+        }))
+    }
+
+    /// Whether the engine has the image `NAME@sha256:…` from a registry, under that very digest, and can run it.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn has_by_digest(&self, reference: &str) -> Result<bool> {
+        let Some(found) = self.inspect_image(reference).await? else {
+            return Ok(false);
+        };
+        let digest = |reference: &str| {
+            reference
+                .split_once('@')
+                .map(|(_, digest)| digest.to_owned())
+        };
+        // Engines may write the name otherwise than it was given.
+        let mut held = found.repo_digests.iter().flatten().map(|held| digest(held));
+        let is_held = held.any(|held| held.is_some() && held == digest(reference));
+        Ok(is_held && found.architecture.as_deref() == Some(self.architecture()))
+    }
+
+    async fn inspect_image(&self, name: &str) -> Result<Option<ImageInspect>> {
         let doing = "looking at the image";
         match answer(doing, self.api.inspect_image(name)).await? {
-            Ok(found) => Ok(Some(Image {
-                id: found.id.unwrap_or_default(),
-                labels: found.config.and_then(|c| c.labels).unwrap_or_default(),
-                tags: found.repo_tags.unwrap_or_default(),
-                size: found
-                    .size
-                    .unwrap_or_default()
-                    .try_into()
-                    .unwrap_or_default(),
-            })),
+            Ok(found) => Ok(Some(found)),
             Err(e) if is_status(&e, 404) => Ok(None),
             Err(e) => Err(lost(doing, e)),
         }
@@ -174,6 +199,22 @@ impl Docker {
         }
     }
 
+    /// Removes a name of an image, and where it is the last tag, the names by digest under which it was pulled.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn remove_pulled_image(&self, tag: &str) -> Result<()> {
+        let Some(found) = self.inspect_image(tag).await? else {
+            return Ok(());
+        };
+        if found.repo_tags.is_some_and(|tags| tags == [tag]) {
+            for digest in found.repo_digests.iter().flatten() {
+                self.remove_image(digest).await?;
+            }
+        }
+        self.remove_image(tag).await
+    }
+
     /// Gives an image one more name.
     ///
     /// # Errors
@@ -199,6 +240,18 @@ impl Docker {
         let found = answer(doing, self.api.list_images(Some(options))).await?;
         let found = found.map_err(|e| lost(doing, e))?;
         Ok(found.into_iter().flat_map(|i| i.repo_tags).collect())
+    }
+
+    /// Whether there is an image with that label.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn has_labelled_image(&self, label: &str, value: &str) -> Result<bool> {
+        let filters = HashMap::from([("label".to_owned(), vec![format!("{label}={value}")])]);
+        let options = ListImagesOptionsBuilder::new().filters(&filters).build();
+        let doing = "listing images";
+        let found = answer(doing, self.api.list_images(Some(options))).await?;
+        Ok(!found.map_err(|e| lost(doing, e))?.is_empty())
     }
 
     /// The images that have no name any more, and that no other is made of.

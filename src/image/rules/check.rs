@@ -2,6 +2,7 @@
 
 use super::Refusal;
 use super::syntax::Instruction;
+use crate::image::GROUND_STAGE;
 use std::collections::BTreeSet;
 
 /// Instructions that say nothing about where anything comes from.
@@ -22,6 +23,10 @@ const PLAIN: &[&str] = &[
 /// The only keys of labels that images get. Other tools obey labels of images and of the containers made from them.
 /// No list of those labels is complete.
 const LABELS: &str = "org.opencontainers.";
+
+/// What a `FROM` may write for the images that the host chooses.
+const BASE: [&str; 2] = ["${BASE}", "$BASE"];
+pub(super) const GROUND: [&str; 2] = ["${GROUND}", "$GROUND"];
 
 /// Folders of the kernel. Some versions of runc lead a step that begins in `/proc/self/fd/N` to the host.
 const KERNEL_FOLDERS: &[&str] = &["proc", "sys", "dev"];
@@ -108,12 +113,17 @@ impl Checked {
         let (image, name) = match words.as_slice() {
             [image] => (*image, None),
             [image, by, name] if by.eq_ignore_ascii_case("as") => (*image, Some(*name)),
-            _ => return Err("`FROM` takes `${BASE}` or a stage, and `AS` a name".into()),
+            _ => {
+                return Err(
+                    "`FROM` takes `${BASE}`, `${GROUND}` or a stage, and `AS` a name".into(),
+                );
+            }
         };
-        let base = image == "${BASE}" || image == "$BASE";
-        if !base && !self.is_stage(image) {
+        // Without that stage, the builder would look for an image of its name.
+        let is_ground = GROUND.contains(&image) && self.is_stage(GROUND_STAGE);
+        if !BASE.contains(&image) && !is_ground && !self.is_stage(image) {
             return Err(format!(
-                "`FROM {}` is not allowed, only `FROM ${{BASE}}` and earlier stages",
+                "`FROM {}` is not allowed, only `FROM ${{BASE}}`, `FROM ${{GROUND}}` after a stage `ground`, and earlier stages",
                 printable(image)
             ));
         }

@@ -10,20 +10,22 @@
 //! could obey are left out. The written text is
 //! read and checked again, as the engine receives it.
 //!
-//! Allowed are `FROM ${BASE}` and earlier stages, in `--from` too, and cache mounts, whose ids become
-//! the instance's own: what another instance or the host finds in its caches is no agent's. The
+//! Allowed are `FROM ${BASE}`, `FROM ${GROUND}` after a stage `ground`, and earlier stages, in `--from` too. The host
+//! says what the two variables stand for, in each build. Allowed are cache mounts, whose ids become the instance's own: what another instance or the host finds in its caches is no agent's. The
 //! instructions that a Dockerfile begins with exactly as the one inside of osctl does, upon the same
-//! files, keep their ids, and so the layers that the host has built.
+//! files, keep their ids, and so the layers that the host has built. Where these lead up to the first `FROM ${GROUND}`,
+//! that may stand for the published image of the stage `ground`.
 
 mod check;
 mod shared;
 mod syntax;
 
-use super::Body;
+use super::{Body, GROUND_ARG, GROUND_STAGE};
 use crate::protocol::spec::BUILD_LABEL;
-use check::{Caches, Checked};
-use std::collections::BTreeSet;
+use check::{Caches, Checked, GROUND};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use syntax::Instruction;
 
 /// Keys of labels that a note names.
 const NAMED_KEYS: usize = 10;
@@ -57,9 +59,21 @@ pub(crate) struct Permitted {
     pub(crate) text: String,
     /// Keys of labels that are left out of it.
     left_out: BTreeSet<String>,
+    /// Whether the builder takes an image in the place of a stage, and all up to the first `FROM ${GROUND}` is as
+    /// inside of osctl.
+    has_usual_ground: bool,
 }
 
 impl Permitted {
+    /// The published image that the build arguments name, where it has what the stage `ground` would have.
+    pub(crate) fn published_image<'a>(
+        &self,
+        args: &'a BTreeMap<String, String>,
+    ) -> Option<&'a str> {
+        let ground = args.get(GROUND_ARG).map(String::as_str);
+        ground.filter(|ground| self.has_usual_ground && *ground != GROUND_STAGE)
+    }
+
     /// The warning for the user, if labels are left out.
     pub(crate) fn note(&self) -> Option<String> {
         let named = self.left_out.iter().take(NAMED_KEYS);
@@ -98,6 +112,11 @@ fn permit_beside(
 ) -> Result<Permitted, Refusal> {
     let instructions = syntax::read(dockerfile(body))?;
     let shared = shared::length(&instructions, body, trusted);
+    let begins_at_ground =
+        |i: &Instruction| i.keyword == "FROM" && GROUND.iter().any(|g| i.rest.starts_with(g));
+    // The classic builder builds every stage, also those that are not needed.
+    let has_usual_ground =
+        dialect == Dialect::BuildKit && instructions[..shared].iter().any(begins_at_ground);
     let mut checked = Checked::default();
     let mut text = String::new();
     // Of each line of the text, the line in the file.
@@ -123,7 +142,11 @@ fn permit_beside(
         Dialect::Classic => mark(&text, scope),
     };
     let left_out = checked.into_left_out();
-    Ok(Permitted { text, left_out })
+    Ok(Permitted {
+        text,
+        left_out,
+        has_usual_ground,
+    })
 }
 
 /// Labels what the classic builder leaves between the steps: each step is an image, and no image of a build that

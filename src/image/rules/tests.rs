@@ -1,5 +1,7 @@
 //! Each rule by what it refuses.
 
+mod ground;
+
 use super::{Dialect, Refusal, permit, permit_beside};
 use crate::image::Body;
 

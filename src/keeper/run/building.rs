@@ -4,7 +4,10 @@ use super::Work;
 use crate::engine::{Build, Builder, ClassicBuild, IMAGE_LABEL, Progress};
 use crate::error::Result;
 use crate::image::resource_watch;
-use crate::image::{Body, Certificate, Companion, DIGEST_LABEL, Dialect, Limit, Recipe, permit};
+use crate::image::{
+    Body, Certificate, Companion, DIGEST_LABEL, Dialect, GROUND_ARG, GROUND_STAGE, Limit, Recipe,
+    permit, set_ground,
+};
 use crate::keeper::Settings;
 use crate::protocol::evolve::Charge;
 use anyhow::{Context, bail};
@@ -16,7 +19,15 @@ struct Prepared {
     digest: String,
     build: Build,
     /// What the log tells of the Dockerfile.
-    note: Option<String>,
+    notes: Vec<String>,
+}
+
+/// What the engine has to build with.
+struct Means {
+    buildkit: bool,
+    published: bool,
+    /// The image that holds the binary.
+    binary_image: Option<String>,
 }
 
 impl Work {
@@ -26,14 +37,17 @@ impl Work {
         let architecture = self.site.docker.architecture().to_owned();
         let tag = self.site.tag(&format!("run-{}", self.record.run));
         let (shelf, run) = (self.shelf.clone(), self.record.run.clone());
-        let has_buildkit = self.site.docker.has_buildkit();
+        let means = Means {
+            buildkit: self.site.docker.has_buildkit(),
+            published: self.has_published_image().await?,
+            binary_image: self.binary_image().await?,
+        };
         let limit = Duration::from_secs(self.site.charge.bounds.read);
         let deadline = Instant::now() + limit;
-        let binary_image = self.binary_image().await?;
         let prepare = move || {
             let recipe = recipe(&settings, &charge, &architecture, deadline)?;
             shelf.save_body(&run, &recipe.body.archive()?)?;
-            prepared(&recipe, &charge, tag, has_buildkit, binary_image.as_deref())
+            prepared(&recipe, &charge, tag, &means)
         };
         // A disk that is far away may not answer. The thread that waits for it reads nothing more then.
         let prepare = tokio::time::timeout(limit, tokio::task::spawn_blocking(prepare)).await;
@@ -43,9 +57,9 @@ impl Work {
         let Prepared {
             digest,
             build,
-            note,
+            notes,
         } = prepared??;
-        if let Some(note) = note {
+        for note in notes {
             self.log.log(&note);
         }
         self.record.body = Some(digest.clone());
@@ -84,6 +98,15 @@ impl Work {
         Ok(found.map(|_| name.clone()))
     }
 
+    /// Whether the engine has the published image that the host has chosen. The keeper pulls none.
+    async fn has_published_image(&self) -> Result<bool> {
+        let ground = self.site.charge.args.get(GROUND_ARG);
+        match ground.filter(|ground| *ground != GROUND_STAGE) {
+            Some(reference) => self.site.docker.has_by_digest(reference).await,
+            None => Ok(false),
+        }
+    }
+
     fn built(&mut self, image: String) {
         self.record.image = Some(image.clone());
         self.entry.image = Some(image);
@@ -118,15 +141,9 @@ fn recipe(
     })
 }
 
-fn prepared(
-    recipe: &Recipe,
-    charge: &Charge,
-    tag: String,
-    has_buildkit: bool,
-    binary_image: Option<&str>,
-) -> Result<Prepared> {
+fn prepared(recipe: &Recipe, charge: &Charge, tag: String, means: &Means) -> Result<Prepared> {
     let scope = format!("osctl-{}", charge.instance);
-    let (dialect, builder) = match has_buildkit && !charge.classic {
+    let (dialect, builder) = match means.buildkit && !charge.classic {
         true => (Dialect::BuildKit, Builder::BuildKit),
         false => {
             let spec = &charge.spec;
@@ -135,14 +152,24 @@ fn prepared(
             (Dialect::Classic, Builder::Classic(classic))
         }
     };
+    let binary_image = means.binary_image.as_deref();
     let binary_image = binary_image.filter(|_| dialect == Dialect::BuildKit);
     let dockerfile = permit(&recipe.body, &scope, dialect);
     let dockerfile = dockerfile.map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
     let mut args: BTreeMap<String, String> = recipe.args.clone();
     args.insert("BASE".into(), charge.base.clone());
+    let mut notes: Vec<String> = dockerfile.note().into_iter().collect();
+    let mut published = dockerfile.published_image(&recipe.args);
+    if let Some(reference) = published.filter(|_| !means.published) {
+        notes.push(format!(
+            "the engine does not have the published image `{reference}`, so all of the image is built"
+        ));
+        published = None;
+    }
     args.extend(charge.proxies.0.clone());
     let mut labels = recipe.labels();
     labels.insert(IMAGE_LABEL.into(), charge.instance.clone());
+    set_ground(published, &mut args, &mut labels);
     let build = Build {
         tag,
         context: recipe.archive(&dockerfile.text, binary_image)?,
@@ -153,6 +180,6 @@ fn prepared(
     Ok(Prepared {
         digest: recipe.digest(),
         build,
-        note: dockerfile.note(),
+        notes,
     })
 }
