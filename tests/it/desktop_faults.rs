@@ -12,14 +12,14 @@ use std::io::ErrorKind;
 
 trials![
     each_service_that_is_killed_comes_back,
+    services_that_are_killed_twenty_times_come_back =
+        "desktop_faults::each_service_that_is_killed_comes_back",
     viewers_that_come_and_go_leave_nothing,
     a_frozen_server_gives_no_picture_and_stops_nobody_else,
     a_hard_stop_leaves_no_lock_behind,
     one_that_nobody_uses_ends_and_a_browser_keeps_it,
     it_can_be_there_always_and_never,
 ];
-
-const ROUNDS: usize = 20;
 
 /// In every so many of them is waited for the person's page; else it comes again by itself, or is cut
 /// off once more on its way.
@@ -93,6 +93,14 @@ fn until_ready(api: &Api, services: &[&str]) {
 }
 
 fn each_service_that_is_killed_comes_back() {
+    kill_services(2);
+}
+
+fn services_that_are_killed_twenty_times_come_back() {
+    kill_services(20);
+}
+
+fn kill_services(rounds: usize) {
     let home = instance();
     let api = home.api();
     let (address, password) = vnc(home);
@@ -109,7 +117,7 @@ fn each_service_that_is_killed_comes_back() {
     api.exec(KILL);
     let all: Vec<&str> = CLIENTS.into_iter().chain([SERVER]).collect();
     let before: Vec<usize> = all.iter().map(|name| starts(home, name)).collect();
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         for names in [&CLIENTS[..], &[SERVER]] {
             until_ready(&api, &all);
             let is_looked_at = round % LOOK == 0;
@@ -144,7 +152,7 @@ fn each_service_that_is_killed_comes_back() {
     until_ready(&api, &all);
     for (name, before) in all.iter().zip(before) {
         let after = starts(home, name);
-        assert!(after >= before + ROUNDS, "{name}: {before} {after}");
+        assert!(after >= before + rounds, "{name}: {before} {after}");
     }
     drop((viewer, person));
     // Whoever looks now sees the desktop, by both ways.
