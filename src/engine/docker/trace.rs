@@ -10,6 +10,9 @@ use std::collections::{HashSet, VecDeque};
 /// Lines of a failed build's output that go with the error.
 const LOG_LINES: usize = 20;
 
+/// How BuildKit ends the error of a step that it has canceled.
+const CANCELED: &str = "context canceled";
+
 /// What the builder says, as steps and a log.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
@@ -53,7 +56,12 @@ impl Trace {
                     short(name)
                 ));
             }
-            if !vertex.error.is_empty() {
+            // What fails cancels what runs beside it; the first failure that is none of these is the reason.
+            let has_reason = self
+                .error
+                .as_ref()
+                .is_some_and(|why| !why.contains(CANCELED));
+            if !vertex.error.is_empty() && !has_reason {
                 self.error = Some(format!("{}: {}", short(name), vertex.error));
             }
         }
@@ -128,6 +136,30 @@ mod tests {
         }
         fn amount(&self, _: &str, _: u64, _: Option<u64>) {}
         fn log(&self, _: &str) {}
+    }
+
+    #[test]
+    fn the_step_that_failed_is_named_and_none_that_was_canceled() {
+        let failed = |name: &str, error: &str| StatusResponse {
+            vertexes: vec![Vertex {
+                name: name.to_owned(),
+                error: error.to_owned(),
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        let (mut trace, told) = (Trace::default(), Told::default());
+        for (name, error) in [
+            (
+                "[a] RUN x",
+                "exit code: 137: context canceled: context canceled",
+            ),
+            ("[b] RUN y", "exit code: 7"),
+            ("[c] RUN z", "exit code: 137: context canceled"),
+        ] {
+            trace.status(failed(name, error), &told);
+        }
+        assert_eq!(trace.error.as_deref(), Some("[b] RUN y: exit code: 7"));
     }
 
     #[test]
