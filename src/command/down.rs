@@ -119,8 +119,8 @@ pub(crate) async fn run(args: DownArgs, cx: &Context) -> Result<Outcome> {
             .remove_network(&instance.network(), (LABEL, &instance.name))
             .await?;
         if plan.purge {
-            build::remove(docker, instance).await?;
-            Keeper { docker, instance }.forget().await?;
+            build::remove(docker, instance, &cx.folders).await?;
+            Keeper { docker, instance }.forget(&cx.folders).await?;
             if let Some(volumes) = Volumes::of(docker, instance, &work) {
                 volumes.forget().await?;
             }

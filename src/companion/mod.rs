@@ -93,13 +93,13 @@ pub(crate) async fn run(settings: Settings) -> Result<()> {
     serve(listeners, settings, shutdown).await
 }
 
-/// Keeps one of the runtime's blocking threads until the sender goes. With one, work waits while no thread can be made,
-/// as during a fork bomb; without any, the runtime panics, and ends the task that asked.
-fn hold_blocking_thread() -> std::sync::mpsc::Sender<()> {
-    let (held, until) = std::sync::mpsc::channel();
-    // Nothing is sent: it ends with the sender.
-    tokio::task::spawn_blocking(move || until.recv());
-    held
+/// Keeps one of the runtime's blocking threads. With one, work waits for it while no thread can be made, as during a
+/// fork bomb; without any, the runtime panics, and ends the task that asked.
+async fn keep_blocking_thread() {
+    // A thread without work ends after 10 s.
+    while tokio::task::spawn_blocking(|| ()).await.is_ok() {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
 }
 
 /// Starts the kernel, answers requests, and when `shutdown` comes lets running code finish and ends
@@ -113,7 +113,7 @@ pub(crate) async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> Result<()> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), address = %listeners.tcp.local_addr()?, "companion starts");
-    let _blocking = hold_blocking_thread();
+    tokio::spawn(keep_blocking_thread());
     let grace = settings.grace;
     settings.lives.begin();
     // Before anything else has an id.

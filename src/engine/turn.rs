@@ -23,12 +23,39 @@ impl Turn {
     /// # Errors
     /// When the folder can't be written.
     pub(crate) async fn take(folder: &Path, name: &str, progress: &dyn Progress) -> Result<Self> {
-        fs::create_dir_all(folder)?;
-        let path = folder.join(name);
-        let file =
-            create_lock_file(&path).with_context(|| format!("creating `{}`", path.display()))?;
+        Self::wait(folder, name, File::try_lock, progress).await
+    }
+
+    /// Waits for a turn that several have at a time, while nobody has it alone.
+    ///
+    /// # Errors
+    /// When the folder can't be written.
+    pub(crate) async fn share(folder: &Path, name: &str, progress: &dyn Progress) -> Result<Self> {
+        Self::wait(folder, name, File::try_lock_shared, progress).await
+    }
+
+    /// Takes it if nobody has it.
+    ///
+    /// # Errors
+    /// When the folder can't be written.
+    pub(crate) fn try_take(folder: &Path, name: &str) -> Result<Option<Self>> {
+        let file = open(folder, name)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Self { _file: file })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error.into()),
+        }
+    }
+
+    async fn wait(
+        folder: &Path,
+        name: &str,
+        lock: fn(&File) -> std::result::Result<(), TryLockError>,
+        progress: &dyn Progress,
+    ) -> Result<Self> {
+        let file = open(folder, name)?;
         loop {
-            match file.try_lock() {
+            match lock(&file) {
                 Ok(()) => return Ok(Self { _file: file }),
                 Err(TryLockError::WouldBlock) => {
                     progress.step("waiting for another osctl");
@@ -38,6 +65,12 @@ impl Turn {
             }
         }
     }
+}
+
+fn open(folder: &Path, name: &str) -> Result<File> {
+    fs::create_dir_all(folder)?;
+    let path = folder.join(name);
+    create_lock_file(&path).with_context(|| format!("creating `{}`", path.display()))
 }
 
 /// Opens a file to lock it, and creates it where it is missing. Its owner alone may open it: a shared open

@@ -100,11 +100,37 @@ pub(crate) async fn pull_published_image(
     Ok(true)
 }
 
-/// Removes the published images that were pulled for images that are gone, but `kept`.
+/// Held by builds, which need images that no container and no other image uses yet.
+const IMAGES_LOCK: &str = "images.lock";
+
+/// Keeps the images that a build needs until it is dropped.
+///
+/// # Errors
+/// When the folder of temporary files can't be written.
+pub(crate) async fn hold_images(folders: &Folders, progress: &dyn Progress) -> Result<Turn> {
+    Turn::share(&folders.temporary(), IMAGES_LOCK, progress).await
+}
+
+/// The turn of whoever removes unused images; nothing while an image is built.
+///
+/// # Errors
+/// When the folder of temporary files can't be written.
+pub(crate) fn images_to_remove(folders: &Folders) -> Result<Option<Turn>> {
+    Turn::try_take(&folders.temporary(), IMAGES_LOCK)
+}
+
+/// Removes the published images that were pulled for images that are gone, but `kept`; while an image is built, none.
 ///
 /// # Errors
 /// When the engine does not answer.
-pub(crate) async fn remove_unused_grounds(docker: &Docker, kept: Option<String>) -> Result<()> {
+pub(crate) async fn remove_unused_grounds(
+    docker: &Docker,
+    folders: &Folders,
+    kept: Option<String>,
+) -> Result<()> {
+    let Some(_turn) = images_to_remove(folders)? else {
+        return Ok(());
+    };
     for name in docker.tags(GROUND_REPOSITORY).await? {
         let is_used = docker.has_labelled_image(GROUND_LABEL, &name).await?;
         if !is_used && kept.as_ref() != Some(&name) {

@@ -113,9 +113,12 @@ pub(crate) async fn ensure(
         }
     };
     let dockerfile = permitted(&recipe.body, instance, dialect)?;
+    let held = base::hold_images(options.folders, progress).await?;
     let binary_image = match dialect {
-        Dialect::BuildKit => Some(keeper::image(docker, &recipe.companion, progress).await?),
-        Dialect::Classic => None,
+        Dialect::BuildKit if docker.builds_on_own_images().await? => {
+            Some(keeper::image(docker, &recipe.companion, progress).await?)
+        }
+        _ => None,
     };
     let mut published = dockerfile.published_image(&recipe.args);
     if let Some(reference) = published
@@ -164,7 +167,9 @@ pub(crate) async fn ensure(
     if let Some(old) = old.filter(|old| old.id != image.id) {
         remove_nameless(docker, &old.id).await?;
     }
-    base::remove_unused_grounds(docker, config.published_image().map(ground_name)).await?;
+    drop(held);
+    let kept = config.published_image().map(ground_name);
+    base::remove_unused_grounds(docker, options.folders, kept).await?;
     Ok(Built {
         image,
         fresh: true,
@@ -241,7 +246,7 @@ pub(crate) fn is_of(image: &Image, recipe: &Recipe) -> bool {
 ///
 /// # Errors
 /// When the engine does not answer.
-pub(crate) async fn remove(docker: &Docker, instance: &Instance) -> Result<()> {
+pub(crate) async fn remove(docker: &Docker, instance: &Instance, folders: &Folders) -> Result<()> {
     for tag in docker.tags(&instance.image()).await? {
         match docker.image(&tag).await? {
             Some(image) if image.labels.contains_key(DIGEST_LABEL) => {
@@ -250,7 +255,7 @@ pub(crate) async fn remove(docker: &Docker, instance: &Instance) -> Result<()> {
             _ => {}
         }
     }
-    base::remove_unused_grounds(docker, None).await?;
+    base::remove_unused_grounds(docker, folders, None).await?;
     docker.remove_unfinished(&scope(instance)).await
 }
 

@@ -3,6 +3,7 @@
 //! It is asked by a command in its container, so that it answers also when `os-host` does not run.
 
 use super::answer::{Lines, check_values};
+use super::folders::Folders;
 use super::instance::{Instance, LABEL, Record};
 use super::passed_env::{PassedEnv, passing};
 use super::{base, build, trust};
@@ -288,13 +289,15 @@ impl Keeper<'_> {
     ///
     /// # Errors
     /// When the engine does not answer.
-    pub(crate) async fn forget(&self) -> Result<()> {
+    pub(crate) async fn forget(&self, folders: &Folders) -> Result<()> {
         let label = (LABEL, self.instance.name.as_str());
         for volume in [self.instance.keeper_state(), self.instance.keeper_door()] {
             self.docker.remove_volume(&volume, label).await?;
         }
-        for tag in self.docker.tags(IMAGE).await? {
-            self.docker.remove_image(&tag).await?;
+        if let Some(_turn) = base::images_to_remove(folders)? {
+            for tag in self.docker.tags(IMAGE).await? {
+                self.docker.remove_image(&tag).await?;
+            }
         }
         for image in self.docker.nameless().await? {
             if image.labels.get(IMAGE_LABEL) == Some(&self.instance.name) {

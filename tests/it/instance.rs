@@ -4,7 +4,9 @@ use crate::commands::{Followed, Ran, on_terminal};
 use crate::evolve::engine;
 use crate::harness::{Engine, Home, shared};
 use crate::trials;
-use serde_json::json;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
 use std::fs;
 use std::thread;
 
@@ -146,10 +148,18 @@ fn files_and_variables_survive_a_restart() {
     // written down with it.
     shell("true", "waker");
     let kept = api.until("the record of sessions", |_| {
-        let kept = fs::read_to_string(home.data().join("mind.json")).unwrap();
-        kept.contains("waker").then_some(kept)
+        let kept = fs::read(home.data().join("mind.json")).unwrap();
+        let kept: Value = serde_json::from_slice(&kept).unwrap();
+        let shells = &kept["shells"];
+        shells["waker"]
+            .is_object()
+            .then(|| shells["sleeper"].clone())
     });
-    assert!(!kept.contains("OSCTL_BODY"), "{kept}");
+    let variables = kept["context"]["rest"].as_str().unwrap();
+    let variables = String::from_utf8(STANDARD.decode(variables).unwrap()).unwrap();
+    assert!(variables.contains("MINE=\"1\""), "{variables}");
+    assert!(!variables.contains("OSCTL_BODY"), "{variables}");
+    assert_eq!(kept["gone"], json!([]));
     home.ok(["restart"]);
     let told = shell("echo $MINE $OSCTL_BODY $OSCTL_SESSION", "sleeper");
     assert_eq!(told, "1 /opt/osctl/body sleeper\n");

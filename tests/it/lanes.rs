@@ -102,6 +102,7 @@ impl Plan {
             return None;
         }
         let mut passed = Vec::new();
+        let mut free = Vec::new();
         for (rank, (lane, claim)) in &self.waiting {
             // Only the first that waits in a lane may start, so that a lane keeps its order.
             if passed.contains(lane) {
@@ -115,10 +116,13 @@ impl Plan {
                 (Some((Claim::Holds, _)), false) => false,
             };
             if is_free {
-                return Some(*rank);
+                let running = self.running.get(lane).map_or(0, |(_, count)| *count);
+                free.push((running, *rank));
             }
         }
-        None
+        // No lane waits until another has ended.
+        let next = free.into_iter().min();
+        next.map(|(_, rank)| rank)
     }
 }
 
@@ -153,7 +157,7 @@ impl Idleness {
 const LOOK: Duration = Duration::from_secs(2);
 
 /// Another trial starts while the processors have at least so much of their time left.
-const IDLE: f64 = 0.4;
+const IDLE: f64 = 0.3;
 
 #[derive(Debug)]
 struct Schedule {

@@ -80,7 +80,8 @@ impl Guard {
             return Ended::Code(code);
         }
         if let Some(group) = self.group.take() {
-            // One signal reaches all of the group, also those of a fork bomb; with nobody left there it reaches none.
+            // One signal reaches all of the group, also those of a fork bomb. The system gives the number to nobody else
+            // before it has given all others.
             let _ = killpg(group, Signal::SIGKILL);
         }
         Ended::Unguarded

@@ -110,6 +110,10 @@ fn declaration(name: &[u8], value: &[u8]) -> Vec<u8> {
     line.extend_from_slice(open);
     for byte in value {
         match byte {
+            0x07 => line.extend_from_slice(b"\\a"),
+            0x08 => line.extend_from_slice(b"\\b"),
+            0x0b => line.extend_from_slice(b"\\v"),
+            0x0c => line.extend_from_slice(b"\\f"),
             b'\n' => line.extend_from_slice(b"\\n"),
             b'\t' => line.extend_from_slice(b"\\t"),
             b'\r' => line.extend_from_slice(b"\\r"),

@@ -207,6 +207,12 @@ impl Docker {
         let Some(found) = self.inspect_image(tag).await? else {
             return Ok(());
         };
+        let (_, start) = split(tag);
+        let mut digests = found.repo_digests.iter().flatten();
+        if !digests.any(|held| held.contains(&format!("@sha256:{start}"))) || start.len() != 16 {
+            // Somebody else's name.
+            return Ok(());
+        }
         if found.repo_tags.is_some_and(|tags| tags == [tag]) {
             for digest in found.repo_digests.iter().flatten() {
                 self.remove_image(digest).await?;

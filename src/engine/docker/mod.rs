@@ -224,6 +224,19 @@ impl Docker {
         Ok(root.filter(|root| here && root.is_dir()))
     }
 
+    /// Whether a build that names an image gets the engine's own. With containerd's image store, BuildKit asks a registry
+    /// first.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn builds_on_own_images(&self) -> Result<bool> {
+        let doing = "asking for its image store";
+        let info = answer(doing, self.api.info()).await?;
+        let status = info.map_err(|e| lost(doing, e))?.driver_status;
+        let mut words = status.iter().flatten().flatten();
+        Ok(!words.any(|word| word.contains("containerd.snapshotter")))
+    }
+
     /// The architecture of the containers it runs, as Docker names it.
     pub(crate) fn architecture(&self) -> &str {
         &self.architecture

@@ -60,7 +60,7 @@ impl Trace {
             let has_reason = self
                 .error
                 .as_ref()
-                .is_some_and(|why| !why.contains(CANCELED));
+                .is_some_and(|why| !why.ends_with(CANCELED));
             if !vertex.error.is_empty() && !has_reason {
                 self.error = Some(format!("{}: {}", short(name), vertex.error));
             }
@@ -154,12 +154,15 @@ mod tests {
                 "[a] RUN x",
                 "exit code: 137: context canceled: context canceled",
             ),
-            ("[b] RUN y", "exit code: 7"),
+            ("[b] RUN echo context canceled", "exit code: 7"),
             ("[c] RUN z", "exit code: 137: context canceled"),
         ] {
             trace.status(failed(name, error), &told);
         }
-        assert_eq!(trace.error.as_deref(), Some("[b] RUN y: exit code: 7"));
+        assert_eq!(
+            trace.error.as_deref(),
+            Some("[b] RUN echo context canceled: exit code: 7")
+        );
     }
 
     #[test]

@@ -11,8 +11,8 @@
 //! read and checked again, as the engine receives it.
 //!
 //! Allowed are `FROM ${BASE}`, `FROM ${GROUND}` after a stage `ground`, and earlier stages, in `--from` too. The host
-//! says what the two variables stand for, in each build. Allowed are cache mounts, whose ids become the instance's own: what another instance or the host finds in its caches is no agent's. The
-//! instructions that a Dockerfile begins with exactly as the one inside of osctl does, upon the same
+//! says what the two variables stand for, in each build. Cache mounts are allowed, and their ids become the
+//! instance's own: what another instance or the host finds in its caches is no agent's. The instructions that a Dockerfile begins with exactly as the one inside of osctl does, upon the same
 //! files, keep their ids, and so the layers that the host has built. Where these lead up to the first `FROM ${GROUND}`,
 //! that may stand for the published image of the stage `ground`.
 

@@ -93,6 +93,9 @@ impl Work {
         let Some(name) = &self.settings.image else {
             return Ok(None);
         };
+        if !self.site.docker.builds_on_own_images().await? {
+            return Ok(None);
+        }
         // Without its name, which anybody may remove, the binary is sent along.
         let found = self.site.docker.image(name).await?;
         Ok(found.map(|_| name.clone()))
