@@ -192,7 +192,6 @@ fn lanes() -> Vec<Lane> {
     ]);
     let engines = Lane::new("second engines").hold([
         remote::trials(),
-        podman::trials(),
         provision::trials(),
         published::trials(),
     ]);
@@ -240,8 +239,14 @@ fn lanes() -> Vec<Lane> {
             criu_faults::trials(),
             criu::trials(),
         ]);
-    // These compare memory over many requests, or say how soon an answer comes.
-    let machine = Lane::new(MACHINE).hold([soak::trials(), load::trials(), faults::trials()]);
+    // These compare memory over many requests, say how soon an answer comes, or change the machine's network rules beside
+    // the engine.
+    let machine = Lane::new(MACHINE).hold([
+        podman::trials(),
+        soak::trials(),
+        load::trials(),
+        faults::trials(),
+    ]);
     vec![
         shared, evolve, servers, desktop, engines, python, own, machine,
     ]
