@@ -18,6 +18,7 @@ use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage
 
 trials![
     changed_answers_end_no_kernel_of_a_notebook,
+    a_count_that_is_as_high_as_can_be_ends_no_kernel_of_a_notebook,
     answers_that_nothing_ends_are_not_held_for_a_notebook,
 ];
 
@@ -201,6 +202,25 @@ fn changed_answers_end_no_kernel_of_a_notebook() {
     let reply = notebook.borrow_mut().ask("execute_request");
     assert_eq!(reply["execution_count"], 3, "{reply}");
     notebook.into_inner().end();
+}
+
+fn a_count_that_is_as_high_as_can_be_ends_no_kernel_of_a_notebook() {
+    let companion = FakeCompanion::start(|request, stream| {
+        let body = match request.path.as_str() {
+            "/sessions" => "{}".to_owned(),
+            path => answer(path).replace(
+                "\"execution_count\":3",
+                &format!("\"execution_count\":{}", u64::MAX),
+            ),
+        };
+        respond(stream, "200 OK", &[], body.as_bytes());
+    });
+    let mut notebook = Notebook::start(&companion, "notebook-count");
+    for _ in 0..2 {
+        let reply = notebook.ask("execute_request");
+        assert_eq!(reply["execution_count"], u64::MAX, "{reply}");
+    }
+    notebook.end();
 }
 
 fn answers_that_nothing_ends_are_not_held_for_a_notebook() {

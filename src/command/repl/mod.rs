@@ -82,7 +82,7 @@ pub(crate) async fn run(args: ReplArgs, cx: &Context) -> Result<Outcome> {
             cx.ui.failure(&error, &cx.instance.name);
         }
         if let Ok(Some(session)) = repl.find().await {
-            repl.number = session.exec_count + 1;
+            repl.number = session.exec_count.saturating_add(1);
         }
     }
     Ok(Outcome::Done)
@@ -111,7 +111,7 @@ impl Repl<'_> {
             self.session,
         ));
         if let Some(session) = found {
-            self.number = session.exec_count + 1;
+            self.number = session.exec_count.saturating_add(1);
             self.seen = Some(session.kernel.generation);
         }
         Ok(())

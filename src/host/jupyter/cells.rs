@@ -150,7 +150,7 @@ impl<'a> Cells<'a> {
         let sessions = sessions.await.map(|found| found.sessions);
         let mut found = sessions.into_iter().flatten().filter(|s| s.name == name);
         let count = found.next().map_or(self.count.get(), |s| s.exec_count);
-        count + 1
+        count.saturating_add(1)
     }
 
     async fn reply(&self, asked: &ExecuteRequest, ended: Ended) -> Value {
