@@ -1,6 +1,7 @@
 //! Changed answers for tests that play a companion: each change is drawn from a seed, which is printed.
 //!
-//! `OSCTL_TEST_SEED=NUMBER` draws the same changes again.
+//! The first tier draws the same changes each time. `OSCTL_TEST_SEED=random` draws others, as the long tier does, and
+//! `OSCTL_TEST_SEED=NUMBER` those again.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -35,15 +36,20 @@ const VALUES: [&str; 8] = [
     "[[[]]]",
 ];
 
+const FIRST_TIER: u64 = 1;
+
 /// The number that all random choices of this process begin with.
 pub(crate) fn seed() -> u64 {
     static SEED: OnceLock<u64> = OnceLock::new();
     *SEED.get_or_init(|| {
         let given = std::env::var("OSCTL_TEST_SEED").ok();
-        let seed = given.map_or_else(
-            || u64::from(std::process::id()) << 32 | now(),
-            |text| text.parse().expect("OSCTL_TEST_SEED is a number"),
-        );
+        let seed = match given.as_deref() {
+            None => FIRST_TIER,
+            Some("random") => u64::from(std::process::id()) << 32 | now(),
+            Some(text) => text
+                .parse()
+                .expect("OSCTL_TEST_SEED is a number, or `random`"),
+        };
         let told = format!("random choices begin with OSCTL_TEST_SEED={seed}\n");
         std::io::stderr().write_all(told.as_bytes()).unwrap();
         seed
