@@ -187,14 +187,15 @@ fn a_published_image_is_pulled_by_its_digest_and_built_upon() {
     assert_eq!(trusted.code == 0, has_own);
     // From here on no registry is needed.
     registry.stop();
-    let unused = "osctl-ground:0000000000000000";
+    let of_the_user = "osctl-ground:0000000000000000";
     let tag = format!(
         "/images/{}/tag?repo=osctl-ground&tag=0000000000000000",
         base()
     );
     assert_eq!(Engine.send("POST", &tag, &Value::Null).status, 201);
     home.ok(["build", "--force"]);
-    assert_eq!(inspect(unused), None, "no image is built on it");
+    assert!(inspect(of_the_user).is_some(), "osctl has not pulled it");
+    Engine.send("DELETE", &format!("/images/{of_the_user}"), &Value::Null);
     write(&home, "kernel/more.py", "\"\"\"More.\"\"\"\n");
     let record = home.json(["evolve"]);
     assert_eq!(record["status"], "succeeded", "{record}");
