@@ -25,6 +25,7 @@ struct Podman {
 impl Podman {
     fn start() -> Self {
         provide("podman", &["podman", "runc", "netavark", "aardvark-dns"]);
+        remove_old_rules();
         let folder = short_folder();
         // No more files and processes than the service may have itself, wherever it runs.
         let limits =
@@ -58,6 +59,21 @@ impl Podman {
     fn socket(&self) -> PathBuf {
         self.folder.path().join("podman.sock")
     }
+}
+
+/// Removes the rules that lead this instance's ports to the container of a run that was killed, and the chains of rules
+/// that no other leads to.
+fn remove_old_rules() {
+    let suffix = std::env::var("OSCTL_TEST_SUFFIX").unwrap_or_default();
+    let script = format!(
+        "iptables -t nat -S | grep -- 'name: osctl-it-podman{suffix} ' | sed 's/^-A/iptables -t nat -D/' | sh
+        for chain in $(iptables -t nat -S | sed -n 's/^-N \\(NETAVARK-DN-.*\\)/\\1/p'); do
+            iptables -t nat -S | grep -q -- \"-j $chain\\$\" ||
+                {{ iptables -t nat -F $chain && iptables -t nat -X $chain; }}
+        done"
+    );
+    let ran = Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert!(ran.status.success() && ran.stderr.is_empty(), "{ran:?}");
 }
 
 impl Drop for Podman {
