@@ -148,7 +148,7 @@ fn files_and_variables_survive_a_restart() {
     // written down with it.
     shell("true", "waker");
     let kept = api.until("the record of sessions", |_| {
-        let kept = fs::read(home.data().join("mind.json")).unwrap();
+        let kept = fs::read(home.data().join("mind.json")).ok()?;
         let kept: Value = serde_json::from_slice(&kept).unwrap();
         let shells = &kept["shells"];
         shells["waker"]
