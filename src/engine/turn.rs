@@ -26,7 +26,7 @@ impl Turn {
         Self::wait(folder, name, File::try_lock, progress).await
     }
 
-    /// Waits for a turn that several have at a time, while nobody has it alone.
+    /// Waits for a turn that several processes can hold at a time, as long as none has taken it.
     ///
     /// # Errors
     /// When the folder can't be written.
@@ -34,7 +34,7 @@ impl Turn {
         Self::wait(folder, name, File::try_lock_shared, progress).await
     }
 
-    /// Takes it if nobody has it.
+    /// Takes it if no other process holds it.
     ///
     /// # Errors
     /// When the folder can't be written.

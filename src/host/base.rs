@@ -111,7 +111,7 @@ pub(crate) async fn hold_images(folders: &Folders, progress: &dyn Progress) -> R
     Turn::share(&folders.temporary(), IMAGES_LOCK, progress).await
 }
 
-/// The turn of whoever removes unused images; nothing while an image is built.
+/// Held while unused images are removed; nothing while an image is built.
 ///
 /// # Errors
 /// When the folder of temporary files can't be written.

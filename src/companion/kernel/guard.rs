@@ -80,8 +80,7 @@ impl Guard {
             return Ended::Code(code);
         }
         if let Some(group) = self.group.take() {
-            // One signal reaches all of the group, also those of a fork bomb. The system gives the number to nobody else
-            // before it has given all others.
+            // One signal reaches all of the group, also a fork bomb. The system uses the number again only after all others.
             let _ = killpg(group, Signal::SIGKILL);
         }
         Ended::Unguarded

@@ -210,7 +210,7 @@ impl Docker {
         let (_, start) = split(tag);
         let mut digests = found.repo_digests.iter().flatten();
         if !digests.any(|held| held.contains(&format!("@sha256:{start}"))) || start.len() != 16 {
-            // Somebody else's name.
+            // A name that osctl has not given.
             return Ok(());
         }
         if found.repo_tags.is_some_and(|tags| tags == [tag]) {
