@@ -2,7 +2,7 @@
 
 use super::Context;
 use crate::config::EngineChoice;
-use crate::engine::Engine;
+use crate::engine::{Engine, Progress};
 use crate::error::{Error, Outcome, Result};
 use crate::host::build::{self, Options};
 use crate::host::passed_env::{EnvArgs, PassedEnv};
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 #[derive(Debug, Args)]
 pub(crate) struct BuildArgs {
-    /// Install what is missing to make the base image
+    /// Install or start what is missing: the container engine, what makes the base image
     #[arg(short, long)]
     yes: bool,
     /// Build even when nothing has changed
@@ -59,7 +59,12 @@ impl From<BuildArgs> for Plan {
 pub(crate) async fn run(args: BuildArgs, cx: &Context) -> Result<Outcome> {
     let plan = Plan::from(args);
     let _lock = cx.instance.lock()?;
-    let Engine::Docker(docker) = cx.engine(EngineChoice::Docker).await? else {
+    let work = cx.ui.work("looking for the container engine");
+    let may_install = |question: &str| cx.may_install(question, plan.yes, &work);
+    let engine = cx
+        .provided_engine(EngineChoice::Docker, &may_install, &work)
+        .await?;
+    let Engine::Docker(docker) = engine else {
         return Err(Error::usage(
             "the embedded engine has no images",
             "`osctl up --engine embedded`",
@@ -99,7 +104,7 @@ pub(crate) async fn run(args: BuildArgs, cx: &Context) -> Result<Outcome> {
     for note in passed.proxy_notes() {
         cx.ui.say(note);
     }
-    let work = cx.ui.work("looking at what the image is made of");
+    work.step("looking at what the image is made of");
     let volumes = Volumes::of(&docker, &cx.instance, &work);
     let copy = match (volumes, recorded.and_then(|record| record.remote)) {
         (Some(volumes), Some(remote)) if remote.copied => Some(volumes.body(&config).await?),
@@ -107,10 +112,6 @@ pub(crate) async fn run(args: BuildArgs, cx: &Context) -> Result<Outcome> {
     };
     let project = copy.as_ref().map_or(project.as_path(), TempDir::path);
     let recipe = build::recipe(&docker, &config, project)?;
-    let may_install = |question: &str| match plan.yes {
-        false if cx.ui.can_ask() => work.pause(|| cx.ui.confirm(question, "--yes")),
-        yes => Ok(yes),
-    };
     let options = Options {
         folders: &cx.folders,
         may_install: &may_install,

@@ -1,16 +1,16 @@
 //! What every command of the host works with: the instance, its configuration, its engine, its companion.
 
 use crate::config::{EngineChoice, Resolved};
-use crate::engine::{Address, Docker, Embedded, Engine};
+use crate::engine::{Address, Docker, Embedded, Engine, Progress};
 use crate::error::{Error, Result};
 use crate::host::client::{Client, not_running};
 use crate::host::folders::Folders;
 use crate::host::instance::{Instance, Record};
 use crate::host::older_companion::name_older_companion;
 use crate::host::path_resolver::PathResolver;
-use crate::host::provision::Cure;
+use crate::host::provision::{self, Cure, Leave};
 use crate::host::reach::{check_config_file, real};
-use crate::ui::Ui;
+use crate::ui::{Ui, Work};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -209,6 +209,33 @@ impl Context {
             };
         }
         self.find_engine(choice).await
+    }
+
+    /// The same; where no engine answers, it is installed or started with that leave.
+    pub(crate) async fn provided_engine(
+        &self,
+        choice: EngineChoice,
+        may_install: Leave<'_>,
+        progress: &dyn Progress,
+    ) -> Result<Engine> {
+        let missing = match self.engine(choice).await {
+            Err(error) if matches!(error.downcast_ref(), Some(Error::NoEngine { .. })) => error,
+            found => return found,
+        };
+        let cure = Cure::find();
+        if cure == Cure::None || !may_install(cure.question())? {
+            return Err(missing);
+        }
+        let docker = provision::engine(cure, &self.folders, progress).await?;
+        Ok(Engine::Docker(docker))
+    }
+
+    /// Whether something missing may be installed: with `yes` without a question, and never where none can be asked.
+    pub(crate) fn may_install(&self, question: &str, yes: bool, work: &Work) -> Result<bool> {
+        match yes {
+            false if self.ui.can_ask() => work.pause(|| self.ui.confirm(question, "--yes")),
+            yes => Ok(yes),
+        }
     }
 
     /// The engine that an instance is on.

@@ -10,7 +10,6 @@ use crate::host::folders::is_open_to_others;
 use crate::host::instance::{Instance, LABEL};
 use crate::host::older_companion::name_older_companion;
 use crate::host::ports::{self, Whose};
-use crate::host::provision::{self, Cure};
 use crate::host::{autorun, disk, escapes, project};
 use crate::image::{Body, Companion};
 use crate::protocol::plain;
@@ -68,12 +67,10 @@ pub(crate) async fn run(args: DoctorArgs, cx: &Context) -> Result<Outcome> {
         .map(|r| r.engine)
         .or(config.as_ref().map(|c| c.engine))
         .unwrap_or(EngineChoice::Docker);
-    let engine = judge(
-        &mut findings,
-        "engine",
-        engine(choice, fix, cx).await,
-        describe,
-    );
+    let work = cx.ui.work("looking for the container engine");
+    let engine = cx.provided_engine(choice, &|_| Ok(fix), &work).await;
+    drop(work);
+    let engine = judge(&mut findings, "engine", engine, describe);
     findings.extend(state_room(cx));
     let socket = match &engine {
         Some(Engine::Docker(docker)) => docker.address().socket().map(Path::to_owned),
@@ -148,24 +145,6 @@ fn read_config(cx: &Context) -> Result<(Config, Option<Error>)> {
     let project = cx.instance.record()?.map(|r| r.project);
     let (resolved, error) = cx.config_with_error(project.as_deref(), Vec::new())?;
     Ok((resolved.config, error))
-}
-
-async fn engine(choice: EngineChoice, fix: bool, cx: &Context) -> Result<Engine> {
-    let found = cx.engine(choice).await;
-    let cure = Cure::find();
-    match found {
-        Err(error)
-            if fix
-                && cure != Cure::None
-                && matches!(error.downcast_ref(), Some(Error::NoEngine { .. })) =>
-        {
-            let work = cx.ui.work("curing the engine");
-            Ok(Engine::Docker(
-                provision::engine(cure, &cx.folders, &work).await?,
-            ))
-        }
-        found => found,
-    }
 }
 
 fn describe(engine: &Engine) -> String {

@@ -1,7 +1,7 @@
 //! `osctl up`: from nothing to a healthy `os-host`.
 
 use super::Context;
-use crate::config::{Config, EngineChoice, Source};
+use crate::config::{Config, Source};
 use crate::engine::Engine;
 use crate::error::{Error, Outcome, Result};
 use crate::host::applied_settings::SettingChanges;
@@ -11,7 +11,6 @@ use crate::host::health::Watch;
 use crate::host::instance::Record;
 use crate::host::passed_env::{EnvArg, EnvArgs};
 use crate::host::project;
-use crate::host::provision::{self, Cure};
 use crate::host::raise::{Done, Raise, Raised};
 use crate::host::reach::check_sources;
 use crate::ui::Work;
@@ -125,7 +124,8 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
         return Err(Error::precondition(message, hint).into());
     }
     let work = cx.ui.work("looking for the container engine");
-    let engine = find_engine(choice, &plan, cx, &work).await?;
+    let may_install = |question: &str| cx.may_install(question, plan.yes, &work);
+    let engine = cx.provided_engine(choice, &may_install, &work).await?;
     super::evolve::wake(&engine, cx).await;
     super::evolve::check_idle(&engine, cx).await?;
     let remote = engine.elsewhere();
@@ -172,10 +172,6 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
         None => warn_of_autorun(cx, &project),
     };
     let scanned = project.clone();
-    let may_install = |question: &str| match plan.yes {
-        false if cx.ui.can_ask() => work.pause(|| cx.ui.confirm(question, "--yes")),
-        yes => Ok(yes),
-    };
     let raise = Raise {
         instance: &cx.instance,
         folders: &cx.folders,
@@ -294,28 +290,6 @@ fn consent(changes: &SettingChanges, yes: bool, cx: &Context, work: &Work) -> Re
         }
         Ok(())
     })
-}
-
-async fn find_engine(
-    choice: EngineChoice,
-    plan: &Plan,
-    cx: &Context,
-    work: &Work,
-) -> Result<Engine> {
-    let missing = match cx.engine(choice).await {
-        Err(error) if matches!(error.downcast_ref(), Some(Error::NoEngine { .. })) => error,
-        found => return found,
-    };
-    let cure = Cure::find();
-    if cure == Cure::None || !(plan.yes || cx.ui.can_ask()) {
-        return Err(missing);
-    }
-    if !plan.yes && !work.pause(|| cx.ui.confirm(cure.question(), "--yes"))? {
-        return Err(missing);
-    }
-    Ok(Engine::Docker(
-        provision::engine(cure, &cx.folders, work).await?,
-    ))
 }
 
 fn socket(engine: &Engine) -> Option<PathBuf> {

@@ -152,6 +152,9 @@ fn a_person_is_asked_before_an_engine_is_installed() {
         (4, "update -q\n"),
         "{yes:?}"
     );
+    let (code, seen) = Followed::start(bare.command(&["build", "--yes"])).end();
+    assert_told(&(code, seen.concat()), 4, &["E: no network"]);
+    assert_eq!(bare.asked(), "update -q\nupdate -q\n");
 }
 
 fn without_a_terminal_nothing_is_installed_and_the_flag_is_named() {
