@@ -156,6 +156,9 @@ fn a_server_that_never_answers_is_told_and_keeps_nobody_waiting() {
 fn a_page_that_somebody_works_in_is_left_alone() {
     let os = os();
     let base = page(servers(), "");
+    // It answers for each page what the browser asks: yes.
+    let elsewhere = format!("url={base}page");
+    servers().ok(["mcp", "call", "browser-use", "browser_navigate", &elsewhere]);
     os.fields(READ, json!({"url": format!("{base}work")}));
     until_titled(&os, "Work");
     let screen = os.fields("desktop_screenshot", json!({}));

@@ -20,7 +20,7 @@ const PREPARE: &str = r#"cd /repo
 base=$("$OSCTL_PYTHON" -c 'import sys; print(sys.base_prefix)')
 uv venv --quiet --clear /tmp/pytest --python "$base/bin/python3"
 for list in body/requirements/kernel.txt tests/kernel/requirements.txt; do
-    uv pip install --quiet --python /tmp/pytest/bin/python --require-hashes -r "$list"
+    uv pip install --quiet --compile-bytecode --python /tmp/pytest/bin/python --require-hashes -r "$list"
 done"#;
 
 static HOME: OnceLock<Home> = OnceLock::new();

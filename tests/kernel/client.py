@@ -17,14 +17,16 @@ from pathlib import Path
 from typing import Any
 
 KERNEL = Path(__file__).resolve().parents[2] / "body" / "kernel"
-COMMAND = [sys.executable, "-B", str(KERNEL)]
+COMMAND = [sys.executable, str(KERNEL)]
+BYTECODE = str(Path(tempfile.gettempdir()) / "kernel-bytecode")
+"""Beside the sources, which are the project's."""
 Frame = dict[str, Any]
 LIMIT_S = 60
 AGAIN_S = 1.0
 
 
 def environment(more: dict[str, str] | None) -> dict[str, str]:
-    return {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(more or {})}
+    return {**os.environ, "PYTHONPYCACHEPREFIX": BYTECODE, **(more or {})}
 
 
 class Gone(Exception):

@@ -31,6 +31,9 @@ const WORDS: usize = 200;
 
 /// What is visible, as text. Scripts and hidden parts are not.
 const VISIBLE: &str = "({text: document.body ? document.body.innerText : '', title: document.title, url: location.href, state: document.readyState})";
+/// What the browser asks a page that a person has used before it leaves it. There, each client of the debugger may answer
+/// in the page's place, and browser-use says yes.
+const IS_USED: &str = "(() => { if (!navigator.userActivation.hasBeenActive) return false; const event = document.createEvent('BeforeUnloadEvent'); event.initEvent('beforeunload', false, true); dispatchEvent(event); return event.defaultPrevented || event.returnValue !== ''; })()";
 const STATE: &str = "document.readyState + (document.body ? document.body.innerText.length : 0)";
 
 /// A page as a person sees it.
@@ -146,6 +149,9 @@ pub(super) async fn read(
     patience: Duration,
 ) -> Result<Page, Fault> {
     let mut tab = Tab::ready(port, tab).await.map_err(Fault::Dumb)?;
+    if tab.is_used().await.map_err(Fault::Dumb)? {
+        return Err(Fault::Kept);
+    }
     let deadline = Instant::now() + patience;
     // It answers when the web server has.
     let sent = tab.navigate(url, deadline).await.map_err(Fault::Broken)?;
@@ -192,6 +198,13 @@ impl Tab {
         tab.call("Page.enable", json!({})).await?;
         tab.call("Network.enable", json!({})).await?;
         Ok(tab)
+    }
+
+    /// Whether the page holds what a person did in it.
+    async fn is_used(&mut self) -> Result<bool> {
+        let params = json!({"expression": IS_USED, "returnByValue": true});
+        let said = self.call("Runtime.evaluate", params).await?;
+        Ok(said["result"]["value"] == true)
     }
 
     /// What the browser says of going there; nothing where no server has answered in time.
