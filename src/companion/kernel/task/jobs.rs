@@ -383,11 +383,13 @@ impl Owner {
                     self.note(&question, value);
                 }
                 let generation = self.ledger.generation();
-                let is_quiet = quiet || matches!(question, Question::CryoStore { .. });
-                let report = match self.thaw.is_on() || is_quiet {
+                // A store tells what became of the state since anyone was told; the next caller learns it, too.
+                let is_store = matches!(question, Question::CryoStore { .. });
+                let seen = (!is_store).then_some(known);
+                let report = match self.thaw.is_on() || quiet || is_store {
                     // Whoever asked is not told of it.
-                    true => self.ledger.view(generation, Some(known)),
-                    false => self.ledger.report(generation, Some(known)),
+                    true => self.ledger.view(generation, seen),
+                    false => self.ledger.report(generation, seen),
                 };
                 // Whoever asked may have left.
                 let _ = done.send(Ok(Answer { value, report }));
