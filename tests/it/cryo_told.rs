@@ -2,10 +2,13 @@
 
 use crate::cryo::{end, exec, reloaded, session, stored};
 use crate::cryo_faults::{flip, place};
-use crate::harness::{Api, Home, shared};
+use crate::harness::{Api, Engine, Home, shared};
+use crate::soak::{Random, number, say};
 use crate::trials;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fs;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 trials![
     a_number_is_given_once_whatever_goes,
@@ -13,6 +16,7 @@ trials![
     a_reload_with_losses_ends_with_one_and_is_listed,
     a_restore_names_its_generation_and_the_runs_after_it,
     a_restart_says_what_came_back,
+    a_store_that_is_killed_keeps_its_number,
 ];
 
 /// Removes what is stored under a name, or one generation of it.
@@ -154,7 +158,7 @@ fn a_reload_with_losses_ends_with_one_and_is_listed() {
 /// Ends the companion as a crash does, and waits until its container is back.
 fn crash(home: &Home) {
     let path = format!("/containers/{}/kill?signal=KILL", home.container());
-    let answer = crate::harness::Engine.send("POST", &path, &Value::Null);
+    let answer = Engine.send("POST", &path, &Value::Null);
     assert_eq!(answer.status, 204);
     // Killed by a person, it is not started again by the engine.
     home.ok(["up"]);
@@ -216,6 +220,24 @@ fn a_restore_names_its_generation_and_the_runs_after_it() {
         (&from["generation"], &from["runs_after"]),
         (&third["generation"], &json!(0))
     );
+    // Where none can be reloaded, that is said, too.
+    for found in fs::read_dir(home.data().join("cryo/default")).unwrap() {
+        let manifest = found.unwrap().path().join("manifest.json");
+        if manifest.exists() {
+            fs::write(&manifest, "{}").unwrap();
+        }
+    }
+    crash(home);
+    let told = home.ok(["status"]).stdout;
+    assert!(
+        told.contains("without its variables, which can't be reloaded: its manifest"),
+        "{told}"
+    );
+    assert_eq!(home.api().exec("1")["kernel"]["state"], "lost");
+    home.ok(["reset"]);
+    let told = home.ok(["status"]).stdout;
+    assert!(!told.contains("can't be reloaded"), "{told}");
+    remove(&home.api(), "default");
 }
 
 fn a_restart_says_what_came_back() {
@@ -259,4 +281,77 @@ fn a_restart_says_what_came_back() {
         "{ran:?}"
     );
     assert_eq!(home.api().exec("a")["result"], "2");
+}
+
+/// The kernel at any moment of a store, and at last the container: what was acknowledged is what is found.
+fn a_store_that_is_killed_keeps_its_number() {
+    let home = shared();
+    let api = home.api();
+    let of = session(&api, "told-kills");
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let seed = number("OSCTL_KILL_SEED", u64::from(since.subsec_nanos()) | 1);
+    say(&format!("OSCTL_KILL_SEED={seed}"));
+    let mut random = Random(seed);
+    let mut acknowledged: BTreeMap<u64, (usize, Value)> = BTreeMap::new();
+    let mut cut = 0;
+    for round in 0..18 {
+        let is_container = round % 9 == 8;
+        let api = home.api();
+        session(&api, "told-kills");
+        let code = format!("import os; x = {round}; big = os.urandom(2 << 20); os.getpid()");
+        let begun = exec(&api, &of, &code);
+        let wish = json!({"session": of, "seen": begun["kernel"]["generation"]});
+        let kill = match is_container {
+            true => String::new(),
+            false => format!("kill -9 {}", begun["result"].as_str().unwrap()),
+        };
+        let pause = Duration::from_micros(random.below(200_000) as u64);
+        let stored = std::thread::scope(|scope| {
+            let storing = scope.spawn(|| {
+                let body = wish.to_string();
+                api.connect()
+                    .send("POST", "/cryo/store", &[], body.as_bytes())
+            });
+            std::thread::sleep(pause);
+            match is_container {
+                true => crash(home),
+                false => drop(api.post("/shell", &json!({"command": kill}))),
+            }
+            // Without an answer nothing is acknowledged.
+            storing.join().ok()
+        });
+        let stored = stored.filter(|response| response.status == 200);
+        let Some(stored) = stored.map(|response| response.json()) else {
+            cut += 1;
+            continue;
+        };
+        let generation = stored["generation"].as_u64().unwrap();
+        let value = (round, stored["created"].clone());
+        let before = acknowledged.insert(generation, value);
+        assert_eq!(before, None, "seed {seed}: {generation} was given twice");
+    }
+    assert!(
+        !acknowledged.is_empty() && cut > 0,
+        "{cut} of 18 were cut off"
+    );
+    let api = home.api();
+    session(&api, "told-kills");
+    let list = api.get("/cryo").json();
+    let line = list["cryo"].as_array().unwrap().iter();
+    let kept = line.clone().find(|line| line["name"] == of).unwrap();
+    for found in kept["generations"].as_array().unwrap() {
+        let generation = found["generation"].as_u64().unwrap();
+        // One that was cut off behind its last step is there, and was promised to no client.
+        let Some((round, created)) = acknowledged.get(&generation) else {
+            continue;
+        };
+        assert_eq!(
+            found["created"], *created,
+            "seed {seed}: generation {generation}"
+        );
+        reloaded(&api, &json!({"session": of, "generation": generation}));
+        let x = exec(&api, &of, "x")["result"].clone();
+        assert_eq!(x, round.to_string(), "seed {seed}: generation {generation}");
+    }
+    end(&api, &of);
 }

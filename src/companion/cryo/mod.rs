@@ -24,7 +24,7 @@ mod schedule;
 mod store;
 
 pub(crate) use refusal::Refusal;
-pub(crate) use restored::{damaged_since, keep_reload, number_of, restored};
+pub(crate) use restored::{damaged_above, keep_reload, number_of, restored};
 pub(crate) use retention::Limits;
 pub(crate) use store::weight;
 

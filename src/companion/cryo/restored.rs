@@ -67,16 +67,13 @@ pub(crate) fn restored(folder: &Path, answer: &Value, counts: &Path) -> Option<R
     })
 }
 
-/// Newer generations of the same name than that in `folder`, which can't be reloaded.
-pub(crate) fn damaged_since(folder: &Path) -> Vec<SkippedGeneration> {
-    let Some(((name, generation), all)) = place(folder).zip(folder.ancestors().nth(2)) else {
-        return Vec::new();
-    };
-    let store = Store::new(all.to_owned());
-    let newer = store.generations(&name).into_iter();
+/// Generations of a name above that number, which can't be reloaded. `cryo` is the folder of all names.
+pub(crate) fn damaged_above(cryo: &Path, name: &str, generation: u64) -> Vec<SkippedGeneration> {
+    let store = Store::new(cryo.to_owned());
+    let newer = store.generations(name).into_iter();
     let newer = newer.filter(|number| *number > generation);
     let damaged = newer.filter_map(|number| {
-        let why = Manifest::read(&store.path(&name, number)).err()?;
+        let why = Manifest::read(&store.path(name, number)).err()?;
         Some(SkippedGeneration {
             generation: number,
             why,
@@ -134,7 +131,7 @@ fn place(folder: &Path) -> Option<(String, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{damaged_since, keep_reload, last_reload, restored};
+    use super::{damaged_above, keep_reload, last_reload, restored};
     use crate::companion::cryo::manifest::sealed;
     use serde_json::{Value, json};
     use std::fs;
@@ -208,7 +205,7 @@ mod tests {
             write(&folder.path().join(format!("a/{number}")), 0);
         }
         fs::write(folder.path().join("a/3/objects"), "").unwrap();
-        let skipped = damaged_since(&folder.path().join("a/2"));
+        let skipped = damaged_above(folder.path(), "a", 2);
         assert_eq!(skipped.len(), 1);
         assert_eq!(skipped[0].generation, 3);
         assert!(skipped[0].why.contains("bytes instead of"));

@@ -413,6 +413,7 @@ impl Owner {
             // The namespace of the old generation is gone, which those who knew it must learn.
             Question::Reset => {
                 self.emptied = self.counts.execution_count;
+                self.thaw.forget_failure();
                 self.ledger.note_stored(false);
                 self.ledger.begin();
             }

@@ -46,8 +46,13 @@ impl Thaw {
         if ledger.is_stored() {
             left.extend(cryo::snapshots(&settings.cryo, session));
         }
+        let skipped = match left.is_empty() && ledger.is_stored() {
+            true => cryo::damaged_above(&settings.cryo, session, 0),
+            false => Vec::new(),
+        };
         Self {
             left,
+            skipped,
             ..Self::none()
         }
     }
@@ -65,6 +70,11 @@ impl Thaw {
     /// Why nothing came back.
     pub(super) fn failure(&self) -> Option<&str> {
         self.skipped.first().map(|first| &*first.why)
+    }
+
+    /// Nobody misses it any more.
+    pub(super) fn forget_failure(&mut self) {
+        self.skipped.clear();
     }
 
     pub(super) fn is_on(&self) -> bool {
@@ -104,7 +114,6 @@ impl Owner {
             Ok(Ok(Answer { value: Ok(_), .. })) => {
                 self.thaw.left.clear();
                 self.thaw.on = None;
-                self.thaw.skipped.clear();
             }
             Ok(Ok(Answer {
                 value: Err(error), ..
@@ -135,15 +144,16 @@ impl Owner {
     }
 
     /// What a reload has brought back, and from where.
-    pub(super) fn origin(&self, folder: &Path, value: &Value) -> Option<RestoredFrom> {
+    pub(super) fn origin(&mut self, folder: &Path, value: &Value) -> Option<RestoredFrom> {
         let mut from = cryo::restored(folder, value, &self.settings.data)?;
         if self.thaw.is_on() {
-            from.skipped = cryo::damaged_since(folder);
+            from.skipped = cryo::damaged_above(&self.settings.cryo, &from.name, from.generation);
             let tried = self.thaw.skipped.iter();
             from.skipped
                 .extend(tried.filter(|t| t.generation > from.generation).cloned());
             cryo::keep_reload(folder, &self.session, &from);
         }
+        self.thaw.forget_failure();
         let session = &self.session;
         let (generation, lost) = (from.generation, from.lost_count);
         tracing::info!(session, generation, lost, "its variables are back");
