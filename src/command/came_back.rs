@@ -8,7 +8,7 @@ use crate::protocol::session::Session;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// How long sessions besides the default one may take until they are told of.
+/// How long sessions besides the default one may take until they are reported.
 const SESSIONS_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 

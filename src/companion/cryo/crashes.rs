@@ -40,7 +40,7 @@ const CUTS: [Cut; 6] = [
 enum Step {
     /// A store that comes so far, while another one is on that comes so far.
     Store(Cut, Option<Cut>),
-    /// The kernel of a companion that has died goes on until here.
+    /// The kernel of a companion that has died continues up to this step.
     Straggler(Cut),
     /// The companion begins again.
     Boot,
@@ -125,7 +125,7 @@ impl World {
                 self.go_on((number, &path, value), Cut::Numbered, cut);
             }
             Step::Straggler(to) => {
-                // Nobody is left whom it could tell.
+                // No companion is left that could acknowledge it.
                 let to = to.min(Cut::Renamed);
                 if let Some((number, from, value)) = self.cut.take() {
                     let path = store.path(NAME, number);

@@ -71,7 +71,7 @@ fn last(folder: &Path) -> io::Result<Option<u64>> {
     let number = text.trim().parse().ok();
     if number.is_none() {
         tracing::error!(
-            "`{}` is damaged: numbers go on from what is there",
+            "`{}` is damaged: numbers continue from what is there",
             path.display()
         );
     }
@@ -100,7 +100,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let name = folder.path().join("a");
         assert_eq!(take(&name).unwrap(), 1);
-        // Whoever took it has died, and has written nothing.
+        // The store that took it has ended without writing anything.
         assert_eq!(take(&name).unwrap(), 2);
         assert_eq!(fs::read_to_string(name.join(LAST)).unwrap(), "2");
         // A version before this one kept no record of what is there.

@@ -8,7 +8,7 @@
 use super::ledger::written_beside;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -123,14 +123,26 @@ impl RunCount {
         self.replace();
     }
 
-    /// The end of this life: what was counted outlasts the machine's.
+    /// The end of this life: what was counted outlasts the machine's. Where another companion counts already, in the
+    /// container that took the place of this one, its count stays.
     pub(super) fn close(&mut self) {
+        if !self.is_own() {
+            return;
+        }
         self.entry.boot = SYNCED.into();
         self.replace();
         let synced = self.file.as_ref().map(File::sync_all);
         if let Some(Err(error)) = synced {
             tracing::warn!("`{}` is not synced: {error}", self.path.display());
         }
+    }
+
+    /// Whether the file is the one that this companion has made.
+    fn is_own(&self) -> bool {
+        let inode = |found: fs::Metadata| (found.dev(), found.ino());
+        let own = self.file.as_ref().map(|file| file.metadata().map(inode));
+        let found = fs::metadata(&self.path).map(inode);
+        matches!((own, found), (Some(Ok(own)), Ok(found)) if own == found)
     }
 
     fn put(&self) {
@@ -223,13 +235,29 @@ mod tests {
     }
 
     #[test]
+    fn who_ends_late_takes_no_count_of_another_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut old = RunCount::open_in(folder.path(), "a", "boot");
+        old.add();
+        let mut new = RunCount::open_in(folder.path(), "a", "boot");
+        new.add();
+        old.close();
+        new.add();
+        assert_eq!(runs_since(folder.path(), "a", 0, 1.0), Some((3, false)));
+        new.close();
+        let reopened = RunCount::open_in(folder.path(), "a", "another boot");
+        assert_eq!(reopened.count(), 3);
+        assert_eq!(runs_since(folder.path(), "a", 0, 1.0), Some((3, false)));
+    }
+
+    #[test]
     fn a_damaged_count_stops_nothing() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a.runs"), "many\n").unwrap();
         let mut count = RunCount::open_in(folder.path(), "a", "boot");
         count.add();
         assert_eq!(count.count(), 1);
-        // A folder that can't be: runs go on all the same.
+        // A folder that can't be made stops no run.
         let mut count = RunCount::open_in(&folder.path().join("a.runs/none"), "a", "boot");
         count.add();
         assert_eq!(count.count(), 1);

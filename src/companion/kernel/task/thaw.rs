@@ -72,7 +72,7 @@ impl Thaw {
         self.skipped.first().map(|first| &*first.why)
     }
 
-    /// Nobody misses it any more.
+    /// What could not be reloaded is of no interest any more.
     pub(super) fn forget_failure(&mut self) {
         self.skipped.clear();
     }
