@@ -120,7 +120,7 @@ class Questions:
 
         wish = Wish(
             **{each: text(request, each) for each in ("folder", "name", "reason", "session")},
-            generation=count(request, "generation", 0),
+            **{each: count(request, each, 0) for each in ("generation", "runs")},
             **{
                 each: flag(request, each, False)
                 for each in ("strict", "dry_run", "files", "compress")

@@ -3,9 +3,10 @@
 use super::Context;
 use super::candidates::{session_names, stored_names};
 use super::told::told;
-use crate::error::{Outcome, Result};
+use crate::error::{NO, Outcome, Result};
 use crate::protocol::cryo::{Line, Reload, Row, Shown, Store, Verdict};
-use crate::protocol::kernel::DEFAULT_SESSION;
+use crate::protocol::kernel::{DEFAULT_SESSION, KernelReport, KernelState};
+use crate::protocol::restored::{LostVariable, RestoredFrom};
 use crate::ui;
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
@@ -58,6 +59,7 @@ impl From<StoreArgs> for Store {
             strict,
             dry_run,
             files,
+            seen: None,
         }
     }
 }
@@ -121,6 +123,9 @@ pub(crate) async fn run(verb: CryoVerb, cx: &Context) -> Result<Outcome> {
             let time = super::duration(time);
             cx.ui
                 .say(format!("{}{place}, {size} in {time}", stored.message));
+            if let Some(kernel) = &stored.kernel {
+                warn_of(kernel, cx);
+            }
         }
         CryoVerb::Reload(args) => {
             let wish = Reload::from(args);
@@ -130,9 +135,14 @@ pub(crate) async fn run(verb: CryoVerb, cx: &Context) -> Result<Outcome> {
             );
             let tale = client.cryo_reload(&wish).await?;
             let reloaded = told(tale, &what, cx).await?;
+            let from = reloaded.kernel.restored_from.as_deref();
+            let outcome = match from.is_some_and(|from| from.lost_unexpectedly > 0) {
+                true => Outcome::Code(NO),
+                false => Outcome::Done,
+            };
             if cx.ui.json {
                 cx.ui.document(&reloaded)?;
-                return Ok(Outcome::Done);
+                return Ok(outcome);
             }
             receipt(&reloaded.receipt, cx);
             for warning in &reloaded.warnings {
@@ -144,6 +154,10 @@ pub(crate) async fn run(verb: CryoVerb, cx: &Context) -> Result<Outcome> {
             cx.ui.say(format!(
                 "{said}; from `{name}` generation {generation}, in {time}"
             ));
+            if let Some(from) = from {
+                tell(from, cx);
+            }
+            return Ok(outcome);
         }
         CryoVerb::List => {
             let lines = client.cryo_list().await?;
@@ -172,6 +186,32 @@ pub(crate) async fn run(verb: CryoVerb, cx: &Context) -> Result<Outcome> {
         }
     }
     Ok(Outcome::Done)
+}
+
+/// How old it is and what differs from it.
+fn tell(from: &RestoredFrom, cx: &Context) {
+    match from.lost_unexpectedly {
+        0 => cx.ui.say(from.words()),
+        lost => cx.ui.warn(format!(
+            "{lost} that the store called saved did not come back; {}",
+            from.words()
+        )),
+    }
+}
+
+/// A store of another state than the one that was left last.
+fn warn_of(kernel: &KernelReport, cx: &Context) {
+    let generation = kernel.generation;
+    match (kernel.state, &kernel.restored_from) {
+        (KernelState::Lost, _) => cx.ui.warn(format!(
+            "the kernel's state had been lost before it was stored; the kernel is generation {generation}"
+        )),
+        (KernelState::Restored, Some(from)) => cx.ui.warn(format!(
+            "the kernel's state had been restored before it was stored, from {}; the kernel is generation {generation}",
+            from.words()
+        )),
+        (KernelState::Restored, None) | (KernelState::Kept, _) => {}
+    }
 }
 
 fn receipt(rows: &[Row], cx: &Context) {
@@ -244,6 +284,21 @@ fn show(shown: &Shown, cx: &Context) {
         shown.path,
         found.python
     ));
+    if let Some(reload) = &found.reload {
+        let (age, session) = (super::age(reload.time), &reload.session);
+        match reload.lost_count {
+            0 => cx.ui.say(format!(
+                "reloaded into `{session}` {age} ago; nothing was lost"
+            )),
+            lost => {
+                let named: Vec<String> = reload.lost.iter().map(LostVariable::words).collect();
+                cx.ui.warn(format!(
+                    "reloaded into `{session}` {age} ago, which lost {lost} more: {}",
+                    named.join(", ")
+                ));
+            }
+        }
+    }
     let versions = |all: &std::collections::BTreeMap<String, String>| {
         let each = all
             .iter()

@@ -278,9 +278,13 @@ impl<'a> View<'a> {
             KernelState::Lost => ui.warn(format!(
                 "the kernel's state was lost; this is generation {generation}"
             )),
-            KernelState::Restored => ui.warn(format!(
-                "the kernel's state was restored; this is generation {generation}"
-            )),
+            KernelState::Restored => ui.warn(match &reply.kernel.restored_from {
+                Some(from) => format!(
+                    "the kernel's state was restored from {}; the kernel is generation {generation}",
+                    from.words()
+                ),
+                None => format!("the kernel's state was restored; this is generation {generation}"),
+            }),
         }
         Ok(())
     }

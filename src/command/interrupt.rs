@@ -51,7 +51,7 @@ pub(crate) async fn run(args: InterruptArgs, cx: &Context) -> Result<Outcome> {
         }
     };
     if !cx.ui.json {
-        tell(&what, kernel, cx);
+        tell(&what, &kernel, cx);
     }
     Ok(Outcome::Done)
 }
@@ -75,7 +75,7 @@ fn what_became(reply: &Reply) -> String {
     format!("run `{}` {how}", reply.id)
 }
 
-fn tell(what: &str, kernel: KernelReport, cx: &Context) {
+fn tell(what: &str, kernel: &KernelReport, cx: &Context) {
     let generation = kernel.generation;
     let state = match kernel.state {
         KernelState::Kept => "kept",

@@ -2,6 +2,7 @@
 
 pub(crate) mod attach;
 pub(crate) mod build;
+mod came_back;
 pub(crate) mod candidates;
 pub(crate) mod companion;
 mod completer;

@@ -1,6 +1,7 @@
 //! `osctl status`: how the instance stands.
 
 use super::Context;
+use super::came_back::{self, SessionStatus};
 use crate::config::{Config, EngineChoice};
 use crate::engine::{Engine, Phase};
 use crate::error::{Error, NO, Outcome, Result};
@@ -35,6 +36,7 @@ pub(crate) struct Status {
     pub(crate) token_file: PathBuf,
     pub(crate) vnc_password_file: PathBuf,
     pub(crate) services: Vec<Service>,
+    pub(crate) sessions: Vec<SessionStatus>,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -91,6 +93,12 @@ pub(crate) async fn run(args: StatusArgs, cx: &Context) -> Result<Outcome> {
             .iter()
             .map(|s| ("service", plain::line(&format!("{}: {}", s.name, s.detail)))),
     );
+    rows.extend(
+        status
+            .sessions
+            .iter()
+            .filter_map(|s| Some(("variables", plain::line(&s.row()?)))),
+    );
     rows.push(("token", status.token_file.display().to_string()));
     let password = status.vnc_password_file.display();
     rows.push(("vnc key", password.to_string()));
@@ -118,11 +126,17 @@ pub(crate) async fn gather(
         Some(_) => State::Stopped,
     };
     let mut warnings = warnings(record.engine, config, record.criu, &cx.instance);
+    let mut sessions = Vec::new();
     let health = match state {
         State::Running => {
             let client = Client::new(&cx.instance, record, record.bind(config.bind))?;
             match client.health().await {
-                Ok(health) => Some(health),
+                Ok(health) => {
+                    if health.status == HealthStatus::Healthy {
+                        sessions = came_back::sessions(&client).await;
+                    }
+                    Some(health)
+                }
                 // Not answering is an answer to this question.
                 Err(error) => {
                     let error = name_older_companion(error, &cx.instance, engine).await;
@@ -150,6 +164,7 @@ pub(crate) async fn gather(
         token_file: cx.instance.token_file(),
         vnc_password_file: cx.instance.vnc_password_file(),
         services: health.map(|h| h.services).unwrap_or_default(),
+        sessions,
         warnings,
     })
 }

@@ -1,6 +1,6 @@
 //! `osctl up`: from nothing to a healthy `os-host`.
 
-use super::Context;
+use super::{Context, came_back};
 use crate::config::{Config, Source};
 use crate::engine::Engine;
 use crate::error::{Error, Outcome, Result};
@@ -223,8 +223,13 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
         Done::Started => "was started and is healthy",
         Done::Created => "is healthy",
         Done::HandedOver => "was replaced and is healthy; its variables went along",
-        Done::Replaced => "was replaced and is healthy; variables of the old kernel are gone",
+        Done::Replaced => "was replaced and is healthy",
     };
+    if !matches!(done, Done::Nothing | Done::NothingWithOtherKeys) && !cx.ui.json {
+        let bind = record.bind(resolved.config.bind);
+        let client = Client::new(&cx.instance, &record, bind)?;
+        came_back::tell(&came_back::settled(&client).await, cx);
+    }
     report(cx, &engine, &record, &resolved.config, outcome).await
 }
 
@@ -343,7 +348,11 @@ pub(super) async fn wait(record: &Record, cx: &Context) -> Result<Outcome> {
     };
     watch.until_healthy().await?;
     watch.until_open().await;
+    let sessions = came_back::settled(&client).await;
     drop(work);
-    let outcome = "was restarted and is healthy; its variables are gone, its files stay";
+    if !cx.ui.json {
+        came_back::tell(&sessions, cx);
+    }
+    let outcome = "was restarted and is healthy; its files stay";
     report(cx, &engine, record, &resolved.config, outcome).await
 }

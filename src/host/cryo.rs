@@ -6,8 +6,14 @@ use crate::error::Result;
 use crate::protocol::cryo::{
     Lines, Reason, Reload, Reloaded, Removed, Shown, Snapshot, Snapshots, Store, Stored,
 };
+use crate::protocol::service::Status;
 
 impl Client {
+    /// What the sessions hold, and what their variables were brought back from.
+    pub(crate) async fn status(&self) -> Result<Status> {
+        self.get("/status").await
+    }
+
     pub(crate) async fn cryo_store(&self, wish: &Store) -> Result<Tale<Stored>> {
         let response = self.tell("/cryo/store", wish).await?;
         Ok(Tale::new(self.clone(), response))

@@ -2,6 +2,7 @@
 
 use super::fault::Fault;
 use super::kernel::{DEFAULT_SESSION, KernelReport};
+use super::restored::LastReload;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -30,6 +31,9 @@ pub(crate) struct Store {
     /// Store open files by path and position.
     #[serde(default)]
     pub(crate) files: bool,
+    /// The kernel generation whose variables are meant; nothing is stored when the kernel is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) seen: Option<u64>,
 }
 
 /// `POST /cryo/reload`.
@@ -82,9 +86,15 @@ pub(crate) struct Stored {
     /// `null` for a dry run.
     pub(crate) generation: Option<u64>,
     pub(crate) path: Option<String>,
+    /// When, in seconds since 1970: with the number it tells a generation from one of another copy of the data folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) created: Option<f64>,
     pub(crate) size_bytes: u64,
     pub(crate) timing_ms: f64,
     pub(crate) receipt: Vec<Row>,
+    /// Whose variables were stored: the kernel may have lost its state, or have been restored, since the last reply.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kernel: Option<KernelReport>,
 }
 
 /// The reply to `POST /cryo/reload`; the receipt comes from a look at what is there afterwards.
@@ -146,7 +156,11 @@ pub(crate) struct Generation {
     pub(crate) size_bytes: u64,
     pub(crate) python: String,
     pub(crate) variables: u64,
+    /// Variables that it can't bring back: those that the store lost, and those that the last reload lost as well.
     pub(crate) lost: u64,
+    /// What the last reload lost; missing where it was not reloaded yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reload: Option<LastReload>,
 }
 
 /// All that is stored under a name, the newest first.

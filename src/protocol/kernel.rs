@@ -1,5 +1,6 @@
 //! Executing Python: the request, what happens meanwhile, and the reply.
 
+use super::restored::RestoredFrom;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -246,17 +247,35 @@ pub(crate) struct Truncated {
 }
 
 /// Which life of the kernel answered, and what became of its state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema, JsonSchema)]
 pub(crate) struct KernelReport {
     /// Rises for ever, once per life of the namespace.
     pub(crate) generation: u64,
     pub(crate) state: KernelState,
+    /// What the variables come from, with the state `restored`; missing where a whole process came back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<RestoredFrom>)]
+    pub(crate) restored_from: Option<Arc<RestoredFrom>>,
     /// Whether that generation began with what an earlier one held.
     #[serde(skip)]
     pub(crate) restored: bool,
+    /// What that generation began with, whatever the state is.
+    #[serde(skip)]
+    pub(crate) origin: Option<Arc<RestoredFrom>>,
 }
 
 impl KernelReport {
+    /// Of a namespace that is gone.
+    pub(crate) fn lost(generation: u64) -> Self {
+        Self {
+            generation,
+            state: KernelState::Lost,
+            restored_from: None,
+            restored: false,
+            origin: None,
+        }
+    }
+
     /// The same, for one who says which generation they last saw.
     pub(crate) fn to(self, seen: Option<u64>) -> Self {
         let state = match seen {
@@ -265,7 +284,15 @@ impl KernelReport {
             Some(_) => KernelState::Lost,
             None => self.state,
         };
-        Self { state, ..self }
+        let restored_from = match state {
+            KernelState::Restored => self.origin.clone(),
+            KernelState::Kept | KernelState::Lost => None,
+        };
+        Self {
+            state,
+            restored_from,
+            ..self
+        }
     }
 }
 

@@ -20,6 +20,7 @@ pub(crate) mod proof;
 pub(crate) mod pty;
 pub(crate) mod quote;
 pub(crate) mod relay;
+pub(crate) mod restored;
 pub(crate) mod service;
 pub(crate) mod session;
 pub(crate) mod shell;

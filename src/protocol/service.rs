@@ -1,6 +1,7 @@
 //! What the companion says of itself.
 
 use super::kernel::KernelReport;
+use super::restored::RestoredFrom;
 use super::session::Session;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -34,6 +35,9 @@ pub(crate) struct Status {
     pub(crate) resources_count: u64,
     pub(crate) busy: bool,
     pub(crate) kernel: KernelReport,
+    /// What the variables of the default session were brought back from, while this generation of the kernel lasts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) restored_from: Option<RestoredFrom>,
     pub(crate) sessions: Vec<Session>,
     pub(crate) version: String,
 }

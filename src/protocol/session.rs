@@ -1,6 +1,7 @@
 //! Further kernels, and what can be asked of a kernel besides executing code.
 
 use super::kernel::{DEFAULT_SESSION, KernelReport};
+use super::restored::RestoredFrom;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -23,6 +24,9 @@ pub(crate) struct Session {
     pub(crate) globals_count: u64,
     pub(crate) resources_count: u64,
     pub(crate) kernel: KernelReport,
+    /// What its variables were brought back from, while this generation of the kernel lasts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) restored_from: Option<RestoredFrom>,
     pub(crate) python: Option<String>,
     /// Seconds since something was last asked of it.
     pub(crate) idle: f64,

@@ -70,8 +70,17 @@ fn what_was_stored_comes_back_into_the_running_kernel() {
     exec(&api, &of, "x.append(2); del y; n = 6; later = 1");
     let reply = reloaded(&api, &json!({"session": of}));
     assert_eq!(row(&reply, "x")["verdict"], "saved");
-    let kernel = json!({"generation": seen + 1, "state": "restored"});
-    assert_eq!(reply["kernel"], kernel);
+    let kernel = reply["kernel"].clone();
+    assert_eq!(
+        (&kernel["generation"], &kernel["state"]),
+        (&json!(seen + 1), &json!("restored"))
+    );
+    let from = &kernel["restored_from"];
+    assert_eq!((&from["name"], &from["generation"]), (&of, &json!(1)));
+    assert_eq!(
+        (&from["runs_after"], &from["lost_count"]),
+        (&json!(1), &json!(0))
+    );
     let code = "a = x, y is x, get(), later\nn = 9\n(*a, get())";
     let reply = api.exec_with(json!({"code": code, "session": of, "seen": seen}));
     assert_eq!(reply["result"], "([1], True, 5, 1, 9)", "{reply}");
@@ -159,9 +168,10 @@ fn strict_stores_nothing_and_a_dry_run_neither() {
     assert_eq!(row(&reply, "g")["verdict"], "lost");
     assert_eq!(api.get("/cryo/cryo-strict").status, 404);
     exec(&api, &of, "del g");
+    // The one that was refused has its number still.
     assert_eq!(
         stored(&api, &json!({"session": of, "strict": true}))["generation"],
-        1
+        2
     );
     end(&api, &of);
 }
@@ -380,9 +390,11 @@ fn a_life_comes_back_unless_it_was_asked_away() {
     let reply = run("x = 2; get(), a.shape");
     assert_eq!(reply["result"], "(2, (500000,))");
     assert_eq!(
-        reply["kernel"],
-        json!({"generation": seen + 1, "state": "restored"})
+        (&reply["kernel"]["generation"], &reply["kernel"]["state"]),
+        (&json!(seen + 1), &json!("restored"))
     );
+    let from = &reply["kernel"]["restored_from"];
+    assert_eq!(from["generation"], newest["generation"], "{reply}");
     // Before `restart` and `down`, and also when the engine alone stops it.
     run("x = 3");
     let ran = home.ok(["restart"]);

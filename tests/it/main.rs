@@ -18,6 +18,7 @@ mod criu;
 mod criu_faults;
 mod cryo;
 mod cryo_faults;
+mod cryo_told;
 mod desktop;
 mod desktop_browser;
 mod desktop_faults;
@@ -168,6 +169,7 @@ fn lanes() -> Vec<Lane> {
             hostile::trials(),
             cryo::trials(),
             cryo_faults::trials(),
+            cryo_told::trials(),
             evolve_inside::trials(),
             instance::trials(),
             image::trials(),

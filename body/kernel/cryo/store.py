@@ -52,6 +52,8 @@ class Wish:
     dry_run: bool = False
     files: bool = False
     compress: bool = False
+    runs: int = 0
+    """How many the session has begun, in all lives of its kernel."""
 
 
 def store(shell: Shell, wish: Wish, progress: Progress) -> dict[str, Any]:
@@ -248,7 +250,7 @@ def _head(shell: Shell, wish: Wish) -> dict[str, Any]:
     }
 
 
-_KEPT = ("name", "generation", "reason", "session", "compress")
+_KEPT = ("name", "generation", "reason", "session", "compress", "runs")
 
 
 def _told(lost: list[Row]) -> str:

@@ -52,6 +52,7 @@ impl Objects for Cryo {
             strict: false,
             dry_run: false,
             files: true,
+            seen: None,
         };
         Box::pin(stored(self, wish, Reason::Asked))
     }
@@ -63,6 +64,7 @@ impl Objects for Cryo {
             strict: false,
             dry_run: false,
             files: true,
+            seen: None,
         };
         Box::pin(stored(self, wish, Reason::Restore))
     }

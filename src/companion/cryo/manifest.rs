@@ -4,6 +4,7 @@
 
 use crate::protocol::cryo::{Generation, Row, Verdict};
 use crate::protocol::hex::hex;
+use crate::protocol::restored::LastReload;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -16,6 +17,11 @@ const SEAL: &str = ",\"seal\":\"";
 
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Manifest {
+    pub(super) name: String,
+    pub(super) generation: u64,
+    /// Runs that the session had begun when it was stored, where they were counted.
+    #[serde(default)]
+    pub(super) runs: Option<u64>,
     pub(super) created: f64,
     reason: String,
     pub(super) session: String,
@@ -71,8 +77,10 @@ impl Manifest {
         self.files.values().sum()
     }
 
-    pub(super) fn outline(&self, generation: u64) -> Generation {
+    /// `reload` is what the last one of it lost.
+    pub(super) fn outline(&self, generation: u64, reload: Option<LastReload>) -> Generation {
         let lost = self.variables.iter().filter(|r| r.verdict == Verdict::Lost);
+        let lost_later = reload.as_ref().map_or(0, |reload| reload.lost_count);
         Generation {
             generation,
             damage: None,
@@ -82,7 +90,8 @@ impl Manifest {
             size_bytes: self.size(),
             python: self.python.clone(),
             variables: self.variables.len() as u64,
-            lost: lost.count() as u64,
+            lost: lost.count() as u64 + lost_later,
+            reload,
         }
     }
 }

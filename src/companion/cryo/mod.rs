@@ -5,7 +5,7 @@
 //! [`retention`]), and reads manifests ([`manifest`]).
 //!
 //! ```text
-//! store:  number ─▶ kernel writes NAME/NUMBER.part ─▶ synced, renamed NAME/NUMBER ─▶ prune
+//! store:  number, synced ─▶ kernel writes NAME/NUMBER.part ─▶ synced, renamed NAME/NUMBER ─▶ looked at ─▶ prune ─▶ reply
 //! reload: manifest whole? ─▶ kernel checks, reads, looks what is there ─▶ receipt
 //! boot:   last life not ended by wish ─▶ the newest of the session's name that can be reloaded
 //! ```
@@ -13,13 +13,18 @@
 //! A store or reload that was begun goes on when its client leaves. It does not store the kernel's
 //! process: that is criu's.
 
+#[cfg(test)]
+mod crashes;
 mod manifest;
+mod number;
 mod refusal;
+mod restored;
 mod retention;
 mod schedule;
 mod store;
 
 pub(crate) use refusal::Refusal;
+pub(crate) use restored::{damaged_above, keep_reload, number_of, restored};
 pub(crate) use retention::Limits;
 pub(crate) use store::weight;
 
@@ -128,7 +133,12 @@ impl Cryo {
         let turn = self.turn(&name);
         let _turn = turn.lock().await;
         let begin = Instant::now();
-        let (generation, path) = self.blocking(|store, name| store.next(name), &name).await?;
+        let is_trial = wish.dry_run;
+        let number = move |store: &Store, name: &str| match is_trial {
+            true => store.likely(name),
+            false => store.next(name),
+        };
+        let (generation, path) = self.blocking(number, &name).await??;
         let question = Question::CryoStore {
             folder: path.clone(),
             name: name.clone(),
@@ -139,11 +149,18 @@ impl Cryo {
             dry_run: wish.dry_run,
             files: wish.files,
             compress: self.settings.compress,
+            runs: 0,
+            seen: wish.seen,
         };
         let asked = Instant::now();
         let answer = self.sessions.ask(&wish.session, question).await?;
         let written: Written = told(answer.value.map_err(Refusal::of_store)?)?;
+        let mut created = None;
         if !wish.dry_run {
+            let session = wish.session.clone();
+            let look = move |store: &Store, name: &str| store.stored(name, generation, &session);
+            created = Some(self.blocking(look, &name).await??.created);
+            self.sessions.sync(&wish.session).await;
             if name == wish.session {
                 let stored = asked..Instant::now();
                 locked(&self.fresh).insert(name.clone(), stored);
@@ -161,6 +178,8 @@ impl Cryo {
             size_bytes: written.size_bytes,
             timing_ms: begin.elapsed().as_secs_f64() * 1e3,
             receipt: written.receipt,
+            created,
+            kernel: Some(answer.report),
         })
     }
 
@@ -194,6 +213,11 @@ impl Cryo {
             Ok(value) => told(value)?,
             Err(raised) => return Err(self.refused(&name, found.generation, raised)),
         };
+        if let Some(from) = report.origin.clone() {
+            let (path, session) = (found.path.clone(), wish.session.clone());
+            let keep = move |_: &Store, _: &str| keep_reload(&path, &session, &from);
+            self.blocking(keep, &name).await?;
+        }
         Ok(Reloaded {
             status: "completed".into(),
             message: said(&read.receipt, false),

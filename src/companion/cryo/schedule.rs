@@ -35,7 +35,7 @@ impl Cryo {
             if !self.is_due(&session, &view, reason) {
                 return (session, Ok(None));
             }
-            let stored = self.store(own(&session), reason).await;
+            let stored = self.store(own(&session, &view), reason).await;
             (session, stored.map(Some))
         });
         futures_util::future::join_all(each).await
@@ -76,10 +76,11 @@ impl Cryo {
             return;
         };
         kernel.close(grace).await;
-        if !self.is_due(&session, &kernel.view(), Reason::Stop) {
+        let view = kernel.view();
+        if !self.is_due(&session, &view, Reason::Stop) {
             return;
         }
-        match self.store(own(&session), Reason::Stop).await {
+        match self.store(own(&session, &view), Reason::Stop).await {
             Ok(stored) => tracing::info!(session, "stored: {}", stored.message),
             Err(refusal) => tracing::warn!(session, "not stored: {refusal:?}"),
         }
@@ -92,16 +93,16 @@ impl Cryo {
                 // One that is being stored has its turn when that has ended, so none pile up.
                 let is_free = self.turn(&session).try_lock().is_ok();
                 if is_free && self.is_due(&session, &view, Reason::Schedule) {
-                    tokio::spawn(self.clone().store_when_idle(session, every));
+                    tokio::spawn(self.clone().store_when_idle(session, view, every));
                 }
             }
         }
     }
 
-    async fn store_when_idle(self, session: String, within: Duration) {
+    async fn store_when_idle(self, session: String, view: View, within: Duration) {
         let storing = async {
             loop {
-                match self.store(own(&session), Reason::Schedule).await {
+                match self.store(own(&session, &view), Reason::Schedule).await {
                     Err(Refusal::Kernel(kernel::Refusal::Busy)) => sleep(AGAIN).await,
                     Err(refusal) => break tracing::warn!(session, "not stored: {refusal:?}"),
                     Ok(stored) => break tracing::info!(session, "stored: {}", stored.message),
@@ -131,13 +132,15 @@ fn is_wanted(said: Option<(Duration, bool)>, configured: bool) -> bool {
     said.map_or(configured, |(_, store)| store)
 }
 
-fn own(session: &str) -> Store {
+/// Under its own name, and of the kernel that was looked at: another one may be empty, and would come back instead.
+fn own(session: &str, view: &View) -> Store {
     Store {
         name: None,
         session: session.to_owned(),
         strict: false,
         dry_run: false,
         files: false,
+        seen: Some(view.report.generation),
     }
 }
 

@@ -1,9 +1,11 @@
 //! What is stored: `/data/cryo/NAME/NUMBER/`, numbers rising under each name.
 //!
-//! The kernel writes a generation beside its place and renames it; here it gets its number, is
-//! listed, and goes when it is superseded. What was not renamed was never there.
+//! The kernel writes a generation beside its place and renames it; here it gets its number ([`number`]), is looked
+//! at before it is acknowledged, is listed, and goes when it is superseded. What was not renamed was never there.
 
 use super::manifest::Manifest;
+use super::number;
+use super::restored::last_reload;
 use super::retention::{Kept, Limits, superseded};
 use super::{BESIDE_CHECKPOINTS, Refusal};
 use crate::protocol::cryo::{Generation, Line, Reason, Shown};
@@ -15,9 +17,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What a generation is called while it is written, or removed.
 const BESIDE: [&str; 2] = [".part", ".gone"];
-
-/// Holds the newest number, where that generation was removed.
-const LAST: &str = "last";
 
 /// Of each name the first generation that must not go now.
 pub(super) type Pins = BTreeMap<String, u64>;
@@ -76,13 +75,48 @@ impl Store {
         self.folder.join(name).join(generation.to_string())
     }
 
-    /// The number of the next generation, and its place.
-    pub(super) fn next(&self, name: &str) -> (u64, PathBuf) {
-        let newest = self.generations(name).first().copied().unwrap_or(0);
-        let last = fs::read_to_string(self.folder.join(name).join(LAST)).ok();
-        let last = last.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
-        let next = newest.max(last) + 1;
-        (next, self.path(name, next))
+    /// A number that no generation of the name had or will have again, and the place of its generation.
+    ///
+    /// # Errors
+    /// When it can't be put onto the disk.
+    pub(super) fn next(&self, name: &str) -> Result<(u64, PathBuf), Refusal> {
+        let number = number::take(&self.folder.join(name)).map_err(|e| not_numbered(&e))?;
+        Ok((number, self.path(name, number)))
+    }
+
+    /// The same for what is not going to be stored: the number may be given again.
+    ///
+    /// # Errors
+    /// When the folder can't be read.
+    pub(super) fn likely(&self, name: &str) -> Result<(u64, PathBuf), Refusal> {
+        let newest = number::newest(&self.folder.join(name)).map_err(|e| not_numbered(&e))?;
+        Ok((newest + 1, self.path(name, newest + 1)))
+    }
+
+    /// What the kernel says it has stored, as it is found in its place.
+    ///
+    /// # Errors
+    /// When something else is there, which is not to be acknowledged.
+    pub(super) fn stored(
+        &self,
+        name: &str,
+        generation: u64,
+        session: &str,
+    ) -> Result<Manifest, Refusal> {
+        let not_there = |why: String| {
+            Refusal::Failed(format!(
+                "generation {generation} of `{name}` is not what was to be stored: {why}"
+            ))
+        };
+        let manifest = Manifest::read(&self.path(name, generation)).map_err(not_there)?;
+        let found = (&*manifest.name, manifest.generation, &*manifest.session);
+        match found == (name, generation, session) {
+            true => Ok(manifest),
+            false => Err(not_there(format!(
+                "generation {} of `{}` from session `{}` was found",
+                found.1, found.0, found.2
+            ))),
+        }
     }
 
     /// That generation, or the newest.
@@ -142,7 +176,9 @@ impl Store {
         let found = self.find(name, wanted)?;
         Ok(Shown {
             name: name.into(),
-            generation: found.manifest.outline(found.generation),
+            generation: found
+                .manifest
+                .outline(found.generation, last_reload(&found.path)),
             path: found.path.display().to_string(),
             receipt: found.manifest.variables,
             libraries: found.manifest.libraries,
@@ -164,21 +200,10 @@ impl Store {
                 newest,
             });
         }
-        let last = self.folder.join(name).join(LAST);
-        if wanted == Some(newest) && numbers.len() > 1 {
-            // Its number is not given a second time.
-            fs::write(&last, newest.to_string())
-                .map_err(|error| Refusal::Failed(format!("it can't be removed: {error}")))?;
-        }
-        let gone: Vec<u64> = wanted.map_or(numbers.clone(), |one| vec![one]);
+        let gone: Vec<u64> = wanted.map_or(numbers, |one| vec![one]);
         for generation in &gone {
             self.discard(name, *generation)
                 .map_err(|error| Refusal::Failed(format!("it can't be removed: {error}")))?;
-        }
-        if gone.len() == numbers.len() {
-            // What is left of an emptied name does not count.
-            let _ = fs::remove_file(&last);
-            let _ = fs::remove_dir(self.folder.join(name));
         }
         Ok(gone)
     }
@@ -220,8 +245,9 @@ impl Store {
         }
     }
 
-    /// Under another name first, so that no half of it is ever taken for the whole.
+    /// Under another name first, so that no half of it is ever taken for the whole. Its number is not given again.
     fn discard(&self, name: &str, generation: u64) -> io::Result<()> {
+        number::hold(&self.folder.join(name), generation)?;
         let path = self.path(name, generation);
         let gone = path.with_file_name(format!("{generation}{}", BESIDE[1]));
         // What was left by an earlier attempt.
@@ -233,7 +259,7 @@ impl Store {
     fn outline(&self, name: &str, generation: u64) -> Generation {
         let path = self.path(name, generation);
         match Manifest::read(&path) {
-            Ok(manifest) => manifest.outline(generation),
+            Ok(manifest) => manifest.outline(generation, last_reload(&path)),
             Err(why) => Generation {
                 generation,
                 damage: Some(why),
@@ -244,6 +270,7 @@ impl Store {
                 python: String::new(),
                 variables: 0,
                 lost: 0,
+                reload: None,
             },
         }
     }
@@ -255,6 +282,13 @@ pub(super) struct Found {
     pub(super) generation: u64,
     pub(super) path: PathBuf,
     pub(super) manifest: Manifest,
+}
+
+fn not_numbered(error: &io::Error) -> Refusal {
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Refusal::Full,
+        _ => Refusal::Failed(format!("the number of a generation can't be kept: {error}")),
+    }
 }
 
 /// Names of folders within one; an unreadable one has none.
@@ -292,7 +326,7 @@ pub(crate) fn weight(folder: &Path) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{LAST, Limits, Store, weight};
+    use super::{Limits, Store, weight};
     use std::collections::BTreeMap;
     use std::fs;
     use std::path::Path;
@@ -323,13 +357,13 @@ mod tests {
         write(folder.path(), "a/1");
         write(folder.path(), "a/2.part");
         write(folder.path(), "b/3.gone");
-        fs::write(folder.path().join("a").join(LAST), "4").unwrap();
+        fs::write(folder.path().join("a/last"), "4").unwrap();
         assert_eq!(store.generations("a"), [1]);
         store.sweep();
         assert!(!folder.path().join("a/2.part").exists());
         assert!(!folder.path().join("b/3.gone").exists());
         assert!(store.find("a", None).is_ok());
-        assert_eq!(store.next("a").0, 5);
+        assert_eq!(store.next("a").unwrap().0, 5);
     }
 
     #[test]

@@ -353,9 +353,11 @@ impl Parts {
             name: shown.name,
             generation: Some(shown.generation.generation),
             path: Some(shown.path),
+            created: Some(shown.generation.created),
             size_bytes: shown.generation.size_bytes,
             timing_ms: 0.0,
             receipt: shown.receipt,
+            kernel: None,
         })
     }
 }

@@ -217,6 +217,7 @@ impl Parts {
             strict: true,
             dry_run: false,
             files: false,
+            seen: None,
         };
         let reason = crate::protocol::cryo::Reason::Asked;
         self.cryo.store(wish, reason).await.map_err(words)?;
@@ -270,6 +271,7 @@ for _found in glob.glob(os.path.join({state:?}, _folder, 'lib', 'python*', 'site
             strict: false,
             dry_run: true,
             files: false,
+            seen: None,
         };
         let again = self.cryo.store(wish, crate::protocol::cryo::Reason::Asked);
         again.await.map_err(|refusal| format!("{refusal:?}"))?;

@@ -102,6 +102,13 @@ impl Refusal {
                 let hint = "`runtime.resource(…).invalidate()` ends one by hand; nothing was lost";
                 (S::CONFLICT, Fault::new("held", message).hint(hint))
             }
+            Self::OtherGeneration { seen, generation } => {
+                let message = format!(
+                    "the kernel is generation {generation}, and what generation {seen} held was meant; nothing was stored"
+                );
+                let hint = "look at what it holds now, and store that";
+                (S::CONFLICT, Fault::new("other_generation", message).hint(hint))
+            }
             Self::Stopping => (
                 S::SERVICE_UNAVAILABLE,
                 Fault::new("stopping", "the companion is stopping"),

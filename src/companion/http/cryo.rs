@@ -26,7 +26,7 @@ use utoipa::IntoParams;
         (Stored = "application/json"), (Told<Stored> = "text/event-stream"), (Told<Stored> = "application/x-ndjson"),
     )),
     (status = 404, description = "There is no such session.", body = Failed),
-    (status = 409, description = "Something would be lost, and `strict` is set.", body = Failed),
+    (status = 409, description = "Something would be lost, and `strict` is set; or the kernel is another generation than `seen`.", body = Failed),
     (status = 429, description = "Code runs.", body = Failed),
     (status = 507, description = "The disk is full; what was stored before is untouched.", body = Failed),
 ))]

@@ -37,6 +37,7 @@ pub(super) async fn status(Shared(state): Shared<State>) -> Response {
             globals_count: view.counts.globals_count,
             resources_count: view.counts.resources_count,
             busy: view.busy,
+            restored_from: view.report.origin.as_deref().cloned(),
             kernel: view.report,
             // What they take is measured when it is asked for: `GET /sessions`.
             sessions: sessions

@@ -115,6 +115,7 @@ pub(super) fn session(name: String, view: View, memory: Option<u64>) -> Session 
         exec_count: view.counts.execution_count,
         globals_count: view.counts.globals_count,
         resources_count: view.counts.resources_count,
+        restored_from: view.report.origin.as_deref().cloned(),
         kernel: view.report,
         python: view.python,
         idle: match view.busy {
@@ -180,7 +181,7 @@ pub(super) async fn variables(
     let session = query.session();
     let question = Question::Variables { limit: None };
     let answer = state.sessions.ask(session, question).await;
-    let kernel = answer.as_ref().ok().map(|a| a.report);
+    let kernel = answer.as_ref().ok().map(|a| a.report.clone());
     told(
         answer,
         |variables: Vec<Variable>| value!({"variables": variables, "kernel": kernel}),

@@ -5,15 +5,19 @@
 //! disk has it, which takes milliseconds and only a loss of power needs.
 
 use crate::protocol::kernel::{KernelReport, KernelState};
+use crate::protocol::restored::RestoredFrom;
 use serde::{Deserialize, Serialize};
-use std::fs;
-use std::io::Write;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 #[derive(Debug)]
 pub(super) struct Ledger {
     path: PathBuf,
     entry: Entry,
+    /// What this generation began with. A later life begins with something else.
+    origin: Option<Arc<RestoredFrom>>,
 }
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
@@ -43,9 +47,13 @@ impl Entry {
 impl Ledger {
     /// An unreadable file begins again at generation 1, and says so in the log.
     pub(super) fn open(folder: &Path, session: &str) -> Self {
-        let path = folder.join(format!("{session}.json"));
+        let path = place(folder, session);
         let entry = Self::read(&path);
-        Self { path, entry }
+        Self {
+            path,
+            entry,
+            origin: None,
+        }
     }
 
     fn read(path: &Path) -> Entry {
@@ -82,6 +90,7 @@ impl Ledger {
             false => 0,
         };
         (self.entry.restored, self.entry.stored) = (restored, false);
+        self.origin = None;
         self.save();
     }
 
@@ -102,8 +111,9 @@ impl Ledger {
         }
     }
 
-    /// This generation holds what an earlier one did.
-    pub(super) fn note_restored(&mut self) {
+    /// This generation holds what an earlier one did, and was stored as `origin`.
+    pub(super) fn note_restored(&mut self, origin: Option<RestoredFrom>) {
+        self.origin = origin.map(Arc::new);
         (self.entry.restored, self.entry.stored) = (true, true);
         self.entry.attempts = 0;
         self.save();
@@ -127,7 +137,9 @@ impl Ledger {
         let report = KernelReport {
             generation,
             state: KernelState::Kept,
+            restored_from: None,
             restored,
+            origin: self.origin.clone().filter(|_| restored),
         };
         report.to(Some(known))
     }
@@ -149,12 +161,8 @@ impl Ledger {
         }
     }
 
-    fn write(&self) -> std::io::Result<()> {
-        let folder = self.path.parent().unwrap_or(Path::new("."));
-        fs::create_dir_all(folder)?;
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
-        file.write_all(&serde_json::to_vec(&self.entry)?)?;
-        let file = file.persist(&self.path)?;
+    fn write(&self) -> io::Result<()> {
+        let file = written_beside(&self.path, &serde_json::to_vec(&self.entry)?)?;
         let sync = move || {
             if let Err(error) = file.sync_all() {
                 tracing::error!("a record of generations may not outlast a loss of power: {error}");
@@ -166,6 +174,25 @@ impl Ledger {
         }
         Ok(())
     }
+}
+
+/// Replaces a file as a whole.
+pub(super) fn written_beside(path: &Path, content: &[u8]) -> io::Result<File> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(content)?;
+    Ok(file.persist(path)?)
+}
+
+/// Puts a session's record onto the disk: that what it holds is stored.
+pub(super) fn sync(folder: &Path, session: &str) -> io::Result<()> {
+    File::open(place(folder, session))?.sync_all()?;
+    File::open(folder)?.sync_all()
+}
+
+fn place(folder: &Path, session: &str) -> PathBuf {
+    folder.join(format!("{session}.json"))
 }
 
 /// The sessions whose next life begins with what they have stored, in a folder of records.
@@ -214,7 +241,7 @@ mod tests {
         let mut ledger = Ledger::open(folder.path(), "default");
         assert!(ledger.is_stored());
         ledger.begin();
-        ledger.note_restored();
+        ledger.note_restored(None);
         let report = ledger.report(2, None);
         assert_eq!(report.state, KernelState::Restored);
         assert_eq!(ledger.report(2, None).state, KernelState::Kept);

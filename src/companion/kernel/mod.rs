@@ -14,6 +14,7 @@ mod guard;
 mod ledger;
 mod policy;
 mod process;
+mod run_count;
 mod sessions;
 mod task;
 mod template;
@@ -25,6 +26,7 @@ pub(crate) use execution::Run;
 pub(crate) use frozen::{Frozen, Waking};
 pub(crate) use guard::{END, LEAVE};
 pub(crate) use ledger::stored_sessions;
+pub(crate) use run_count::runs_since;
 pub(crate) use sessions::{Sessions, is_name};
 pub(crate) use wire::{Counts, Question};
 
@@ -107,12 +109,17 @@ pub(crate) enum Refusal {
     },
     /// The kernel can't let go of something.
     Held(String),
+    /// The kernel is not the one that was meant.
+    OtherGeneration {
+        seen: u64,
+        generation: u64,
+    },
     /// The companion is about to end.
     Stopping,
 }
 
 /// What can be seen of a kernel at any time.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct View {
     pub(crate) ready: bool,
     /// The checkpoint that the kernel lies in, which is as good as ready.

@@ -5,7 +5,8 @@
 
 use super::template::Template;
 use super::{
-    Answer, Kernel, Limits, Message, Question, Refusal, Run, Settings, Stop, View, Waking,
+    Answer, Kernel, Limits, Message, Question, Refusal, Run, Settings, Stop, View, Waking, ledger,
+    run_count,
 };
 use crate::companion::descendants;
 use crate::companion::runs::{OtherRun, Runs};
@@ -251,6 +252,18 @@ impl Sessions {
     pub(crate) async fn ask(&self, session: &str, question: Question) -> Result<Answer, Refusal> {
         let answer = self.kernel(session)?.ask(question).await;
         answer.map_err(|refusal| self.told(session, refusal))
+    }
+
+    /// Puts what the session's record and count of runs say onto the disk, so that a generation that is acknowledged
+    /// comes back by itself also after a loss of power.
+    pub(crate) async fn sync(&self, session: &str) {
+        let (folder, session) = (self.settings.data.clone(), session.to_owned());
+        let sync = move || {
+            run_count::sync(&folder, &session).and_then(|()| ledger::sync(&folder, &session))
+        };
+        if let Ok(Err(error)) = spawn_blocking(sync).await {
+            tracing::warn!("the record of a session may not outlast a loss of power: {error}");
+        }
     }
 
     /// Takes no more requests, lets what runs finish within `grace`, then ends all processes.

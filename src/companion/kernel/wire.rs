@@ -100,6 +100,11 @@ pub(crate) enum Question {
         dry_run: bool,
         files: bool,
         compress: bool,
+        /// Runs that the session has begun; its owner knows.
+        runs: u64,
+        /// The kernel generation that is meant.
+        #[serde(skip)]
+        seen: Option<u64>,
     },
     /// Bring a generation back into the namespace.
     CryoReload {

@@ -135,6 +135,8 @@ mod tests {
 
     const REPORT: KernelReport = KernelReport {
         restored: false,
+        restored_from: None,
+        origin: None,
         generation: 1,
         state: KernelState::Kept,
     };

@@ -136,7 +136,7 @@ impl<'a> Cells<'a> {
         self.running.take();
         if let Ok(reply) = &followed {
             self.seen.set(Some(reply.kernel.generation));
-            if let Some(text) = became(reply.kernel) {
+            if let Some(text) = became(&reply.kernel) {
                 self.untold.replace(Some(text));
             }
         }
@@ -209,11 +209,12 @@ fn nothing(name: &str) -> Raised {
 }
 
 /// What a person has to know about the namespace.
-fn became(kernel: KernelReport) -> Option<String> {
-    let became = match kernel.state {
-        KernelState::Kept => return None,
-        KernelState::Lost => "lost",
-        KernelState::Restored => "restored",
+fn became(kernel: &KernelReport) -> Option<String> {
+    let became = match (kernel.state, &kernel.restored_from) {
+        (KernelState::Kept, _) => return None,
+        (KernelState::Lost, _) => "lost".into(),
+        (KernelState::Restored, None) => "restored".into(),
+        (KernelState::Restored, Some(from)) => format!("restored from {}", from.words()),
     };
     let generation = kernel.generation;
     Some(format!(

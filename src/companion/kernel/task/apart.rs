@@ -95,7 +95,7 @@ impl Owner {
             }
         }
         let report = self.ledger.view(self.ledger.generation(), None);
-        self.answer_interrupts(report);
+        self.answer_interrupts(&report);
     }
 
     /// What requests are told while it lies in a checkpoint.

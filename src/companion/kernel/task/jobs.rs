@@ -96,15 +96,18 @@ impl Owner {
                 let _ = taken.send(answer);
             }
             Message::Ask {
-                question,
+                mut question,
                 quiet,
                 done,
             } => match self.admit(false, 0) {
-                Ok(()) => self.queue.push_back(Job::Ask {
-                    question,
-                    quiet,
-                    done,
-                }),
+                Ok(()) => {
+                    self.bind(&mut question);
+                    self.queue.push_back(Job::Ask {
+                        question,
+                        quiet,
+                        done,
+                    });
+                }
                 Err(refusal) => drop(done.send(Err(refusal))),
             },
             Message::Part { done } => match self.admit(false, 0) {
@@ -117,6 +120,7 @@ impl Owner {
             Message::Touch => {}
             Message::Overtake { done } => {
                 self.ledger.overtake();
+                self.run_count.overtake();
                 drop(done);
             }
             Message::Restart { why, done } => {
@@ -254,15 +258,20 @@ impl Owner {
         if self.state != State::Idle || self.current.is_some() {
             return;
         }
-        let Some(job) = self.queue.pop_front() else {
+        let Some(mut job) = self.queue.pop_front() else {
             return;
         };
+        if let Err(refusal) = self.prepare(&mut job) {
+            self.abandon(job, &refusal);
+            return self.begin_next();
+        }
         let Some(process) = &mut self.process else {
             return;
         };
         self.begun = descendants::now();
         let sent = match &job {
             Job::Run(run) => {
+                self.run_count.add();
                 run.started(self.counts.execution_count + 1);
                 if let Some(seconds) = run.work.timeout {
                     self.deadline = Some((Instant::now() + seconds_from(seconds), seconds));
@@ -298,6 +307,9 @@ impl Owner {
         {
             // It is about to end, and has not heard of the job: the next one does it.
             self.deadline = None;
+            if matches!(job, Job::Run(_)) {
+                self.run_count.take_back();
+            }
             return self.queue.push_front(job);
         }
         self.current = Some(job);
@@ -367,15 +379,17 @@ impl Owner {
                     (value, _) => value,
                 };
                 let known = self.ledger.generation();
-                if value.is_ok() {
-                    self.note(&question);
+                if let Ok(value) = &value {
+                    self.note(&question, value);
                 }
                 let generation = self.ledger.generation();
-                let is_quiet = quiet || matches!(question, Question::CryoStore { .. });
-                let report = match self.thaw.is_on() || is_quiet {
+                // A store tells what became of the state since anyone was told; the next caller learns it, too.
+                let is_store = matches!(question, Question::CryoStore { .. });
+                let seen = (!is_store).then_some(known);
+                let report = match self.thaw.is_on() || quiet || is_store {
                     // Whoever asked is not told of it.
-                    true => self.ledger.view(generation, Some(known)),
-                    false => self.ledger.report(generation, Some(known)),
+                    true => self.ledger.view(generation, seen),
+                    false => self.ledger.report(generation, seen),
                 };
                 // Whoever asked may have left.
                 let _ = done.send(Ok(Answer { value, report }));
@@ -388,26 +402,28 @@ impl Owner {
             }
             (job, outcome) => tracing::error!("{outcome:?} of {job:?}"),
         }
-        self.answer_interrupts(self.ledger.view(self.ledger.generation(), None));
+        self.answer_interrupts(&self.ledger.view(self.ledger.generation(), None));
         self.spill = Spill::default();
         self.step(Event::Done);
     }
 
     /// What an answered question has done to the namespace's life.
-    fn note(&mut self, question: &Question) {
+    fn note(&mut self, question: &Question, value: &Value) {
         match question {
             // The namespace of the old generation is gone, which those who knew it must learn.
             Question::Reset => {
                 self.emptied = self.counts.execution_count;
+                self.thaw.forget_failure();
                 self.ledger.note_stored(false);
                 self.ledger.begin();
             }
             // A kernel that comes back into its own is the generation that it began as.
-            Question::CryoReload { .. } => {
+            Question::CryoReload { folder } => {
                 if !self.thaw.is_on() {
                     self.ledger.begin();
                 }
-                self.ledger.note_restored();
+                let origin = self.origin(folder, value);
+                self.ledger.note_restored(origin);
             }
             Question::CryoStore { name, dry_run, .. } if !dry_run && *name == self.session => {
                 self.ledger.note_stored(true);
@@ -416,10 +432,10 @@ impl Owner {
         }
     }
 
-    pub(super) fn answer_interrupts(&mut self, report: KernelReport) {
+    pub(super) fn answer_interrupts(&mut self, report: &KernelReport) {
         for waiting in std::mem::take(&mut self.interrupts) {
             // Whoever asked may have left.
-            let _ = waiting.send(report);
+            let _ = waiting.send(report.clone());
         }
     }
 

@@ -113,6 +113,8 @@ mod tests {
             dry_run: false,
             files: false,
             compress: false,
+            runs: 0,
+            seen: None,
         })
     }
 

@@ -14,6 +14,7 @@ use crate::companion::kernel::frozen::{Frozen, Waking};
 use crate::companion::kernel::ledger::Ledger;
 use crate::companion::kernel::policy::{Action, Event, State};
 use crate::companion::kernel::process::{News, Process};
+use crate::companion::kernel::run_count::RunCount;
 use crate::companion::kernel::template::Template;
 use crate::companion::kernel::wire::{Ask, Counts, Hello, Question};
 use crate::companion::kernel::{Answer, Message, Refusal, Settings, View};
@@ -41,6 +42,8 @@ pub(super) struct Owner {
     mailbox: mpsc::Receiver<Message>,
     view: watch::Sender<View>,
     ledger: Ledger,
+    /// Runs that the session has begun in all its lives.
+    run_count: RunCount,
     state: State,
     process: Option<Process>,
     /// What the policy armed.
@@ -109,6 +112,7 @@ impl Owner {
         waking: Option<Waking>,
     ) -> (Self, watch::Receiver<View>) {
         let ledger = Ledger::open(&settings.data, session);
+        let run_count = RunCount::open(&settings.data, session);
         let used = Instant::now();
         let view = View {
             ready: false,
@@ -141,6 +145,7 @@ impl Owner {
             mailbox,
             view,
             ledger,
+            run_count,
             state,
             process: None,
             alarm: None,
@@ -213,6 +218,7 @@ impl Owner {
             let is_idle = self.state == State::Idle || self.is_checked();
             bury(process, is_idle).await;
         }
+        self.run_count.close();
         // Only now those who wait for the end are told.
         self.mailbox.close();
         let refusal = self.farewell();

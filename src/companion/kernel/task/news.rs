@@ -12,7 +12,7 @@ use crate::companion::kernel::process::News;
 use crate::companion::kernel::wire::{Counts, Frame, Hello};
 use crate::companion::runs::Spill;
 use crate::protocol::BODY_VERSION;
-use crate::protocol::kernel::{Happened, KernelReport, KernelState, RunStatus, Stream};
+use crate::protocol::kernel::{Happened, KernelReport, RunStatus, Stream};
 use tokio::time::Instant;
 
 /// Bytes of output between two runs that are logged.
@@ -190,11 +190,7 @@ impl Owner {
             .unwrap_or_default();
         self.deadline = None;
         (self.outcome, self.raised) = (None, None);
-        self.answer_interrupts(KernelReport {
-            generation: self.ledger.generation(),
-            state: KernelState::Lost,
-            restored: false,
-        });
+        self.answer_interrupts(&KernelReport::lost(self.ledger.generation()));
         let stop = self.stop.take();
         // The policy kills without another reason what does not stop.
         let did_not_stop = matches!(self.state, State::Killed { .. }) && self.broken.is_none();
@@ -223,14 +219,7 @@ impl Owner {
                 run.add(Happened::Error { error });
                 let generation = self.ledger.generation();
                 self.ledger.report(generation, None);
-                run.finish(
-                    status,
-                    KernelReport {
-                        generation,
-                        state: KernelState::Lost,
-                        restored: false,
-                    },
-                );
+                run.finish(status, KernelReport::lost(generation));
             }
             Some(job) => self.abandon(job, &Refusal::NoKernel(how)),
             None => {}

@@ -7,10 +7,13 @@ use super::Owner;
 use super::jobs::Job;
 use crate::companion::cryo;
 use crate::companion::kernel::ledger::Ledger;
+use crate::companion::kernel::policy::State;
 use crate::companion::kernel::wire::Question;
 use crate::companion::kernel::{Answer, Refusal, Settings};
+use crate::protocol::restored::{RestoredFrom, SkippedGeneration};
+use serde_json::Value;
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -22,8 +25,12 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 #[derive(Debug)]
 pub(super) struct Thaw {
     left: VecDeque<PathBuf>,
-    /// The answer to what is being tried.
+    /// What is being tried.
+    folder: PathBuf,
+    /// The answer to that.
     on: Option<oneshot::Receiver<Result<Answer, Refusal>>>,
+    /// What could not be reloaded.
+    skipped: Vec<SkippedGeneration>,
 }
 
 impl Thaw {
@@ -39,15 +46,35 @@ impl Thaw {
         if ledger.is_stored() {
             left.extend(cryo::snapshots(&settings.cryo, session));
         }
-        Self { left, on: None }
+        let skipped = match left.is_empty() && ledger.is_stored() {
+            true => cryo::damaged_above(&settings.cryo, session, 0),
+            false => Vec::new(),
+        };
+        Self {
+            left,
+            skipped,
+            ..Self::none()
+        }
     }
 
     /// Nothing comes back by itself.
     pub(super) fn none() -> Self {
         Self {
             left: VecDeque::new(),
+            folder: PathBuf::new(),
             on: None,
+            skipped: Vec::new(),
         }
+    }
+
+    /// Why nothing came back.
+    pub(super) fn failure(&self) -> Option<&str> {
+        self.skipped.first().map(|first| &*first.why)
+    }
+
+    /// What could not be reloaded is of no interest any more.
+    pub(super) fn forget_failure(&mut self) {
+        self.skipped.clear();
     }
 
     pub(super) fn is_on(&self) -> bool {
@@ -67,6 +94,7 @@ impl Owner {
         };
         let (done, answer) = oneshot::channel();
         tracing::info!(session = self.session, "reloading `{}`", folder.display());
+        self.thaw.folder.clone_from(&folder);
         let question = Question::CryoReload { folder };
         self.queue.push_front(Job::Ask {
             question,
@@ -90,6 +118,12 @@ impl Owner {
             Ok(Ok(Answer {
                 value: Err(error), ..
             })) => {
+                if let Some(generation) = cryo::number_of(&self.thaw.folder) {
+                    let why = error.message.clone();
+                    self.thaw
+                        .skipped
+                        .push(SkippedGeneration { generation, why });
+                }
                 tracing::error!("it can't be reloaded: {}: {}", error.kind, error.message);
                 // One that takes too long, or was stopped, is not made better by an older one.
                 if matches!(error.kind.as_str(), "Timeout" | "Interrupted") {
@@ -105,6 +139,54 @@ impl Owner {
     /// What was stored is not to come back by itself.
     pub(super) fn forget_stored(&mut self) {
         self.thaw.left.clear();
+        self.thaw.skipped.clear();
         self.ledger.note_stored(false);
+    }
+
+    /// What a reload has brought back, and from where.
+    pub(super) fn origin(&mut self, folder: &Path, value: &Value) -> Option<RestoredFrom> {
+        let mut from = cryo::restored(folder, value, &self.settings.data)?;
+        if self.thaw.is_on() {
+            from.skipped = cryo::damaged_above(&self.settings.cryo, &from.name, from.generation);
+            let tried = self.thaw.skipped.iter();
+            from.skipped
+                .extend(tried.filter(|t| t.generation > from.generation).cloned());
+            cryo::keep_reload(folder, &self.session, &from);
+        }
+        self.thaw.forget_failure();
+        let session = &self.session;
+        let (generation, lost) = (from.generation, from.lost_count);
+        tracing::info!(session, generation, lost, "its variables are back");
+        Some(from)
+    }
+
+    /// A store is of the kernel that is there when it is asked for, unless one is yet to come: the next one may be empty.
+    pub(super) fn bind(&self, question: &mut Question) {
+        if let Question::CryoStore { seen, .. } = question
+            && !matches!(self.state, State::Starting { .. })
+            && !self.thaw.is_on()
+        {
+            seen.get_or_insert(self.ledger.generation());
+        }
+    }
+
+    /// Looks at a job that is about to begin.
+    ///
+    /// # Errors
+    /// A store of another kernel than this one.
+    pub(super) fn prepare(&self, job: &mut Job) -> Result<(), Refusal> {
+        let Job::Ask {
+            question: Question::CryoStore { runs, seen, .. },
+            ..
+        } = job
+        else {
+            return Ok(());
+        };
+        *runs = self.run_count.count();
+        let generation = self.ledger.generation();
+        match *seen {
+            Some(seen) if seen != generation => Err(Refusal::OtherGeneration { seen, generation }),
+            _ => Ok(()),
+        }
     }
 }

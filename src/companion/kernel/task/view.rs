@@ -47,7 +47,10 @@ impl Owner {
                 "idle, without the packages installed at run time, which kept it from starting"
                     .into()
             }
-            State::Idle => "idle".into(),
+            State::Idle => match self.thaw.failure() {
+                Some(why) => format!("idle, without its variables, which can't be reloaded: {why}"),
+                None => "idle".into(),
+            },
             State::Busy if self.thaw.is_on() => "bringing its variables back".into(),
             State::Busy => "executing".into(),
             State::Stopping { .. } | State::Probing => "being interrupted".into(),

@@ -3,6 +3,7 @@
 use super::answer::{Answer, said};
 use super::server::Server;
 use crate::protocol::cryo::{Reason, Reload, Reloaded, Store, Stored, Verdict};
+use crate::protocol::kernel::KernelState;
 use rmcp::handler::server::tool::schema_for_output;
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::{tool, tool_router};
@@ -26,6 +27,16 @@ impl Server {
             let why = row.why.as_deref().unwrap_or("no reason");
             text.push_str(&format!("\nlost: `{}` ({}): {why}", row.name, row.kind));
         }
+        match stored.kernel.as_ref().map(|k| (k.state, &k.restored_from)) {
+            Some((KernelState::Lost, _)) => {
+                text.push_str("\nthe kernel is a new one: earlier variables were gone already");
+            }
+            Some((KernelState::Restored, Some(from))) => text.push_str(&format!(
+                "\nthe kernel is a new one, with the variables of {}",
+                from.words()
+            )),
+            _ => {}
+        }
         said(stored, text)
     }
 
@@ -43,9 +54,13 @@ impl Server {
             name,
             message,
             warnings,
+            kernel,
             ..
         } = &reloaded;
         let mut text = format!("generation {generation} of `{name}`: {message}");
+        if let Some(from) = &kernel.restored_from {
+            text.push_str(&format!("\nfrom {}", from.words()));
+        }
         for warning in warnings {
             text.push_str(&format!("\n{warning}"));
         }

@@ -196,12 +196,19 @@ impl Ran {
             RunStatus::Interrupted => add("(it was interrupted)"),
             RunStatus::Completed | RunStatus::Failed => {}
         }
-        match self.kernel.map(|kernel| kernel.state) {
-            Some(KernelState::Lost) => add("(the kernel is a new one: earlier variables are gone)"),
-            Some(KernelState::Restored) => {
+        let kernel = self.kernel.as_ref();
+        match kernel.map(|kernel| (kernel.state, &kernel.restored_from)) {
+            Some((KernelState::Lost, _)) => {
+                add("(the kernel is a new one: earlier variables are gone)");
+            }
+            Some((KernelState::Restored, None)) => {
                 add("(the kernel is a new one, with the variables that were stored)");
             }
-            Some(KernelState::Kept) | None => {}
+            Some((KernelState::Restored, Some(from))) => add(&format!(
+                "(the kernel is a new one, with the variables of {})",
+                from.words()
+            )),
+            Some((KernelState::Kept, _)) | None => {}
         }
         if parts.is_empty() {
             return "(no output)".into();

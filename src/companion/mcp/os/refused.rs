@@ -37,6 +37,9 @@ impl From<kernel::Refusal> for Refused {
                 "the kernel is frozen in the checkpoint `{checkpoint}`; a person brings it back with `osctl criu restore`, and `reset` begins with an empty one"
             ),
             R::Held(why) => format!("the kernel did not let go of its live objects: {why}"),
+            R::OtherGeneration { seen, generation } => format!(
+                "the kernel is generation {generation}, and generation {seen} was meant: nothing was stored"
+            ),
             R::Stopping => "the computer is stopping".into(),
         })
     }

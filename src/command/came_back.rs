@@ -1,0 +1,119 @@
+//! What of the sessions came back with their container.
+
+use super::Context;
+use crate::host::client::Client;
+use crate::protocol::kernel::KernelState;
+use crate::protocol::restored::RestoredFrom;
+use crate::protocol::session::Session;
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// How long sessions besides the default one may take until they are reported.
+const SESSIONS_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A session in `osctl status --json`.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct SessionStatus {
+    pub(crate) name: String,
+    /// Of the kernel.
+    pub(crate) generation: u64,
+    /// Whether the next caller finds the variables that the last one left.
+    pub(crate) state: KernelState,
+    pub(crate) ready: bool,
+    pub(crate) detail: String,
+    /// What its variables were brought back from, while this generation of the kernel lasts.
+    pub(crate) restored_from: Option<RestoredFrom>,
+}
+
+impl From<Session> for SessionStatus {
+    fn from(session: Session) -> Self {
+        Self {
+            generation: session.kernel.generation,
+            state: session.kernel.state,
+            name: session.name,
+            ready: session.ready,
+            detail: session.detail,
+            restored_from: session.restored_from,
+        }
+    }
+}
+
+impl SessionStatus {
+    /// What came back, and whether it is less than there was.
+    fn words(&self) -> Option<(String, bool)> {
+        let name = &self.name;
+        let told = match (&self.restored_from, self.state) {
+            _ if !self.ready => (
+                format!("session `{name}` is not ready yet: {}", self.detail),
+                true,
+            ),
+            (Some(from), _) => {
+                let count = match from.variables {
+                    1 => "1 variable is".to_owned(),
+                    count => format!("{count} variables are"),
+                };
+                let is_less = from.lost_count > 0
+                    || from.runs_after.is_none_or(|runs| runs > 0)
+                    || !from.skipped.is_empty();
+                let words = from.words();
+                (
+                    format!("session `{name}`: {count} back from {words}"),
+                    is_less,
+                )
+            }
+            (None, KernelState::Lost) => {
+                let failed = self.detail.contains("can't be reloaded");
+                let why = match failed {
+                    true => format!("; the kernel is {}", self.detail),
+                    false => String::new(),
+                };
+                (
+                    format!("session `{name}`: no variables came back{why}"),
+                    failed,
+                )
+            }
+            (None, KernelState::Restored) => {
+                (format!("session `{name}`: its process is back"), false)
+            }
+            // Nothing was ever told of what it held.
+            (None, KernelState::Kept) => return None,
+        };
+        Some(told)
+    }
+
+    /// What `osctl status` says of it.
+    pub(crate) fn row(&self) -> Option<String> {
+        self.restored_from.as_ref()?;
+        self.words().map(|(words, _)| words)
+    }
+}
+
+/// How the sessions stand. A companion that does not say has none to tell of.
+pub(super) async fn sessions(client: &Client) -> Vec<SessionStatus> {
+    let status = client.status().await;
+    let sessions = status.map(|status| status.sessions).unwrap_or_default();
+    sessions.into_iter().map(SessionStatus::from).collect()
+}
+
+/// The same, once they have what is brought back.
+pub(super) async fn settled(client: &Client) -> Vec<SessionStatus> {
+    let begin = Instant::now();
+    loop {
+        let found = sessions(client).await;
+        if found.iter().all(|session| session.ready) || begin.elapsed() > SESSIONS_TIMEOUT {
+            return found;
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Says what came back, and warns of what did not.
+pub(super) fn tell(sessions: &[SessionStatus], cx: &Context) {
+    for (words, is_less) in sessions.iter().filter_map(SessionStatus::words) {
+        match is_less {
+            true => cx.ui.warn(words),
+            false => cx.ui.say(words),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Numbers of generations: each is written to the disk before it is used, and none is given twice.
+//!
+//! `NAME/last` holds the newest number that was ever given under a name. It is replaced as a whole and synced before
+//! a number leaves this module, and stays when all generations of the name go. So whatever ends between here and the
+//! answer of a store costs a number, and never makes one mean two states.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+/// Holds the newest number of a name.
+const LAST: &str = "last";
+
+/// The next number in the folder of a name, which is made when it is missing.
+///
+/// # Errors
+/// When the number can't be put onto the disk; it may be given later then.
+pub(super) fn take(folder: &Path) -> io::Result<u64> {
+    let is_new = !folder.try_exists()?;
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
+    if is_new && let Some(parent) = folder.parent() {
+        File::open(parent)?.sync_all()?;
+    }
+    let _lock = lock(folder)?;
+    let number = newest(folder)? + 1;
+    record(folder, number)?;
+    Ok(number)
+}
+
+/// Has later numbers begin above `number`, as it is about to go.
+pub(super) fn hold(folder: &Path, number: u64) -> io::Result<()> {
+    let _lock = lock(folder)?;
+    match last(folder)? {
+        Some(last) if last >= number => Ok(()),
+        _ => record(folder, number),
+    }
+}
+
+/// The newest number that is known under a name: given, there, or half-way there.
+pub(super) fn newest(folder: &Path) -> io::Result<u64> {
+    let mut newest = last(folder)?.unwrap_or(0);
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(newest),
+        entries => entries?,
+    };
+    for entry in entries {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| name.split('.').next());
+        newest = newest.max(number.and_then(|n| n.parse().ok()).unwrap_or(0));
+    }
+    Ok(newest)
+}
+
+/// Two companions may share a folder for a moment, while one container takes the place of another.
+fn lock(folder: &Path) -> io::Result<File> {
+    let folder = File::open(folder)?;
+    folder.lock()?;
+    Ok(folder)
+}
+
+fn last(folder: &Path) -> io::Result<Option<u64>> {
+    let path = folder.join(LAST);
+    let text = match fs::read_to_string(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        text => text?,
+    };
+    let number = text.trim().parse().ok();
+    if number.is_none() {
+        tracing::error!(
+            "`{}` is damaged: numbers continue from what is there",
+            path.display()
+        );
+    }
+    Ok(number)
+}
+
+/// Its caller holds the lock.
+fn record(folder: &Path, number: u64) -> io::Result<()> {
+    let beside = folder.join(format!("{LAST}.new"));
+    let mut file = File::create(&beside)?;
+    write!(file, "{number}")?;
+    file.sync_all()?;
+    fs::rename(beside, folder.join(LAST))?;
+    File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LAST, hold, newest, take};
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
+    #[test]
+    fn a_number_is_on_the_disk_before_it_is_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = folder.path().join("a");
+        assert_eq!(take(&name).unwrap(), 1);
+        // The store that took it has ended without writing anything.
+        assert_eq!(take(&name).unwrap(), 2);
+        assert_eq!(fs::read_to_string(name.join(LAST)).unwrap(), "2");
+        // A version before this one kept no record of what is there.
+        fs::remove_file(name.join(LAST)).unwrap();
+        fs::create_dir(name.join("6")).unwrap();
+        fs::create_dir(name.join("7.part")).unwrap();
+        assert_eq!(newest(&name).unwrap(), 7);
+        assert_eq!(take(&name).unwrap(), 8);
+    }
+
+    #[test]
+    fn what_goes_keeps_its_number() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("4")).unwrap();
+        hold(folder.path(), 4).unwrap();
+        hold(folder.path(), 3).unwrap();
+        fs::remove_dir(folder.path().join("4")).unwrap();
+        assert_eq!(take(folder.path()).unwrap(), 5);
+    }
+
+    #[test]
+    fn a_damaged_record_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(LAST), "ninety").unwrap();
+        fs::create_dir(folder.path().join("3")).unwrap();
+        assert_eq!(take(folder.path()).unwrap(), 4);
+        assert_eq!(take(folder.path()).unwrap(), 5);
+    }
+
+    #[test]
+    fn a_folder_that_can_not_be_read_gives_no_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a");
+        fs::write(&file, "").unwrap();
+        assert!(take(&file).is_err() && newest(&file).is_err());
+    }
+
+    #[test]
+    fn two_at_once_get_different_numbers() {
+        let folder = tempfile::tempdir().unwrap();
+        let many = |folder: &Path| (0..20).map(|_| take(folder).unwrap()).collect::<Vec<_>>();
+        let numbers: BTreeSet<u64> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|_| scope.spawn(|| many(folder.path())))
+                .collect();
+            let taken = threads.into_iter().flat_map(|t| t.join().unwrap());
+            taken.collect()
+        });
+        assert_eq!(numbers.len(), 80);
+    }
+}

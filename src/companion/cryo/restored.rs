@@ -1,0 +1,213 @@
+//! What a reload brought back and what it lost, for those who are told later.
+//!
+//! A generation's folder keeps what its last reload lost, in `reload.json`. That goes with the generation and is no
+//! part of what was stored.
+
+use super::manifest::Manifest;
+use super::store::Store;
+use crate::companion::kernel::runs_since;
+use crate::protocol::cryo::{Row, Verdict};
+use crate::protocol::restored::{
+    LastReload, LostVariable, MAX_NAMED_LOSSES, RestoredFrom, SkippedGeneration,
+};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const FILE: &str = "reload.json";
+
+/// Reads no more than that of it: another program may have written there.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// What the kernel's answer to a reload of the generation in `folder` says, and what is known of that generation.
+/// `counts` is the folder where runs are counted.
+pub(crate) fn restored(folder: &Path, answer: &Value, counts: &Path) -> Option<RestoredFrom> {
+    let (name, generation) = place(folder)?;
+    let manifest = match Manifest::read(folder) {
+        Ok(manifest) => manifest,
+        Err(why) => {
+            tracing::warn!("`{}`: {why}", folder.display());
+            return None;
+        }
+    };
+    // A verdict that this version does not know is none of a loss.
+    let rows = answer["receipt"].as_array()?;
+    let is_lost = |row: &&Value| row["verdict"] == "lost";
+    let saved = saved(&manifest.variables);
+    let lost = rows.iter().filter(is_lost).map(|row| LostVariable {
+        name: row["name"].as_str().unwrap_or_default().into(),
+        why: row["why"].as_str().map(str::to_owned),
+        was_saved: row["name"]
+            .as_str()
+            .is_some_and(|name| saved.contains(name)),
+    });
+    let mut lost: Vec<LostVariable> = lost.collect();
+    // What differs from the receipt of the store comes first.
+    lost.sort_by_key(|lost| !lost.was_saved);
+    let lost_count = lost.len() as u64;
+    let unexpected = lost.iter().filter(|lost| lost.was_saved).count() as u64;
+    lost.truncate(MAX_NAMED_LOSSES);
+    let since = manifest
+        .runs
+        .and_then(|runs| runs_since(counts, &manifest.session, runs, manifest.created));
+    Some(RestoredFrom {
+        name,
+        generation,
+        created: manifest.created,
+        runs_after: since.map(|(runs, _)| runs),
+        runs_after_is_estimate: since.is_some_and(|(_, is_estimate)| is_estimate),
+        variables: rows.len() as u64 - lost_count,
+        lost_count,
+        lost_unexpectedly: unexpected,
+        lost,
+        skipped: Vec::new(),
+    })
+}
+
+/// Generations of a name above that number, which can't be reloaded. `cryo` is the folder of all names.
+pub(crate) fn damaged_above(cryo: &Path, name: &str, generation: u64) -> Vec<SkippedGeneration> {
+    let store = Store::new(cryo.to_owned());
+    let newer = store.generations(name).into_iter();
+    let newer = newer.filter(|number| *number > generation);
+    let damaged = newer.filter_map(|number| {
+        let why = Manifest::read(&store.path(name, number)).err()?;
+        Some(SkippedGeneration {
+            generation: number,
+            why,
+        })
+    });
+    damaged.collect()
+}
+
+/// The number of the generation in a folder.
+pub(crate) fn number_of(folder: &Path) -> Option<u64> {
+    place(folder).map(|(_, generation)| generation)
+}
+
+/// Keeps with the generation in `folder` what its reload into a session has lost.
+pub(crate) fn keep_reload(folder: &Path, session: &str, from: &RestoredFrom) {
+    let lost = from.lost.iter().filter(|lost| lost.was_saved);
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let reload = LastReload {
+        time: since.unwrap_or_default().as_secs_f64(),
+        session: session.to_owned(),
+        lost_count: from.lost_unexpectedly,
+        lost: lost.cloned().collect(),
+    };
+    let write = || -> io::Result<()> {
+        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        serde_json::to_writer(&mut file, &reload)?;
+        file.persist(folder.join(FILE))?;
+        Ok(())
+    };
+    if let Err(error) = write() {
+        tracing::warn!("`{}`: what was lost is not kept: {error}", folder.display());
+    }
+}
+
+pub(super) fn last_reload(folder: &Path) -> Option<LastReload> {
+    let path = folder.join(FILE);
+    if fs::metadata(&path).ok()?.len() > MAX_BYTES {
+        return None;
+    }
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+/// The variables that a store promised to bring back.
+fn saved(rows: &[Row]) -> BTreeSet<&str> {
+    let saved = rows.iter().filter(|row| row.verdict != Verdict::Lost);
+    saved.map(|row| &*row.name).collect()
+}
+
+/// `…/NAME/NUMBER`.
+fn place(folder: &Path) -> Option<(String, u64)> {
+    let number = folder.file_name()?.to_str()?.parse().ok()?;
+    let name = folder.parent()?.file_name()?.to_str()?.to_owned();
+    Some((name, number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{damaged_above, keep_reload, last_reload, restored};
+    use crate::companion::cryo::manifest::sealed;
+    use serde_json::{Value, json};
+    use std::fs;
+    use std::path::Path;
+
+    /// A generation that was stored after so many runs.
+    fn write(place: &Path, runs: u64) {
+        let sample = Path::new("tests/kernel/cryo/samples/1/1");
+        fs::create_dir_all(place).unwrap();
+        for file in ["objects", "buffers"] {
+            fs::copy(sample.join(file), place.join(file)).unwrap();
+        }
+        let text = fs::read_to_string(sample.join("manifest.json")).unwrap();
+        let text = text.replacen(
+            "\"format\":1,",
+            &format!("\"format\":1,\"runs\":{runs},"),
+            1,
+        );
+        fs::write(place.join("manifest.json"), sealed(&text)).unwrap();
+    }
+
+    fn row(name: &str, verdict: &str, why: Option<&str>) -> Value {
+        json!({"name": name, "verdict": verdict, "type": "int", "bytes": 0, "why": why})
+    }
+
+    #[test]
+    fn what_a_reload_lost_is_told_with_the_runs_that_came_after_the_store() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("cryo/mine/3");
+        write(&place, 4);
+        let answer = json!({"receipt": [
+            row("gone", "lost", Some("a generator")),
+            row("text", "saved", None),
+            row("scaled", "lost", Some("TypeError: no")),
+            // Of a later version.
+            row("up", "doubtful", None),
+        ]});
+        let from = restored(&place, &answer, folder.path()).unwrap();
+        assert_eq!(
+            (&*from.name, from.generation, from.runs_after),
+            ("mine", 3, None)
+        );
+        assert_eq!(
+            (from.variables, from.lost_count, from.lost_unexpectedly),
+            (2, 2, 1)
+        );
+        let lost: Vec<_> = from.lost.iter().map(|l| (&*l.name, l.was_saved)).collect();
+        assert_eq!(lost, [("scaled", true), ("gone", false)]);
+        let count = format!("{:020}\nboot\n0\n", 6);
+        fs::write(folder.path().join("default.runs"), count).unwrap();
+        let from = restored(&place, &answer, folder.path()).unwrap();
+        assert_eq!(
+            (from.runs_after, from.runs_after_is_estimate),
+            (Some(2), false)
+        );
+        assert!(last_reload(&place).is_none());
+        keep_reload(&place, "other", &from);
+        let kept = last_reload(&place).unwrap();
+        assert_eq!(
+            (&*kept.session, kept.lost_count, &*kept.lost[0].name),
+            ("other", 1, "scaled")
+        );
+        fs::write(place.join("reload.json"), "{").unwrap();
+        assert!(last_reload(&place).is_none());
+    }
+
+    #[test]
+    fn newer_generations_that_are_damaged_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 1..=4 {
+            write(&folder.path().join(format!("a/{number}")), 0);
+        }
+        fs::write(folder.path().join("a/3/objects"), "").unwrap();
+        let skipped = damaged_above(folder.path(), "a", 2);
+        assert_eq!(skipped.len(), 1);
+        assert_eq!(skipped[0].generation, 3);
+        assert!(skipped[0].why.contains("bytes instead of"));
+    }
+}

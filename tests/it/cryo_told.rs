@@ -1,0 +1,357 @@
+//! Numbers of generations that are given once, and restores that name what they brought back and what is missing.
+
+use crate::cryo::{end, exec, reloaded, session, stored};
+use crate::cryo_faults::{flip, place};
+use crate::harness::{Api, Engine, Home, shared};
+use crate::soak::{Random, number, say};
+use crate::trials;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+trials![
+    a_number_is_given_once_whatever_goes,
+    a_store_is_of_the_kernel_that_was_meant,
+    a_reload_with_losses_ends_with_one_and_is_listed,
+    a_restore_names_its_generation_and_the_runs_after_it,
+    a_restart_says_what_came_back,
+    a_store_that_is_killed_keeps_its_number,
+];
+
+/// Removes what is stored under a name, or one generation of it.
+fn remove(api: &Api, path: &str) {
+    let path = format!("/cryo/{path}");
+    assert_eq!(api.connect().send("DELETE", &path, &[], b"").status, 200);
+}
+
+fn a_number_is_given_once_whatever_goes() {
+    let home = shared();
+    let api = home.api();
+    let of = session(&api, "told-numbers");
+    exec(&api, &of, "x = 1; g = (i for i in 'ab')");
+    let next = || {
+        stored(&api, &json!({"session": of}))["generation"]
+            .as_u64()
+            .unwrap()
+    };
+    let first = next();
+    remove(&api, &format!("told-numbers?generation={first}"));
+    let second = next();
+    assert!(second > first);
+    // All of the name.
+    remove(&api, "told-numbers");
+    assert_eq!(api.get("/cryo/told-numbers").status, 404);
+    let third = next();
+    assert!(third > second);
+    // A trial takes no number, and a store that was refused gives none to two.
+    for wish in [json!({"dry_run": true}), json!({"strict": true})] {
+        let mut wish = wish;
+        wish["session"] = of.clone();
+        api.post("/cryo/store", &wish);
+    }
+    let fourth = next();
+    assert!(fourth > third);
+    // What a store left that died at that step; the folder is there or it is not.
+    let folder = home.data().join("cryo/told-numbers");
+    fs::write(folder.join("last"), (fourth + 3).to_string()).unwrap();
+    assert_eq!(next(), fourth + 4);
+    let numbers: Vec<u64> = std::thread::scope(|scope| {
+        let stores: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let wish = json!({"session": of});
+                    let taken = || {
+                        let response = api.post("/cryo/store", &wish);
+                        (response.status == 200).then(|| response.json()["generation"].as_u64())
+                    };
+                    api.until("a store", |_| taken()).unwrap()
+                })
+            })
+            .collect();
+        stores.into_iter().map(|s| s.join().unwrap()).collect()
+    });
+    let mut distinct = numbers.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    assert_eq!(distinct.len(), 4, "{numbers:?}");
+    assert!(distinct[0] > fourth + 4);
+    end(&api, &of);
+}
+
+fn a_store_is_of_the_kernel_that_was_meant() {
+    let api = shared().api();
+    let of = session(&api, "told-kernel");
+    let seen = exec(&api, &of, "x = 1")["kernel"]["generation"].clone();
+    let first = stored(&api, &json!({"session": of, "seen": seen}));
+    assert_eq!(first["kernel"]["state"], "kept", "{first}");
+    assert!(first["created"].as_f64().unwrap() > 1e9, "{first}");
+    let died = api.exec_with(json!({"code": "import os; os.kill(os.getpid(), 9)", "session": of}));
+    assert_eq!(died["error"]["type"], "KernelDied", "{died}");
+    // The next kernel is empty: a store that is meant for the other one stores nothing.
+    let wish = json!({"session": of, "seen": seen});
+    let refusal = api.until("the next kernel", |api| {
+        let (status, kind, _) = api.post("/cryo/store", &wish).error();
+        (status != 429).then_some((status, kind))
+    });
+    assert_eq!(refusal, (409, "other_generation".into()));
+    assert_eq!(
+        api.get("/cryo/told-kernel").json()["generation"],
+        first["generation"]
+    );
+    // One that is meant for none says what became of the state.
+    let empty = stored(&api, &json!({"session": of}));
+    assert_eq!(empty["kernel"]["state"], "lost", "{empty}");
+    assert_eq!(empty["receipt"], json!([]));
+    end(&api, &of);
+}
+
+fn a_reload_with_losses_ends_with_one_and_is_listed() {
+    let home = shared();
+    let api = home.api();
+    let of = session(&api, "told-losses");
+    let code = "import sys; open('/tmp/told_module.py', 'w').write('class A: pass\\n')\nsys.path.insert(0, '/tmp')\nimport told_module\na = told_module.A(); x = 1; g = (i for i in 'ab')";
+    exec(&api, &of, code);
+    let reply = stored(&api, &json!({"session": of}));
+    let lost: Vec<&Value> = reply["receipt"].as_array().unwrap().iter().collect();
+    let count = |rows: &[&Value]| rows.iter().filter(|r| r["verdict"] == "lost").count();
+    let at_store = count(&lost);
+    // What the store lost is no difference.
+    let ran = home.run(["cryo", "reload", "--session", "told-losses"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.stderr.contains("no run came after it"), "{ran:?}");
+    exec(&api, &of, "import os; os.remove('/tmp/told_module.py')");
+    assert_eq!(api.post("/restart", &json!({"session": of})).status, 200);
+    let ran = home.run(["cryo", "reload", "--session", "told-losses"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    for words in [
+        "did not come back",
+        "`a` (",
+        "told_module",
+        "1 run came after it",
+    ] {
+        assert!(ran.stderr.contains(words), "{words}: {ran:?}");
+    }
+    let line = |list: &Value| {
+        let lines = list["cryo"].as_array().unwrap().clone();
+        let found = lines.into_iter().find(|line| line["name"] == of).unwrap();
+        found["generations"][0].clone()
+    };
+    let listed = line(&home.json(["cryo", "list"]));
+    let differs = listed["reload"]["lost_count"].as_u64().unwrap();
+    assert!(differs > 0, "{listed}");
+    assert_eq!(listed["lost"].as_u64().unwrap(), at_store as u64 + differs);
+    assert_eq!(listed["reload"]["session"], of);
+    let shown = home.ok(["cryo", "show", "told-losses"]);
+    assert!(shown.stderr.contains("which lost"), "{shown:?}");
+    // Over HTTP, and in the next reply of who saw the kernel before.
+    let reply = reloaded(&api, &json!({"session": of}));
+    let from = &reply["kernel"]["restored_from"];
+    assert_eq!(from["lost_unexpectedly"], differs, "{reply}");
+    assert_eq!(from["lost"][0]["was_saved"], true);
+    let next = api.exec_with(json!({"code": "x", "session": of, "seen": 0}));
+    assert_eq!(next["kernel"]["state"], "restored", "{next}");
+    assert_eq!(next["kernel"]["restored_from"], *from);
+    end(&api, &of);
+}
+
+/// Ends the companion as a crash does, and waits until its container is back.
+fn crash(home: &Home) {
+    let path = format!("/containers/{}/kill?signal=KILL", home.container());
+    let answer = Engine.send("POST", &path, &Value::Null);
+    assert_eq!(answer.status, 204);
+    // Killed by a person, it is not started again by the engine.
+    home.ok(["up"]);
+}
+
+fn a_restore_names_its_generation_and_the_runs_after_it() {
+    let home = shared();
+    let api = home.api();
+    assert_eq!(api.post("/reset", &json!({})).status, 200);
+    let seen = api.exec("x = 1")["kernel"]["generation"].clone();
+    let first = stored(&api, &json!({}));
+    api.exec("x = 2");
+    let second = stored(&api, &json!({}));
+    for x in 3..6 {
+        api.exec(&format!("x = {x}"));
+    }
+    flip(&place(home, "default", second["generation"].as_u64().unwrap()).join("manifest.json"));
+    crash(home);
+    let ran = home.ok(["exec", "x"]);
+    assert_eq!(ran.stdout, "1\n");
+    let number = first["generation"].as_u64().unwrap();
+    let words =
+        format!("the kernel's state was restored from `default` generation {number}, stored ");
+    for words in [&*words, "; 4 runs came after it", "could not be reloaded"] {
+        assert!(ran.stderr.contains(words), "{words}: {ran:?}");
+    }
+    let api = home.api();
+    let reply = api.exec_with(json!({"code": "x", "seen": seen}));
+    let from = reply["kernel"]["restored_from"].clone();
+    assert_eq!(from["generation"], first["generation"], "{reply}");
+    assert_eq!(from["created"], first["created"]);
+    assert_eq!(
+        (&from["runs_after"], &from["runs_after_is_estimate"]),
+        (&json!(4), &json!(false))
+    );
+    assert_eq!(from["skipped"][0]["generation"], second["generation"]);
+    // Once told, it is the kernel as it was; who asks learns it all the same.
+    assert_eq!(api.exec("x")["kernel"].get("restored_from"), None);
+    let status = api.get("/status").json();
+    assert_eq!(status["restored_from"], from);
+    assert_eq!(status["sessions"][0]["restored_from"], from);
+    let told = home.ok(["status"]).stdout;
+    let line = told
+        .lines()
+        .find(|line| line.starts_with("variables"))
+        .unwrap();
+    assert!(line.contains("1 variable is back from"), "{told}");
+    let told = home.json(["status"]);
+    assert_eq!(told["sessions"][0]["restored_from"], from);
+    // A store after it is of what was restored, and the runs are counted on.
+    let third = stored(&api, &json!({}));
+    assert!(third["generation"].as_u64() > second["generation"].as_u64());
+    crash(home);
+    let api = home.api();
+    let fourth = stored(&api, &json!({}));
+    assert_eq!(fourth["kernel"]["state"], "restored", "{fourth}");
+    let from = &fourth["kernel"]["restored_from"];
+    assert_eq!(
+        (&from["generation"], &from["runs_after"]),
+        (&third["generation"], &json!(0))
+    );
+    // Where none can be reloaded, that is said, too.
+    for found in fs::read_dir(home.data().join("cryo/default")).unwrap() {
+        let manifest = found.unwrap().path().join("manifest.json");
+        if manifest.exists() {
+            fs::write(&manifest, "{}").unwrap();
+        }
+    }
+    crash(home);
+    let told = home.ok(["status"]).stdout;
+    assert!(
+        told.contains("without its variables, which can't be reloaded: its manifest"),
+        "{told}"
+    );
+    assert_eq!(home.api().exec("1")["kernel"]["state"], "lost");
+    home.ok(["reset"]);
+    let told = home.ok(["status"]).stdout;
+    assert!(!told.contains("can't be reloaded"), "{told}");
+    remove(&home.api(), "default");
+}
+
+fn a_restart_says_what_came_back() {
+    let home = shared();
+    let api = home.api();
+    assert_eq!(api.post("/reset", &json!({})).status, 200);
+    api.exec("a = 1; b = [a]; g = (i for i in 'ab')");
+    let ran = home.ok(["restart"]);
+    let words = "session `default`: 2 variables are back from `default` generation ";
+    assert!(ran.stderr.contains(words), "{ran:?}");
+    assert!(
+        ran.stderr
+            .contains("; no run came after it; 1 lost: `g` (a generator"),
+        "{ran:?}"
+    );
+    assert!(
+        ran.stdout
+            .contains("was restarted and is healthy; its files stay"),
+        "{ran:?}"
+    );
+    assert!(
+        !format!("{ran:?}").contains("variables are gone"),
+        "{ran:?}"
+    );
+    assert_eq!(home.api().exec("b")["result"], "[1]");
+    // What was asked away does not come back, and is not said to.
+    home.ok(["reset"]);
+    let ran = home.ok(["restart"]);
+    assert!(
+        ran.stderr
+            .contains("session `default`: no variables came back"),
+        "{ran:?}"
+    );
+    // Another container has them, too.
+    home.api().exec("a = 2");
+    home.ok(["down"]);
+    let ran = home.ok(["up"]);
+    assert!(
+        ran.stderr
+            .contains("session `default`: 1 variable is back from"),
+        "{ran:?}"
+    );
+    assert_eq!(home.api().exec("a")["result"], "2");
+}
+
+/// The kernel at any moment of a store, and at last the container: what was acknowledged is what is found.
+fn a_store_that_is_killed_keeps_its_number() {
+    let home = shared();
+    let api = home.api();
+    let of = session(&api, "told-kills");
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let seed = number("OSCTL_KILL_SEED", u64::from(since.subsec_nanos()) | 1);
+    say(&format!("OSCTL_KILL_SEED={seed}"));
+    let mut random = Random(seed);
+    let mut acknowledged: BTreeMap<u64, (usize, Value)> = BTreeMap::new();
+    let mut cut = 0;
+    for round in 0..18 {
+        let is_container = round % 9 == 8;
+        let api = home.api();
+        session(&api, "told-kills");
+        let code = format!("import os; x = {round}; big = os.urandom(2 << 20); os.getpid()");
+        let begun = exec(&api, &of, &code);
+        let wish = json!({"session": of, "seen": begun["kernel"]["generation"]});
+        let kill = match is_container {
+            true => String::new(),
+            false => format!("kill -9 {}", begun["result"].as_str().unwrap()),
+        };
+        let pause = Duration::from_micros(random.below(200_000) as u64);
+        let stored = std::thread::scope(|scope| {
+            let storing = scope.spawn(|| {
+                let body = wish.to_string();
+                api.connect()
+                    .send("POST", "/cryo/store", &[], body.as_bytes())
+            });
+            std::thread::sleep(pause);
+            match is_container {
+                true => crash(home),
+                false => drop(api.post("/shell", &json!({"command": kill}))),
+            }
+            // Without an answer nothing is acknowledged.
+            storing.join().ok()
+        });
+        let stored = stored.filter(|response| response.status == 200);
+        let Some(stored) = stored.map(|response| response.json()) else {
+            cut += 1;
+            continue;
+        };
+        let generation = stored["generation"].as_u64().unwrap();
+        let value = (round, stored["created"].clone());
+        let before = acknowledged.insert(generation, value);
+        assert_eq!(before, None, "seed {seed}: {generation} was given twice");
+    }
+    assert!(
+        !acknowledged.is_empty() && cut > 0,
+        "{cut} of 18 were cut off"
+    );
+    let api = home.api();
+    session(&api, "told-kills");
+    let list = api.get("/cryo").json();
+    let line = list["cryo"].as_array().unwrap().iter();
+    let kept = line.clone().find(|line| line["name"] == of).unwrap();
+    for found in kept["generations"].as_array().unwrap() {
+        let generation = found["generation"].as_u64().unwrap();
+        // One that was cut off behind its last step is there, and was promised to no client.
+        let Some((round, created)) = acknowledged.get(&generation) else {
+            continue;
+        };
+        assert_eq!(
+            found["created"], *created,
+            "seed {seed}: generation {generation}"
+        );
+        reloaded(&api, &json!({"session": of, "generation": generation}));
+        let x = exec(&api, &of, "x")["result"].clone();
+        assert_eq!(x, round.to_string(), "seed {seed}: generation {generation}");
+    }
+    end(&api, &of);
+}
