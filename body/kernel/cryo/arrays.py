@@ -90,7 +90,7 @@ class Arrays:
             return NotImplemented
         if flags.c_contiguous or flags.f_contiguous:
             order = "C" if flags.c_contiguous else "F"
-            data = self._buffer(array.reshape(-1, order="A").view("u1"))
+            data = self._buffer(_writable(array.reshape(-1, order="A").view("u1")))
             return make_arrays.array, (array.shape, kind, order, bool(flags.writeable), data)
         if array.nbytes < _SMALL:
             return NotImplemented
@@ -178,6 +178,20 @@ class _Blocks:
         step = max(1, _BLOCK // self._array.itemsize)
         for at in range(0, self._array.size, step):
             yield self._buffer(flat[at : at + step].view("u1"))
+
+
+class _Writable:
+    """An array by its address."""
+
+    def __init__(self, array: Any) -> None:
+        address, _ = array.__array_interface__["data"]
+        self.__array_interface__ = array.__array_interface__ | {"data": (address, False)}
+        self.held = array
+
+
+def _writable(array: Any) -> Any:
+    """Over the same memory: a buffer that says it is read-only would be read into a copy."""
+    return array if array.flags.writeable else sys.modules["numpy"].asarray(_Writable(array))
 
 
 def _base() -> Any:

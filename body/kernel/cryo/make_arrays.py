@@ -14,8 +14,10 @@ def array(shape: Shape, kind: Any, order: str, writable: bool, data: Any) -> Any
     """From bytes, or read straight into its memory by what knows where they are."""
     import numpy as np
 
-    made = np.empty(shape, kind, order)
-    _fill(memoryview(made.reshape(-1, order="A").view("u1")), data)
+    memory = getattr(data, "memory", None)  # of one that is only looked at
+    made = np.ndarray(shape, kind, memory, order=order)
+    if memory is None:
+        _fill(memoryview(made.reshape(-1, order="A").view("u1")), data)
     made.flags.writeable = writable
     return made
 
