@@ -47,6 +47,13 @@ def writable(target: Any, state: tuple[Any, ...]) -> None:
         target.flags.writeable = state[0]
 
 
+def set_array(target: Any, state: tuple[Any, bool]) -> None:
+    """As numpy does, and whether it is writable."""
+    own, target_is_writable = state
+    target.__setstate__(own)
+    target.flags.writeable = target_is_writable
+
+
 def empty(shape: Shape, kind: Any) -> Any:
     import numpy as np
 

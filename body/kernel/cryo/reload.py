@@ -16,26 +16,13 @@ from ..shell import Shell
 from ..variables import type_name
 from . import around, make, manifest
 from .disk import Moved
-from .live import anchors
+from .live import MAGIC, anchors, magics, register
 from .loader import Content, Loader
-from .receipt import LOST, SAVED, Row, differs, look
+from .receipt import BECOMES, LOST, SAVED, Row, differs, look
 from .slow import Lost
 from .stream import no_collection
 
 _MISSING = object()
-_BECOMES = dict.fromkeys(
-    (
-        *(
-            f"dict_{way}{what}iterator"
-            for way in ("", "reverse")
-            for what in ("key", "value", "item")
-        ),
-        "odict_iterator",
-        "set_iterator",
-    ),
-    "list_iterator",
-)
-"""What pickle brings back as another kind, of the same behaviour."""
 
 
 def reload(shell: Shell, folder: str, moved: Moved) -> dict[str, Any]:
@@ -52,7 +39,7 @@ def reload(shell: Shell, folder: str, moved: Moved) -> dict[str, Any]:
         with no_collection(), warnings.catch_warnings(), Content(folder, words, moved) as content:
             warnings.simplefilter("ignore")
             around.look_there(words.get("paths", {}))
-            lost = _fill(shell.user_ns, Loader(words, content), origin)
+            lost = _fill(shell, Loader(words, content), origin)
     except BaseException:
         _put_back(shell.user_ns, before)
         raise
@@ -62,15 +49,19 @@ def reload(shell: Shell, folder: str, moved: Moved) -> dict[str, Any]:
     return _receipt(shell, words, lost)
 
 
-def _fill(namespace: dict[str, Any], loader: Loader, origin: str) -> dict[str, str]:
+def _fill(shell: Shell, loader: Loader, origin: str) -> dict[str, str]:
     """Why variables could not be made, by name. What was told as lost is read all the same: others
     may share its parts."""
     lost: dict[str, str] = {}
     for row, value in loader:
         if type(value) is Lost:
             lost[row["name"]] = value.reason(row["name"])
-        elif row["verdict"] != LOST:
-            namespace[row["name"]] = value
+        elif row["verdict"] == LOST:
+            continue
+        elif row["name"].startswith(MAGIC):
+            register(shell, row["name"], value)
+        else:
+            shell.user_ns[row["name"]] = value
     _remember(loader.extras().get("sources", {}), origin)
     return lost
 
@@ -91,7 +82,8 @@ def _put_back(namespace: dict[str, Any], before: dict[str, Any]) -> None:
 
 def _receipt(shell: Shell, words: dict[str, Any], lost: dict[str, str]) -> dict[str, Any]:
     changed = around.changed(words.get("modules", {}))
-    rows = [_probe(shell.user_ns, stored, lost, changed) for stored in words["variables"]]
+    there = shell.user_ns | magics(shell)
+    rows = [_probe(there, stored, lost, changed) for stored in words["variables"]]
     return {"receipt": [row.words() for row in rows], "warnings": list(changed.values())}
 
 
@@ -110,7 +102,7 @@ def _probe(
         row.verdict, row.why = LOST, lost[row.name]
     elif value is _MISSING:
         row.verdict, row.why = LOST, "it is not there"
-    elif type_name(type(value)) not in (row.type, _BECOMES.get(row.type)):
+    elif type_name(type(value)) not in (row.type, BECOMES.get(row.type)):
         row.verdict, row.why = LOST, f"it came back as `{type_name(type(value))}`"
     elif (difference := differs(stored["look"], look(value))) is not None:
         row.verdict, row.why = LOST, difference

@@ -78,14 +78,17 @@ class Slow(_BASE):
         return self._lost.get(id(value), value)
 
     def _spread(self) -> None:
-        """To and fro, so that chains and rings take two rounds and not one for each object."""
-        lost, pairs, before = self._lost, self.made, -1
-        while before != len(lost):
-            before = len(lost)
-            for part, whole in pairs:
-                if id(part) in lost and id(whole) not in lost:
-                    lost[id(whole)] = lost[id(part)].holder()
-            pairs = pairs[::-1]
+        """What consists of lost objects is lost."""
+        wholes: dict[int, list[Any]] = {}
+        for part, whole in self.made:
+            wholes.setdefault(id(part), []).append(whole)
+        ahead = list(self._lost)
+        while ahead:
+            part_id = ahead.pop()
+            for whole in wholes.get(part_id, ()):
+                if id(whole) not in self._lost:
+                    self._lost[id(whole)] = self._lost[part_id].holder()
+                    ahead.append(id(whole))
 
     # What may fail.
 

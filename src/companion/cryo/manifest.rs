@@ -11,7 +11,7 @@ use std::fs;
 use std::path::Path;
 
 /// The newest format that this version reads; what older ones wrote stays readable.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const SEAL: &str = ",\"seal\":\"";
 
 #[derive(Debug, Clone, Deserialize)]
@@ -72,7 +72,10 @@ impl Manifest {
     }
 
     pub(super) fn outline(&self, generation: u64) -> Generation {
-        let lost = self.variables.iter().filter(|r| r.verdict == Verdict::Lost);
+        let count = |verdict| {
+            let rows = self.variables.iter();
+            rows.filter(|row| row.verdict == verdict).count() as u64
+        };
         Generation {
             generation,
             damage: None,
@@ -82,7 +85,9 @@ impl Manifest {
             size_bytes: self.size(),
             python: self.python.clone(),
             variables: self.variables.len() as u64,
-            lost: lost.count() as u64,
+            altered: count(Verdict::Altered),
+            unverified: count(Verdict::Unverified),
+            lost: count(Verdict::Lost),
         }
     }
 }
@@ -105,6 +110,15 @@ mod tests {
         let manifest = Manifest::parse(SAMPLE).unwrap();
         assert_eq!(manifest.session, "default");
         assert!(manifest.variables.iter().any(|row| row.name == "numbers"));
+    }
+
+    #[test]
+    fn verdicts_of_the_second_format_are_counted() {
+        let text = SAMPLE.replace("\"format\":1", "\"format\":2");
+        let text = text.replacen("\"verdict\":\"saved\"", "\"verdict\":\"altered\"", 2);
+        let text = text.replacen("\"verdict\":\"saved\"", "\"verdict\":\"unverified\"", 1);
+        let outline = Manifest::parse(&sealed(&text)).unwrap().outline(7);
+        assert_eq!((outline.altered, outline.unverified, outline.lost), (2, 1, 1));
     }
 
     #[test]
