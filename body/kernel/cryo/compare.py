@@ -34,6 +34,8 @@ from .rules import Rules
 from .values import attributes
 
 Pairs = tuple[list[Any], list[Any]]
+Holders = tuple[Any, "Holders"] | None
+"""What an object was reached by, from the inside out."""
 
 
 class _Kinds:
@@ -67,6 +69,7 @@ class Different(Exception):
     def __init__(self, was: Any, words: str) -> None:
         super().__init__(words)
         self.was, self.words = was, words
+        self.holders: Holders = None
 
 
 class Comparison:
@@ -100,10 +103,7 @@ class Comparison:
         except Different as found:
             told = found
         self._forget()
-        if told.was is was:
-            return f"it {told.words}"
-        where = culprit.place(name, was, told.was)
-        return f"`{where}` {told.words}" if where else f"something in it {told.words}"
+        return f"{_place(name, was, told)} {told.words}"
 
     def _forget(self) -> None:
         for numbers, others in self._journal:
@@ -113,20 +113,21 @@ class Comparison:
         self._journal.clear()
 
     def _walk(self, was: Any, now: Any, *, one_by_one: bool = False) -> None:
-        ahead: list[tuple[list[Any], list[Any], bool]] = [([was], [now], False)]
+        ahead: list[tuple[Pairs, bool, Holders]] = [(([was], [now]), False, None)]
         while ahead:
-            some, same, is_own = ahead.pop()
-            for kind, xs, ys in _by_kind(some, same):
+            pairs, is_own, holders = ahead.pop()
+            for kind, xs, ys in _by_kind(*pairs):
+                inner = self._is_own_business(kind, is_own)
                 step = 1 if one_by_one else len(xs)
                 for at in range(0, len(xs), step):
                     try:
                         parts = self._step(kind, xs[at : at + step], ys[at : at + step])
-                    except Different:
+                    except Different as found:
                         if is_own and not arrays.is_array(kind):
                             continue
+                        found.holders = holders
                         raise
-                    inner = self._is_own_business(kind, is_own)
-                    ahead += [(*pair, inner) for pair in parts]
+                    ahead += [(part, inner, (xs[at], holders)) for part in parts]
 
     def _is_own_business(self, kind: type, outer: bool) -> bool:
         """Whether what differs in an instance is left to its class: of a library's that has code of
@@ -322,6 +323,19 @@ class Comparison:
             if was != now:
                 raise Different(x, "came back with another content")
         return []
+
+
+def _place(name: str, was: Any, found: Different) -> str:
+    """The innermost object that has a place, as one would write it."""
+    holders: Holders = (found.was, found.holders)
+    while holders is not None:
+        each, holders = holders
+        if each is was:
+            return "it"
+        where = None if type(each) in _ATOMS else culprit.place(name, was, each)
+        if where is not None:
+            return f"`{where}`"
+    return "something in it"
 
 
 def _by_kind(xs: list[Any], ys: list[Any]) -> Iterable[tuple[type, list[Any], list[Any]]]:

@@ -67,9 +67,10 @@ class Values:
             found = getattr(found, part, None)
             if found is None:
                 return False
-        if found is obj:
-            self.modules.add(module)
-        return found is obj
+        if found is not obj or _is_of_a_cell(obj):  # a module may have got it from one
+            return False
+        self.modules.add(module)
+        return True
 
     # Functions.
 
@@ -220,6 +221,16 @@ class _Dressed:
 
     def __reduce__(self) -> Told:
         return self._told
+
+
+def _is_of_a_cell(obj: Any) -> bool:
+    """Of a class, by its methods."""
+    if isinstance(obj, type):
+        return any(
+            type(each) is types.FunctionType and _is_of_a_cell(each) for each in vars(obj).values()
+        )
+    code = getattr(obj, "__code__", None)
+    return isinstance(code, types.CodeType) and code.co_filename.startswith("<cell ")
 
 
 def _is_method(name: str, value: Any) -> bool:

@@ -83,25 +83,37 @@ class Copy:
     """The copy of this process that looks at what is stored; none is left behind."""
 
     def __init__(self, written: Written, budget: Budget) -> None:
-        self._budget = budget
+        self._look, self._budget = _Look(written), budget
         self._until = time.monotonic() + budget.seconds
         self._error = "the process that did it has failed"
         self._pid: int | None = None
-        self._told, tell = os.pipe()
-        look = _Look(written)
-        try:
-            self._pid = os.fork()
-        except OSError as error:
-            self._error = f"no process could be made for it: {error.strerror}"
-        if self._pid == 0:
-            _be_copy(look, budget, tell)
-        os.close(tell)
+        self._told: int | None = None
 
     def __enter__(self) -> Copy:
+        try:
+            self._fork()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
+    def _fork(self) -> None:
+        """An interrupt waits until the number of the copy is known."""
+        self._told, tell = os.pipe()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._pid = os.fork()
+            if self._pid == 0:
+                _be_copy(self._look, self._budget, tell)
+        except OSError as error:
+            self._error = f"no process could be made for it: {error.strerror}"
+        finally:
+            os.close(tell)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
     def __exit__(self, *_: object) -> None:
-        os.close(self._told)
+        if self._told is not None:
+            os.close(self._told)
         self._end(at_once=True)
 
     def turn(self, rows: list[Row]) -> None:

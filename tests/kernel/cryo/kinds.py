@@ -20,7 +20,7 @@ def _tell(x):
     if kind.__module__.startswith("pandas") and hasattr(x, "equals"):
         return kind, str(x), str(getattr(x, "dtypes", None))
     name = "iterator" if kind.__name__.endswith("iterator") else kind.__qualname__
-    text = _re.sub(_UNSAID + r"|\w+iterator", "", repr(x))
+    text = _re.sub(_UNSAID + r"|\b\w{1,30}iterator", "", repr(x))
     found = [kind.__module__, name, text]
     if isinstance(x, (set, frozenset)):
         found[2] = sorted(map(repr, x))
