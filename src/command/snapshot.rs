@@ -48,7 +48,10 @@ pub(super) async fn before(reason: Reason, cx: &Context) -> Result<()> {
             for (verdict, said) in [
                 (Verdict::Lost, "it can't bring back"),
                 (Verdict::Altered, "it does not bring back as they are"),
-                (Verdict::Unverified, "it was not checked that these come back:"),
+                (
+                    Verdict::Unverified,
+                    "it was not checked that these come back:",
+                ),
             ] {
                 let rows = stored.receipt.iter().filter(|row| row.verdict == verdict);
                 let names: Vec<String> = rows.map(|row| format!("`{}`", row.name)).collect();

@@ -118,7 +118,10 @@ mod tests {
         let text = text.replacen("\"verdict\":\"saved\"", "\"verdict\":\"altered\"", 2);
         let text = text.replacen("\"verdict\":\"saved\"", "\"verdict\":\"unverified\"", 1);
         let outline = Manifest::parse(&sealed(&text)).unwrap().outline(7);
-        assert_eq!((outline.altered, outline.unverified, outline.lost), (2, 1, 1));
+        assert_eq!(
+            (outline.altered, outline.unverified, outline.lost),
+            (2, 1, 1)
+        );
     }
 
     #[test]

@@ -27,7 +27,10 @@ impl Server {
         for row in rows.filter(|row| !matches!(row.verdict, Verdict::Saved | Verdict::Recipe)) {
             let (verdict, why) = (row.verdict.word(), row.why.as_deref());
             let why = why.unwrap_or("no reason");
-            text.push_str(&format!("\n{verdict}: `{}` ({}): {why}", row.name, row.kind));
+            text.push_str(&format!(
+                "\n{verdict}: `{}` ({}): {why}",
+                row.name, row.kind
+            ));
         }
         said(stored, text)
     }
