@@ -91,18 +91,14 @@ class Comparison:
 
     def difference(self, name: str, was: Any, now: Any) -> str | None:
         """Where they differ and how; nothing where they do not."""
-        self._journal.clear()
-        try:
-            self._walk(was, now)
-            return None
-        except Different as found:
-            told = found
-        self._forget()
-        try:
-            self._walk(was, now, one_by_one=True)
-        except Different as found:
-            told = found
-        self._forget()
+        for one_by_one in (False, True):  # a first look may have an object cache something
+            self._journal.clear()
+            try:
+                self._walk(was, now, one_by_one=one_by_one)
+                return None
+            except Different as found:
+                told = found
+            self._forget()
         return f"{_place(name, was, told)} {told.words}"
 
     def _forget(self) -> None:
@@ -110,7 +106,6 @@ class Comparison:
             for number in numbers:
                 self._met.pop(number, None)
             self._taken -= others
-        self._journal.clear()
 
     def _walk(self, was: Any, now: Any, *, one_by_one: bool = False) -> None:
         ahead: list[tuple[Pairs, bool, Holders]] = [(([was], [now]), False, None)]

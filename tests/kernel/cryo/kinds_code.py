@@ -305,5 +305,97 @@ SHARING = [
     ("X = [0, 0.0, -0.0, False]", "X"),
 ]
 
-_GROUPS = (FAILING, ANSWERING, CLASSES, FUNCTIONS, SHARING)
+PROCESSES = [
+    ("def F():\n    return C\nC = [1]; X = F; C2_ = 1", "X()"),
+    (
+        "def F(n):\n    class C:\n        def me(self): return C\n        def next(self): return F(n - 1)\n    return C\nX = F(2)()",
+        "X.me() is type(X), X.next().__name__",
+    ),
+    (
+        "def F():\n    @dataclasses.dataclass\n    class C:\n        a: int\n        b: 'C' = None\n    return C\nX = F()(1)",
+        "X.a, type(X)(2, X).b is X",
+    ),
+    (
+        "def F():\n    class C(enum.Enum):\n        A = 1\n        def low(self): return self.name.lower()\n    return C\nX = F()",
+        "X.A.low(), X(1) is X.A",
+    ),
+    (
+        "def F():\n    class C(typing.NamedTuple):\n        a: int = 1\n    return C()\nX = F()",
+        "X, type(X).__qualname__",
+    ),
+    (
+        "def F():\n    T = typing.TypeVar('T')\n    class C(typing.Generic[T]):\n        def __init__(self, v: T): self.v = v\n    return C\nX = F()[int](3)",
+        "X.v, type(X).__parameters__[0].__name__",
+    ),
+    (
+        "def F():\n    def a(n): return [] if n == 0 else [n, *b(n - 1)]\n    def b(n): return a(n)\n    return a, b\nX = F()",
+        "X[0](3), X[1](2), X[0].__closure__[1].cell_contents is X[1]",
+    ),
+    (
+        "def F(x, *, y=[0]):\n    y[0] += x\n    return y[0]\nX = [F, F.__kwdefaults__['y']]",
+        "X[0](2), X[1]",
+    ),
+    ("import sys\ndef F(): return sys.modules['os'].sep, os.path.join('a', 'b')\nX = F", "X()"),
+    (
+        "def F():\n    import collections.abc\n    return collections.abc.Sized\nX = F",
+        "X().__name__",
+    ),
+    ("def F(): return F_glob\nF_glob = 3\nX = F", "X()"),
+    ("class C:\n    def m(self): return 5\nX = C().m", "X(), type(X.__self__).__name__"),
+    (
+        "class C:\n    @classmethod\n    def c(cls): return cls.__name__\n    @staticmethod\n    def s(): return 1\nX = [C.c, C.s, C.__dict__['c'], C.__dict__['s']]",
+        "X[0]().startswith('C'), X[1](), type(X[2]).__name__",
+    ),
+    (
+        "class C:\n    def __init_subclass__(cls): cls.made = C.made = [*getattr(C, 'made', []), 1]\nclass F(C): pass\nX = F",
+        "X.made",
+    ),
+    (
+        "class C(type):\n    def __new__(m, n, b, d, **k): made = super().__new__(m, n, b, d); made.k = k; return made\n    def __init__(c, *a, **k): pass\nclass F(metaclass=C, z=1): pass\nX = F",
+        "X.k",
+    ),
+    ("class C:\n    __slots__ = {'a': 'doc of a'}\nX = C(); X.a = 3", "X.a, C.a.__doc__"),
+    (
+        "class C:\n    'says'\n    __match_args__ = ('a',)\n    def __init__(self): self.a = 1\nX = C()",
+        "C.__doc__, C.__match_args__",
+    ),
+    ("class C:\n    a: int\n    b: 'list[C]' = None\nX = C", "X.__annotations__['a']"),
+    (
+        "X = types.ModuleType('kind.sub'); exec('class K:\\n    v = 1\\nk = K()', vars(X))",
+        "X.k.v, X.__name__",
+    ),
+    (
+        "X = [logging.getLogger('kind.a.b'), logging.getLogger()]",
+        "X[0].name, X[1] is logging.getLogger()",
+    ),
+    ("X = operator.itemgetter(slice(1, 3)), operator.attrgetter('a', 'b.c')", "X[0]('abcd')"),
+    (
+        "X = itertools.count(5, 2), itertools.chain([1], [2]), itertools.cycle('ab')",
+        "next(X[0]), list(X[1]), next(X[2])",
+    ),
+    (
+        "X = (NotImplemented, ..., None, type(None), type(...), type(NotImplemented))",
+        "X[3:], X[0] is NotImplemented",
+    ),
+    (
+        "X = [str.join, 'x'.join, dict.fromkeys, {}.get, int.from_bytes, (1).bit_length]",
+        "X[1]('ab'), X[2]('a'), X[4](b'a', 'big'), X[5]()",
+    ),
+    (
+        "X = [property(operator.attrgetter('v')), functools.partial(operator.add, 1)]",
+        "X[1](2), type(X[0]).__name__",
+    ),
+    (
+        "class C(collections.abc.Mapping):\n    def __getitem__(self, k): return k * 2\n    def __iter__(self): return iter('a')\n    def __len__(self): return 1\nX = C()",
+        "dict(X), isinstance(X, collections.abc.Mapping)",
+    ),
+    ("class C: pass\ncollections.abc.Sized.register(C)\nX = C()", "type(X).__name__"),
+    (
+        "def F(f, n=3):\n    def inner(*a): inner.calls += 1; return f(*a)\n    inner.calls = 0\n    return inner\n@F\ndef C(v): return v\nC(1); X = C",
+        "X.calls, X(5), X.calls",
+    ),
+]
+"""What people hand from one process to another: made in functions, in modules of code, by decorators."""
+
+_GROUPS = (PROCESSES, FAILING, ANSWERING, CLASSES, FUNCTIONS, SHARING)
 STATEMENTS = [each for group in _GROUPS for each in group]
