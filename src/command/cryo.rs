@@ -4,7 +4,7 @@ use super::Context;
 use super::candidates::{session_names, stored_names};
 use super::told::told;
 use crate::error::{NO, Outcome, Result};
-use crate::protocol::cryo::{Line, Reload, Row, Shown, Store, Verdict};
+use crate::protocol::cryo::{Line, Reload, Row, Shown, Store};
 use crate::protocol::kernel::{DEFAULT_SESSION, KernelReport, KernelState};
 use crate::protocol::restored::{LostVariable, RestoredFrom};
 use crate::ui;
@@ -33,10 +33,10 @@ pub(crate) struct StoreArgs {
     /// The kernel to store
     #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
     session: String,
-    /// Store nothing when something would be lost
+    /// Store nothing when a variable would be lost, altered or unverified
     #[arg(long)]
     strict: bool,
-    /// Store nothing, and show the receipt
+    /// Write and check as a store does, keep nothing, and show the receipt
     #[arg(long)]
     dry_run: bool,
     /// Store open files by path and position
@@ -221,14 +221,9 @@ fn receipt(rows: &[Row], cx: &Context) {
     let heads = ["NAME", "VERDICT", "TYPE", "SIZE", "WHY"];
     let mut table = vec![heads.map(str::to_owned).to_vec()];
     table.extend(rows.iter().map(|row| {
-        let verdict = match row.verdict {
-            Verdict::Saved => "saved",
-            Verdict::Recipe => "recipe",
-            Verdict::Lost => "lost",
-        };
         vec![
             row.name.clone(),
-            verdict.into(),
+            row.verdict.word().into(),
             row.kind.clone(),
             ui::bytes(row.bytes),
             row.why.clone().unwrap_or_default(),
@@ -246,6 +241,8 @@ fn table(lines: &[Line]) -> Vec<Vec<String>> {
         "SESSION",
         "SIZE",
         "VARIABLES",
+        "ALTERED",
+        "UNVERIFIED",
         "LOST",
         "",
     ];
@@ -260,6 +257,8 @@ fn table(lines: &[Line]) -> Vec<Vec<String>> {
                 found.session.clone(),
                 ui::bytes(found.size_bytes),
                 found.variables.to_string(),
+                found.altered.to_string(),
+                found.unverified.to_string(),
                 found.lost.to_string(),
                 found
                     .damage

@@ -45,14 +45,19 @@ pub(super) async fn before(reason: Reason, cx: &Context) -> Result<()> {
         if let Some(stored) = stored {
             cx.ui
                 .say(format!("session `{session}` is stored: {}", stored.message));
-            let lost = stored
-                .receipt
-                .iter()
-                .filter(|row| row.verdict == Verdict::Lost);
-            let lost: Vec<String> = lost.map(|row| format!("`{}`", row.name)).collect();
-            if !lost.is_empty() {
-                cx.ui
-                    .warn(format!("it can't bring back {}", lost.join(", ")));
+            for (verdict, said) in [
+                (Verdict::Lost, "it can't bring back"),
+                (Verdict::Altered, "it does not bring back as they are"),
+                (
+                    Verdict::Unverified,
+                    "it was not checked that these come back:",
+                ),
+            ] {
+                let rows = stored.receipt.iter().filter(|row| row.verdict == verdict);
+                let names: Vec<String> = rows.map(|row| format!("`{}`", row.name)).collect();
+                if !names.is_empty() {
+                    cx.ui.warn(format!("{said} {}", names.join(", ")));
+                }
             }
         }
         if error.as_ref().is_some_and(|error| error.kind == "busy") {

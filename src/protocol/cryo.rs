@@ -22,10 +22,10 @@ pub(crate) struct Store {
     /// Whose variables.
     #[serde(default = "default_session")]
     pub(crate) session: String,
-    /// Store nothing when something would be lost.
+    /// Store nothing when a variable would be lost, altered or unverified.
     #[serde(default)]
     pub(crate) strict: bool,
-    /// Store nothing, and tell what would be.
+    /// Write and check as a store does, keep nothing, and return the receipt.
     #[serde(default)]
     pub(crate) dry_run: bool,
     /// Store open files by path and position.
@@ -55,12 +55,28 @@ pub(crate) struct Reload {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
-    /// It is stored as it is.
+    /// It was loaded back from the disk, and equals what was stored.
     Saved,
     /// It is made again, as `why` tells.
     Recipe,
+    /// It comes back, and differs from what was stored as `why` tells.
+    Altered,
+    /// It is stored, and was not loaded back to be compared, as `why` tells.
+    Unverified,
     /// It is not there, as `why` tells.
     Lost,
+}
+
+impl Verdict {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Saved => "saved",
+            Self::Recipe => "recipe",
+            Self::Altered => "altered",
+            Self::Unverified => "unverified",
+            Self::Lost => "lost",
+        }
+    }
 }
 
 /// A variable in a receipt.
@@ -156,6 +172,8 @@ pub(crate) struct Generation {
     pub(crate) size_bytes: u64,
     pub(crate) python: String,
     pub(crate) variables: u64,
+    pub(crate) altered: u64,
+    pub(crate) unverified: u64,
     /// Variables that it can't bring back: those that the store lost, and those that the last reload lost as well.
     pub(crate) lost: u64,
     /// What the last reload lost; missing where it was not reloaded yet.

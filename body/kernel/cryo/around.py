@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import os
@@ -98,11 +99,20 @@ def look_there(stored: dict[str, Any]) -> None:
 
 def is_environment(path: str | None) -> bool:
     """Whether nobody edits it: the standard library, what was installed, the kernel itself."""
-    if path is None or not os.path.isabs(path):
-        return True
-    real = os.path.realpath(path)
+    return path is None or not os.path.isabs(path) or _is_environment(os.path.dirname(path))
+
+
+@functools.cache
+def _is_environment(folder: str) -> bool:
+    real = os.path.realpath(folder) + os.sep
     ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
     return real.startswith(_ENVIRONMENT) or real.startswith(ours) or "site-packages" in real
+
+
+def is_installed(name: Any) -> bool:
+    """Whether a module is a library's: neither the user's nor Python's own."""
+    path = getattr(sys.modules.get(str(name)), "__file__", None)
+    return isinstance(path, str) and "-packages" + os.sep in path
 
 
 def _is_stale(module: types.ModuleType, path: str) -> bool:

@@ -12,6 +12,7 @@ import gc
 import os
 import pickle
 import sys
+from array import array as typed_array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -26,6 +27,10 @@ _BLOCK = 4 << 20
 _SMALL = 1 << 20
 
 
+_LENDERS = frozenset((bytearray, typed_array))
+"""Have memory that an array may lie in, and that is written to."""
+
+
 def is_array(kind: type) -> bool:
     return kind.__module__ == "numpy" and kind.__name__ == "ndarray"
 
@@ -36,6 +41,33 @@ def referents(held: Any) -> list[Any]:
     if is_array(type(held)) and held.dtype.hasobject:
         found += held.ravel().tolist()
     return found
+
+
+def is_scalar(kind: type) -> bool:
+    """Of a number, a text or a time, as arrays have them."""
+    if kind.__module__ != "numpy" or kind.__name__ in ("void", "object_"):
+        return False
+    return issubclass(kind, sys.modules["numpy"].generic)
+
+
+def parts(memory: memoryview) -> Iterator[bytes]:
+    """A part at a time: bytes are compared in C as a whole, memory is not."""
+    for at in range(0, len(memory), _SMALL):
+        yield memory[at : at + _SMALL].tobytes()
+
+
+def blocks(array: Any, like: Any = None) -> Iterator[bytes]:
+    """Its content; in the order of another one that has the same content."""
+    flags = (array if like is None else like).flags
+    if array.dtype.itemsize == 0 or array.size == 0:
+        return
+    if flags.c_contiguous or flags.f_contiguous:
+        order = "C" if flags.c_contiguous else "F"
+        yield from parts(memoryview(array.reshape(-1, order=order).view("u1")))
+        return
+    step = max(1, _SMALL // array.itemsize)
+    for at in range(0, array.size, step):
+        yield array.flat[at : at + step].tobytes()
 
 
 def is_mapped(kind: type) -> bool:
@@ -54,7 +86,7 @@ class Arrays:
         arrays = [each for each in values if _is_any(each)]
         roots = Counter(id(self._root(each)) for each in arrays)
         owners = {id(self._root(each)) for each in arrays if _owner(each) is each}
-        owners |= {id(each) for each in values if type(each) is bytearray}
+        owners |= {id(each) for each in values if type(each) in _LENDERS}
         self._shared = {number for number, count in roots.items() if count > 1} | owners
 
     def rule(self, kind: type) -> Callable[[Any], Any] | None:
@@ -76,24 +108,33 @@ class Arrays:
         """Whether a reader fills it in its array's memory."""
         return any(each is buffer for each in self._direct)
 
+    def view(self, array: Any, *, is_any: bool = False) -> tuple[Any, ...] | None:
+        """What has the memory of an array that is told by it, and where the array lies in that."""
+        root = self._root(array)
+        if root is array:
+            return None
+        is_near = id(root) in self._shared or _size(root) <= _NEAR * array.nbytes
+        if is_any or is_mapped(type(root)) or (is_near and _fits(root, array)):
+            return root, array.shape, array.dtype, array.strides, _address(array) - _address(root)
+        return None
+
     def array(self, array: Any) -> Any:
+        view = self.view(array)
+        if view is not None:
+            return self._view(array, view)
         root = self._root(array)
         is_shared = id(root) in self._shared
-        if root is not array:
-            is_near = is_shared or _size(root) <= _NEAR * array.nbytes
-            if is_mapped(type(root)) or (is_near and _fits(root, array)):
-                return self._view(root, array)
         kind, flags = array.dtype, array.flags
         if kind.hasobject or kind.kind == "T" or kind.itemsize == 0 or array.size == 0:
             if root is not array and is_shared and array.size:
                 self._notes.append("with a copy of memory that was shared")
-            return NotImplemented
+            return _own_way(array)
         if flags.c_contiguous or flags.f_contiguous:
             order = "C" if flags.c_contiguous else "F"
-            data = self._buffer(array.reshape(-1, order="A").view("u1"))
+            data = self._buffer(_writable(array.reshape(-1, order="A").view("u1")))
             return make_arrays.array, (array.shape, kind, order, bool(flags.writeable), data)
         if array.nbytes < _SMALL:
-            return NotImplemented
+            return _own_way(array)
         state = (bool(flags.writeable), _Blocks(array, self._buffer))
         return make_arrays.empty, (array.shape, kind), state, None, None, make_arrays.writable
 
@@ -106,9 +147,9 @@ class Arrays:
 
     def mapped(self, array: Any) -> Any:
         """The memory of a file."""
-        root = _owner(array)
-        if root is not array:
-            return self._view(root, array)
+        view = self.view(array)
+        if view is not None:
+            return self._view(array, view)
         if not self._files:
             raise Unsaveable("the memory of a file; `--files` stores its path, place and shape")
         path = getattr(array, "filename", None)
@@ -134,12 +175,11 @@ class Arrays:
         self._direct.append(made)
         return made
 
-    def _view(self, root: Any, array: Any) -> Any:
-        offset = _address(array) - _address(root)
-        args = (root, array.shape, array.dtype, array.strides, offset)
+    @staticmethod
+    def _view(array: Any, args: tuple[Any, ...]) -> Any:
         if is_mapped(type(array)):
             return make_arrays.mapped_view, args
-        if type(root) is bytearray:
+        if type(args[0]) in _LENDERS:
             made: Any = make_arrays.bytes_view
         else:
             made = make_arrays.objects_view if array.dtype.hasobject else make_arrays.array_view
@@ -150,7 +190,7 @@ class Arrays:
         owner = _owner(array)
         lender = owner.base
         lender = lender.obj if type(lender) is memoryview else lender
-        if type(lender) is bytearray:
+        if type(lender) in _LENDERS:
             return lender
         if is_array(type(owner)) or is_mapped(type(owner)):
             return owner
@@ -180,6 +220,28 @@ class _Blocks:
             yield self._buffer(flat[at : at + step].view("u1"))
 
 
+def _own_way(array: Any) -> Any:
+    """As numpy tells it, which forgets that it is read-only."""
+    if array.flags.writeable:
+        return NotImplemented
+    make, args, state = array.__reduce__()
+    return make, args, (state, False), None, None, make_arrays.set_array
+
+
+class _Writable:
+    """An array by its address."""
+
+    def __init__(self, array: Any) -> None:
+        address, _ = array.__array_interface__["data"]
+        self.__array_interface__ = array.__array_interface__ | {"data": (address, False)}
+        self.held = array
+
+
+def _writable(array: Any) -> Any:
+    """Over the same memory: a buffer that says it is read-only would be read into a copy."""
+    return array if array.flags.writeable else sys.modules["numpy"].asarray(_Writable(array))
+
+
 def _base() -> Any:
     return getattr(sys.modules.get("numpy"), "ndarray", None)
 
@@ -190,14 +252,22 @@ def _is_any(value: Any) -> bool:
 
 
 def _owner(array: Any) -> Any:
-    while _is_any(array.base):
-        array = array.base
+    while _is_any(lender := _lender(array)):
+        array = lender
     return array
+
+
+def _lender(array: Any) -> Any:
+    """What its memory comes from; `as_strided` and its like put an object in between."""
+    lender = array.base
+    kind = type(lender)
+    is_between = kind.__name__ == "DummyArray" and kind.__module__.startswith("numpy.")
+    return lender.base if is_between else lender
 
 
 def _fits(root: Any, array: Any) -> bool:
     """Whether it can be laid over that memory again."""
-    if type(root) is bytearray:
+    if type(root) in _LENDERS:
         return not array.dtype.hasobject and len(root) > 0
     flags, kind = root.flags, root.dtype
     is_one = bool(flags.c_contiguous or flags.f_contiguous)
@@ -209,10 +279,10 @@ def _fits(root: Any, array: Any) -> bool:
 
 
 def _size(root: Any) -> int:
-    return len(root) if type(root) is bytearray else int(root.nbytes)
+    return memoryview(root).nbytes if type(root) in _LENDERS else int(root.nbytes)
 
 
 def _address(root: Any) -> int:
-    if type(root) is bytearray:
+    if type(root) in _LENDERS:
         root = sys.modules["numpy"].frombuffer(root, "u1")
     return int(root.__array_interface__["data"][0])

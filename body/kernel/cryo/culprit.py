@@ -24,26 +24,25 @@ def why(name: str, value: Any, last: Any, error: BaseException) -> str:
         )
         kind = type_name(type(last))
         reason = f"its kind, `{kind}`, can't be saved" if plain else said(error)
-    place = None if last is value else _place(name, value, last)
-    if place is not None:
-        reason = (
-            f"`{place}` is {reason}" if isinstance(error, Unsaveable) else f"`{place}`: {reason}"
-        )
+    where = None if last is value else place(name, value, last)
+    if where is not None:
+        is_kind = isinstance(error, Unsaveable)
+        reason = f"`{where}` is {reason}" if is_kind else f"`{where}`: {reason}"
     return reason if len(reason) <= _LONGEST else reason[: _LONGEST - 1] + "…"
 
 
-def _place(name: str, value: Any, wanted: Any) -> str | None:
+def place(name: str, value: Any, wanted: Any) -> str | None:
     """The shortest way from a variable to an object, as one would write it."""
     seen = {id(value)}
     ahead = deque([(name, value)])
     while ahead and len(seen) < _LOOKED_AT:
-        place, held = ahead.popleft()
+        where, held = ahead.popleft()
         for way, child in _children(held):
             if child is wanted:
-                return place + way
+                return where + way
             if id(child) not in seen:
                 seen.add(id(child))
-                ahead.append((place + way, child))
+                ahead.append((where + way, child))
     return None
 
 

@@ -48,17 +48,11 @@ class Piece(NamedTuple):
 class Beside:
     """A folder that is written beside its place; leaves nothing when it is not committed."""
 
-    def __init__(self, place: Path | None) -> None:
-        """Without a place nothing is written."""
+    def __init__(self, place: Path) -> None:
         self._place = place
-        self.path = place and place.with_name(place.name + BESIDE)
-
-    def file(self, name: str) -> Path | None:
-        return self.path and self.path / name
+        self.path = place.with_name(place.name + BESIDE)
 
     def __enter__(self) -> Beside:
-        if self.path is None:
-            return self
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             shutil.rmtree(self.path, ignore_errors=True)
@@ -69,7 +63,6 @@ class Beside:
 
     def commit(self, manifest: str) -> None:
         """The manifest comes last, and the name when all of it is on the disk."""
-        assert self.path is not None and self._place is not None
         try:
             fd = os.open(self.path / "manifest.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             try:
@@ -88,8 +81,7 @@ class Beside:
             raise refused(error) from error
 
     def __exit__(self, *_: object) -> None:
-        if self.path is not None:
-            shutil.rmtree(self.path, ignore_errors=True)
+        shutil.rmtree(self.path, ignore_errors=True)
 
 
 def zstd() -> Any:

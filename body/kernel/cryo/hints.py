@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -65,7 +64,7 @@ class Hints:
     def is_named_variable(self, variable: Any) -> bool:
         module = getattr(variable, "__module__", None)
         found = self._values.is_importable(module) and getattr(
-            sys.modules[module], variable.__name__, None
+            self._values.loaded[module], variable.__name__, None
         )
         return found is variable
 

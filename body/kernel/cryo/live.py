@@ -32,6 +32,25 @@ def anchors(shell: Shell) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+MAGIC = "%"
+"""What a magic's name begins with, twice for one of whole cells."""
+
+
+def magics(shell: Shell) -> dict[str, Any]:
+    """Those that the user has registered, by name."""
+    return {
+        MAGIC * (1 + (kind == "cell")) + name: function
+        for kind, known in shell.magics_manager.magics.items()
+        for name, function in known.items()
+        if getattr(function, "__module__", None) == "__main__"
+    }
+
+
+def register(shell: Shell, name: str, function: Any) -> None:
+    kind = "cell" if name.startswith(2 * MAGIC) else "line"
+    shell.register_magic_function(function, kind, name.lstrip(MAGIC))
+
+
 WORDS = {
     "namespace": "the namespace itself",
     "main": "the namespace's own module",

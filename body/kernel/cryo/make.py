@@ -33,6 +33,8 @@ class Here:
         self.namespace = namespace
         self.anchors = anchors
         self.origin = origin
+        self.live_of: Callable[[Any], Any] = lambda resource: resource.get()
+        """The live object of a `runtime.resource`."""
         self.aliases: dict[int, list[Any]] = {}
         """What type aliases stand for, by their id, until it is known."""
 
@@ -270,7 +272,7 @@ def file(how: dict[str, Any]) -> Any:
 
 def resource(target: Any) -> Any:
     """The live object of a `runtime.resource`, made again."""
-    return target.get()
+    return the_reload().live_of(target)
 
 
 BUILTINS = builtins.__dict__

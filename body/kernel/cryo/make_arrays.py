@@ -14,8 +14,10 @@ def array(shape: Shape, kind: Any, order: str, writable: bool, data: Any) -> Any
     """From bytes, or read straight into its memory by what knows where they are."""
     import numpy as np
 
-    made = np.empty(shape, kind, order)
-    _fill(memoryview(made.reshape(-1, order="A").view("u1")), data)
+    memory = getattr(data, "memory", None)  # of one that is only looked at
+    made = np.ndarray(shape, kind, memory, order=order)
+    if memory is None:
+        _fill(memoryview(made.reshape(-1, order="A").view("u1")), data)
     made.flags.writeable = writable
     return made
 
@@ -43,6 +45,13 @@ def objects_view(base: Any, shape: Shape, kind: Any, strides: Shape, offset: int
 def writable(target: Any, state: tuple[Any, ...]) -> None:
     if target.flags.writeable != state[0]:
         target.flags.writeable = state[0]
+
+
+def set_array(target: Any, state: tuple[Any, bool]) -> None:
+    """As numpy does, and whether it is writable."""
+    own, target_is_writable = state
+    target.__setstate__(own)
+    target.flags.writeable = target_is_writable
 
 
 def empty(shape: Shape, kind: Any) -> Any:

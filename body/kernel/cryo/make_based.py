@@ -37,6 +37,6 @@ def set_state(target: Any, state: Any) -> None:
     """As pickle has it: a dict, or that and what is in slots."""
     attributes, slots = state if isinstance(state, tuple) else (state, None)
     if attributes:
-        target.__dict__.update(attributes)
+        object.__getattribute__(target, "__dict__").update(attributes)
     for name, value in (slots or {}).items():
         object.__setattr__(target, name, value)

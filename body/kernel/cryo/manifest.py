@@ -1,7 +1,7 @@
 """What a generation holds, as one JSON document that is sealed by its own SHA-256.
 
-Its last member is the seal of all the text before it. Format 1 is the first; whatever is written
-later has to go on reading it.
+Its last member is the seal of all the text before it. Format 1 is the first, and whatever is
+written later has to go on reading it; format 2 adds the verdicts `altered` and `unverified`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from .disk import Damaged
 
-FORMAT = 1
+FORMAT = 2
 _SEAL = ',"seal":"'
 
 

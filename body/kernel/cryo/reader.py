@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import mmap
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -55,6 +56,16 @@ class Reader:
         self.read_into(piece, memoryview(whole))
         return whole
 
+    def mapped(self, piece: Piece) -> memoryview:
+        """The piece's bytes where they are; what is written to them goes nowhere."""
+        page = piece.offset % mmap.ALLOCATIONGRANULARITY
+        begin = piece.offset - page
+        whole = mmap.mmap(self._fd, page + piece.size, access=mmap.ACCESS_COPY, offset=begin)
+        memory = memoryview(whole)[page:]
+        self._check(piece, xxhash.xxh3_128(memory))
+        self._moved(piece.size)
+        return memory
+
     def open(self, piece: Piece) -> io.BufferedIOBase:
         """The piece as a file, after a look at its checksum; it is not held in memory."""
         space = memoryview(bytearray(min(piece.size, CHUNK)))
@@ -81,7 +92,10 @@ class Reader:
             digest.update(part[:got])
             at += got
             self._moved(got)  # as on disk, which is what the whole is told in
-        if digest.hexdigest() != piece.digest:
+        self._check(piece, digest)
+
+    def _check(self, piece: Piece, found: Any) -> None:
+        if found.hexdigest() != piece.digest:
             raise Damaged(f"`{self._name}` is not what was written: its checksum differs")
 
 

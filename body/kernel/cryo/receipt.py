@@ -14,6 +14,24 @@ from ..encode import text_of
 from .based import base_of, content_of
 
 SAVED, RECIPE, LOST = "saved", "recipe", "lost"
+ALTERED = "altered"
+"""It comes back, and is not what was stored."""
+UNVERIFIED = "unverified"
+"""It is stored, and was not loaded back."""
+
+BECOMES = dict.fromkeys(
+    (
+        *(
+            f"dict_{way}{what}iterator"
+            for way in ("", "reverse")
+            for what in ("key", "value", "item")
+        ),
+        "odict_iterator",
+        "set_iterator",
+    ),
+    "list_iterator",
+)
+"""What pickle brings back as another kind, of the same behaviour."""
 
 
 @dataclass

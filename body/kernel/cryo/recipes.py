@@ -9,7 +9,6 @@ import logging
 import re
 import struct
 import subprocess
-import sys
 import threading
 import types
 from collections import OrderedDict
@@ -111,7 +110,7 @@ class Recipes:
 
     def module(self, module: types.ModuleType) -> Told:
         name = module.__name__
-        if sys.modules.get(name) is module and self._values.is_importable(name):
+        if self._values.loaded.get(name) is module and self._values.is_importable(name):
             self._values.modules.add(name)
             return make.module, (name,)
         if type(module) is not types.ModuleType:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from .. import resources
-from . import based, make
+from . import based, make, make_based
 from .arrays import Arrays
 from .recipes import Recipes
 from .refusal import Unsaveable
@@ -18,6 +18,8 @@ from .values import Told, Values
 from .weak import Weak
 
 Rule = Callable[[Any], Told]
+_HEAP = 1 << 9
+"""The flag of classes that code made."""
 
 
 class Rules:
@@ -45,11 +47,19 @@ class Rules:
         try:
             rule = self._rules[kind]
         except KeyError:
+            rule = self.rule(kind)
+        return NotImplemented if rule is None else rule(obj)
+
+    def rule(self, kind: type) -> Rule | None:
+        """How a kind is told; pickle's own way when nothing."""
+        if kind not in self._rules:
             rule = self._find(kind)
             if _is_disguised(kind):
                 rule = partial(_disguised, rule)
+            elif _answers_for_all(kind):
+                rule = partial(_past_answers, rule)
             self._rules[kind] = rule
-        return NotImplemented if rule is None else rule(obj)
+        return self._rules[kind]
 
     def _find(self, kind: type) -> Rule | None:
         if issubclass(kind, type):
@@ -92,6 +102,26 @@ def _is_disguised(kind: type) -> bool:
     if issubclass(kind, type) or kind in copyreg.dispatch_table:
         return False
     return any("__class__" in vars(each) for each in kind.__mro__[:-1])
+
+
+def _answers_for_all(kind: type) -> bool:
+    """Whether instances may answer for attributes that they do not have, as the `__setstate__` that
+    pickle looks for in an object which is not yet filled."""
+    if kind in copyreg.dispatch_table or not kind.__flags__ & _HEAP:
+        return False
+    own = [vars(each) for each in kind.__mro__ if each.__flags__ & _HEAP]
+    asks = any(way in names for names in own for way in ("__getattr__", "__getattribute__"))
+    return asks and not any("__setstate__" in vars(each) for each in kind.__mro__)
+
+
+def _past_answers(rule: Rule | None, obj: Any) -> Told:
+    """Its state is set without asking it."""
+    told = NotImplemented if rule is None else rule(obj)
+    if told is NotImplemented:
+        told = type(obj).__reduce_ex__(obj, 5)
+    if not isinstance(told, tuple) or len(told) < 3 or told[2] is None or len(told) == 6:
+        return told
+    return (*told, *(None,) * (5 - len(told)), make_based.set_state)
 
 
 def _disguised(rule: Rule | None, obj: Any) -> Told:

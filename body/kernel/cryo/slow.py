@@ -1,99 +1,300 @@
-"""A reader that finds its way after a failure: Python's own, with a memo that may have gaps."""
+"""A reader that goes on behind what fails: Python's own, with `Lost` in place of an object.
+
+What consists of a lost object is lost, too, and names it. Parts and wholes are noted while they are
+made: in a ring, an object may be used before one that it leads to is lost.
+"""
 
 from __future__ import annotations
 
-import gc
 import pickle
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from .arrays import referents
-from .make import NotMade
+from ..encode import text_of
+from ..variables import type_name
+from . import make
+from .receipt import said
 
-_ATOMS = frozenset({str, bytes, int, float, bool, type(None)})
-
-
-def _held(each: Any) -> set[int]:
-    """What it leads to at once, or by a dict or tuple that nobody else has."""
-    direct = referents(each)
-    inner = [gc.get_referents(held) for held in direct if type(held) in (dict, tuple)]
-    return {id(held) for some in (direct, *inner) for held in some}
+_ATOMS = frozenset({str, bytes, int, float, complex, bool, type(None)})
+_BASE = pickle._Unpickler
 
 
-class Slow(pickle._Unpickler):
-    """Goes on behind a variable that could not be made. Those that share objects with it fail, too,
-    and say so; all others come back."""
+class Lost:
+    """An object that could not be made, or that consists of one."""
 
-    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+    __slots__ = ("first", "is_at_fault", "variable", "what", "why")
 
-    def __init__(self, file: Any, buffers: list[Any], memo: dict[int, Any]) -> None:
+    def __init__(self, what: str, why: str, variable: str) -> None:
+        self.what, self.why, self.variable = what, why, variable
+        self.is_at_fault = True
+        self.first: Any = None
+        """What a lost tuple begins with: an object, when the tuple is that and its state."""
+
+    def holder(self, first: Any = None) -> Lost:
+        made = Lost(self.what, self.why, self.variable)
+        made.is_at_fault, made.first = False, first
+        return made
+
+    def reason(self, variable: str) -> str:
+        """Why that variable is lost."""
+        if self.is_at_fault and self.variable == variable:
+            return self.why
+        of = "" if self.variable == variable else f" of `{self.variable}`"
+        return f"it needs `{self.what}`{of}, which can't be made: {self.why}"
+
+
+class Slow(_BASE):
+    """Reads one variable, to the end of its piece."""
+
+    dispatch: ClassVar[dict[int, Any]] = dict(_BASE.dispatch)
+
+    def __init__(
+        self,
+        file: Any,
+        buffers: list[Any],
+        memo: dict[int, Any],
+        fatal: tuple[type[BaseException], ...],
+    ) -> None:
         super().__init__(file, buffers=None)
         self.memo = memo
-        self._all = buffers
-        self._place = 0
-        self._used = 0
-        self._named: dict[int, Any] = {}
+        self._given, self._fatal = buffers, fatal
+        self.made: list[tuple[Any, Any]] = []
+        """A part, and what consists of it."""
+        self._lost: dict[int, Lost] = {}
+        """Of objects that were made before they were lost, by id; `made` keeps them."""
+        self._called: Any = None
+        """The arguments of a call whose result has no number."""
 
-    def variable(self, place: int, buffer: int = 0) -> Any:
-        """The variable whose first object is the memo's number `place`."""
-        self.forget(place)
-        self._place, self._used = place, buffer
+    def variable(self, name: str, place: int, buffer: int) -> Any:
+        """The object, or `Lost`; so is then whatever is lost in the memo."""
+        self._name, self._place, self._used = name, place, buffer
+        for number in range(place, len(self.memo)):
+            del self.memo[number]
         self.load()  # the mark
-        try:
-            return self.load()
-        except BaseException:
-            self._forget_halves(place)
-            raise
+        value = self.load()
+        self._spread()
+        for number in range(place, self._place):
+            self.memo[number] = self._lost.get(id(self.memo[number]), self.memo[number])
+        return self._lost.get(id(value), value)
 
-    def find_class(self, module: str, name: str) -> Any:
-        found = super().find_class(module, name)
-        self._named[id(found)] = found
-        return found
-
-    def _forget_halves(self, place: int) -> None:
-        """What was still being made, and what leads to it; the rest is whole, and others use it."""
-        on = (each for stack in (*self.metastack, self.stack) for each in stack)
-        halves = {id(each) for each in on if type(each) not in _ATOMS} - self._named.keys()
-        new = [(key, each) for key, each in self.memo.items() if key >= place]
-        holders: dict[int, list[int]] = {}
-        for _, each in new:
-            if type(each) not in _ATOMS:
-                for held in _held(each):
-                    holders.setdefault(held, []).append(id(each))
-        ahead = list(halves)
+    def _spread(self) -> None:
+        """What consists of lost objects is lost."""
+        wholes: dict[int, list[Any]] = {}
+        for part, whole in self.made:
+            wholes.setdefault(id(part), []).append(whole)
+        ahead = list(self._lost)
         while ahead:
-            for holder in holders.get(ahead.pop(), ()):
-                if holder not in halves:
-                    halves.add(holder)
-                    ahead.append(holder)
-        for key, each in new:
-            if id(each) in halves:
-                del self.memo[key]
+            part_id = ahead.pop()
+            for whole in wholes.get(part_id, ()):
+                if id(whole) not in self._lost:
+                    self._lost[id(whole)] = self._lost[part_id].holder()
+                    ahead.append(id(whole))
 
-    def forget(self, place: int) -> None:
-        """Everything from that number on; they are in order, so this costs what it forgets."""
-        while self.memo and next(reversed(self.memo)) >= place:
-            self.memo.popitem()
+    # What may fail.
+
+    def _try(self, what: Any, step: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return step(*args)
+        except self._fatal:
+            raise
+        except BaseException as error:
+            return Lost(what if type(what) is str else _name_of(*what), _why(error), self._name)
+
+    def _first_lost(self, parts: Sequence[Any]) -> Lost | None:
+        known = (each if type(each) is Lost else self._lost.get(id(each)) for each in parts)
+        return next(filter(None, known), None)
+
+    def _note(self, whole: Any, parts: Sequence[Any]) -> None:
+        if type(whole) not in _ATOMS:
+            self.made += [(part, whole) for part in parts if type(part) not in _ATOMS]
+
+    def _make(self, parts: tuple[Any, ...], step: Callable[..., Any], *args: Any) -> Any:
+        """Pushes what the step gives; `parts` begin with what is called and its arguments."""
+        lost = self._first_lost(parts)
+        made = self._try(parts, step, *args) if lost is None else lost.holder(lost.first)
+        self._note(made, parts)
+        self.append(made)
+        return made
+
+    def _change(self, parts: Sequence[Any], step: Callable[[Any], Any]) -> None:
+        """Has the object on top of the stack take parts; where it can't, it is lost."""
+        target = self.stack[-1]
+        if type(target) is Lost:
+            return
+        self._note(target, parts)
+        lost = self._first_lost(parts)
+        if lost is None:
+            failed = self._try(type_name(type(target)), step, target)
+            if type(failed) is Lost:
+                self._lose(target, failed)
+        else:
+            self._lose(target, lost.holder())
+
+    def _lose(self, target: Any, lost: Lost) -> None:
+        self.made.append((lost, target))
+        self._lost.setdefault(id(target), lost)
+
+    # Opcodes.
+
+    def load_stack_global(self) -> None:
+        name, module = self.stack.pop(), self.stack.pop()
+        self.append(self._try(f"{module}.{name}", self.find_class, module, name))
+
+    def get_extension(self, code: int) -> None:
+        size = len(self.stack)
+        found = self._try(f"extension {code} of `copyreg`", super().get_extension, code)
+        if type(found) is Lost:
+            self.stack[size:] = [found]
+
+    def load_reduce(self) -> None:
+        args, function = self.stack.pop(), self.stack.pop()
+        made = self._make((function, args), _call, function, args)
+        if type(made) is Lost and type(args) is tuple and len(args) == 2:
+            made.first = args[0]
+        self._called = args
+
+    def load_newobj(self) -> None:
+        args, kind = self.stack.pop(), self.stack.pop()
+        self._make((kind, args), _new, kind, args)
+
+    def load_newobj_ex(self) -> None:
+        words, args, kind = self.stack.pop(), self.stack.pop(), self.stack.pop()
+        self._make((kind, args, words), _new, kind, args, words)
+
+    def load_pop(self) -> None:
+        """A call for its effect alone sets the state of its first argument."""
+        if not self.stack:
+            self.pop_mark()
+            return
+        gone, args, self._called = self.stack.pop(), self._called, None
+        if type(gone) is Lost:
+            if gone.first is not None and type(gone.first) is not Lost:
+                self._lose(gone.first, gone)
+        elif type(args) is tuple and len(args) == 2:
+            self._note(args[0], args[1:])
+
+    def load_build(self) -> None:
+        state = self.stack.pop()
+
+        def build(_: Any) -> None:
+            self.append(state)
+            _BASE.load_build(self)
+
+        self._change((state,), build)
+
+    def load_append(self) -> None:
+        part = self.stack.pop()
+        self._change((part,), lambda target: target.append(part))
+
+    def load_appends(self) -> None:
+        parts = self.pop_mark()
+        self._change(parts, lambda target: _extend(target, "extend", "append", parts))
+
+    def load_additems(self) -> None:
+        parts = self.pop_mark()
+        update = "update" if isinstance(self.stack[-1], set) else ""
+        self._change(parts, lambda target: _extend(target, update, "add", parts))
+
+    def load_setitem(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self._change((key, value), lambda target: target.__setitem__(key, value))
+
+    def load_setitems(self) -> None:
+        parts = self.pop_mark()
+        self._change(parts, lambda target: _set_items(target, parts))
+
+    def _tuple(self, parts: list[Any], kind: type = tuple) -> None:
+        lost = self._first_lost(parts)
+        if lost is not None:
+            self._note(lost, parts)
+            self.append(lost.holder(parts[0] if len(parts) == 2 else None))
+            return
+        made = self._try(kind.__name__, kind, parts)
+        self._note(made, parts)
+        self.append(made)
+
+    def load_tuple(self) -> None:
+        self._tuple(self.pop_mark())
+
+    def load_frozenset(self) -> None:
+        self._tuple(self.pop_mark(), frozenset)
+
+    def _load_short_tuple(self, size: int) -> None:
+        parts = self.stack[-size:]
+        del self.stack[-size:]
+        self._tuple(parts)
 
     def load_memoize(self) -> None:
+        self._called = None
         self.memo[self._place] = self.stack[-1]
         self._place += 1
 
-    def load_get(self, number: int) -> None:
-        if number not in self.memo:
-            raise NotMade("it shares an object with a variable that could not be made")
-        self.append(self.memo[number])
-
-    def load_binget(self) -> None:
-        self.load_get(self.read(1)[0])
-
-    def load_long_binget(self) -> None:
-        self.load_get(int.from_bytes(self.read(4), "little"))
-
     def load_next_buffer(self) -> None:
-        self.append(self._all[self._used].given())
+        self.append(self._given[self._used].given())
         self._used += 1
 
-    dispatch[pickle.MEMOIZE[0]] = load_memoize
-    dispatch[pickle.BINGET[0]] = load_binget
-    dispatch[pickle.LONG_BINGET[0]] = load_long_binget
-    dispatch[pickle.NEXT_BUFFER[0]] = load_next_buffer
+    def load_readonly_buffer(self) -> None:
+        """Those that an array reads into its own memory are neither."""
+        if not hasattr(self.stack[-1], "read_into"):
+            _BASE.load_readonly_buffer(self)
+
+    dispatch |= {
+        pickle.STACK_GLOBAL[0]: load_stack_global,
+        pickle.REDUCE[0]: load_reduce,
+        pickle.NEWOBJ[0]: load_newobj,
+        pickle.NEWOBJ_EX[0]: load_newobj_ex,
+        pickle.POP[0]: load_pop,
+        pickle.BUILD[0]: load_build,
+        pickle.APPEND[0]: load_append,
+        pickle.APPENDS[0]: load_appends,
+        pickle.ADDITEMS[0]: load_additems,
+        pickle.SETITEM[0]: load_setitem,
+        pickle.SETITEMS[0]: load_setitems,
+        pickle.TUPLE[0]: load_tuple,
+        pickle.TUPLE1[0]: lambda self: self._load_short_tuple(1),
+        pickle.TUPLE2[0]: lambda self: self._load_short_tuple(2),
+        pickle.TUPLE3[0]: lambda self: self._load_short_tuple(3),
+        pickle.FROZENSET[0]: load_frozenset,
+        pickle.MEMOIZE[0]: load_memoize,
+        pickle.NEXT_BUFFER[0]: load_next_buffer,
+        pickle.READONLY_BUFFER[0]: load_readonly_buffer,
+    }
+
+
+def _call(function: Any, args: Any) -> Any:
+    return function(*args)
+
+
+def _new(kind: Any, args: Any, words: Any = None) -> Any:
+    return kind.__new__(kind, *args, **(words or {}))
+
+
+def _extend(target: Any, many: str, one: str, parts: list[Any]) -> None:
+    """As pickle does: some have a method for all at once."""
+    at_once = getattr(target, many, None) if many else None
+    if at_once is not None:
+        at_once(parts)
+        return
+    for part in parts:
+        getattr(target, one)(part)
+
+
+def _set_items(target: Any, parts: list[Any]) -> None:
+    for key, value in zip(parts[::2], parts[1::2], strict=True):
+        target[key] = value
+
+
+def _name_of(function: Any, args: Any, *_: Any) -> str:
+    """What a call was to make."""
+    if function in (make.class_, make.function):
+        return str(args[1 if function is make.class_ else 2])
+    kinds = [each for each in (function, *args[:1]) if isinstance(each, type)]
+    return type_name(kinds[0]) if kinds else getattr(function, "__qualname__", "object")
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, make.NotMade):
+        return text_of(error)
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"it needs the module `{error.name}`, which can't be imported"
+    return said(error)

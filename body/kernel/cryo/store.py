@@ -20,12 +20,13 @@ from . import around, manifest
 from .arrays import is_mapped
 from .culprit import why
 from .disk import Beside, zstd
-from .live import WORDS, anchors
+from .live import MAGIC, WORDS, anchors, magics
 from .opened import FILES
-from .receipt import LOST, RECIPE, SAVED, Row, look
+from .receipt import BECOMES, LOST, RECIPE, SAVED, Row, look
 from .recipes import LOCKS
 from .rules import Rules
 from .stream import Stream, no_collection
+from .verify import Budget, Copy, Written
 from .weak import is_reference, targets, unheld
 from .writer import Writer
 
@@ -57,41 +58,51 @@ class Wish:
 
 
 def store(shell: Shell, wish: Wish, progress: Progress) -> dict[str, Any]:
-    """Writes the generation, or of a dry run nothing; the receipt and what it takes on disk.
+    """Writes the generation, which does not stay of a dry run; its receipt and size on disk.
 
     # Errors
     `Losses`, `DiskFull`, `NotWritten`. What was stored before is untouched then.
     """
     if wish.compress:
         zstd()
+    begin = time.monotonic()
     variables = chosen(shell)
-    folder = None if wish.dry_run else Path(wish.folder)
-    with no_collection(), warnings.catch_warnings(), Beside(folder) as beside, ExitStack() as held:
+    with (
+        no_collection(),
+        warnings.catch_warnings(),
+        Beside(Path(wish.folder)) as beside,
+        ExitStack() as held,
+    ):
         warnings.simplefilter("ignore")
         objects, buffers = (
-            held.enter_context(Writer(beside.file(name), progress, wish.compress))
+            held.enter_context(Writer(beside.path / name, progress, wish.compress))
             for name in ("objects", "buffers")
         )
         rules = Rules(shell.user_ns, variables.values(), files=wish.files)
         stream = held.enter_context(Stream(objects, buffers, rules))
         stored = _Store(shell, variables, stream, rules, buffers)
         rows = stored.run()
-        lost = [row for row in rows if row.verdict == LOST]
-        if wish.strict and lost and not wish.dry_run:
-            raise Losses(_told(lost))
-        words = stored.words()
+        words = _head(shell, wish) | stored.words()
         words["files"] = {"objects": objects.size, "buffers": buffers.size}
-        text = manifest.text(_head(shell, wish) | words)
-        size = objects.size + buffers.size + len(text)
+        budget = Budget.of(wish.reason, time.monotonic() - begin)
+        with Copy(Written(shell, beside.path, words, variables, rules, wish.files), budget) as copy:
+            if not wish.dry_run:
+                objects.sync()
+                buffers.sync()
+            copy.turn(rows)
+        stored.finish(rows)
+        text = manifest.text(words)
+        bad = [row for row in rows if row.verdict not in (SAVED, RECIPE)]
+        if wish.strict and bad and not wish.dry_run:
+            raise Losses(_told(bad))
         if not wish.dry_run:
-            objects.sync()
-            buffers.sync()
             beside.commit(text)
+        size = objects.size + buffers.size + len(text)
     return {"receipt": [row.words() for row in rows], "size_bytes": size}
 
 
 def chosen(shell: Shell) -> dict[Any, Any]:
-    """The user's variables: their names, and names of ours that they have taken."""
+    """The user's variables: their names, and names of ours that they have taken; and magics."""
     namespace, hidden = shell.user_ns, shell.user_ns_hidden
     names = shell.user_names()
     ours = shell.own_names - shell.displayhook.names
@@ -103,6 +114,7 @@ def chosen(shell: Shell) -> dict[Any, Any]:
         ):
             names.add(name)
     variables = {name: namespace[name] for name in list(namespace) if name in names}
+    variables |= magics(shell)
     return dict(sorted(variables.items(), key=lambda item: _turn(item[1])))
 
 
@@ -143,9 +155,15 @@ class _Store:
     def run(self) -> list[Row]:
         piece, _ = self._stream.anchors(self._anchors)
         self._first = piece
-        rows = [self._one(name, value) for name, value in self._variables.items()]
+        return [self._one(name, value) for name, value in self._variables.items()]
+
+    def finish(self, rows: list[Row]) -> None:
+        """The manifest tells what the receipt does."""
         self._look_at_weak(rows)
-        return rows
+        for entry, row in zip(self._rows, rows, strict=True):
+            entry.update(row.words())
+            if row.verdict != SAVED:
+                entry["look"] = {}
 
     def _look_at_weak(self, rows: list[Row]) -> None:
         """What refers to objects that no saved variable holds refers to nothing afterwards."""
@@ -168,7 +186,7 @@ class _Store:
             if is_reference(values[at]):
                 row.verdict, row.bytes = LOST, 0
                 row.why = "it refers to what no variable holds that is saved"
-            self._rows[at] |= row.words() | {"look": {}}
+            self._rows[at]["look"] = {}
 
     def words(self) -> dict[str, Any]:
         piece, place = self._stream.variable({"sources": self._rules.values.sources})
@@ -214,6 +232,9 @@ class _Store:
 
     def _describe(self, row: Row, value: Any) -> None:
         """What comes back another way than by its bytes."""
+        if row.name.startswith(MAGIC):
+            row.verdict, row.why = RECIPE, "registered again as a magic"
+            return
         for name, anchor in self._anchors.items():
             if anchor is value:
                 row.verdict, row.why = RECIPE, WORDS[name]
@@ -232,6 +253,8 @@ class _Store:
             row.verdict, row.why = RECIPE, "a free lock: who held it is not there any more"
         elif is_mapped(kind):
             row.verdict, row.why = RECIPE, "its file mapped again, where it was"
+        elif kind.__name__ in BECOMES:
+            row.why = "as an iterator over a list, of the same items"
         else:
             row.why = "; ".join(dict.fromkeys(self._rules.notes)) or None
 
@@ -253,10 +276,12 @@ def _head(shell: Shell, wish: Wish) -> dict[str, Any]:
 _KEPT = ("name", "generation", "reason", "session", "compress", "runs")
 
 
-def _told(lost: list[Row]) -> str:
-    shown = ", ".join(f"`{row.name}` ({row.why})" for row in lost[:5])
-    more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
-    return f"{len(lost)} would be lost: {shown}{more}"
+def _told(rows: list[Row]) -> str:
+    shown = ", ".join(f"`{row.name}` ({row.why})" for row in rows[:5])
+    more = f" and {len(rows) - 5} more" if len(rows) > 5 else ""
+    are_lost = all(row.verdict == LOST for row in rows)
+    what = "would be lost" if are_lost else "would not surely come back as they are"
+    return f"{len(rows)} {what}: {shown}{more}"
 
 
 def _is_text(name: Any) -> bool:

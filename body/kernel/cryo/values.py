@@ -35,6 +35,8 @@ class Values:
     def __init__(self, namespace: dict[str, Any], notes: list[str]) -> None:
         self._namespace = namespace
         self._notes = notes
+        self.loaded: dict[str, types.ModuleType] = sys.modules
+        """Where objects are looked for by their names."""
         self._importable: dict[str, bool] = {}
         self.spaces: dict[int, types.ModuleType] = {}
         """Modules that code made, by where their functions have their globals."""
@@ -49,7 +51,7 @@ class Values:
             return False
         known = self._importable.get(name)
         if known is None:
-            known = self._importable[name] = _is_importable(name)
+            known = self._importable[name] = _is_importable(name, self.loaded)
         return known
 
     def is_variable(self, name: str, obj: Any) -> bool:
@@ -60,14 +62,15 @@ class Values:
         module = getattr(obj, "__module__", None)
         if not self.is_importable(module):
             return False
-        found: Any = sys.modules.get(module)
+        found: Any = self.loaded.get(module)
         for part in getattr(obj, "__qualname__", "<locals>").split("."):
             found = getattr(found, part, None)
             if found is None:
                 return False
-        if found is obj:
-            self.modules.add(module)
-        return found is obj
+        if found is not obj or _is_of_a_cell(obj):  # a module may have got it from one
+            return False
+        self.modules.add(module)
+        return True
 
     # Functions.
 
@@ -80,7 +83,7 @@ class Values:
             where = None
         else:
             name = scope.get("__name__")
-            module = self.spaces.get(id(scope)) or sys.modules.get(str(name))
+            module = self.spaces.get(id(scope)) or self.loaded.get(str(name))
             if module is not None and module.__dict__ is scope:
                 where = module  # one that code made
                 if self.is_importable(name):
@@ -155,15 +158,10 @@ class Values:
             if named is None:
                 raise Unsaveable(f"the type `{cls.__qualname__}` is under no name")
             return make.named, ("types", named)
-        state = {name: value for name, value in vars(cls).items() if not _is_made(cls, name, value)}
         words: dict[str, Any] = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+        state = attributes(cls)
         fixed = [name for name in state if name == "__slots__" or _is_fixed(cls, name)]
         words |= {name: state.pop(name) for name in fixed}
-        state.pop("__module__", None)
-        if isinstance(cls, abc.ABCMeta):
-            state.pop("_abc_impl", None)
-            registered = [each() for each in abc._get_dump(cls)[0]]  # type: ignore[attr-defined]
-            state["_abc_registry"] = [each for each in registered if each is not None]
         args = (type(cls), cls.__name__, cls.__bases__, words)
         methods = {name: value for name, value in state.items() if _is_method(name, value)}
         if "__new__" in state and hasattr(cls, "__getnewargs__"):  # instances are made by it
@@ -202,6 +200,18 @@ class Values:
         return known | Hints(self).by_kind()
 
 
+def attributes(cls: type) -> dict[str, Any]:
+    """What a class has of its own, beyond its name and bases."""
+    found = {name: value for name, value in vars(cls).items() if not _is_made(cls, name, value)}
+    for name in ("__module__", "__slotnames__"):  # the second is a cache of pickle's
+        found.pop(name, None)
+    if isinstance(cls, abc.ABCMeta):
+        found.pop("_abc_impl", None)
+        registered = [each() for each in abc._get_dump(cls)[0]]  # type: ignore[attr-defined]
+        found["_abc_registry"] = [each for each in registered if each is not None]
+    return found
+
+
 class _Dressed:
     """Has a class get its methods before any instance is made that is one of its attributes: those
     may need them to be made, hashed or compared."""
@@ -213,14 +223,24 @@ class _Dressed:
         return self._told
 
 
+def _is_of_a_cell(obj: Any) -> bool:
+    """Of a class, by its methods."""
+    if isinstance(obj, type):
+        return any(
+            type(each) is types.FunctionType and _is_of_a_cell(each) for each in vars(obj).values()
+        )
+    code = getattr(obj, "__code__", None)
+    return isinstance(code, types.CodeType) and code.co_filename.startswith("<cell ")
+
+
 def _is_method(name: str, value: Any) -> bool:
     """`__new__` comes with the rest: it may look for an instance that is an attribute."""
     kinds = (types.FunctionType, staticmethod, classmethod, property)
     return (type(value) in kinds and name != "__new__") or (name == "__hash__" and value is None)
 
 
-def _is_importable(name: str) -> bool:
-    module = sys.modules.get(name)
+def _is_importable(name: str, loaded: dict[str, types.ModuleType]) -> bool:
+    module = loaded.get(name)
     if module is None:
         return False
     spec = getattr(module, "__spec__", None)
@@ -230,8 +250,9 @@ def _is_importable(name: str) -> bool:
         return True
     above = name.rpartition(".")[0]
     if spec.name != name:  # another name, which its package gives it: `collections.abc`
-        return _is_importable(spec.name) and (not above or _is_importable(above))
-    parent = sys.modules.get(above)
+        is_there = _is_importable(spec.name, loaded)
+        return is_there and (not above or _is_importable(above, loaded))
+    parent = loaded.get(above)
     path = getattr(parent, "__path__", None)
     for finder in sys.meta_path:  # not `find_spec` of importlib, which believes `sys.modules`
         try:

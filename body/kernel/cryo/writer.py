@@ -23,12 +23,10 @@ _AHEAD = 32 << 20
 class Writer:
     """One file of pieces."""
 
-    def __init__(self, path: Path | None, moved: Moved, compress: bool) -> None:
-        """Without a path nothing is written, and all is counted."""
-        self._is_void = path is None
-        flags = os.O_WRONLY if path is None else os.O_RDWR | os.O_CREAT | os.O_EXCL
+    def __init__(self, path: Path, moved: Moved, compress: bool) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            self._fd = os.open(path or os.devnull, flags | os.O_CLOEXEC, 0o600)
+            self._fd = os.open(path, flags, 0o600)
         except OSError as error:
             raise refused(error) from error
         self._moved = moved
@@ -69,10 +67,9 @@ class Writer:
     def take_back(self) -> None:
         """Forgets the piece that was begun."""
         self._pending.clear()
-        if not self._is_void:
-            with self._told():
-                os.ftruncate(self._fd, self._begin)
-                os.lseek(self._fd, self._begin, os.SEEK_SET)
+        with self._told():
+            os.ftruncate(self._fd, self._begin)
+            os.lseek(self._fd, self._begin, os.SEEK_SET)
         self._size = self._begin
         self._started = min(self._started, self._size)
 
@@ -106,15 +103,14 @@ class Writer:
         """Whoever has the memory may write to it meanwhile, as threads and other processes do, and
         the checksum has to be that of what is on the disk: of theirs, the file is looked at."""
         whole = memoryview(whole)
-        is_hashed = is_ours or self._is_void
         for at in range(0, len(whole), _LOOK):
             part, begin = whole[at : at + _LOOK], self._size
-            if is_hashed:
+            if is_ours:
                 self._hash.update(part)
             self._write(part)
-            if not is_hashed:
+            if not is_ours:
                 self._look(begin, len(part))
-        if self._size - self._started >= _AHEAD and not self._is_void:
+        if self._size - self._started >= _AHEAD:
             _begin_writeback(self._fd, self._started, self._size - self._started)
             self._started = self._size
 

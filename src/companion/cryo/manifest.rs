@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 
 /// The newest format that this version reads; what older ones wrote stays readable.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const SEAL: &str = ",\"seal\":\"";
 
 #[derive(Debug, Clone, Deserialize)]
@@ -79,7 +79,10 @@ impl Manifest {
 
     /// `reload` is what the last one of it lost.
     pub(super) fn outline(&self, generation: u64, reload: Option<LastReload>) -> Generation {
-        let lost = self.variables.iter().filter(|r| r.verdict == Verdict::Lost);
+        let count = |verdict| {
+            let rows = self.variables.iter();
+            rows.filter(|row| row.verdict == verdict).count() as u64
+        };
         let lost_later = reload.as_ref().map_or(0, |reload| reload.lost_count);
         Generation {
             generation,
@@ -90,7 +93,9 @@ impl Manifest {
             size_bytes: self.size(),
             python: self.python.clone(),
             variables: self.variables.len() as u64,
-            lost: lost.count() as u64 + lost_later,
+            altered: count(Verdict::Altered),
+            unverified: count(Verdict::Unverified),
+            lost: count(Verdict::Lost) + lost_later,
             reload,
         }
     }
@@ -114,6 +119,18 @@ mod tests {
         let manifest = Manifest::parse(SAMPLE).unwrap();
         assert_eq!(manifest.session, "default");
         assert!(manifest.variables.iter().any(|row| row.name == "numbers"));
+    }
+
+    #[test]
+    fn verdicts_of_the_second_format_are_counted() {
+        let text = SAMPLE.replace("\"format\":1", "\"format\":2");
+        let text = text.replacen("\"verdict\":\"saved\"", "\"verdict\":\"altered\"", 2);
+        let text = text.replacen("\"verdict\":\"saved\"", "\"verdict\":\"unverified\"", 1);
+        let outline = Manifest::parse(&sealed(&text)).unwrap().outline(7, None);
+        assert_eq!(
+            (outline.altered, outline.unverified, outline.lost),
+            (2, 1, 1)
+        );
     }
 
     #[test]

@@ -360,16 +360,21 @@ fn told<T: DeserializeOwned>(value: serde_json::Value) -> Result<T, Refusal> {
     })
 }
 
-/// A receipt in a sentence.
+/// A receipt in a sentence; what is altered or unverified is named where there is some.
 fn said(receipt: &[Row], is_trial: bool) -> String {
     let count = |verdict| receipt.iter().filter(|row| row.verdict == verdict).count();
-    let [saved, recipe, lost] = [Verdict::Saved, Verdict::Recipe, Verdict::Lost].map(count);
     let begin = if is_trial {
         "nothing was stored; it would be: "
     } else {
         ""
     };
-    format!("{begin}{saved} saved, {recipe} by recipe, {lost} lost")
+    let some = |verdict: Verdict| match count(verdict) {
+        0 => String::new(),
+        number => format!("{number} {}, ", verdict.word()),
+    };
+    let [saved, recipe, lost] = [Verdict::Saved, Verdict::Recipe, Verdict::Lost].map(count);
+    let [altered, unverified] = [Verdict::Altered, Verdict::Unverified].map(some);
+    format!("{begin}{saved} saved, {recipe} by recipe, {altered}{unverified}{lost} lost")
 }
 
 /// Whether a state can have that name, which becomes a folder's; two endings are the store's own.

@@ -269,6 +269,8 @@ impl Store {
                 size_bytes: weight(&path),
                 python: String::new(),
                 variables: 0,
+                altered: 0,
+                unverified: 0,
                 lost: 0,
                 reload: None,
             },

@@ -222,13 +222,15 @@ impl Parts {
 /// A row of what was stored, after a look at what is there.
 fn found(row: &Row, names: &BTreeSet<String>) -> Row {
     let row = row.clone();
-    match row.verdict {
-        Verdict::Saved | Verdict::Recipe if !names.contains(&row.name) => Row {
-            verdict: Verdict::Lost,
-            why: Some("it is not there after the reload".into()),
-            ..row
-        },
-        _ => row,
+    // A magic is no variable.
+    let is_there = names.contains(&row.name) || row.name.starts_with('%');
+    if is_there || row.verdict == Verdict::Lost {
+        return row;
+    }
+    Row {
+        verdict: Verdict::Lost,
+        why: Some("it is not there after the reload".into()),
+        ..row
     }
 }
 

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from client import Template
 from frozen import store
 
-FORMAT = 1
+FORMAT = 2
 CODE = """
 import enum, numpy as np
 numbers = {'one': 1, 'half': 0.5, 'big': 10**40, 'complex': 1j}

@@ -34,9 +34,11 @@ def test_a_namespace_comes_back(case: Case, nursery: Template, tmp_path: Path) -
         before.close()
     told = {
         verdict: {name for name, row in receipt.items() if row["verdict"] == verdict}
-        for verdict in ("saved", "recipe", "lost")
+        for verdict in ("saved", "recipe", "altered", "unverified", "lost")
     }
-    assert told["lost"] == set(case.lost), {n: receipt[n]["why"] for n in told["lost"]}
+    lost = {*case.lost, *case.unmade}
+    assert told["lost"] == lost, {n: receipt[n]["why"] for n in told["lost"]}
+    assert not told["altered"] | told["unverified"], receipt
     assert told["recipe"] == set(case.recipe)
     assert all(receipt[name]["why"] for name in told["lost"] | told["recipe"])
     after = nursery.fork()
@@ -44,7 +46,7 @@ def test_a_namespace_comes_back(case: Case, nursery: Template, tmp_path: Path) -
         back = {row["name"]: row for row in reload(after, tmp_path / "s" / "1")}
         same = {name: row["verdict"] for name, row in back.items()}
         expect = {name: row["verdict"] for name, row in receipt.items()}
-        assert same == expect | dict.fromkeys(case.unmade, "lost"), back
+        assert same == expect, back
         assert ask(after, case.probe) == expected
     finally:
         after.close()

@@ -10,8 +10,9 @@ use rmcp::{tool, tool_router};
 
 #[tool_router(router = cryo_tools, vis = "pub(super)")]
 impl Server {
-    /// Stores a session's variables on disk, and says of each whether it is stored, made again from a recipe,
-    /// or lost. What was stored before stays as a generation of its own.
+    /// Stores a session's variables on disk, loads them back to compare them, and says of each whether it is
+    /// saved, made again from a recipe, altered, unverified or lost. What was stored before stays as a
+    /// generation of its own.
     #[tool(
         title = "Store variables",
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = false, open_world_hint = false),
@@ -23,9 +24,14 @@ impl Server {
         if let Some(generation) = stored.generation {
             text = format!("generation {generation} of {text}");
         }
-        for row in stored.receipt.iter().filter(|r| r.verdict == Verdict::Lost) {
-            let why = row.why.as_deref().unwrap_or("no reason");
-            text.push_str(&format!("\nlost: `{}` ({}): {why}", row.name, row.kind));
+        let rows = stored.receipt.iter();
+        for row in rows.filter(|row| !matches!(row.verdict, Verdict::Saved | Verdict::Recipe)) {
+            let (verdict, why) = (row.verdict.word(), row.why.as_deref());
+            let why = why.unwrap_or("no reason");
+            text.push_str(&format!(
+                "\n{verdict}: `{}` ({}): {why}",
+                row.name, row.kind
+            ));
         }
         match stored.kernel.as_ref().map(|k| (k.state, &k.restored_from)) {
             Some((KernelState::Lost, _)) => {

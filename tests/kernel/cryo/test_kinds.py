@@ -1,0 +1,96 @@
+"""Every kind of object in one namespace: what is called saved is there afterwards, and the same."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from client import Kernel
+from frozen import ask, reload, store
+from kinds import IMPORTS, TELL, Kind, kinds
+
+ANSWERS = """
+def _answers(path):
+    import asyncio, inspect, json
+    found = {{}}
+    for name, probe in json.loads({probes!r}):
+        if name.partition('[')[0] not in globals(): continue
+        try:
+            code = compile(probe, '<probe>', 'eval', flags=__import__('ast').PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            value = eval(code, globals())
+            found[name] = repr(asyncio.run(value) if inspect.iscoroutine(value) else value)
+        except BaseException as error:
+            found[name] = type(error).__name__
+    open(path, 'w', errors='surrogatepass').write(json.dumps(found))
+"""
+
+
+def answers(kernel: Kernel, probes: list[tuple[str, str]], path: Path) -> dict[str, str]:
+    run = kernel.run(TELL + ANSWERS.format(probes=json.dumps(probes)) + f"_answers({str(path)!r})")
+    assert run.status == "completed", run.traceback
+    return json.loads(path.read_text(errors="surrogatepass"))
+
+
+def judge(
+    fork: Callable[..., Kernel], before: Kernel, probes: list[tuple[str, str]], folder: Path
+) -> dict[str, list[str]]:
+    """Names by what the store said of them, and what is true."""
+    told = {row["name"]: row for row in store(before, folder / "s" / "1")}
+    expected = answers(before, probes, folder / "before")
+    after = fork("import asyncio, json")
+    reload(after, folder / "s" / "1")
+    found = answers(after, probes, folder / "after")
+    verdicts: dict[str, list[str]] = {}
+    for name, answer in expected.items():
+        truth = "gone" if name not in found else "same" if found[name] == answer else "different"
+        row = told[name]
+        verdicts.setdefault(f"{row['verdict']} and {truth}", []).append(name)
+        if truth != "same" or row["verdict"] not in ("saved", "recipe"):
+            print(name, row["verdict"], truth, row["type"], row["why"])
+            if truth == "different":
+                print("    ", answer[:200], "|", found[name][:200])
+    print({verdict: len(names) for verdict, names in sorted(verdicts.items())})
+    return verdicts
+
+
+def check(verdicts: dict[str, list[str]], least: int) -> None:
+    counts = Counter({verdict: len(names) for verdict, names in verdicts.items()})
+    for lie in ("saved and gone", "saved and different", "recipe and gone", "lost and same"):
+        assert not verdicts.get(lie), (lie, verdicts[lie])
+    assert counts["altered and same"] < 6, verdicts  # alarms without a fire
+    assert counts["saved and same"] + counts["recipe and same"] >= least, counts
+
+
+def make(kernel: Kernel, some: list[Kind]) -> None:
+    assert kernel.run(IMPORTS).status == "completed"
+    for kind in some:
+        run = kernel.run(kind.code)
+        assert run.status == "completed", (kind, run.traceback)
+
+
+def test_what_is_called_saved_is_there_and_the_same(fork, tmp_path: Path) -> None:
+    some, kernel = kinds(), fork()
+    assert len(some) >= 300
+    make(kernel, some)
+    verdicts = judge(fork, kernel, [(each.variable, each.probe) for each in some], tmp_path)
+    check(verdicts, 300)
+    assert not verdicts.get("unverified and gone")
+
+
+DILL = """
+import warnings; warnings.simplefilter('ignore')
+import dill._objects as _objects
+_all = {**_objects.succeeds, **_objects.failures, **_objects.registered}
+for _name, _value in _all.items(): globals()[f'd_{_name}'] = _value
+del _name, _value, _all, _objects
+"""
+
+
+def test_what_dill_knows_is_told_truly(fork, tmp_path: Path) -> None:
+    kernel = fork(DILL)
+    names = eval(ask(kernel, "[n for n in globals() if n.startswith('d_')]") or "[]")
+    assert len(names) > 220
+    verdicts = judge(fork, kernel, [(name, f"_tell({name})") for name in names], tmp_path)
+    check(verdicts, 150)
