@@ -166,12 +166,22 @@ fn reply(body: &[u8]) -> Result<Value> {
 
 /// Requests per second of `clients` connections that ask all at once and wait for their turns.
 pub(crate) fn throughput(api: &(String, String), clients: usize, each: usize) -> Result<f64> {
+    throughput_of(api, QUEUED, clients, each)
+}
+
+/// The same for another request, which must queue.
+pub(crate) fn throughput_of(
+    api: &(String, String),
+    body: &str,
+    clients: usize,
+    each: usize,
+) -> Result<f64> {
     let start = Barrier::new(clients + 1);
     thread::scope(|scope| {
         let client = || -> Result<()> {
             let opened = Connection::open(api);
             start.wait();
-            opened?.time(QUEUED, each).map(drop)
+            opened?.time(body, each).map(drop)
         };
         let running: Vec<_> = (0..clients).map(|_| scope.spawn(client)).collect();
         start.wait();

@@ -25,6 +25,7 @@ mod desktop_memory;
 mod desktop_page;
 mod desktop_person;
 mod desktop_vnc;
+mod durable_runs;
 mod embedded;
 mod evolve;
 mod evolve_back;
@@ -236,6 +237,7 @@ fn lanes() -> Vec<Lane> {
         .hold([
             ports::trials(),
             embedded::trials(),
+            durable_runs::trials(),
             criu_faults::trials(),
             criu::trials(),
         ]);

@@ -57,7 +57,7 @@ impl Evolve {
         let passed = checks.iter().all(|check| check.passed);
         if passed {
             let lives = parts.lives.clone();
-            drop(spawn_blocking(move || lives.go_on()));
+            drop(spawn_blocking(move || lives.go_on(true)));
         }
         self.tell_runs();
         Verified {

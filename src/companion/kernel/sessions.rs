@@ -8,7 +8,7 @@ use super::{
     Answer, Kernel, Limits, Message, Question, Refusal, Run, Settings, Stop, View, Waking,
 };
 use crate::companion::descendants;
-use crate::companion::runs::{OtherRun, Runs};
+use crate::companion::runs::{NotRecorded, OtherRun, Runs};
 use crate::protocol::kernel::{DEFAULT_SESSION, Execute, KernelReport};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
@@ -47,6 +47,7 @@ impl Sessions {
         settings: Settings,
         mut waking: BTreeMap<String, Waking>,
     ) -> (Self, JoinHandle<()>) {
+        let store = settings.store.clone();
         let template = Template::start(settings.clone());
         let start = |session: &str, waking| {
             Kernel::start(session, settings.clone(), template.clone(), waking)
@@ -62,7 +63,7 @@ impl Sessions {
             template,
             kernels: Arc::new(Mutex::new(kernels)),
             ending: Arc::default(),
-            runs: Runs::new("run"),
+            runs: Runs::open("run", store),
             ends: broadcast::Sender::new(ENDS),
         };
         tokio::spawn(sessions.clone().release());
@@ -171,6 +172,11 @@ impl Sessions {
     /// # Errors
     /// Every [`Refusal`] but [`Refusal::NoRun`]; nothing was executed then.
     pub(crate) async fn execute(&self, request: Execute) -> Result<Arc<Run>, Refusal> {
+        // Its session may be gone.
+        let known = self.runs.known(&request);
+        if let Some(run) = known.map_err(|OtherRun(id)| Refusal::OtherRun(id))? {
+            return Ok(run);
+        }
         let kernel = self.kernel(&request.session)?;
         let (queue, session) = (request.queue, request.session.clone());
         let begun = self.runs.begin(request);
@@ -181,8 +187,13 @@ impl Sessions {
         // In a task of its own: a client that leaves now must not leave half a run behind.
         let runs = self.runs.clone();
         let admitted = tokio::spawn(async move {
-            match kernel.execute(run.clone(), queue).await {
+            let taken = match run.recorded().await {
+                Ok(()) => kernel.execute(run.clone(), queue).await,
+                Err(NotRecorded) => Err(Refusal::NotRecorded),
+            };
+            match taken {
                 Ok(()) => {
+                    run.admitted();
                     runs.admitted();
                     Ok(run)
                 }
@@ -216,6 +227,21 @@ impl Sessions {
         self.runs.all()
     }
 
+    /// Takes over runs that the store has found.
+    pub(crate) fn adopt_runs(&self) {
+        self.runs.adopt();
+    }
+
+    /// Waits until the disk knows of all runs, or can't: before they are listed.
+    pub(crate) async fn settle_runs(&self) {
+        self.runs.settle().await;
+    }
+
+    /// The companion ends: what runs have written is left to the next life.
+    pub(crate) fn leave_runs(&self) {
+        self.runs.leave();
+    }
+
     /// What to say of the kernel of a run that goes on.
     pub(crate) fn report(&self, run: &Run) -> KernelReport {
         let kernel = self.kernel(&run.work.session);
@@ -228,6 +254,7 @@ impl Sessions {
     /// [`Refusal::NoRun`], or [`Refusal::Stopping`].
     pub(crate) async fn interrupt(&self, id: &str) -> Result<Arc<Run>, Refusal> {
         let run = self.run(id)?;
+        run.taken().await;
         if let Ok(kernel) = self.kernel(&run.work.session) {
             let id = Some(id.to_owned());
             // The run tells its end itself.
@@ -354,6 +381,7 @@ pub(crate) fn is_name(name: &str) -> bool {
 mod tests {
     use super::{Limits, Sessions, Settings, is_name};
     use crate::companion::kernel::{Frozen, Question, Refusal, Waking};
+    use crate::companion::runs::RunStore;
     use crate::protocol::kernel::{DEFAULT_SESSION, Execute};
     use std::collections::BTreeMap;
     use std::fs;
@@ -371,6 +399,7 @@ mod tests {
             data: folder.join("data"),
             cryo: folder.join("cryo"),
             runs: folder.join("runs"),
+            store: RunStore::none(),
             limits: Limits {
                 count: 8,
                 memory: None,
