@@ -214,6 +214,37 @@ async fn a_journal_that_is_cut_at_any_byte_holds_what_came_before() {
 }
 
 #[tokio::test]
+async fn a_life_that_is_killed_while_it_begins_hides_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, runs, lives) = life(folder.path(), "1");
+    let run = begin(&runs, "ended");
+    run.write(Stream::Stdout, b"one");
+    run.add(shown("2"));
+    run.finish(RunStatus::Completed, REPORT);
+    run.finished().await;
+    begin(&runs, "lost").recorded().await.unwrap();
+    let (store, _, next) = life(folder.path(), "2");
+    assert!(store.settle().await);
+    let [segment] = &segments(&next.own())[..] else {
+        panic!("one segment");
+    };
+    let bytes = fs::read(segment).unwrap();
+    let length: u64 = frames(&bytes).map(|frame| frame.length()).sum();
+    let cut = folder.path().join("cut");
+    fs::create_dir(&cut).unwrap();
+    for at in 0..=length as usize {
+        fs::write(cut.join("journal-0000000001"), &bytes[..at]).unwrap();
+        let orders = [[lives.own(), cut.clone()], [cut.clone(), lives.own()]];
+        for folders in orders {
+            let found = read(&folders);
+            let ids: Vec<&str> = found.iter().map(|one| &*one.begin.id).collect();
+            assert_eq!(ids, ["ended", "lost"], "{at}");
+            assert_eq!(found[0].records.len(), 3, "{at}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn many_small_runs_grow_neither_disk_nor_memory() {
     const RUNS: usize = 40_000;
     let folder = tempfile::tempdir().unwrap();

@@ -180,8 +180,12 @@ impl Writer {
             0,
             SEGMENT_BYTES.cast_signed(),
         );
+        // The folder's own name is as new as the first segment's.
+        let parent = folder.parent().filter(|_| self.count == 0);
+        let mut folders = parent.into_iter().chain([folder.as_path()]);
+        let synced = |folder: &Path| File::open(folder)?.sync_all();
         let ready = file.sync_all();
-        if let Err(error) = ready.and_then(|()| File::open(folder)?.sync_all()) {
+        if let Err(error) = ready.and_then(|()| folders.try_for_each(synced)) {
             // The next attempt makes it again.
             let _ = fs::remove_file(&path);
             return Err(error);
