@@ -11,7 +11,8 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
-pub(crate) const VALUE: &str = r#"{"code":"1+1"}"#;
+/// The peers record nothing on disk, either.
+pub(crate) const VALUE: &str = r#"{"code":"1+1","durable":false}"#;
 const QUEUED: &str = r#"{"code":"1+1","queue":true}"#;
 
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 //!
 //! | row | osctl | peer |
 //! |---|---|---|
-//! | `1+1`, value | `POST /exec` on a keep-alive connection | ipykernel through jupyter_client, until reply and idle |
+//! | `1+1`, value | `POST /exec` with `durable: false` on a keep-alive connection | ipykernel through jupyter_client, until reply and idle |
 //! | the same | recorded on disk before the reply | with `durable: false` |
 //! | a whole process | `osctl exec '1+1'` | `docker exec … python3 -c 'print(1+1)'` |
 //! | a command | `osctl shell true` | `docker exec … true` |

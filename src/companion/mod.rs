@@ -214,8 +214,8 @@ pub(crate) async fn serve(
     );
     server.stop().await;
     owner.await.context("the kernel's owner ended badly")?;
-    sessions.leave_runs();
-    shells.leave_runs();
+    sessions.registry().leave();
+    shells.registry().leave();
     store.close();
     tracing::info!("companion ended");
     Ok(())

@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -21,12 +23,45 @@ trials![
     a_killed_companion_finds_its_runs_again,
     requests_repeated_across_kills_are_executed_once,
     a_killed_container_finds_its_runs_again,
+    a_full_disk_refuses_no_run_that_does_not_insist,
 ];
 
 /// Few enough that every run can still be found in the end.
 const REQUESTS: usize = 200;
 const KILLS: usize = 4;
 const CLIENTS: usize = 4;
+
+/// A small disk where the companion records runs, gone with this.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(home: &Home) -> Self {
+        let folder = home.data().join("runs");
+        fs::create_dir_all(&folder).unwrap();
+        let disk = Self(folder);
+        disk.call("mount", &["-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs"]);
+        disk
+    }
+
+    fn call(&self, program: &str, words: &[&str]) {
+        let status = Command::new(program).args(words).arg(&self.0).status();
+        assert!(status.unwrap().success(), "{program}");
+    }
+
+    fn fill(&self) -> PathBuf {
+        let file = self.0.join("filler");
+        // Until it is full.
+        assert!(fs::write(&file, vec![1; 8 << 20]).is_err());
+        file
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // A container may still have it.
+        self.call("umount", &["-l"]);
+    }
+}
 
 /// Kills the companion inside; the engine then starts the container again.
 fn kill_companion(home: &Home) {
@@ -76,7 +111,7 @@ fn generation(api: &Api) -> Option<u64> {
     reply["kernel"]["generation"].as_u64()
 }
 
-/// What each run is told to be, by its place and id.
+/// The reply of a run that must be there.
 fn found(api: &Api, path: &str) -> Value {
     let answer = api.get(path);
     assert_eq!(answer.status, 200, "{path}");
@@ -314,5 +349,51 @@ fn a_killed_container_finds_its_runs_again() {
     let api = home.api();
     assert_eq!(found(&api, "/exec/ended"), ended);
     assert_eq!(api.done("/shell", &going)["status"], "lost");
+    home.down();
+}
+
+fn a_full_disk_refuses_no_run_that_does_not_insist() {
+    let home = small("it-durable-full");
+    let disk = SmallDisk::mount(&home);
+    home.up();
+    let api = home.api();
+    let first = json!({"code": "'first'", "id": "first"});
+    assert_eq!(api.exec_with(first.clone())["durable"], true);
+    let filler = disk.fill();
+    // The journal has reserved room, which takes some more.
+    for printed in [400_000, 20_000, 1_000, 0] {
+        api.until("a run that is not recorded", |api| {
+            let reply = api.exec(&format!("print('x' * {printed})"));
+            assert_eq!(reply["status"], "completed");
+            (reply["durable"] == false).then_some(())
+        });
+    }
+    let insists = json!({"code": "1", "id": "insists", "durable": true});
+    let refused = api.post("/exec", &insists).error();
+    assert_eq!((refused.0, &*refused.1), (507, "not_recorded"));
+    let insists_too = json!({"command": "true", "id": "insists", "durable": true});
+    assert_eq!(api.post("/shell", &insists_too).error().0, 507);
+    let ran = home.ok(["exec", "print(6 * 7)"]);
+    assert_eq!(ran.stdout, "42\n");
+    assert!(ran.stderr.contains("is not recorded on disk"), "{ran:?}");
+    assert!(
+        home.ok(["logs"])
+            .stdout
+            .contains("runs are not recorded on disk")
+    );
+    // What makes room is code, too.
+    api.exec("import os; os.remove('/data/runs/filler')");
+    assert!(!filler.exists());
+    api.until("a run that is recorded", |api| {
+        (api.exec("1")["durable"] == true).then_some(())
+    });
+    assert_eq!(api.exec_with(insists.clone())["durable"], true);
+    let was = generation(&api).unwrap();
+    kill_companion(&home);
+    back(&api, was);
+    for request in [&first, &insists] {
+        assert_eq!(api.exec_with(request.clone())["status"], "completed");
+    }
+    drop(disk);
     home.down();
 }

@@ -236,8 +236,8 @@ impl Parts {
     async fn take_runs_over(self) {
         let store = self.store.clone();
         let recovered = spawn_blocking(move || store.recover()).await;
-        self.sessions.adopt_runs();
-        self.shells.adopt_runs();
+        self.sessions.registry().adopt();
+        self.shells.registry().adopt();
         let taken = recovered.is_ok() && self.store.settle().await;
         drop(spawn_blocking(move || self.lives.go_on(taken)).await);
     }

@@ -62,7 +62,7 @@ pub(super) async fn execute(
 #[utoipa::path(get, path = "/exec", responses((status = 200, body = Runs)))]
 pub(super) async fn list(Shared(state): Shared<State>) -> Response {
     let runs = state.sessions.runs();
-    state.sessions.settle_runs().await;
+    state.sessions.registry().settle().await;
     let runs = runs.iter().map(|run| run.summary()).collect();
     json(StatusCode::OK, Runs { runs })
 }

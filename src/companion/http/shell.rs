@@ -149,7 +149,7 @@ fn reply(state: &State, run: &Run) -> ShellReply {
 #[utoipa::path(get, path = "/shell/runs", responses((status = 200, body = Runs)))]
 pub(super) async fn list(Shared(state): Shared<State>) -> Response {
     let runs = state.shells.runs();
-    state.shells.settle_runs().await;
+    state.shells.registry().settle().await;
     let summary = |run: &Arc<Run>| Summary {
         execution_count: None,
         ..run.summary()

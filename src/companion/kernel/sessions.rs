@@ -227,19 +227,9 @@ impl Sessions {
         self.runs.all()
     }
 
-    /// Takes over runs that the store has found.
-    pub(crate) fn adopt_runs(&self) {
-        self.runs.adopt();
-    }
-
-    /// Waits until the disk knows of all runs, or can't: before they are listed.
-    pub(crate) async fn settle_runs(&self) {
-        self.runs.settle().await;
-    }
-
-    /// The companion ends: what runs have written is left to the next life.
-    pub(crate) fn leave_runs(&self) {
-        self.runs.leave();
+    /// The runs themselves, for who records them.
+    pub(crate) fn registry(&self) -> &Runs<Execute> {
+        &self.runs
     }
 
     /// What to say of the kernel of a run that goes on.

@@ -1,7 +1,7 @@
 //! A file that fills while it is read: what was promised and is on its way is waited for.
 //!
-//! It goes when nobody holds it any more: the run, its writer, and who still reads. Where the
-//! companion ends, it stays for the next life.
+//! It is removed when the run, its writer and all readers have released it. When the companion ends, it
+//! stays for the next life.
 
 use super::store::make_private;
 use std::fs::{self, File, OpenOptions};
@@ -85,7 +85,7 @@ impl Filling {
             self.progress().written += bytes.len() as u64;
             self.news.notify_all();
         }
-        // Nobody waits for it: a loss of power may cut the file.
+        // No reply waits for the sync: a loss of power may cut the file.
         file.sync_data()
     }
 

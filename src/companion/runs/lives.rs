@@ -60,8 +60,8 @@ impl Lives {
         fs::write(self.folder.join(WAITING), &self.own)
     }
 
-    /// Nobody waits any more: this one goes on, or has proved itself. What others have left is removed
-    /// when it was `taken`.
+    /// No life waits any more: this one continues, or has proved itself. What other lives have left is
+    /// removed when it was `taken`.
     pub(crate) fn go_on(&self, taken: bool) {
         if let Err(error) = fs::remove_file(self.folder.join(WAITING))
             && error.kind() != io::ErrorKind::NotFound

@@ -7,6 +7,7 @@
 
 mod filling;
 mod follower;
+mod identity;
 mod journal;
 mod lives;
 mod output;

@@ -2,7 +2,8 @@
 
 use super::Work;
 use super::filling::Filling;
-use super::run::{Run, digest_of};
+use super::identity::digest_of;
+use super::run::Run;
 use super::store::{End, Record, Recovered, RunStore};
 use crate::protocol::kernel::{Raised, Stream};
 use std::fs;

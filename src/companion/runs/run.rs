@@ -3,15 +3,14 @@
 use super::Work;
 use super::filling::Filling;
 use super::follower::Follower;
+use super::identity::first_line;
 use super::journal::Journal;
 use super::output::{self, HALF, Piece};
 use super::spill::LIMIT;
-use super::store::{Begin, End, Kept, Record as Stored, Urgency};
-use crate::protocol::hex::hex;
+use super::store::{End, Kept, Record as Stored, Urgency};
 use crate::protocol::kernel::{
     Bundle, Happened, Page, Raised, RunStatus, Stream, Summary, Truncated,
 };
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -186,7 +185,7 @@ impl<W: Work> Run<W> {
         self.record().journal.error().cloned()
     }
 
-    /// It has ended, which is told once the disk has it.
+    /// The work has ended; the end is published once it is synced to the disk.
     pub(crate) fn finish(&self, status: RunStatus, report: W::Report) {
         let end = {
             let mut record = self.record();
@@ -210,7 +209,7 @@ impl<W: Work> Run<W> {
         self.pulse.send_modify(|pulse| pulse.status = status);
     }
 
-    /// The same for a run of an earlier life; nobody waits for it yet.
+    /// Ends a run of an earlier life that has no end of its own.
     pub(super) fn lost(&self, error: Raised) {
         self.add(Happened::Error { error });
         let end = self.record().end(RunStatus::Lost);
@@ -433,38 +432,6 @@ impl<W: Work> Run<W> {
     pub(super) fn record(&self) -> MutexGuard<'_, Record<W>> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// What is recorded first of a run.
-pub(super) fn begin_of<W: Work>(id: &str, work: &W, boot: String) -> Begin {
-    let created = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    Begin {
-        place: W::PLACE.into(),
-        id: id.into(),
-        session: work.session().into(),
-        digest: digest_of(id, work),
-        line: match work.is_private() {
-            true => String::new(),
-            false => first_line(work.text()),
-        },
-        created: created.as_micros() as u64,
-        boot,
-    }
-}
-
-/// By which a request that repeats an id is known to be the same, also where the code is not.
-pub(super) fn digest_of<W: Work>(id: &str, work: &W) -> String {
-    let mut hash = Sha256::new();
-    hash.update(id);
-    work.identify(&mut hash);
-    hex(hash.finalize())
-}
-
-fn first_line(text: &str) -> String {
-    let line = text.trim().lines().next().unwrap_or_default();
-    line.chars().take(120).collect()
 }
 
 impl<W: Work> Record<W> {

@@ -1,7 +1,8 @@
 //! The runs that can be found again, until newer ones push them out.
 
 use super::Work;
-use super::run::{Run, begin_of};
+use super::identity::begin_of;
+use super::run::Run;
 use super::store::RunStore;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -188,7 +188,7 @@ impl Shells {
         if !is_new {
             return Ok(run);
         }
-        // In a task of its own: whoever asked may leave.
+        // In a task of its own: the client may disconnect.
         let started = tokio::spawn(self.clone().start(run, context));
         started.await.unwrap_or(Err(Refusal::Stopping))
     }
@@ -241,19 +241,9 @@ impl Shells {
         self.runs.find(id).ok_or_else(|| Refusal::NoRun(id.into()))
     }
 
-    /// Takes over runs that the store has found.
-    pub(crate) fn adopt_runs(&self) {
-        self.runs.adopt();
-    }
-
-    /// Waits until the disk knows of all commands, or can't: before they are listed.
-    pub(crate) async fn settle_runs(&self) {
-        self.runs.settle().await;
-    }
-
-    /// The companion ends: what commands have written is left to the next life.
-    pub(crate) fn leave_runs(&self) {
-        self.runs.leave();
+    /// The commands themselves, for who records them.
+    pub(crate) fn registry(&self) -> &Runs<Command> {
+        &self.runs
     }
 
     /// The commands that can be found, the oldest first.

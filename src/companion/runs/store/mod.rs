@@ -8,8 +8,8 @@
 //! ([`queue`]), as frames that tell where a crash has cut them ([`frame`]).
 //!
 //! What was written outlasts the death of the companion and of the container. What was synced
-//! outlasts a loss of power: that a run began, before it is acknowledged, and its end with all that is
-//! in the journal by then, before the end is told. Text of a run that goes on is written within ten
+//! outlasts a loss of power: that a run began, before the run is acknowledged, and its end with all that is
+//! in the journal by then, before the end is published. Text of a running run is written within ten
 //! milliseconds and synced within a second or so. Text beyond the first half MiB of a stream is in
 //! files beside the journal, which are not waited for: after a loss of power their end may be missing.
 
@@ -45,7 +45,7 @@ pub(super) struct Recovered {
     pub(super) kept: Arc<Kept>,
 }
 
-/// The journal, for everyone who uses it.
+/// The handle of the journal; clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct RunStore(Option<Arc<Inner>>);
 

@@ -73,7 +73,7 @@ pub(super) struct Pending {
     pub(super) content: Vec<u8>,
 }
 
-/// A run whose end is told when the disk has it.
+/// A run whose end is published when it is synced.
 #[derive(Debug)]
 struct Waiting {
     kept: Arc<Kept>,

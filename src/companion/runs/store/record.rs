@@ -20,7 +20,7 @@ pub(in crate::companion::runs) struct Begin {
     pub(in crate::companion::runs) line: String,
     /// Microseconds since 1970.
     pub(in crate::companion::runs) created: u64,
-    /// Names the boot of the machine, so that a loss of power is told from a killed companion.
+    /// Names the boot of the machine, to tell a loss of power from a killed companion.
     pub(in crate::companion::runs) boot: String,
 }
 

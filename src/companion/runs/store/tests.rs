@@ -1,16 +1,17 @@
 //! The journal against deaths: of its process at any moment, of a disk, of a life among others.
 
-use super::super::{Lives, Run, Runs, Work};
 use super::RunStore;
 use super::frame::frames;
 use super::record::Record;
 use super::recovery::read;
+use crate::companion::runs::{Lives, Run, Runs, Spill, Work};
 use crate::protocol::kernel::{
     Execute, Happened, KernelReport, KernelState, Reply, RunStatus, Shown, Stream,
 };
 use crate::protocol::shell::Command as Shell;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -83,7 +84,7 @@ async fn a_run_is_found_again_with_its_very_end() {
     run.finished().await;
     let before = run.reply(REPORT);
     assert_eq!(before.durable, Some(true));
-    // Nobody says goodbye.
+    // As after a kill, nothing is closed.
     std::mem::forget(store);
     let (_, runs, _) = life(folder.path(), "2");
     let after = reply(&runs, "a");
@@ -147,7 +148,7 @@ async fn output_beyond_the_journal_is_in_its_file() {
     let (_, runs, lives) = life(folder.path(), "1");
     let run = begin(&runs, "a");
     let text: Vec<u8> = (0..3_000_000).map(|n| b'a' + (n % 26) as u8).collect();
-    let mut spill = super::super::Spill::default();
+    let mut spill = Spill::default();
     for piece in text.chunks(100_000) {
         let rest = run.write(Stream::Stdout, piece);
         if rest > 0 {
@@ -260,7 +261,7 @@ async fn many_small_runs_grow_neither_disk_nor_memory() {
         }
     }
     assert!(store.settle().await);
-    // The one that collects goes on a moment longer.
+    // Segments are removed after the batch that makes them superfluous.
     begin(&runs, "last").recorded().await.unwrap();
     let bytes = |path: &PathBuf| fs::metadata(path).unwrap().len();
     let on_disk: u64 = segments(&lives.own()).iter().map(bytes).sum();
@@ -366,25 +367,39 @@ fn child(test: &str, wrapper: &[&str], folder: &Path) -> Command {
 }
 
 #[tokio::test]
-#[expect(clippy::print_stdout, reason = "by which the other process is told")]
 async fn what_a_killed_process_has_acknowledged_is_found() {
     if let Some(folder) = std::env::var_os(CHILD) {
         let (_, runs, _) = life(Path::new(&folder), "killed");
+        let mut parent = UnixStream::connect(Path::new(&folder).join("socket")).unwrap();
+        let mut tell = |line: String| parent.write_all(line.as_bytes()).unwrap();
         for number in 0.. {
             let run = begin(&runs, &format!("run-{number}"));
             run.recorded().await.unwrap();
-            println!("\nbegun {number}");
+            tell(format!("begun {number}\n"));
             run.write(Stream::Stdout, b"text");
             run.finish(RunStatus::Completed, REPORT);
             run.finished().await;
-            println!("\nended {number}");
+            tell(format!("ended {number}\n"));
         }
     }
     for kills in 1..=5 {
         let folder = tempfile::tempdir().unwrap();
         let test = "what_a_killed_process_has_acknowledged_is_found";
+        let listener = UnixListener::bind(folder.path().join("socket")).unwrap();
         let mut child = child(test, &[], folder.path()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        listener.set_nonblocking(true).unwrap();
+        let stream = loop {
+            if let Ok((stream, _)) = listener.accept() {
+                break stream;
+            }
+            assert!(
+                child.try_wait().unwrap().is_none(),
+                "it never told anything"
+            );
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        };
+        stream.set_nonblocking(false).unwrap();
+        let lines = BufReader::new(stream).lines();
         let mut acknowledged = [None; 2];
         for line in lines.map_while(Result::ok) {
             let number = |word| {

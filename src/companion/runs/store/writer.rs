@@ -156,7 +156,7 @@ impl Writer {
         }
         let synced = self.current.as_ref().map_or(Ok(()), File::sync_data);
         if synced.is_err() {
-            // Nobody knows what the file holds now.
+            // What the file holds now is unknown.
             self.current = None;
         }
         synced
