@@ -42,7 +42,7 @@ class Osctl:
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._socket = socket.create_connection(("127.0.0.1", 8080), timeout=PATIENCE_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        body = json.dumps({"code": "1+1"})
+        body = json.dumps({"code": "1+1", "durable": False})
         head = ["POST /exec HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}"]
         head += [f"{name}: {value}" for name, value in self._headers.items()]
         self._request = "\r\n".join([*head, "", body]).encode()
@@ -59,7 +59,8 @@ class Osctl:
         return self.ask("POST", "/exec", {"code": code, "session": session})
 
     def value(self) -> None:
-        assert self.execute("1+1")["result"] == "2"
+        request = {"code": "1+1", "durable": False}
+        assert self.ask("POST", "/exec", request)["result"] == "2"
 
     def bare(self) -> None:
         """As `value`, without what an HTTP client of Python costs."""

@@ -11,7 +11,8 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
-pub(crate) const VALUE: &str = r#"{"code":"1+1"}"#;
+/// The peers record nothing on disk, either.
+pub(crate) const VALUE: &str = r#"{"code":"1+1","durable":false}"#;
 const QUEUED: &str = r#"{"code":"1+1","queue":true}"#;
 
 #[derive(Debug)]
@@ -166,12 +167,22 @@ fn reply(body: &[u8]) -> Result<Value> {
 
 /// Requests per second of `clients` connections that ask all at once and wait for their turns.
 pub(crate) fn throughput(api: &(String, String), clients: usize, each: usize) -> Result<f64> {
+    throughput_of(api, QUEUED, clients, each)
+}
+
+/// The same for another request, which must queue.
+pub(crate) fn throughput_of(
+    api: &(String, String),
+    body: &str,
+    clients: usize,
+    each: usize,
+) -> Result<f64> {
     let start = Barrier::new(clients + 1);
     thread::scope(|scope| {
         let client = || -> Result<()> {
             let opened = Connection::open(api);
             start.wait();
-            opened?.time(QUEUED, each).map(drop)
+            opened?.time(body, each).map(drop)
         };
         let running: Vec<_> = (0..clients).map(|_| scope.spawn(client)).collect();
         start.wait();

@@ -3,7 +3,8 @@
 //!
 //! | row | osctl | peer |
 //! |---|---|---|
-//! | `1+1`, value | `POST /exec` on a keep-alive connection | ipykernel through jupyter_client, until reply and idle |
+//! | `1+1`, value | `POST /exec` with `durable: false` on a keep-alive connection | ipykernel through jupyter_client, until reply and idle |
+//! | the same | recorded on disk before the reply | with `durable: false` |
 //! | a whole process | `osctl exec '1+1'` | `docker exec … python3 -c 'print(1+1)'` |
 //! | a command | `osctl shell true` | `docker exec … true` |
 //! | kernel start | template, fork, packages, as the companion does it | jupyter_client's `start_kernel` to `wait_for_ready` |
@@ -25,7 +26,7 @@
 //! removed in the end; one that a killed run left is removed by the next.
 //!
 //! `cargo bench --bench kernel -- cryo` measures the rows of cryo alone, `-- output` those of large
-//! outputs.
+//! outputs, `-- durable` what it costs that runs are recorded on disk.
 //!
 //! Rows without a target are for information. So is the memory after crowds and floods of output:
 //! the companion then keeps the last runs, up to 32 MiB of them, which is not idle memory.
@@ -34,6 +35,7 @@
 
 mod again;
 mod cryo;
+mod durable;
 mod files;
 mod follow;
 mod frozen;
@@ -101,7 +103,10 @@ fn measure() -> Result<Report> {
             .peekable();
         names.peek().is_none() || names.any(|word| word == name)
     };
-    if ["kernel", "cryo", "output"].into_iter().any(is_wanted) {
+    if ["kernel", "cryo", "output", "durable"]
+        .into_iter()
+        .any(is_wanted)
+    {
         kernel(&mut report)?;
     }
     if is_wanted("hub") {
@@ -117,6 +122,10 @@ fn kernel(report: &mut Report) -> Result<()> {
         say("timing cryo");
         cryo::measure(report, &instance, &api.1)?;
         return Ok(());
+    }
+    if std::env::args().any(|word| word == "durable") {
+        say("timing durability");
+        return durable::measure(report, &api);
     }
     let mut host = Connection::open(&api)?;
     if std::env::args().any(|word| word == "output") {
@@ -135,6 +144,8 @@ fn kernel(report: &mut Report) -> Result<()> {
     let idle = memory(&mut host)?;
     say("timing processes");
     processes(report, &instance)?;
+    say("timing durability");
+    durable::measure(report, &api)?;
     say("timing kernel starts");
     starts(report, &peers)?;
     report.bytes("companion's RSS, idle", fresh.rss, Some(MEMORY));

@@ -13,6 +13,10 @@ impl Samples {
         self.permille(500)
     }
 
+    pub(crate) fn p95(&self) -> f64 {
+        self.permille(950)
+    }
+
     pub(crate) fn p99(&self) -> f64 {
         self.permille(990)
     }

@@ -16,6 +16,9 @@ const SILENCE: Duration = Duration::from_millis(500);
 /// What a shell says of a program that Ctrl-C ended.
 pub(super) const BY_CTRL_C: u8 = 130;
 
+/// Said of a run that the disk did not take.
+pub(super) const NOT_RECORDED: &str = "the run is not recorded on disk, and is not found again if the companion ends; `df -h /data` inside shows the room";
+
 /// What Ctrl-C does to the run that is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CtrlC {
@@ -37,7 +40,7 @@ pub(super) async fn run(
     let reply = to_end(client, id, begin, ctrl_c, view, cx).await?;
     Ok(match reply.map(|reply| reply.status) {
         Some(RunStatus::Completed) => Outcome::Done,
-        Some(RunStatus::Failed) => Outcome::Code(NO),
+        Some(RunStatus::Failed | RunStatus::Lost) => Outcome::Code(NO),
         None if ctrl_c == CtrlC::Detach => Outcome::Code(BY_CTRL_C),
         Some(RunStatus::Interrupted | RunStatus::Running) | None => Outcome::Code(INTERRUPTED),
     })
@@ -269,6 +272,9 @@ impl<'a> View<'a> {
                     cut.kept, cut.total
                 ));
             }
+        }
+        if reply.durable == Some(false) {
+            ui.warn(NOT_RECORDED);
         }
         let generation = reply.kernel.generation;
         match reply.kernel.state {

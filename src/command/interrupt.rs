@@ -70,6 +70,7 @@ fn what_became(reply: &Reply) -> String {
         (RunStatus::Interrupted, None) => "was interrupted before it began",
         (RunStatus::Interrupted, Some(_)) => "was interrupted",
         (RunStatus::Completed | RunStatus::Failed, _) => "has ended already",
+        (RunStatus::Lost, _) => "was lost with the companion",
         (RunStatus::Running, _) => "is being interrupted",
     };
     format!("run `{}` {how}", reply.id)

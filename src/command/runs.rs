@@ -41,6 +41,7 @@ pub(crate) async fn run(args: RunsArgs, cx: &Context) -> Result<Outcome> {
             RunStatus::Completed => "completed",
             RunStatus::Failed => "failed",
             RunStatus::Interrupted => "interrupted",
+            RunStatus::Lost => "lost",
         };
         let code = match is_command.contains(&run.id) {
             true => format!("$ {}", run.code),

@@ -3,7 +3,7 @@
 
 use super::Context;
 use super::exec::{ensure_session, run_id};
-use super::follow::{BY_CTRL_C, CtrlC, Presses, listen_for_ctrl_c, say_detached};
+use super::follow::{BY_CTRL_C, CtrlC, NOT_RECORDED, Presses, listen_for_ctrl_c, say_detached};
 use crate::error::{Error, INTERRUPTED, Outcome, Result, is_unread};
 use crate::host::client::Client;
 use crate::host::events::Events;
@@ -140,6 +140,9 @@ async fn show_all(
         cx.ui.document(&reply)?;
     } else if let Some(error) = reply.error.as_ref().filter(|_| !was_pressed) {
         cx.ui.warn(&error.message);
+    }
+    if reply.durable == Some(false) && !cx.ui.json {
+        cx.ui.warn(NOT_RECORDED);
     }
     Ok(outcome(&reply, was_pressed))
 }

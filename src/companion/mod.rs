@@ -41,6 +41,7 @@ use kernel::Sessions;
 use mcp::{Hub, Os};
 use mind::Mind;
 use pty::Terminals;
+use runs::RunStore;
 use serde_json::Value;
 use shell::Shells;
 use std::fs;
@@ -115,11 +116,17 @@ pub(crate) async fn serve(
     tracing::info!(version = env!("CARGO_PKG_VERSION"), address = %listeners.tcp.local_addr()?, "companion starts");
     tokio::spawn(keep_blocking_thread());
     let grace = settings.grace;
-    settings.lives.begin();
+    let store = RunStore::open(&settings.lives);
     // Before anything else has an id.
     let ground = Ground::prepare(criu::Settings::from(&settings)).await;
-    let (sessions, owner) = Sessions::start(kernel::Settings::from(&settings), ground.waking());
-    let shells = Shells::new(shell::Settings::from(&settings));
+    let (sessions, owner) = Sessions::start(
+        kernel::Settings::new(&settings, store.clone()),
+        ground.waking(),
+    );
+    let shells = Shells::new(shell::Settings::new(&settings, store.clone()));
+    if store.settle().await {
+        settings.lives.begin();
+    }
     forget_with(&sessions, &shells);
     let terminals = Terminals::new(settings.terminals);
     keep_with(&sessions, &shells, &terminals);
@@ -166,6 +173,7 @@ pub(crate) async fn serve(
             hub: hub.clone(),
             desktop: desktop.clone(),
             lives: settings.lives.clone(),
+            store: store.clone(),
             mind,
         },
     );
@@ -206,6 +214,9 @@ pub(crate) async fn serve(
     );
     server.stop().await;
     owner.await.context("the kernel's owner ended badly")?;
+    sessions.registry().leave();
+    shells.registry().leave();
+    store.close();
     tracing::info!("companion ended");
     Ok(())
 }

@@ -10,8 +10,9 @@ use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-/// How often and how long a lost run is looked for.
-const TRIES: u32 = 5;
+/// How often and how long a lost run is looked for: a container that its engine starts again is back
+/// within a second or two.
+const TRIES: u32 = 25;
 /// How often a run is found and its stream ends without an event.
 const MAX_FRUITLESS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(200);

@@ -45,6 +45,10 @@ pub(crate) struct Execute {
     /// Keep the code in the history and count it, which is done unless said otherwise.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub(crate) store_history: bool,
+    /// `true` refuses the run when it can't be recorded on disk, `false` does not record it. Without it, the run is
+    /// recorded where that is possible, and `durable` of the reply tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) durable: Option<bool>,
 }
 
 impl Execute {
@@ -59,6 +63,7 @@ impl Execute {
             seen: None,
             silent: false,
             store_history: true,
+            durable: None,
         }
     }
 }
@@ -202,6 +207,8 @@ pub(crate) enum RunStatus {
     Failed,
     /// Ended by a timeout or at someone's wish.
     Interrupted,
+    /// The companion ended before the run did: it may have been executed in part, and is not executed again.
+    Lost,
 }
 
 /// The reply to `POST /exec` and `GET /exec/{id}`.
@@ -224,6 +231,10 @@ pub(crate) struct Reply {
     pub(crate) kernel: KernelReport,
     /// What did not fit: per stream, and `data` for MIME bundles.
     pub(crate) truncated: Option<BTreeMap<String, Truncated>>,
+    /// Whether the run is recorded on disk, so that it is found again after the death of the companion, of the
+    /// container or of the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) durable: Option<bool>,
 }
 
 /// An exception, or the reason why a run ended without one.

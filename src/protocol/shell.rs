@@ -33,6 +33,10 @@ pub(crate) struct Command {
     /// Keep stdin open for `POST /shell/{id}/stdin`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) stdin_open: bool,
+    /// `true` refuses the command when it can't be recorded on disk, `false` does not record it. Without it, the
+    /// command is recorded where that is possible, and `durable` of the reply tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) durable: Option<bool>,
 }
 
 impl Command {
@@ -45,6 +49,7 @@ impl Command {
             wait: None,
             stdin: None,
             stdin_open: false,
+            durable: None,
         }
     }
 }
@@ -71,6 +76,10 @@ pub(crate) struct ShellReply {
     pub(crate) timing_ms: f64,
     /// What did not fit, per stream.
     pub(crate) truncated: Option<BTreeMap<String, Truncated>>,
+    /// Whether the command is recorded on disk, so that it is found again after the death of the companion, of the
+    /// container or of the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) durable: Option<bool>,
 }
 
 /// `POST /shell/cd`.

@@ -102,6 +102,7 @@ fn a_reply_has_every_promised_field() {
         reply["kernel"]["generation"].as_u64().unwrap() > 0 && reply["kernel"]["state"].is_string()
     );
     assert!(!reply["id"].as_str().unwrap().is_empty());
+    assert_eq!(reply["durable"], true);
 }
 
 fn an_exception_is_a_failed_run_with_the_cells_own_lines() {

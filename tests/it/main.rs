@@ -26,6 +26,7 @@ mod desktop_memory;
 mod desktop_page;
 mod desktop_person;
 mod desktop_vnc;
+mod durable_runs;
 mod embedded;
 mod evolve;
 mod evolve_back;
@@ -238,6 +239,7 @@ fn lanes() -> Vec<Lane> {
         .hold([
             ports::trials(),
             embedded::trials(),
+            durable_runs::trials(),
             criu_faults::trials(),
             criu::trials(),
         ]);

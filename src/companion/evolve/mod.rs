@@ -33,7 +33,7 @@ use super::kernel::Sessions;
 use super::mcp::Hub;
 use super::mind::Mind;
 use super::pty::Terminals;
-use super::runs::Lives;
+use super::runs::{Lives, RunStore};
 use super::shell::Shells;
 use crate::protocol::evolve::SOCKET;
 use chronicle::Chronicle;
@@ -83,6 +83,7 @@ pub(crate) struct Parts {
     pub(crate) hub: Hub,
     pub(crate) desktop: Desktop,
     pub(crate) lives: Lives,
+    pub(crate) store: RunStore,
     pub(crate) mind: Mind,
 }
 

@@ -196,8 +196,7 @@ impl Evolve {
         if parts.gate.is_shut() {
             // Another container may have had the state meanwhile.
             parts.sessions.overtake().await;
-            let lives = parts.lives.clone();
-            drop(spawn_blocking(move || lives.go_on()));
+            tokio::spawn(parts.clone().take_runs_over());
             parts.mind.keep_or_say(Frozen::default()).await;
             if parts.criu.is_wanted() {
                 let sessions = parts.sessions.all().into_iter().map(|(name, _)| name);
@@ -233,6 +232,16 @@ impl Evolve {
 }
 
 impl Parts {
+    /// Another container may have executed something meanwhile.
+    async fn take_runs_over(self) {
+        let store = self.store.clone();
+        let recovered = spawn_blocking(move || store.recover()).await;
+        self.sessions.registry().adopt();
+        self.shells.registry().adopt();
+        let taken = recovered.is_ok() && self.store.settle().await;
+        drop(spawn_blocking(move || self.lives.go_on(taken)).await);
+    }
+
     /// Waits until nothing runs.
     ///
     /// # Errors

@@ -57,7 +57,8 @@ impl Evolve {
         let passed = checks.iter().all(|check| check.passed);
         if passed {
             let lives = parts.lives.clone();
-            drop(spawn_blocking(move || lives.go_on()));
+            let taken = parts.store.settle().await;
+            drop(spawn_blocking(move || lives.go_on(taken)));
         }
         self.tell_runs();
         Verified {

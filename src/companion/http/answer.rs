@@ -39,6 +39,14 @@ pub(super) fn invalid(message: String) -> Response {
     )
 }
 
+/// The disk does not take what was to be durable.
+pub(super) fn not_recorded(what: &str) -> (StatusCode, Fault) {
+    let message = format!("the {what} can't be recorded on disk, and nothing was executed");
+    let hint = "`osctl exec '!df -h /data'` shows where there is no room; without `\"durable\": true` it is executed";
+    let fault = Fault::new("not_recorded", message).hint(hint);
+    (StatusCode::INSUFFICIENT_STORAGE, fault)
+}
+
 impl Refusal {
     /// As an HTTP status, and in words.
     pub(super) fn told(self) -> (StatusCode, Fault) {
@@ -66,6 +74,7 @@ impl Refusal {
                 Fault::new("unknown_run", format!("there is no run `{id}`"))
                     .hint("`osctl runs` lists those that are kept (`GET /exec`), older ones are forgotten"),
             ),
+            Self::NotRecorded => not_recorded("run"),
             Self::NoSession(name) => (
                 S::NOT_FOUND,
                 Fault::new("unknown_session", format!("there is no session `{name}`")).hint(

@@ -23,6 +23,7 @@ use axum::response::{IntoResponse, Response};
     (status = 409, description = "The id belongs to another request.", body = Failed),
     (status = 413, description = "The body is larger than 64 MiB.", body = Failed),
     (status = 429, description = "Other code runs, and `queue` is not set.", body = Failed),
+    (status = 507, description = "`durable` is `true`, and the disk does not take the run; nothing was executed.", body = Failed),
     (status = 503, description = "The kernel can't be started, or the companion stops; or it lies in a checkpoint, and then `is_checkpointed` is `true`.", body = Failed),
 ))]
 pub(super) async fn execute(
@@ -44,6 +45,7 @@ pub(super) async fn execute(
         Form::accepted(&headers),
     ) {
         (Ok(run), Some(form)) => {
+            run.acknowledged().await;
             let reported = run.clone();
             let running = move || state.sessions.report(&reported);
             stream::respond(run.follow(0), running, wait, form)
@@ -60,6 +62,7 @@ pub(super) async fn execute(
 #[utoipa::path(get, path = "/exec", responses((status = 200, body = Runs)))]
 pub(super) async fn list(Shared(state): Shared<State>) -> Response {
     let runs = state.sessions.runs();
+    state.sessions.registry().settle().await;
     let runs = runs.iter().map(|run| run.summary()).collect();
     json(StatusCode::OK, Runs { runs })
 }

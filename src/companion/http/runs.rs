@@ -88,6 +88,7 @@ pub(super) async fn found<W: Work<Reply: Serialize>>(
     let reported = run.clone();
     let running = move || report(&reported);
     if let Some(form) = Form::accepted(headers) {
+        run.acknowledged().await;
         let from = query.offset.or_else(|| last_event(headers));
         let follower = run.follow(from.unwrap_or(0));
         return stream::respond(follower, running, query.wait, form);
@@ -116,6 +117,7 @@ pub(super) async fn settle<W: Work>(run: &Run<W>, wait: Option<f64>) {
             drop(tokio::time::timeout(Duration::from_secs_f64(seconds), run.finished()).await)
         }
     }
+    run.acknowledged().await;
 }
 
 pub(super) async fn page<W: Work>(run: &Run<W>, query: OutputQuery) -> Response {

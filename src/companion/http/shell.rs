@@ -1,6 +1,6 @@
 //! Commands of the shell, over HTTP.
 
-use super::answer::{Body, Id, Params, failed, invalid};
+use super::answer::{Body, Id, Params, failed, invalid, not_recorded};
 use super::runs::{self, FindQuery, OutputQuery, is_id, page, settle};
 use super::stream::{self, Form};
 use super::{State, json};
@@ -25,6 +25,10 @@ const WORDS: [&str; 3] = ["cd", "env", "runs"];
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let (status, kind, message, hint) = match self {
+            Self::NotRecorded => {
+                let (status, fault) = not_recorded("command");
+                return json(status, Failed::from(fault));
+            }
             Self::OtherRun(id) => (
                 StatusCode::CONFLICT,
                 "id_in_use",
@@ -91,6 +95,7 @@ impl IntoResponse for Refusal {
     (status = 404, description = "There is no such session.", body = Failed),
     (status = 409, description = "The id belongs to another command.", body = Failed),
     (status = 429, description = "Too many commands run.", body = Failed),
+    (status = 507, description = "`durable` is `true`, and the disk does not take the command; nothing was executed.", body = Failed),
     (status = 503, description = "The command can't be started, or the companion stops.", body = Failed),
 ))]
 pub(super) async fn execute(
@@ -111,7 +116,9 @@ pub(super) async fn execute(
     if command.command.contains('\0') {
         return invalid("a command can't contain NUL".into());
     }
-    if let Err(refusal) = state.sessions.kernel(&command.session) {
+    let id = command.id.as_deref();
+    let is_known = id.is_some_and(|id| state.shells.run(id).is_ok());
+    if !is_known && let Err(refusal) = state.sessions.kernel(&command.session) {
         return refusal.into_response();
     }
     let wait = command.wait;
@@ -121,6 +128,7 @@ pub(super) async fn execute(
     ) {
         // Whoever began it and reads what it writes is waited for: nothing is left out.
         (Ok(run), Some(form)) => {
+            run.acknowledged().await;
             let session = run.work.session.clone();
             let running = move || state.shells.report(&session);
             stream::respond(run.follow_pacing(), running, wait, form)
@@ -141,6 +149,7 @@ fn reply(state: &State, run: &Run) -> ShellReply {
 #[utoipa::path(get, path = "/shell/runs", responses((status = 200, body = Runs)))]
 pub(super) async fn list(Shared(state): Shared<State>) -> Response {
     let runs = state.shells.runs();
+    state.shells.registry().settle().await;
     let summary = |run: &Arc<Run>| Summary {
         execution_count: None,
         ..run.summary()

@@ -2,6 +2,7 @@
 
 use crate::companion::runs::{self, SoFar, Work};
 use crate::protocol::kernel::{Execute, KernelReport, Reply};
+use sha2::{Digest, Sha256};
 
 /// One execution, from its acceptance to its end and beyond.
 pub(crate) type Run = runs::Run<Execute>;
@@ -24,6 +25,34 @@ impl Work for Execute {
         &self.session
     }
 
+    fn durable(&self) -> Option<bool> {
+        self.durable
+    }
+
+    fn is_private(&self) -> bool {
+        self.silent || !self.store_history
+    }
+
+    fn identify(&self, hash: &mut Sha256) {
+        for part in [&self.session, &self.code] {
+            hash.update(part.len().to_le_bytes());
+            hash.update(part);
+        }
+        let timeout = self.timeout.map(f64::to_bits);
+        hash.update(format!(
+            "{timeout:?} {} {}",
+            self.silent, self.store_history
+        ));
+    }
+
+    fn recovered(id: String, session: String, line: String) -> Self {
+        Self {
+            id: Some(id),
+            session,
+            ..Self::new(line)
+        }
+    }
+
     fn is_same(&self, other: &Self) -> bool {
         self.code == other.code
             && self.session == other.session
@@ -44,6 +73,7 @@ impl Work for Execute {
             timing_ms: so_far.timing_ms,
             kernel: ended.unwrap_or_else(|| running.to(self.seen)),
             truncated: so_far.truncated,
+            durable: Some(so_far.durable),
         }
     }
 }

@@ -30,6 +30,7 @@ pub(crate) use run_count::runs_since;
 pub(crate) use sessions::{Sessions, is_name};
 pub(crate) use wire::{Counts, Question};
 
+use crate::companion::runs::RunStore;
 use crate::protocol::kernel::{KernelReport, Raised};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -53,6 +54,8 @@ pub(crate) struct Settings {
     pub(crate) cryo: PathBuf,
     /// Folder of what runs have written and memory does not hold; nobody else's.
     pub(crate) runs: PathBuf,
+    /// What is on disk of runs.
+    pub(crate) store: RunStore,
     pub(crate) limits: Limits,
 }
 
@@ -71,9 +74,10 @@ pub(crate) struct Limits {
     pub(crate) check: Duration,
 }
 
-impl From<&super::Settings> for Settings {
-    fn from(settings: &super::Settings) -> Self {
+impl Settings {
+    pub(crate) fn new(settings: &super::Settings, store: RunStore) -> Self {
         Self {
+            store,
             python: settings.python.clone(),
             program: settings.body.join("kernel"),
             run: settings.run.join("kernels"),
@@ -95,6 +99,8 @@ pub(crate) enum Refusal {
     /// A run of that id exists and was another request.
     OtherRun(String),
     NoRun(String),
+    /// The run was to be durable, and the disk does not take it.
+    NotRecorded,
     NoSession(String),
     /// There are as many sessions as there may be.
     TooManySessions(usize),

@@ -9,7 +9,7 @@ use super::{
     run_count,
 };
 use crate::companion::descendants;
-use crate::companion::runs::{OtherRun, Runs};
+use crate::companion::runs::{NotRecorded, OtherRun, Runs};
 use crate::protocol::kernel::{DEFAULT_SESSION, Execute, KernelReport};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
@@ -48,6 +48,7 @@ impl Sessions {
         settings: Settings,
         mut waking: BTreeMap<String, Waking>,
     ) -> (Self, JoinHandle<()>) {
+        let store = settings.store.clone();
         let template = Template::start(settings.clone());
         let start = |session: &str, waking| {
             Kernel::start(session, settings.clone(), template.clone(), waking)
@@ -63,7 +64,7 @@ impl Sessions {
             template,
             kernels: Arc::new(Mutex::new(kernels)),
             ending: Arc::default(),
-            runs: Runs::new("run"),
+            runs: Runs::open("run", store),
             ends: broadcast::Sender::new(ENDS),
         };
         tokio::spawn(sessions.clone().release());
@@ -172,6 +173,11 @@ impl Sessions {
     /// # Errors
     /// Every [`Refusal`] but [`Refusal::NoRun`]; nothing was executed then.
     pub(crate) async fn execute(&self, request: Execute) -> Result<Arc<Run>, Refusal> {
+        // Its session may be gone.
+        let known = self.runs.known(&request);
+        if let Some(run) = known.map_err(|OtherRun(id)| Refusal::OtherRun(id))? {
+            return Ok(run);
+        }
         let kernel = self.kernel(&request.session)?;
         let (queue, session) = (request.queue, request.session.clone());
         let begun = self.runs.begin(request);
@@ -182,8 +188,13 @@ impl Sessions {
         // In a task of its own: a client that leaves now must not leave half a run behind.
         let runs = self.runs.clone();
         let admitted = tokio::spawn(async move {
-            match kernel.execute(run.clone(), queue).await {
+            let taken = match run.recorded().await {
+                Ok(()) => kernel.execute(run.clone(), queue).await,
+                Err(NotRecorded) => Err(Refusal::NotRecorded),
+            };
+            match taken {
                 Ok(()) => {
+                    run.admitted();
                     runs.admitted();
                     Ok(run)
                 }
@@ -217,6 +228,11 @@ impl Sessions {
         self.runs.all()
     }
 
+    /// The runs themselves, for who records them.
+    pub(crate) fn registry(&self) -> &Runs<Execute> {
+        &self.runs
+    }
+
     /// What to say of the kernel of a run that goes on.
     pub(crate) fn report(&self, run: &Run) -> KernelReport {
         let kernel = self.kernel(&run.work.session);
@@ -229,6 +245,7 @@ impl Sessions {
     /// [`Refusal::NoRun`], or [`Refusal::Stopping`].
     pub(crate) async fn interrupt(&self, id: &str) -> Result<Arc<Run>, Refusal> {
         let run = self.run(id)?;
+        run.taken().await;
         if let Ok(kernel) = self.kernel(&run.work.session) {
             let id = Some(id.to_owned());
             // The run tells its end itself.
@@ -367,6 +384,7 @@ pub(crate) fn is_name(name: &str) -> bool {
 mod tests {
     use super::{Limits, Sessions, Settings, is_name};
     use crate::companion::kernel::{Frozen, Question, Refusal, Waking};
+    use crate::companion::runs::RunStore;
     use crate::protocol::kernel::{DEFAULT_SESSION, Execute};
     use std::collections::BTreeMap;
     use std::fs;
@@ -384,6 +402,7 @@ mod tests {
             data: folder.join("data"),
             cryo: folder.join("cryo"),
             runs: folder.join("runs"),
+            store: RunStore::none(),
             limits: Limits {
                 count: 8,
                 memory: None,

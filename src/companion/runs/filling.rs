@@ -1,10 +1,14 @@
 //! A file that fills while it is read: what was promised and is on its way is waited for.
 //!
-//! It goes when nobody holds it any more: the run, its writer, and who still reads.
+//! It is removed when the run, its writer and all readers have released it. When the companion ends, it
+//! stays for the next life.
 
-use std::fs::{self, File};
+use super::store::make_private;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug)]
@@ -12,6 +16,7 @@ pub(super) struct Filling {
     path: PathBuf,
     progress: Mutex<Progress>,
     news: Condvar,
+    stays: AtomicBool,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -25,11 +30,27 @@ struct Progress {
 impl Filling {
     /// A file that is not there yet.
     pub(super) fn new(path: PathBuf) -> Self {
+        Self::with(path, Progress::default())
+    }
+
+    /// A file of an earlier life, with so many bytes.
+    pub(super) fn filled(path: PathBuf, written: u64) -> Self {
+        let is_over = true;
+        Self::with(path, Progress { written, is_over })
+    }
+
+    fn with(path: PathBuf, progress: Progress) -> Self {
         Self {
             path,
-            progress: Mutex::default(),
+            progress: Mutex::new(progress),
             news: Condvar::new(),
+            stays: AtomicBool::new(false),
         }
+    }
+
+    /// It is left to the next life.
+    pub(super) fn leave(&self) {
+        self.stays.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -49,16 +70,23 @@ impl Filling {
 
     fn write(&self, pieces: impl Iterator<Item = impl AsRef<[u8]>>) -> io::Result<()> {
         if let Some(folder) = self.path.parent() {
-            fs::create_dir_all(folder)?;
+            make_private(folder)?;
         }
-        let mut file = File::create(&self.path)?;
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&self.path)?;
         for piece in pieces {
             let bytes = piece.as_ref();
             file.write_all(bytes)?;
             self.progress().written += bytes.len() as u64;
             self.news.notify_all();
         }
-        Ok(())
+        // No reply waits for the sync: a loss of power may cut the file.
+        file.sync_data()
     }
 
     /// Of so many bytes that are on their way, those that are there or can still come.
@@ -120,6 +148,9 @@ fn fill(file: &mut File, mut room: &mut [u8]) -> io::Result<usize> {
 
 impl Drop for Filling {
     fn drop(&mut self) {
+        if *self.stays.get_mut() {
+            return;
+        }
         let path = std::mem::take(&mut self.path);
         let remove = move || match fs::remove_file(&path) {
             // What could not be made is not there.

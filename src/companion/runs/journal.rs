@@ -128,6 +128,42 @@ impl<R: Clone> Journal<R> {
         self.push(Entry::Other(Box::new(happened)));
     }
 
+    /// The newest event, unless it is text.
+    pub(super) fn newest(&self) -> Option<&Happened<R>> {
+        match self.entries.back() {
+            Some(Entry::Other(happened)) => Some(happened),
+            _ => None,
+        }
+    }
+
+    /// The number of the event that was written last.
+    pub(super) fn last(&self) -> u64 {
+        self.next().saturating_sub(1)
+    }
+
+    /// What follows belongs to the event of that number, as it did in an earlier life.
+    pub(super) fn resume(&mut self, number: u64) {
+        if number >= self.next() {
+            self.handed = self.next();
+        }
+    }
+
+    /// Text of an earlier life that is in its file alone.
+    pub(super) fn skip(&mut self, stream: Stream, bytes: u64) {
+        self.output_mut(stream).skip(bytes);
+        self.cover(stream, self.output(stream).total());
+    }
+
+    /// So many bytes of bundles were shown in an earlier life.
+    pub(super) fn restore_shown(&mut self, bytes: u64) {
+        self.data_total = self.data_total.max(bytes);
+    }
+
+    /// Bytes of bundles, whether they are kept or not.
+    pub(super) fn shown(&self) -> u64 {
+        self.data_total
+    }
+
     /// No more is to come: also what is no whole character is told.
     pub(super) fn close(&mut self) {
         for stream in [Stream::Stdout, Stream::Stderr] {

@@ -1,7 +1,8 @@
-//! Where the runs of one life of the companion write what memory does not hold. A life begins with
-//! what earlier ones have left removed, but for one that only waits: a container at rest, which may
-//! go on when the one that replaces it does not prove itself.
+//! Where the runs of one life of the companion are on disk: their journal, and what memory does not
+//! hold. A life takes over what earlier ones have left, and removes it, but for one that only waits: a
+//! container at rest, which may go on when the one that replaces it does not prove itself.
 
+use super::store::make_private;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,14 +31,22 @@ impl Lives {
         self.folder.join(&self.own)
     }
 
+    /// Where the others write, or wrote.
+    pub(super) fn others(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let others = entries.filter(|entry| {
+            let is_own = entry.file_name().to_str() == Some(&self.own);
+            !is_own && entry.file_type().is_ok_and(|kind| kind.is_dir())
+        });
+        others.map(|entry| entry.path()).collect()
+    }
+
     /// Removes what earlier ones have left, but for one that waits.
     pub(crate) fn begin(&self) {
-        let waiting = self.waiting();
-        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let is_kept = [Some(self.own.as_str()), waiting.as_deref()].contains(&name.to_str());
-            if !is_kept && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                remove(&entry.path());
+        let waiting = self.waiting().map(|name| self.folder.join(name));
+        for folder in self.others() {
+            if waiting.as_ref() != Some(&folder) {
+                remove(&folder);
             }
         }
     }
@@ -47,18 +56,21 @@ impl Lives {
     /// # Errors
     /// When the disk does not take it.
     pub(crate) fn wait(&self) -> io::Result<()> {
-        fs::create_dir_all(&self.folder)?;
+        make_private(&self.folder)?;
         fs::write(self.folder.join(WAITING), &self.own)
     }
 
-    /// Nobody waits any more: this one goes on, or has proved itself.
-    pub(crate) fn go_on(&self) {
+    /// No life waits any more: this one continues, or has proved itself. What other lives have left is
+    /// removed when it was `taken`.
+    pub(crate) fn go_on(&self, taken: bool) {
         if let Err(error) = fs::remove_file(self.folder.join(WAITING))
             && error.kind() != io::ErrorKind::NotFound
         {
             tracing::warn!("a life waits for ever: {error}");
         }
-        self.begin();
+        if taken {
+            self.begin();
+        }
     }
 
     fn waiting(&self) -> Option<String> {
@@ -97,7 +109,7 @@ mod tests {
         let crashes = life("3");
         let proves_itself = life("4");
         assert!(waits.own().exists() && !crashes.own().exists());
-        proves_itself.go_on();
+        proves_itself.go_on(true);
         assert!(!waits.own().exists() && proves_itself.own().exists());
     }
 }

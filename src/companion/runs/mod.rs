@@ -2,31 +2,39 @@
 //!
 //! A [`Run`] holds what was asked ([`Work`]), what happened, and how it ended; [`Runs`] are those that
 //! can still be found. A run does nothing by itself: whoever owns the process writes into it, and
-//! anybody may follow it, from any event on, at their own pace.
+//! anybody may follow it, from any event on, at their own pace. The [`RunStore`] is what is on disk of
+//! them.
 
 mod filling;
 mod follower;
+mod identity;
 mod journal;
 mod lives;
 mod output;
+mod replay;
 mod run;
 mod shelf;
 mod spill;
+mod store;
 
 pub(crate) use follower::Follower;
 pub(crate) use lives::Lives;
-pub(crate) use run::{Run, SoFar};
+pub(crate) use run::{NotRecorded, Run, SoFar};
 pub(crate) use shelf::{OtherRun, Runs};
 pub(super) use spill::Spill;
+pub(crate) use store::RunStore;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sha2::Sha256;
 use std::fmt::Debug;
 
 /// What a run was asked to do, and how it is told of.
 pub(crate) trait Work: Debug + Send + Sync + 'static {
     /// All that is told at the end.
-    type Reply: Debug + Clone + Send + Sync + 'static;
+    type Reply: Debug + Clone + Serialize + DeserializeOwned + Send + Sync + 'static;
     /// What only the one knows who did it.
-    type Report: Debug + Clone + Send + Sync + 'static;
+    type Report: Debug + Clone + Serialize + DeserializeOwned + Send + Sync + 'static;
 
     /// Where its runs are found over HTTP.
     const PLACE: &'static str;
@@ -44,6 +52,19 @@ pub(crate) trait Work: Debug + Send + Sync + 'static {
     fn bytes(&self) -> usize {
         self.text().len()
     }
+
+    /// Whether it is to be recorded on disk; nothing, where that is as the disk allows.
+    fn durable(&self) -> Option<bool>;
+
+    /// Whether the disk may hold neither the code nor what it writes.
+    fn is_private(&self) -> bool;
+
+    /// Tells what must be the same in a request that repeats the id. Secrets that are no part of the code
+    /// are left out.
+    fn identify(&self, hash: &mut Sha256);
+
+    /// Work of an earlier life, of which the first line is known.
+    fn recovered(id: String, session: String, line: String) -> Self;
 
     /// Whether it is the same work; how to wait for it is no part of that.
     fn is_same(&self, other: &Self) -> bool;

@@ -72,6 +72,50 @@ impl Output {
         self.spilled += bytes;
     }
 
+    /// Text that is in the file of an earlier life alone.
+    pub(super) fn skip(&mut self, bytes: u64) {
+        self.total += bytes;
+    }
+
+    /// What an earlier life has left of it, beside the head: the file, the end, and how much was
+    /// written in all.
+    ///
+    /// # Errors
+    /// When the file can't be read.
+    pub(super) fn restore(
+        &mut self,
+        file: Option<Filling>,
+        tail: Option<Vec<u8>>,
+        total: u64,
+    ) -> io::Result<()> {
+        self.total = total;
+        let mut last = tail.unwrap_or_default();
+        let Some(file) = file else {
+            self.tail = last.into();
+            return Ok(());
+        };
+        let length = file.reachable(u64::MAX);
+        if HALF as u64 + length == total {
+            let count = length.min(HALF as u64);
+            last.clear();
+            file.read(length - count, count, &mut last)?;
+        }
+        self.tail = last.into();
+        (self.file, self.spilled) = (Some(Arc::new(file)), length);
+        Ok(())
+    }
+
+    /// The end, where the file does not reach it.
+    pub(super) fn beyond_file(&self) -> Option<Vec<u8>> {
+        let is_reached = self.head.len() as u64 + self.on_disk() >= self.total;
+        (!is_reached).then(|| self.tail.iter().copied().collect())
+    }
+
+    /// The file is left to the next life.
+    pub(super) fn leave(&self) {
+        self.file.iter().for_each(|file| file.leave());
+    }
+
     pub(super) fn total(&self) -> u64 {
         self.total
     }

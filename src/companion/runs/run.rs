@@ -3,8 +3,11 @@
 use super::Work;
 use super::filling::Filling;
 use super::follower::Follower;
+use super::identity::first_line;
 use super::journal::Journal;
 use super::output::{self, HALF, Piece};
+use super::spill::LIMIT;
+use super::store::{End, Kept, Record as Stored, Urgency};
 use crate::protocol::kernel::{
     Bundle, Happened, Page, Raised, RunStatus, Stream, Summary, Truncated,
 };
@@ -26,9 +29,13 @@ const PAGE: u64 = 1 << 20;
 pub(crate) struct Run<W: Work> {
     pub(crate) id: String,
     pub(crate) work: W,
-    created: SystemTime,
+    pub(super) created: SystemTime,
     record: Mutex<Record<W>>,
     pulse: watch::Sender<Pulse>,
+    /// What is on disk of it, unless it is not durable.
+    kept: Option<Arc<Kept>>,
+    /// By which the work of an earlier life is known again.
+    pub(super) digest: Option<String>,
     /// How many bytes the follower that sets the pace has read, when there is one.
     pace: watch::Sender<Option<u64>>,
 }
@@ -39,15 +46,21 @@ pub(super) struct Pulse {
     pub(super) status: RunStatus,
     /// Changes with everything that happens.
     beat: u64,
+    /// Whether its owner has it, or has refused it.
+    is_admitted: bool,
 }
+
+/// The disk does not take a run that was to be recorded on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NotRecorded;
 
 #[derive(Debug)]
 pub(super) struct Record<W: Work> {
     pub(super) journal: Journal<W::Reply>,
-    number: Option<u64>,
+    pub(super) number: Option<u64>,
     started: Option<Instant>,
-    took: Option<Duration>,
-    report: Option<W::Report>,
+    pub(super) took: Option<Duration>,
+    pub(super) report: Option<W::Report>,
 }
 
 /// What can be told of every kind of run.
@@ -64,13 +77,15 @@ pub(crate) struct SoFar {
     pub(crate) number: Option<u64>,
     pub(crate) timing_ms: f64,
     pub(crate) truncated: Option<BTreeMap<String, Truncated>>,
+    pub(crate) durable: bool,
 }
 
 impl<W: Work> Run<W> {
-    pub(super) fn new(id: String, work: W) -> Self {
+    pub(super) fn new(id: String, work: W, kept: Option<Arc<Kept>>) -> Self {
         let pulse = watch::Sender::new(Pulse {
             status: RunStatus::Running,
             beat: 0,
+            is_admitted: false,
         });
         Self {
             id,
@@ -84,6 +99,8 @@ impl<W: Work> Run<W> {
                 report: None,
             }),
             pulse,
+            kept,
+            digest: None,
             pace: watch::Sender::new(None),
         }
     }
@@ -92,23 +109,71 @@ impl<W: Work> Run<W> {
         let mut record = self.record();
         record.started = Some(Instant::now());
         record.number = Some(number);
+        drop(record);
+        self.keep(Urgency::Later, || Stored::Started(number));
     }
 
     /// Takes what the code wrote; the last so many bytes are to be spilled.
     pub(crate) fn write(&self, stream: Stream, bytes: &[u8]) -> usize {
-        let rest = self.record().journal.write(stream, bytes);
+        let mut record = self.record();
+        let rest = record.journal.write(stream, bytes);
+        let (head, event) = (&bytes[..bytes.len() - rest], record.journal.last());
+        if !head.is_empty() {
+            self.keep_shown(|| Stored::Text {
+                stream,
+                event,
+                bytes: head.to_vec(),
+            });
+        }
+        // Of what no file holds, the end tells the size.
+        if rest > 0 && record.journal.output(stream).total() <= HALF as u64 + LIMIT {
+            self.keep_shown(|| Stored::Spilled {
+                stream,
+                event,
+                length: rest as u64,
+            });
+        }
+        drop(record);
         self.beat();
         rest
     }
 
     pub(super) fn spilled(&self, stream: Stream, file: &Arc<Filling>, bytes: u64) {
         let mut record = self.record();
-        record.journal.output_mut(stream).spilled(file, bytes);
+        let output = record.journal.output_mut(stream);
+        let is_first = output.on_disk() == 0;
+        output.spilled(file, bytes);
+        if let Some(kept) = self.kept.as_ref().filter(|_| is_first) {
+            let name = kept.name_of(file.path());
+            self.keep_shown(|| Stored::File { stream, name });
+        }
     }
 
     pub(crate) fn add(&self, happened: Happened<W::Reply>) {
-        self.record().journal.add(happened);
+        let mut record = self.record();
+        record.journal.add(happened);
+        if let Some(happened) = record.journal.newest() {
+            self.keep_shown(|| Stored::Event {
+                number: record.journal.last(),
+                // What is told is always JSON.
+                happened: serde_json::to_vec(happened).unwrap_or_default(),
+            });
+        }
+        drop(record);
         self.beat();
+    }
+
+    /// Records what the code shows, unless the disk may not hold it.
+    fn keep_shown(&self, record: impl FnOnce() -> Stored) {
+        if self.kept.as_ref().is_some_and(|kept| !kept.is_private) {
+            self.keep(Urgency::Soon, record);
+        }
+    }
+
+    fn keep(&self, urgency: Urgency, record: impl FnOnce() -> Stored) {
+        if let Some(kept) = self.kept.as_ref().filter(|kept| !kept.is_forgotten()) {
+            kept.push(&record(), urgency);
+        }
     }
 
     fn beat(&self) {
@@ -120,14 +185,97 @@ impl<W: Work> Run<W> {
         self.record().journal.error().cloned()
     }
 
+    /// The work has ended; the end is published once it is synced to the disk.
     pub(crate) fn finish(&self, status: RunStatus, report: W::Report) {
-        {
+        let end = {
             let mut record = self.record();
             record.journal.close();
             record.took = record.started.map(|s| s.elapsed());
             record.report = Some(report);
+            for stream in [Stream::Stdout, Stream::Stderr] {
+                if let Some(bytes) = record.journal.output(stream).beyond_file() {
+                    self.keep_shown(|| Stored::Tail { stream, bytes });
+                }
+            }
+            record.end(status)
+        };
+        match self.kept.as_ref().filter(|kept| !kept.is_forgotten()) {
+            Some(kept) => kept.end(&Stored::End(end), self.pulse.clone(), status),
+            None => self.ended(status),
         }
+    }
+
+    fn ended(&self, status: RunStatus) {
         self.pulse.send_modify(|pulse| pulse.status = status);
+    }
+
+    /// Ends a run of an earlier life that has no end of its own.
+    pub(super) fn lost(&self, error: Raised) {
+        self.add(Happened::Error { error });
+        let end = self.record().end(RunStatus::Lost);
+        self.keep(Urgency::Later, || Stored::End(end));
+        self.restored(RunStatus::Lost);
+    }
+
+    /// How a run of an earlier life has ended is known.
+    pub(super) fn restored(&self, status: RunStatus) {
+        self.record().journal.close();
+        self.ended(status);
+    }
+
+    /// Its owner has it.
+    pub(crate) fn admitted(&self) {
+        self.pulse.send_modify(|pulse| pulse.is_admitted = true);
+    }
+
+    /// Waits until its owner has it, or it has ended.
+    pub(crate) async fn taken(&self) {
+        let mut pulse = self.pulse.subscribe();
+        let is_taken = |p: &Pulse| p.is_admitted || p.status != RunStatus::Running;
+        // It can't close while `self` holds the sender.
+        let _ = pulse.wait_for(is_taken).await;
+    }
+
+    /// Waits, before the code begins, until the disk knows of a run that can be asked for again.
+    ///
+    /// # Errors
+    /// When the disk does not take it, and it was to be durable.
+    pub(crate) async fn recorded(&self) -> Result<(), NotRecorded> {
+        let must = self.work.durable() == Some(true);
+        if self.work.id().is_some() || must {
+            self.acknowledged().await;
+        }
+        match must && !self.is_durable() {
+            true => Err(NotRecorded),
+            false => Ok(()),
+        }
+    }
+
+    /// Waits until the id may be told: the disk knows of the run, or can't.
+    pub(crate) async fn acknowledged(&self) {
+        if let Some(kept) = &self.kept {
+            kept.begun().await;
+        }
+    }
+
+    /// Whether it is found again after the companion's death.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.kept.as_ref().is_some_and(|kept| kept.is_complete())
+    }
+
+    /// It need not be found again.
+    pub(super) fn forget(&self) {
+        self.kept.iter().for_each(Kept::forget);
+    }
+
+    /// Its files are left to the next life.
+    pub(super) fn leave(&self) {
+        if self.kept.is_some() {
+            let record = self.record();
+            for stream in [Stream::Stdout, Stream::Stderr] {
+                record.journal.output(stream).leave();
+            }
+        }
     }
 
     /// It was not admitted; whoever has found it meanwhile must not wait for ever.
@@ -168,14 +316,14 @@ impl<W: Work> Run<W> {
             number: record.number,
             timing_ms: record.timing_ms(),
             truncated: (!truncated.is_empty()).then_some(truncated),
+            durable: self.is_durable(),
         };
         self.work.reply(so_far, record.report.clone(), running)
     }
 
     /// The work's first line, shortened.
     pub(crate) fn line(&self) -> String {
-        let line = self.work.text().trim().lines().next().unwrap_or_default();
-        line.chars().take(120).collect()
+        first_line(self.work.text())
     }
 
     /// It in the list of those that can be found.
@@ -287,6 +435,18 @@ impl<W: Work> Run<W> {
 }
 
 impl<W: Work> Record<W> {
+    fn end(&self, status: RunStatus) -> End {
+        let written = |stream| self.journal.output(stream).total();
+        let report = self.report.as_ref();
+        End {
+            status,
+            report: report.and_then(|report| serde_json::to_value(report).ok()),
+            timing_ms: self.timing_ms(),
+            written: [written(Stream::Stdout), written(Stream::Stderr)],
+            shown: self.journal.shown(),
+        }
+    }
+
     fn timing_ms(&self) -> f64 {
         let took = self
             .took

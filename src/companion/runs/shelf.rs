@@ -1,7 +1,9 @@
 //! The runs that can be found again, until newer ones push them out.
 
 use super::Work;
+use super::identity::begin_of;
 use super::run::Run;
+use super::store::RunStore;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::task::spawn_blocking;
@@ -16,6 +18,7 @@ const KEPT_ON_DISK: u64 = 1 << 30;
 pub(crate) struct Runs<W: Work> {
     /// What made-up ids begin with.
     prefix: &'static str,
+    store: RunStore,
     kept: Arc<Mutex<VecDeque<Arc<Run<W>>>>>,
 }
 
@@ -27,16 +30,52 @@ impl<W: Work> Clone for Runs<W> {
     fn clone(&self) -> Self {
         Self {
             prefix: self.prefix,
+            store: self.store.clone(),
             kept: self.kept.clone(),
         }
     }
 }
 
 impl<W: Work> Runs<W> {
-    pub(crate) fn new(prefix: &'static str) -> Self {
-        Self {
+    /// With those of earlier lives that the store has found.
+    pub(crate) fn open(prefix: &'static str, store: RunStore) -> Self {
+        let runs = Self {
             prefix,
+            store,
             kept: Arc::default(),
+        };
+        runs.adopt();
+        runs
+    }
+
+    /// Takes over runs that the store has found.
+    pub(crate) fn adopt(&self) {
+        for recovered in self.store.take(W::PLACE) {
+            let mut runs = self.lock();
+            match runs.iter().any(|run| run.id == recovered.found.begin.id) {
+                // It was ours before another life knew it.
+                true => recovered.kept.forget(),
+                false => runs.push_back(Arc::new(Run::replay(recovered, &self.store))),
+            }
+        }
+    }
+
+    /// Waits until the disk knows of all of them, or can't.
+    pub(crate) async fn settle(&self) {
+        self.store.settle().await;
+    }
+
+    /// The companion ends: what runs have written is left to the next life.
+    pub(crate) fn leave(&self) {
+        self.lock().iter().for_each(|run| run.leave());
+    }
+
+    /// The run of that id, when there is one.
+    pub(crate) fn known(&self, work: &W) -> Result<Option<Arc<Run<W>>>, OtherRun> {
+        match work.id().and_then(|id| self.find(id)) {
+            Some(run) if run.is_same(work) => Ok(Some(run)),
+            Some(run) => Err(OtherRun(run.id.clone())),
+            None => Ok(None),
         }
     }
 
@@ -47,7 +86,7 @@ impl<W: Work> Runs<W> {
         let id = match work.id() {
             Some(id) => {
                 if let Some(run) = runs.iter().find(|r| r.id == *id) {
-                    return if run.work.is_same(&work) {
+                    return if run.is_same(&work) {
                         Ok((run.clone(), false))
                     } else {
                         Err(OtherRun(id.into()))
@@ -57,7 +96,14 @@ impl<W: Work> Runs<W> {
             }
             None => fresh_id(self.prefix),
         };
-        let run = Arc::new(Run::new(id, work));
+        let kept = match work.durable() {
+            Some(false) => None,
+            Some(true) | None => {
+                let begin = begin_of(&id, &work, self.store.boot());
+                self.store.begin(begin, work.is_private())
+            }
+        };
+        let run = Arc::new(Run::new(id, work, kept));
         runs.push_back(run.clone());
         Ok((run, true))
     }
@@ -78,6 +124,7 @@ impl<W: Work> Runs<W> {
 
     /// A run that was refused never was.
     pub(crate) fn forget(&self, run: &Arc<Run<W>>) {
+        run.forget();
         self.lock().retain(|r| !Arc::ptr_eq(r, run));
     }
 
@@ -98,6 +145,7 @@ fn prune<W: Work>(runs: &mut VecDeque<Arc<Run<W>>>) {
         if is_newest || !too_much || !run.is_finished() {
             return true;
         }
+        run.forget();
         count -= 1;
         bytes -= run.bytes();
         let files = run.on_disk();
@@ -126,7 +174,7 @@ fn fresh_id(prefix: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{KEPT_RUNS, OtherRun};
+    use super::{KEPT_RUNS, OtherRun, RunStore};
     use crate::protocol::kernel::{
         Execute, Happened, KernelReport, KernelState, RunStatus, Shown, Stream,
     };
@@ -150,7 +198,7 @@ mod tests {
 
     #[test]
     fn the_same_request_finds_its_run_and_another_is_refused() {
-        let runs = Runs::new("run");
+        let runs = Runs::open("run", RunStore::none());
         let (first, is_new) = runs.begin(named("a", "1")).unwrap();
         assert!(is_new);
         let (again, is_new) = runs
@@ -168,7 +216,7 @@ mod tests {
 
     #[test]
     fn old_runs_go_and_running_ones_stay() {
-        let runs = Runs::new("run");
+        let runs = Runs::open("run", RunStore::none());
         let (running, _) = runs.begin(named("first", "1")).unwrap();
         for number in 0..2 * KEPT_RUNS {
             let (run, _) = runs.begin(named(&format!("r{number}"), "1")).unwrap();
@@ -182,7 +230,7 @@ mod tests {
 
     #[test]
     fn runs_that_are_refused_push_none_out() {
-        let runs = Runs::new("run");
+        let runs = Runs::open("run", RunStore::none());
         for number in 0..2 * KEPT_RUNS {
             let (run, _) = runs.begin(named(&format!("r{number}"), "1")).unwrap();
             match number < KEPT_RUNS {
@@ -197,7 +245,7 @@ mod tests {
 
     #[test]
     fn heavy_runs_go_sooner() {
-        let runs = Runs::new("run");
+        let runs = Runs::open("run", RunStore::none());
         for number in 0..100 {
             let (run, _) = runs.begin(named(&format!("r{number}"), "1")).unwrap();
             runs.admitted();
@@ -209,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_reply_has_what_happened() {
-        let runs = Runs::new("run");
+        let runs = Runs::open("run", RunStore::none());
         let (run, _) = runs.begin(named("a", "1")).unwrap();
         run.started(1);
         run.write(Stream::Stdout, b"hi\n");
@@ -238,7 +286,7 @@ mod tests {
 
     #[tokio::test]
     async fn followers_see_what_happens_from_where_they_want_to_the_end() {
-        let runs = Runs::new("run");
+        let runs = Runs::open("run", RunStore::none());
         let (run, _) = runs.begin(named("a", "1")).unwrap();
         let mut first = run.follow(0);
         run.write(Stream::Stdout, b"one");
@@ -283,7 +331,7 @@ mod tests {
     #[tokio::test]
     async fn who_comes_back_for_events_that_are_gone_is_told_of_the_gap() {
         const LINES: usize = 20_000;
-        let runs = Runs::new("run");
+        let runs = Runs::open("run", RunStore::none());
         let (run, _) = runs.begin(named("a", "1")).unwrap();
         let mut reader = run.follow(0);
         for _ in 0..LINES {

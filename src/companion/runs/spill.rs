@@ -16,7 +16,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::task::{spawn_blocking, yield_now};
 
 /// Bytes of one file.
-const LIMIT: u64 = 256 << 20;
+pub(super) const LIMIT: u64 = 256 << 20;
 
 /// Bytes on their way to all files: a burst of so many waits for no disk.
 static ON_THE_WAY: Semaphore = Semaphore::const_new(16 << 20);

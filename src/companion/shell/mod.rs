@@ -21,7 +21,7 @@ pub(crate) use keep::Kept;
 pub(crate) use warden::run as guard_command;
 pub(crate) use work::{Report, Run};
 
-use super::runs::{OtherRun, Runs};
+use super::runs::{NotRecorded, OtherRun, RunStore, Runs};
 use crate::protocol::kernel::RunStatus;
 use crate::protocol::shell::{Command, Job};
 use bytes::Bytes;
@@ -49,16 +49,19 @@ const STOPPING: Duration = Duration::from_millis(20);
 pub(crate) struct Settings {
     /// Folder of what commands have written and memory does not hold.
     pub(crate) runs: PathBuf,
+    /// What is on disk of them.
+    pub(crate) store: RunStore,
     /// Where the first command starts.
     pub(crate) cwd: PathBuf,
     pub(crate) home: PathBuf,
     pub(crate) bash: PathBuf,
 }
 
-impl From<&super::Settings> for Settings {
-    fn from(settings: &super::Settings) -> Self {
+impl Settings {
+    pub(crate) fn new(settings: &super::Settings, store: RunStore) -> Self {
         let home = std::env::var_os("HOME").map_or_else(|| "/root".into(), PathBuf::from);
         Self {
+            store,
             // Executions may have the same ids.
             runs: settings.lives.own().join("commands"),
             bash: bash(),
@@ -74,6 +77,8 @@ pub(crate) enum Refusal {
     /// A run of that id exists and was another command.
     OtherRun(String),
     NoRun(String),
+    /// The command was to be durable, and the disk does not take it.
+    NotRecorded,
     NoJob(i32),
     /// The run has ended, or its stdin is not open.
     NoStdin(String),
@@ -156,10 +161,11 @@ pub(crate) struct Shells {
 
 impl Shells {
     pub(crate) fn new(settings: Settings) -> Self {
+        let runs = Runs::open("sh", settings.store.clone());
         Self {
             settings,
             contexts: Arc::default(),
-            runs: Runs::new("sh"),
+            runs,
             running: Arc::new(Mutex::new(Some(HashMap::new()))),
             jobs: Jobs::default(),
             spares: Spares::default(),
@@ -171,12 +177,23 @@ impl Shells {
     /// # Errors
     /// Nothing was executed then.
     pub(crate) async fn execute(&self, command: Command) -> Result<Arc<Run>, Refusal> {
+        // Its folder may be gone.
+        let known = self.runs.known(&command);
+        if let Some(run) = known.map_err(|OtherRun(id)| Refusal::OtherRun(id))? {
+            return Ok(run);
+        }
         let context = self.context(&command.session)?;
         let begun = self.runs.begin(command);
         let (run, is_new) = begun.map_err(|OtherRun(id)| Refusal::OtherRun(id))?;
         if !is_new {
             return Ok(run);
         }
+        // In a task of its own: the client may disconnect.
+        let started = tokio::spawn(self.clone().start(run, context));
+        started.await.unwrap_or(Err(Refusal::Stopping))
+    }
+
+    async fn start(self, run: Arc<Run>, context: Context) -> Result<Arc<Run>, Refusal> {
         let (stop, stops) = mpsc::channel(4);
         let (stdin, input) = match run.work.stdin_open {
             true => Some(mpsc::channel(4)).unzip(),
@@ -190,15 +207,22 @@ impl Shells {
                 None
             }
         };
-        let driven = match refused {
+        run.admitted();
+        let recorded = match refused {
             Some(refusal) => Err(refusal),
-            None => Drive::new(self.clone(), run.clone(), context, stops, input)
+            None => run
+                .recorded()
+                .await
+                .map_err(|NotRecorded| Refusal::NotRecorded),
+        };
+        let driven = match recorded {
+            Err(refusal) => Err(refusal),
+            Ok(()) => Drive::new(self.clone(), run.clone(), context, stops, input)
                 .map_err(|error| Refusal::NoGuard(format!("{error:#}"))),
         };
         match driven {
             Ok(drive) => {
                 self.runs.admitted();
-                // In a task of its own: whoever asked may leave.
                 tokio::spawn(drive.run());
                 Ok(run)
             }
@@ -215,6 +239,11 @@ impl Shells {
     /// [`Refusal::NoRun`].
     pub(crate) fn run(&self, id: &str) -> Result<Arc<Run>, Refusal> {
         self.runs.find(id).ok_or_else(|| Refusal::NoRun(id.into()))
+    }
+
+    /// The commands themselves, for who records them.
+    pub(crate) fn registry(&self) -> &Runs<Command> {
+        &self.runs
     }
 
     /// The commands that can be found, the oldest first.
@@ -237,6 +266,7 @@ impl Shells {
     /// [`Refusal::NoRun`].
     pub(crate) async fn interrupt(&self, id: &str) -> Result<Arc<Run>, Refusal> {
         let run = self.run(id)?;
+        run.taken().await;
         let running = self.running().as_ref().and_then(|r| r.get(id).cloned());
         if let Some(running) = running {
             // One that has just ended no longer hears.

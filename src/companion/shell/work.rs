@@ -2,11 +2,13 @@
 
 use crate::companion::runs::{self, SoFar, Work};
 use crate::protocol::shell::{Command, ShellReply};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 pub(crate) type Run = runs::Run<Command>;
 
 /// What is known of a command besides its output.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Report {
     /// Nothing while it runs.
     pub(super) returncode: Option<i32>,
@@ -36,6 +38,36 @@ impl Work for Command {
         self.command.len() + self.stdin.as_ref().map_or(0, String::len)
     }
 
+    fn durable(&self) -> Option<bool> {
+        self.durable
+    }
+
+    fn is_private(&self) -> bool {
+        false
+    }
+
+    /// What the command reads may be a secret: that there is something must do.
+    fn identify(&self, hash: &mut Sha256) {
+        for part in [&self.session, &self.command] {
+            hash.update(part.len().to_le_bytes());
+            hash.update(part);
+        }
+        let timeout = self.timeout.map(f64::to_bits);
+        hash.update(format!(
+            "{timeout:?} {} {}",
+            self.stdin.is_some(),
+            self.stdin_open
+        ));
+    }
+
+    fn recovered(id: String, session: String, line: String) -> Self {
+        Self {
+            id: Some(id),
+            session,
+            ..Self::new(line)
+        }
+    }
+
     fn is_same(&self, other: &Self) -> bool {
         (&self.command, &self.session, &self.stdin)
             == (&other.command, &other.session, &other.stdin)
@@ -57,6 +89,7 @@ impl Work for Command {
             pid: so_far.number,
             timing_ms: so_far.timing_ms,
             truncated: so_far.truncated,
+            durable: Some(so_far.durable),
         }
     }
 }

@@ -85,12 +85,16 @@ pub(super) async fn follow<W: Work>(
             false => run.finished().await,
         }
     };
-    tokio::select! {
+    let waited = tokio::select! {
         biased;
         () = told => Waited::Ended,
         () = deadline => Waited::GoesOn,
         () = cx.ct.cancelled() => Waited::TakenBack,
+    };
+    if waited == Waited::GoesOn {
+        run.acknowledged().await;
     }
+    waited
 }
 
 impl Caller<'_> {

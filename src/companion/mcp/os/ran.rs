@@ -46,6 +46,8 @@ pub(super) struct Ran {
     #[serde(skip_serializing_if = "Option::is_none")]
     background: Option<bool>,
     timing_ms: f64,
+    /// Whether it is found again after the death of this computer's service, or of the computer.
+    durable: bool,
     /// Of code: which life of the kernel it ran in, and whether variables are still there.
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel: Option<KernelReport>,
@@ -88,6 +90,7 @@ impl Shown {
             cwd: None,
             background: None,
             timing_ms: reply.timing_ms,
+            durable: reply.durable == Some(true),
             kernel: Some(reply.kernel),
             omitted: Vec::new(),
         };
@@ -111,6 +114,7 @@ impl Shown {
             cwd: Some(reply.cwd),
             background: Some(reply.background),
             timing_ms: reply.timing_ms,
+            durable: reply.durable == Some(true),
             kernel: None,
             omitted: Vec::new(),
         };
@@ -149,7 +153,10 @@ impl Shown {
 
     /// The answer; an error is what did not run to its end.
     pub(super) fn answer(self) -> Answer {
-        let is_error = matches!(self.ran.status, RunStatus::Failed | RunStatus::Interrupted);
+        let is_error = matches!(
+            self.ran.status,
+            RunStatus::Failed | RunStatus::Interrupted | RunStatus::Lost
+        );
         marked(told(self.ran, self.content), is_error)
     }
 }
@@ -194,7 +201,7 @@ impl Ran {
                 self.id
             )),
             RunStatus::Interrupted => add("(it was interrupted)"),
-            RunStatus::Completed | RunStatus::Failed => {}
+            RunStatus::Completed | RunStatus::Failed | RunStatus::Lost => {}
         }
         let kernel = self.kernel.as_ref();
         match kernel.map(|kernel| (kernel.state, &kernel.restored_from)) {

@@ -27,6 +27,7 @@ impl From<kernel::Refusal> for Refused {
             R::QueueFull => "too many calls wait for that session already".into(),
             R::OtherRun(id) => format!("the run `{id}` exists and is another one"),
             R::NoRun(id) => format!("there is no run `{id}`: old ones are forgotten"),
+            R::NotRecorded => "the disk is full: the code was not executed".into(),
             R::NoSession(name) => format!("there is no session `{name}`"),
             R::TooManySessions(count) => {
                 format!("there are {count} sessions already, as many as there may be")
@@ -51,6 +52,7 @@ impl From<shell::Refusal> for Refused {
         Self(match refusal {
             R::OtherRun(id) => format!("the run `{id}` exists and is another one"),
             R::NoRun(id) => format!("there is no run `{id}`: old ones are forgotten"),
+            R::NotRecorded => "the disk is full: the command was not executed".into(),
             R::NoJob(pid) => format!("there is no job {pid}"),
             R::NoStdin(id) => format!("the stdin of the command `{id}` is not open"),
             R::NoFolder { path, why } => format!("`{path}` can't be gone to: {why}"),

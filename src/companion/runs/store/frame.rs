@@ -1,0 +1,139 @@
+//! Frames of the journal: a length, a checksum and the content.
+//!
+//! ```text
+//! length u32 │ CRC-32 u32 │ run u64 │ index u32 │ kind u8 │ content
+//!              of ────────▶└──────────────── length ───────────────┘
+//! ```
+//!
+//! Numbers are little-endian. What a crash has cut, and the zeros of room that was reserved and not
+//! written, are no frame: the frames of a segment end there.
+
+/// Bytes of length and checksum.
+const PREFIX: usize = 8;
+/// Bytes of a frame's own fields.
+const FIELDS: usize = 13;
+
+/// A part of what is known of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Frame<'a> {
+    /// The run's number in this journal.
+    pub(super) run: u64,
+    /// The frames of one run are in this order, wherever they are.
+    pub(super) index: u32,
+    pub(super) kind: u8,
+    pub(super) content: &'a [u8],
+}
+
+impl Frame<'_> {
+    /// Bytes that it takes.
+    pub(super) fn length(&self) -> u64 {
+        (PREFIX + FIELDS + self.content.len()) as u64
+    }
+
+    /// Puts it behind what is there.
+    pub(super) fn write(&self, to: &mut Vec<u8>) {
+        let begin = to.len();
+        to.extend([0; PREFIX]);
+        to.extend(self.run.to_le_bytes());
+        to.extend(self.index.to_le_bytes());
+        to.push(self.kind);
+        to.extend_from_slice(self.content);
+        let body = begin + PREFIX;
+        let length = (to.len() - body) as u32;
+        let checksum = crc32fast::hash(&to[body..]);
+        to[begin..begin + 4].copy_from_slice(&length.to_le_bytes());
+        to[begin + 4..body].copy_from_slice(&checksum.to_le_bytes());
+    }
+}
+
+/// The whole frames at the beginning of `bytes`.
+pub(super) fn frames(mut bytes: &[u8]) -> impl Iterator<Item = Frame<'_>> {
+    std::iter::from_fn(move || {
+        let (frame, rest) = first(bytes)?;
+        bytes = rest;
+        Some(frame)
+    })
+}
+
+fn first(bytes: &[u8]) -> Option<(Frame<'_>, &[u8])> {
+    let (length, rest) = bytes.split_first_chunk()?;
+    let (checksum, rest) = rest.split_first_chunk()?;
+    let (body, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+    if crc32fast::hash(body) != u32::from_le_bytes(*checksum) {
+        return None;
+    }
+    let (run, body) = body.split_first_chunk()?;
+    let (index, body) = body.split_first_chunk()?;
+    let (kind, content) = body.split_first()?;
+    let frame = Frame {
+        run: u64::from_le_bytes(*run),
+        index: u32::from_le_bytes(*index),
+        kind: *kind,
+        content,
+    };
+    Some((frame, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Frame, frames};
+    use proptest::prelude::*;
+
+    fn written(contents: &[&[u8]]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (index, content) in (0..).zip(contents) {
+            let frame = Frame {
+                run: 7,
+                index,
+                kind: 3,
+                content,
+            };
+            frame.write(&mut bytes);
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_tail_that_is_cut_at_any_byte_leaves_the_frames_before_it() {
+        let contents: [&[u8]; 4] = [b"one", b"", b"three", &[7; 40]];
+        let bytes = written(&contents);
+        let lengths = contents.map(|content| 21 + content.len());
+        for cut in 0..=bytes.len() {
+            let whole = (1..=4).filter(|n| lengths[..*n].iter().sum::<usize>() <= cut);
+            let expected = whole.count();
+            assert_eq!(frames(&bytes[..cut]).count(), expected, "{cut}");
+            // Room that was reserved, and what an earlier file has left there.
+            for filler in [0, 0xff] {
+                let mut padded = bytes[..cut].to_vec();
+                padded.resize(bytes.len() + 64, filler);
+                let found: Vec<_> = frames(&padded).map(|f| f.content.to_vec()).collect();
+                assert_eq!(found.len(), expected, "{cut} {filler}");
+                assert!(found.iter().zip(contents).all(|(a, b)| a == b));
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_byte_that_has_changed_ends_the_frames(
+            contents in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 1..6),
+            at in any::<prop::sample::Index>(),
+            flip in 1_u8..,
+        ) {
+            let contents: Vec<&[u8]> = contents.iter().map(Vec::as_slice).collect();
+            let bytes = written(&contents);
+            let found: Vec<_> = frames(&bytes).map(|frame| frame.content).collect();
+            prop_assert_eq!(&found, &contents);
+            let mut damaged = bytes.clone();
+            let at = at.index(bytes.len());
+            damaged[at] ^= flip;
+            let mut end = 0;
+            let before = contents.iter().take_while(|content| {
+                end += 21 + content.len();
+                end <= at
+            });
+            let found: Vec<_> = frames(&damaged).map(|frame| frame.content).collect();
+            prop_assert_eq!(found, before.copied().collect::<Vec<_>>());
+        }
+    }
+}

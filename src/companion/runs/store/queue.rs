@@ -1,0 +1,343 @@
+//! Records that wait for the writer, and who waits for them.
+
+use super::record::{FORGET, Record, TEXT};
+use crate::companion::runs::run::Pulse;
+use crate::protocol::kernel::RunStatus;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// How long text may wait for more of it: one write takes it together.
+const TEXT_DELAY: Duration = Duration::from_millis(10);
+
+/// Bytes that may wait for a slow disk; of more, the runs are not durable.
+const MAX_QUEUED_BYTES: usize = 64 << 20;
+
+/// Bytes of earlier lives' records that wait together.
+const MAX_COPIED_BYTES: usize = 8 << 20;
+
+/// Bytes of a record of text before another one begins.
+const MAX_TEXT_BYTES: usize = 64 << 10;
+
+/// Bytes of a record of text that say what it belongs to.
+const TEXT_PREFIX: usize = 9;
+
+/// What a record waits for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::companion::runs) enum Urgency {
+    /// The next record that is written.
+    #[default]
+    Later,
+    /// Some milliseconds.
+    Soon,
+    /// Nothing, and the disk is to have it.
+    Synced,
+}
+
+/// What the handles and the writer share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// Where the journal is, and the files of runs beneath it.
+    pub(super) folder: PathBuf,
+    queue: Mutex<Queue>,
+    news: Condvar,
+    /// Told with each batch that is done.
+    settled: Condvar,
+    has_failed: AtomicBool,
+    /// Of the records, so many are on the disk, or will never be.
+    progress: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    pending: Vec<Pending>,
+    waiting: Vec<Waiting>,
+    bytes: usize,
+    /// Records so far.
+    position: u64,
+    urgency: Urgency,
+    /// When the oldest text came that waits for more.
+    since: Option<Instant>,
+    runs: u64,
+    is_closed: bool,
+}
+
+/// A record that waits.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) kept: Arc<Kept>,
+    pub(super) index: u32,
+    pub(super) kind: u8,
+    pub(super) content: Vec<u8>,
+}
+
+/// A run whose end is published when it is synced.
+#[derive(Debug)]
+struct Waiting {
+    kept: Arc<Kept>,
+    pulse: watch::Sender<Pulse>,
+    status: RunStatus,
+}
+
+/// What is written together.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) pending: Vec<Pending>,
+    waiting: Vec<Waiting>,
+    position: u64,
+    pub(super) is_synced: bool,
+    /// Nothing comes after it.
+    pub(super) is_last: bool,
+}
+
+/// A run's place in the journal.
+#[derive(Debug)]
+pub(in crate::companion::runs) struct Kept {
+    shared: Arc<Shared>,
+    pub(super) number: u64,
+    next: AtomicU32,
+    /// The position behind its first record.
+    begun: u64,
+    /// Whether a record of it is missing.
+    is_incomplete: AtomicBool,
+    is_forgotten: AtomicBool,
+    /// Whether the code and what it writes are left out.
+    pub(in crate::companion::runs) is_private: bool,
+}
+
+impl Shared {
+    pub(super) fn new(folder: PathBuf) -> Self {
+        Self {
+            folder,
+            queue: Mutex::default(),
+            news: Condvar::new(),
+            settled: Condvar::new(),
+            has_failed: AtomicBool::new(false),
+            progress: watch::Sender::new(0),
+        }
+    }
+
+    /// A run that begins.
+    pub(super) fn begin(self: &Arc<Self>, first: &Record, is_private: bool) -> Arc<Kept> {
+        let mut queue = self.queue();
+        queue.runs += 1;
+        let kept = Arc::new(Kept {
+            shared: Arc::clone(self),
+            number: queue.runs,
+            next: AtomicU32::new(0),
+            begun: queue.position + 1,
+            is_incomplete: AtomicBool::new(false),
+            is_forgotten: AtomicBool::new(false),
+            is_private,
+        });
+        let (kind, content) = first.encode();
+        kept.put(&mut queue, kind, content);
+        kept
+    }
+
+    /// Waits, blocking, where much of what was recorded before is not on the disk yet.
+    pub(super) fn make_room(&self) {
+        let mut queue = self.queue();
+        if queue.bytes <= MAX_COPIED_BYTES {
+            return;
+        }
+        let position = queue.position;
+        self.hurry(&mut queue);
+        let waits = |_: &mut Queue| *self.progress.borrow() < position;
+        drop(self.settled.wait_while(queue, waits));
+    }
+
+    /// Whether a record was not written since the journal began.
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Relaxed)
+    }
+
+    /// Waits until all that was recorded before is on the disk, or can't be.
+    pub(super) async fn settle(&self) {
+        let position = {
+            let mut queue = self.queue();
+            self.hurry(&mut queue);
+            queue.position
+        };
+        self.reach(position).await;
+    }
+
+    async fn reach(&self, position: u64) {
+        let mut progress = self.progress.subscribe();
+        // It can't close while `self` holds the sender.
+        let _ = progress.wait_for(|reached| *reached >= position).await;
+    }
+
+    fn hurry(&self, queue: &mut Queue) {
+        queue.urgency = Urgency::Synced;
+        self.news.notify_one();
+    }
+
+    /// The writer is to end when all is written.
+    pub(super) fn close(&self) {
+        self.queue().is_closed = true;
+        self.news.notify_one();
+    }
+
+    /// Waits for what is to be written; what was written before is synced at `due`.
+    pub(super) fn next(&self, due: Option<Instant>) -> Batch {
+        let mut queue = self.queue();
+        loop {
+            let now = Instant::now();
+            let ripe = queue.since.map(|since| since + TEXT_DELAY);
+            let is_due = due.is_some_and(|due| due <= now);
+            let is_synced = queue.urgency == Urgency::Synced || is_due;
+            if is_synced || queue.is_closed || ripe.is_some_and(|ripe| ripe <= now) {
+                (queue.urgency, queue.since, queue.bytes) = (Urgency::Later, None, 0);
+                return Batch {
+                    pending: std::mem::take(&mut queue.pending),
+                    waiting: std::mem::take(&mut queue.waiting),
+                    position: queue.position,
+                    is_synced: is_synced || queue.is_closed,
+                    is_last: queue.is_closed,
+                };
+            }
+            let until = [ripe, due].into_iter().flatten().min();
+            queue = match until {
+                Some(until) => {
+                    let waited = self.news.wait_timeout(queue, until - now);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => {
+                    let waited = self.news.wait(queue);
+                    waited.unwrap_or_else(PoisonError::into_inner)
+                }
+            };
+        }
+    }
+
+    /// Tells those who wait what became of a batch.
+    pub(super) fn done(&self, batch: Batch, is_written: bool) {
+        if !is_written {
+            self.has_failed.store(true, Ordering::Relaxed);
+            batch.pending.iter().for_each(|one| one.kept.fail());
+            batch.waiting.iter().for_each(|one| one.kept.fail());
+        }
+        if batch.is_synced {
+            self.progress.send_replace(batch.position);
+            // Who waits looks at the progress under the lock.
+            drop(self.queue());
+            self.settled.notify_all();
+        }
+        for one in batch.waiting {
+            one.pulse.send_modify(|pulse| pulse.status = one.status);
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    pub(in crate::companion::runs) fn push(self: &Arc<Self>, record: &Record, urgency: Urgency) {
+        let (kind, content) = record.encode();
+        let mut queue = self.shared.queue();
+        self.put(&mut queue, kind, content);
+        if urgency == Urgency::Soon {
+            queue.since.get_or_insert_with(Instant::now);
+        }
+        let is_news = urgency > queue.urgency;
+        queue.urgency = queue.urgency.max(urgency);
+        drop(queue);
+        if is_news {
+            self.shared.news.notify_one();
+        }
+    }
+
+    /// Records the end, and tells it once the disk has it.
+    pub(in crate::companion::runs) fn end(
+        self: &Arc<Self>,
+        record: &Record,
+        pulse: watch::Sender<Pulse>,
+        status: RunStatus,
+    ) {
+        let (kind, content) = record.encode();
+        let mut queue = self.shared.queue();
+        self.put(&mut queue, kind, content);
+        let is_closed = queue.is_closed;
+        if !is_closed {
+            let kept = Arc::clone(self);
+            queue.waiting.push(Waiting {
+                kept,
+                pulse: pulse.clone(),
+                status,
+            });
+            self.shared.hurry(&mut queue);
+        }
+        drop(queue);
+        if is_closed {
+            self.fail();
+            pulse.send_modify(|pulse| pulse.status = status);
+        }
+    }
+
+    fn put(self: &Arc<Self>, queue: &mut Queue, kind: u8, content: Vec<u8>) {
+        if queue.is_closed {
+            return self.fail();
+        }
+        queue.position += 1;
+        let is_bulk = content.len() > TEXT_PREFIX && kind != FORGET;
+        if is_bulk && queue.bytes + content.len() > MAX_QUEUED_BYTES {
+            return self.fail();
+        }
+        queue.bytes += content.len();
+        if kind == TEXT
+            && let Some(last) = queue.pending.last_mut()
+            && last.kind == TEXT
+            && Arc::ptr_eq(&last.kept, self)
+            && last.content[..TEXT_PREFIX] == content[..TEXT_PREFIX]
+            && last.content.len() < MAX_TEXT_BYTES
+        {
+            return last.content.extend_from_slice(&content[TEXT_PREFIX..]);
+        }
+        queue.pending.push(Pending {
+            kept: Arc::clone(self),
+            index: self.next.fetch_add(1, Ordering::Relaxed),
+            kind,
+            content,
+        });
+    }
+
+    /// Waits until the disk knows that the run has begun, or can't.
+    pub(in crate::companion::runs) async fn begun(&self) {
+        if *self.shared.progress.borrow() >= self.begun {
+            return;
+        }
+        self.shared.hurry(&mut self.shared.queue());
+        self.shared.reach(self.begun).await;
+    }
+
+    /// Whether all of it is, or will be, on the disk, as far as that is known.
+    pub(in crate::companion::runs) fn is_complete(&self) -> bool {
+        !self.is_incomplete.load(Ordering::Relaxed)
+    }
+
+    fn fail(&self) {
+        self.is_incomplete.store(true, Ordering::Relaxed);
+    }
+
+    /// What a file beneath the journal's folder is called in it.
+    pub(in crate::companion::runs) fn name_of(&self, file: &Path) -> String {
+        let beneath = file.strip_prefix(&self.shared.folder).unwrap_or(file);
+        beneath.display().to_string()
+    }
+
+    /// The run need not be found again.
+    pub(in crate::companion::runs) fn forget(self: &Arc<Self>) {
+        if !self.is_forgotten.swap(true, Ordering::Relaxed) {
+            self.push(&Record::Forget, Urgency::Soon);
+        }
+    }
+
+    pub(in crate::companion::runs) fn is_forgotten(&self) -> bool {
+        self.is_forgotten.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,184 @@
+//! What the journal says of a run: that it began, what happened, how it ended.
+//!
+//! Left out on purpose: the code beyond its first line, and what a command reads. Of a run that is
+//! kept out of the history neither the code nor what it has written is there.
+
+use crate::protocol::kernel::{RunStatus, Stream};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The first of a run's records.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(in crate::companion::runs) struct Begin {
+    /// Where its kind of runs is found over HTTP.
+    pub(in crate::companion::runs) place: String,
+    pub(in crate::companion::runs) id: String,
+    pub(in crate::companion::runs) session: String,
+    /// By which a request that repeats the id is known to be the same.
+    pub(in crate::companion::runs) digest: String,
+    /// The first line of the code or command.
+    pub(in crate::companion::runs) line: String,
+    /// Microseconds since 1970.
+    pub(in crate::companion::runs) created: u64,
+    /// Names the boot of the machine, to tell a loss of power from a killed companion.
+    pub(in crate::companion::runs) boot: String,
+}
+
+/// The last of a run's records.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(in crate::companion::runs) struct End {
+    pub(in crate::companion::runs) status: RunStatus,
+    /// What only the owner of the process knows; nothing for a run that is lost.
+    pub(in crate::companion::runs) report: Option<Value>,
+    pub(in crate::companion::runs) timing_ms: f64,
+    /// Bytes of each stream, and of MIME bundles, whether they are recorded or not.
+    pub(in crate::companion::runs) written: [u64; 2],
+    pub(in crate::companion::runs) shown: u64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::companion::runs) enum Record {
+    Begin(Begin),
+    /// The count of executions, or a process id.
+    Started(u64),
+    /// Text that belongs to the event of that number.
+    Text {
+        stream: Stream,
+        event: u64,
+        bytes: Vec<u8>,
+    },
+    /// Text of that event that is in the stream's file, if it reached it.
+    Spilled {
+        stream: Stream,
+        event: u64,
+        length: u64,
+    },
+    /// The name of a stream's file, in the folder of the journal.
+    File {
+        stream: Stream,
+        name: String,
+    },
+    /// Another event, as JSON.
+    Event {
+        number: u64,
+        happened: Vec<u8>,
+    },
+    /// The end of a stream that is longer than its file may be.
+    Tail {
+        stream: Stream,
+        bytes: Vec<u8>,
+    },
+    End(End),
+    /// The run was refused, or older than those that are kept.
+    Forget,
+}
+
+const BEGIN: u8 = 1;
+const STARTED: u8 = 2;
+pub(super) const TEXT: u8 = 3;
+const SPILLED: u8 = 4;
+const FILE: u8 = 5;
+const EVENT: u8 = 6;
+const TAIL: u8 = 7;
+const END: u8 = 8;
+pub(super) const FORGET: u8 = 9;
+
+impl Record {
+    /// Its kind and its content.
+    pub(super) fn encode(&self) -> (u8, Vec<u8>) {
+        match self {
+            Self::Begin(begin) => (BEGIN, json(begin)),
+            Self::Started(number) => (STARTED, number.to_le_bytes().into()),
+            Self::Text {
+                stream,
+                event,
+                bytes,
+            } => (TEXT, of(*stream, Some(*event), bytes)),
+            Self::Spilled {
+                stream,
+                event,
+                length,
+            } => (SPILLED, of(*stream, Some(*event), &length.to_le_bytes())),
+            Self::File { stream, name } => (FILE, of(*stream, None, name.as_bytes())),
+            Self::Event { number, happened } => {
+                (EVENT, [&number.to_le_bytes(), happened.as_slice()].concat())
+            }
+            Self::Tail { stream, bytes } => (TAIL, of(*stream, None, bytes)),
+            Self::End(end) => (END, json(end)),
+            Self::Forget => (FORGET, Vec::new()),
+        }
+    }
+
+    /// Nothing, when a later version wrote it.
+    pub(super) fn decode(kind: u8, content: &[u8]) -> Option<Self> {
+        Some(match kind {
+            BEGIN => Self::Begin(serde_json::from_slice(content).ok()?),
+            STARTED => Self::Started(number(content)?.0),
+            TEXT => {
+                let (stream, rest) = stream(content)?;
+                let (event, bytes) = number(rest)?;
+                let bytes = bytes.to_vec();
+                Self::Text {
+                    stream,
+                    event,
+                    bytes,
+                }
+            }
+            SPILLED => {
+                let (stream, rest) = stream(content)?;
+                let (event, rest) = number(rest)?;
+                let (length, _) = number(rest)?;
+                Self::Spilled {
+                    stream,
+                    event,
+                    length,
+                }
+            }
+            FILE => {
+                let (stream, name) = stream(content)?;
+                let name = String::from_utf8(name.to_vec()).ok()?;
+                Self::File { stream, name }
+            }
+            EVENT => {
+                let (number, happened) = number(content)?;
+                let happened = happened.to_vec();
+                Self::Event { number, happened }
+            }
+            TAIL => {
+                let (stream, bytes) = stream(content)?;
+                let bytes = bytes.to_vec();
+                Self::Tail { stream, bytes }
+            }
+            END => Self::End(serde_json::from_slice(content).ok()?),
+            FORGET => Self::Forget,
+            _ => return None,
+        })
+    }
+}
+
+fn json(value: &impl Serialize) -> Vec<u8> {
+    // Texts, numbers and values of JSON are always JSON.
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+fn of(stream: Stream, event: Option<u64>, bytes: &[u8]) -> Vec<u8> {
+    let mut content = Vec::with_capacity(9 + bytes.len());
+    content.push(stream as u8);
+    content.extend(event.map(u64::to_le_bytes).into_iter().flatten());
+    content.extend_from_slice(bytes);
+    content
+}
+
+fn stream(content: &[u8]) -> Option<(Stream, &[u8])> {
+    let (first, rest) = content.split_first()?;
+    match first {
+        0 => Some((Stream::Stdout, rest)),
+        1 => Some((Stream::Stderr, rest)),
+        _ => None,
+    }
+}
+
+fn number(content: &[u8]) -> Option<(u64, &[u8])> {
+    let (number, rest) = content.split_first_chunk()?;
+    Some((u64::from_le_bytes(*number), rest))
+}

@@ -1,0 +1,235 @@
+//! The thread that owns the journal's files.
+//!
+//! ```text
+//! records ─▶ batch ─▶ write ─▶ fdatasync, for all that wait ─▶ told
+//!                       │
+//!                       ▼
+//! journal-1  journal-2  journal-3      the oldest goes when most of all is of runs that are forgotten;
+//! └ oldest             └ current       what is still needed of it is written again
+//! ```
+//!
+//! A disk that does not take a batch ends nothing: the runs in it are not durable, which their replies
+//! tell, and the next batch is tried again.
+
+use super::frame::{Frame, frames};
+use super::queue::{Batch, Shared};
+use super::record::FORGET;
+use nix::fcntl::{FallocateFlags, fallocate};
+use std::collections::{HashMap, VecDeque};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What the names of segments begin with.
+pub(super) const SEGMENT: &str = "journal-";
+
+/// Bytes of a segment, reserved at its begin: to sync them then takes no change of the file's size.
+const SEGMENT_BYTES: u64 = 1 << 20;
+
+/// Bytes of forgotten runs that stay before segments are removed, beside as many as are needed.
+const SLACK_BYTES: u64 = 4 << 20;
+
+/// How long text may be written and not synced.
+const SYNC_INTERVAL: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    /// The oldest first, the current one last.
+    segments: VecDeque<Segment>,
+    current: Option<File>,
+    /// Segments so far.
+    count: u64,
+    /// Bytes of each run that is needed.
+    live: HashMap<u64, u64>,
+    live_bytes: u64,
+    /// Since when something is written and not synced.
+    unsynced: Option<Instant>,
+    is_failing: bool,
+}
+
+#[derive(Debug)]
+struct Segment {
+    path: PathBuf,
+    bytes: u64,
+}
+
+impl Writer {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            segments: VecDeque::new(),
+            current: None,
+            count: 0,
+            live: HashMap::new(),
+            live_bytes: 0,
+            unsynced: None,
+            is_failing: false,
+        }
+    }
+
+    /// Until the journal is closed.
+    pub(super) fn run(mut self) {
+        loop {
+            let due = self.unsynced.map(|since| since + SYNC_INTERVAL);
+            let batch = self.shared.next(due);
+            let is_last = batch.is_last;
+            let taken = self.take(&batch);
+            self.say(taken.as_ref().err());
+            self.shared.done(batch, taken.is_ok());
+            if is_last {
+                return;
+            }
+            let collected = self.collect();
+            self.say(collected.err().as_ref());
+        }
+    }
+
+    /// Says once that the disk does not take records, and once that it does again.
+    fn say(&mut self, error: Option<&io::Error>) {
+        match error {
+            Some(error) if !self.is_failing => {
+                tracing::error!("runs are not recorded on disk: {error}");
+                self.is_failing = true;
+            }
+            None if std::mem::take(&mut self.is_failing) => {
+                tracing::info!("runs are recorded on disk again");
+            }
+            _ => {}
+        }
+    }
+
+    fn take(&mut self, batch: &Batch) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        for one in &batch.pending {
+            frame(one).write(&mut bytes);
+        }
+        if !bytes.is_empty() {
+            self.append(&bytes)?;
+        }
+        if batch.is_synced {
+            self.sync()?;
+        }
+        for one in &batch.pending {
+            let (run, length) = (one.kept.number, frame(one).length());
+            match one.kind {
+                FORGET => self.live_bytes -= self.live.remove(&run).unwrap_or_default(),
+                _ if one.kept.is_forgotten() => {}
+                _ => {
+                    *self.live.entry(run).or_default() += length;
+                    self.live_bytes += length;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let is_full = self
+            .segments
+            .back()
+            .is_none_or(|s| s.bytes >= SEGMENT_BYTES);
+        if self.current.is_none() || is_full {
+            self.begin_segment()?;
+        }
+        let (Some(file), Some(segment)) = (&self.current, self.segments.back_mut()) else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        if let Err(error) = file.write_all_at(bytes, segment.bytes) {
+            // What came of it must not stand between the records before and those to come.
+            if file.set_len(segment.bytes).is_err() {
+                self.current = None;
+            }
+            return Err(error);
+        }
+        segment.bytes += bytes.len() as u64;
+        self.unsynced.get_or_insert_with(Instant::now);
+        Ok(())
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        if self.unsynced.take().is_none() {
+            return Ok(());
+        }
+        let synced = self.current.as_ref().map_or(Ok(()), File::sync_data);
+        if synced.is_err() {
+            // What the file holds now is unknown.
+            self.current = None;
+        }
+        synced
+    }
+
+    fn begin_segment(&mut self) -> io::Result<()> {
+        self.sync()?;
+        let folder = &self.shared.folder;
+        make_private(folder)?;
+        let path = folder.join(format!("{SEGMENT}{:010}", self.count + 1));
+        let mut options = OpenOptions::new();
+        let file = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)?;
+        // Where that can't be done, each sync takes longer; a full disk may still take a record.
+        let _ = fallocate(
+            &file,
+            FallocateFlags::empty(),
+            0,
+            SEGMENT_BYTES.cast_signed(),
+        );
+        // The folder's own name is as new as the first segment's.
+        let parent = folder.parent().filter(|_| self.count == 0);
+        let mut folders = parent.into_iter().chain([folder.as_path()]);
+        let synced = |folder: &Path| File::open(folder)?.sync_all();
+        let ready = file.sync_all();
+        if let Err(error) = ready.and_then(|()| folders.try_for_each(synced)) {
+            // The next attempt makes it again.
+            let _ = fs::remove_file(&path);
+            return Err(error);
+        }
+        self.count += 1;
+        self.segments.push_back(Segment { path, bytes: 0 });
+        self.current = Some(file);
+        Ok(())
+    }
+
+    /// Removes the oldest segments while most of all is of runs that are forgotten.
+    fn collect(&mut self) -> io::Result<()> {
+        let written = |segments: &VecDeque<Segment>| segments.iter().map(|s| s.bytes).sum::<u64>();
+        while self.segments.len() > 1
+            && written(&self.segments) > 2 * self.live_bytes + SLACK_BYTES
+            && let Some(oldest) = self.segments.front()
+        {
+            let path = oldest.path.clone();
+            let old = fs::read(&path)?;
+            let mut needed = Vec::new();
+            for frame in frames(&old).filter(|frame| self.live.contains_key(&frame.run)) {
+                frame.write(&mut needed);
+            }
+            if !needed.is_empty() {
+                self.append(&needed)?;
+                self.sync()?;
+            }
+            fs::remove_file(&path)?;
+            self.segments.pop_front();
+        }
+        Ok(())
+    }
+}
+
+fn frame(one: &super::queue::Pending) -> Frame<'_> {
+    Frame {
+        run: one.kept.number,
+        index: one.index,
+        kind: one.kind,
+        content: &one.content,
+    }
+}
+
+/// Makes a folder, and those it is in, for this user alone.
+pub(in crate::companion::runs) fn make_private(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
