@@ -18,6 +18,8 @@ use std::sync::Arc;
 
 const REPORT: KernelReport = KernelReport {
     restored: false,
+    restored_from: None,
+    origin: None,
     generation: 3,
     state: KernelState::Kept,
 };
