@@ -54,6 +54,7 @@ _CHANGING = _Kinds(list, dict, set, bytearray, array, pickle.PickleBuffer)
 _TRUSTED = _Kinds(*FILES, resources.Resource)
 """Come back another way than by what they consist of."""
 _LIST_ITERATOR = type(iter([]))
+_TEXT = {id(str)}
 _MANY = 100
 _BUNCH = 10_000
 _HEAP = 1 << 9
@@ -161,10 +162,13 @@ class Comparison:
         if kind is dict:
             _same_length(xs, ys)
             keys = _joined(xs), _joined(ys)
-            return [*_values(xs, ys, keys), keys]
+            if set(map(id, map(type, chain(*keys)))) <= _TEXT and keys[0] == keys[1]:
+                return _values(xs, ys, keys[0])
+            return [(_joined(map(dict.values, xs)), _joined(map(dict.values, ys))), keys]
         if is_plain:
             states = list(map(_state, xs)), list(map(_state, ys))
-            return [([kind], [other]), states]
+            is_known = kind is other or self._met.get(id(kind)) == id(other)
+            return [states] if is_known else [([kind], [other]), states]
         way = self._way(kind)
         return [pair for x, y in zip(xs, ys, strict=True) if x is not y for pair in way(x, y)]
 
@@ -374,10 +378,10 @@ def _plain(some: list[Any]) -> bytes:
     return file.getvalue()
 
 
-def _values(xs: list[Any], ys: list[Any], keys: Pairs) -> list[Pairs]:
-    """Of dicts; of many that have the same few names, name by name: those are of one kind."""
+def _values(xs: list[Any], ys: list[Any], keys: list[str]) -> list[Pairs]:
+    """Of dicts; of many that have the same names, name by name: those are of one kind."""
     names, size = list(xs[0]), len(xs)
-    if size < _MANY or keys[0] != names * size or keys[1] != keys[0]:
+    if size < _MANY or keys != names * size:
         return [(_joined(map(dict.values, xs)), _joined(map(dict.values, ys)))]
     ways = [itemgetter(name) for name in names]
     return [(list(map(way, xs)), list(map(way, ys))) for way in ways]
