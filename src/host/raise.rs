@@ -108,7 +108,7 @@ impl Raise<'_> {
         // A container of ours holds its own ports, and gives them up when it is replaced.
         let held = recorded
             .as_ref()
-            .filter(|_| existing.as_ref().is_some_and(stands));
+            .filter(|_| existing.as_ref().is_some_and(|c| stands(c) && c.has_ports));
         let (wanted, auto) = (
             ports::wanted(self.resolved, recorded.as_ref()),
             config.auto_ports,
@@ -394,7 +394,7 @@ impl Raise<'_> {
         let name = &spec.name;
         let changes = existing
             .as_ref()
-            .is_none_or(|c| !self.is_as(c, spec) || c.phase != Phase::Running);
+            .is_none_or(|c| !self.is_as(c, spec) || c.phase != Phase::Running || !c.has_ports);
         if let (true, Engine::Docker(docker)) = (changes, self.engine) {
             // What it was allowed before is allowed no more, and nobody else replaces meanwhile.
             let instance = self.instance;
@@ -410,15 +410,22 @@ impl Raise<'_> {
         if same {
             self.instance.save(record)?;
         }
-        if same && container.phase == Phase::Running {
+        if same && container.phase == Phase::Running && container.has_ports {
             if container.labels.get(INHERITED_LABEL) != spec.labels.get(INHERITED_LABEL) {
                 return Ok(Done::NothingWithOtherKeys);
             }
             return Ok(Done::Nothing);
         }
-        if same && container.phase == Phase::Stopped {
+        if same && matches!(container.phase, Phase::Stopped | Phase::Running) {
             self.progress.step(&format!("starting `{name}`"));
-            let Err(error) = self.engine.start(name).await else {
+            let started = match self.engine {
+                Engine::Docker(docker) => {
+                    let succession = self.succession(docker);
+                    succession.start_with_ports(&container).await
+                }
+                Engine::Embedded(_) => self.engine.start(name).await,
+            };
+            let Err(error) = started else {
                 return Ok(Done::Started);
             };
             if !matches!(error.downcast_ref(), Some(Error::Precondition { .. })) {

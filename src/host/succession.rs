@@ -163,14 +163,12 @@ impl Succession<'_> {
     /// Undoes what a swap by the keeper has done to a container: it may be paused, at rest, off its network, and
     /// not to be started again by the engine.
     async fn start(&self, aside: &str) -> Result<()> {
-        let (docker, network) = (self.docker, self.instance.network());
+        let docker = self.docker;
         let Some(found) = docker.inspect(aside).await? else {
             return Ok(());
         };
         docker.let_restart(aside, true).await?;
-        if !found.networks.contains(&network) && docker.has_network(&network).await? {
-            docker.join_network(aside, &network).await?;
-        }
+        self.put_on_network(&found).await?;
         if found.phase != Phase::Paused {
             return docker.start(aside).await;
         }
@@ -181,6 +179,29 @@ impl Succession<'_> {
             self.progress.log(&format!("{error:#}"));
         }
         Ok(())
+    }
+
+    /// On its own network alone: a keeper may have started it on one that publishes no ports.
+    async fn put_on_network(&self, container: &Container) -> Result<()> {
+        let (docker, network) = (self.docker, self.instance.network());
+        let portless = self.instance.portless_network();
+        if container.networks.contains(&portless) {
+            docker.leave_network(&container.id, &portless).await?;
+        }
+        if !container.networks.contains(&network) && docker.has_network(&network).await? {
+            docker.join_network(&container.id, &network).await?;
+        }
+        Ok(())
+    }
+
+    /// Starts a container that has ended, or that runs without its ports, with them.
+    ///
+    /// # Errors
+    /// When the engine refuses, as it does when a port is taken.
+    pub(crate) async fn start_with_ports(&self, container: &Container) -> Result<()> {
+        self.docker.stop(&container.id).await?;
+        self.put_on_network(container).await?;
+        self.docker.start(&container.id).await
     }
 
     async fn conclude(&self, aside: &str, old: &Container) -> Result<()> {
