@@ -5,6 +5,7 @@ use crate::config::EngineChoice;
 use crate::engine::{Engine, Progress};
 use crate::error::{Error, Outcome, Result};
 use crate::host::build;
+use crate::host::client::not_running;
 use crate::host::folders::Folders;
 use crate::host::instance::{Instance, LABEL};
 use crate::host::keeper::Keeper;
@@ -63,13 +64,48 @@ fn is_used(folders: &Folders) -> Result<bool> {
     Ok(!Instance::all(folders)?.into_iter().all(is_docker))
 }
 
+/// The engine that has something of an instance that was never up, as `osctl build` leaves it.
+///
+/// # Errors
+/// When there is nothing.
+async fn find_remains(cx: &Context) -> Result<Engine> {
+    let instance = &cx.instance;
+    let engine = match cx.engine(EngineChoice::Docker).await {
+        Ok(engine) => engine,
+        Err(error) => match error.downcast_ref() {
+            Some(Error::NoEngine { .. }) => return Err(not_running(instance)),
+            _ => return Err(error),
+        },
+    };
+    if let Engine::Docker(docker) = &engine {
+        let label = format!("{LABEL}={}", instance.name);
+        let volumes = [instance.keeper_state(), instance.keeper_door()];
+        let mut is_there = !docker.labelled(&label).await?.is_empty();
+        is_there = is_there || build::has_images(docker, instance).await?;
+        for volume in volumes {
+            is_there = is_there || docker.has_volume(&volume).await?;
+        }
+        if is_there {
+            return Ok(engine);
+        }
+    }
+    Err(not_running(instance))
+}
+
 pub(crate) async fn run(args: DownArgs, cx: &Context) -> Result<Outcome> {
     let plan = Plan::from(args);
-    let record = cx.record()?;
     let instance = &cx.instance;
+    let (record, engine) = match instance.record()? {
+        None if plan.purge => (None, find_remains(cx).await?),
+        None => return Err(not_running(instance)),
+        Some(record) => {
+            let engine = cx.engine(record.engine).await?;
+            (Some(record), engine)
+        }
+    };
     if plan.purge && !plan.yes {
         let [_, data, project] = instance.volumes();
-        let state = match record.remote {
+        let state = match record.and_then(|record| record.remote) {
             None => instance.data().display().to_string(),
             Some(_) => format!("the volumes `{data}` and `{project}`, the project's copy"),
         };
@@ -78,7 +114,6 @@ pub(crate) async fn run(args: DownArgs, cx: &Context) -> Result<Outcome> {
             return Ok(Outcome::Code(crate::error::NO));
         }
     }
-    let engine = cx.engine(record.engine).await?;
     match plan.force {
         true => super::evolve::clear(&engine, cx).await?,
         false => check_idle(&engine, cx).await?,
@@ -115,9 +150,11 @@ pub(crate) async fn run(args: DownArgs, cx: &Context) -> Result<Outcome> {
             engine.stop(&left).await?;
             engine.remove(&left).await?;
         }
-        docker
-            .remove_network(&instance.network(), (LABEL, &instance.name))
-            .await?;
+        for network in [instance.network(), instance.portless_network()] {
+            docker
+                .remove_network(&network, (LABEL, &instance.name))
+                .await?;
+        }
         if plan.purge {
             build::remove(docker, instance, &cx.folders).await?;
             Keeper { docker, instance }.forget(&cx.folders).await?;

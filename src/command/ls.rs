@@ -83,7 +83,7 @@ pub(crate) async fn run(args: LsArgs, cx: &Context) -> Result<Outcome> {
             Ok(Some(Phase::Running)) => "running",
             Ok(Some(Phase::Restarting)) => "restarting",
             Ok(Some(Phase::Paused)) => "paused",
-            Ok(Some(Phase::Created | Phase::Stopped)) => "stopped",
+            Ok(Some(Phase::Created | Phase::Stopped | Phase::Dead)) => "stopped",
             Err(_) => "unknown: its engine does not answer",
         };
         let bind = record.bind(bind);

@@ -137,6 +137,7 @@ impl Embedded {
             image: spec.image,
             labels: spec.labels,
             exit,
+            failed_to_start: false,
         }))
     }
 

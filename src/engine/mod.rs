@@ -47,6 +47,8 @@ pub(crate) enum Phase {
     Restarting,
     Paused,
     Stopped,
+    /// Its removal was begun and has not ended: it can be removed, and nothing else.
+    Dead,
 }
 
 /// A container that exists.
@@ -67,6 +69,8 @@ pub(crate) struct Container {
     pub(crate) restarts: u64,
     /// Why it ended, when it did.
     pub(crate) exit: Option<String>,
+    /// Whether it does not run because the engine could not start it, as when a port of it was taken.
+    pub(crate) failed_to_start: bool,
 }
 
 /// Lines of a log.

@@ -1,7 +1,7 @@
 //! The image `os` of an instance, built exactly when what it is made of has changed.
 
 use super::folders::Folders;
-use super::instance::Instance;
+use super::instance::{Instance, LABEL};
 use super::provision::Leave;
 use super::{base, keeper, specification, trust};
 use crate::config::{Config, DesktopRun};
@@ -12,8 +12,9 @@ use crate::image::{
     ground_name, permit, set_ground,
 };
 use crate::protocol::evolve::{Bounds, ROLLED_BACK};
+use crate::protocol::spec::{BUILD_LABEL, BUILD_MARK};
 use anyhow::Context;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::path::Path;
 
@@ -200,7 +201,7 @@ async fn watch_build_resources(_docker: &Docker) -> anyhow::Error {
 
 /// What the caches and the steps of an instance's builds are known by.
 fn scope(instance: &Instance) -> String {
-    format!("osctl-{}", instance.name)
+    format!("{BUILD_MARK}{}", instance.name)
 }
 
 /// The Dockerfile under the keeper's rules, which are for whoever builds it: an agent may have written
@@ -255,8 +256,63 @@ pub(crate) async fn remove(docker: &Docker, instance: &Instance, folders: &Folde
             _ => {}
         }
     }
-    base::remove_unused_grounds(docker, folders, None).await?;
-    docker.remove_unfinished(&scope(instance)).await
+    remove_step_containers(docker, instance).await?;
+    remove_all_nameless(docker, instance).await?;
+    base::remove_unused_grounds(docker, folders, None).await
+}
+
+/// Removes the containers of steps that the classic builder has left when its engine was killed. Each runs from an
+/// image without a name; what a person starts runs from one that has a name.
+async fn remove_step_containers(docker: &Docker, instance: &Instance) -> Result<()> {
+    let label = format!("{BUILD_LABEL}={}", scope(instance));
+    for name in docker.labelled(&label).await? {
+        let Some(found) = docker.inspect(&name).await? else {
+            continue;
+        };
+        let image = docker.image(&found.image).await?;
+        if !found.labels.contains_key(LABEL) && image.is_none_or(|image| image.tags.is_empty()) {
+            docker.remove(&name).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes what has lost its name or never had one. An image that another one was made of is found only when that
+/// one is gone.
+async fn remove_all_nameless(docker: &Docker, instance: &Instance) -> Result<()> {
+    let scope = scope(instance);
+    let is_ours = |image: &Image| {
+        let has = |label: &str, value: &str| image.labels.get(label).is_some_and(|v| v == value);
+        has(IMAGE_LABEL, &instance.name) || has(BUILD_LABEL, &scope)
+    };
+    let mut tried = BTreeSet::new();
+    loop {
+        let images = docker.nameless().await?.into_iter();
+        let ids = images.filter(is_ours).map(|image| image.id);
+        let left: Vec<String> = ids.filter(|id| !tried.contains(id)).collect();
+        if left.is_empty() {
+            return Ok(());
+        }
+        for id in left {
+            docker.remove_nameless_image(&id).await?;
+            // One that another container needs stays.
+            tried.insert(id);
+        }
+    }
+}
+
+/// Whether the engine has an image of the instance, whole or not.
+///
+/// # Errors
+/// When the engine does not answer.
+pub(crate) async fn has_images(docker: &Docker, instance: &Instance) -> Result<bool> {
+    let scope = scope(instance);
+    for (label, value) in [(IMAGE_LABEL, &instance.name), (BUILD_LABEL, &scope)] {
+        if docker.has_labelled_image(label, value).await? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Removes an image that nobody can name any more; a container that still runs it keeps it.

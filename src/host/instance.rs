@@ -11,7 +11,7 @@ use crate::config::{EngineChoice, Ports};
 use crate::engine::{Address, OWNER_LABEL, create_lock_file};
 use crate::error::{Error, Result};
 use crate::protocol::desktop::VNC_PASSWORD;
-use crate::protocol::spec::Mount;
+use crate::protocol::evolve::portless;
 use anyhow::Context;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -23,14 +23,11 @@ use std::path::{Path, PathBuf};
 pub(crate) const LABEL: &str = OWNER_LABEL;
 
 /// An instance of this name would have the image name of the keepers.
-const KEEPER_NAME: &str = "keeper";
-/// The record of the mounts.
-const MOUNTS: &str = "mounts.json";
-
+pub(super) const KEEPER_NAME: &str = "keeper";
 #[derive(Debug, Clone)]
 pub(crate) struct Instance {
     pub(crate) name: String,
-    folder: PathBuf,
+    pub(super) folder: PathBuf,
     home: PathBuf,
 }
 
@@ -70,15 +67,6 @@ pub(crate) struct Remote {
     /// Whether the project was copied there, whose own one is the volume since.
     #[serde(default)]
     pub(crate) copied: bool,
-}
-
-/// A mount as it is recorded.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum RecordedMount {
-    Whole(Mount),
-    /// By an earlier version, which recorded the writable ones alone.
-    Written(PathBuf),
 }
 
 /// Held while an instance is changed.
@@ -167,11 +155,6 @@ impl Instance {
         format!("{}.old", self.container())
     }
 
-    /// Where earlier versions let it wait, which may be another instance's container.
-    pub(crate) fn former_aside(&self) -> String {
-        format!("{}-old", self.container())
-    }
-
     /// The container that replaces the instance's.
     pub(crate) fn keeper(&self) -> String {
         self.suffixed("os-keeper")
@@ -195,6 +178,11 @@ impl Instance {
 
     pub(crate) fn network(&self) -> String {
         self.suffixed("osctl")
+    }
+
+    /// Where the keeper starts a container whose ports another program has.
+    pub(crate) fn portless_network(&self) -> String {
+        portless(&self.network())
     }
 
     pub(crate) fn image(&self) -> String {
@@ -263,7 +251,7 @@ impl Instance {
     }
 
     /// What a file of the state folder holds.
-    fn recorded<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
+    pub(super) fn recorded<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
         let path = self.folder.join(name);
         let text = match fs::read(&path) {
             Ok(text) => text,
@@ -324,38 +312,6 @@ impl Instance {
             }
             _ => Ok(()),
         }
-    }
-
-    /// The mounts that the user has chosen, without links, as the last `up` recorded them.
-    ///
-    /// # Errors
-    /// When the record exists and can't be read.
-    pub(crate) fn mounts(&self) -> Result<Vec<Mount>> {
-        let recorded: Vec<RecordedMount> = self.recorded(MOUNTS)?.unwrap_or_default();
-        let mounts = recorded.into_iter().map(|mount| match mount {
-            RecordedMount::Whole(mount) => mount,
-            RecordedMount::Written(host) => Mount {
-                host,
-                container: String::new(),
-                read_only: false,
-            },
-        });
-        Ok(mounts.collect())
-    }
-
-    /// The folders among them that the container can write.
-    ///
-    /// # Errors
-    /// As [`Instance::mounts`].
-    pub(crate) fn written_mounts(&self) -> Result<Vec<PathBuf>> {
-        let written = self.mounts()?.into_iter().filter(|mount| !mount.read_only);
-        Ok(written.map(|mount| mount.host).collect())
-    }
-
-    /// # Errors
-    /// When the state folder can't be written.
-    pub(crate) fn save_mounts(&self, mounts: &[Mount]) -> Result<()> {
-        write_private(&self.folder.join(MOUNTS), &serde_json::to_vec(mounts)?)
     }
 
     fn kept_record(&self) -> PathBuf {
@@ -435,7 +391,6 @@ mod tests {
         );
         assert!(Instance::new("../x", &folders).is_err());
         let old = Instance::new("old", &folders).unwrap();
-        assert_eq!(first.former_aside(), old.container());
         assert_ne!(first.aside(), old.container());
         let no_instance = first.aside().replace("os-host", "x");
         assert!(Instance::new(&no_instance, &folders).is_err());

@@ -4,7 +4,7 @@
 
 use super::answer::{Lines, check_values};
 use super::folders::Folders;
-use super::instance::{Instance, LABEL, Record};
+use super::instance::{Instance, KEEPER_NAME, LABEL, Record};
 use super::passed_env::{PassedEnv, passing};
 use super::{base, build, trust};
 use crate::config::Config;
@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// What part of an instance a container is, where it is not the instance itself.
-const PART: &str = "osctl.part";
+pub(super) const PART: &str = "osctl.part";
 /// The image's name; its tag is what it is made of.
 pub(super) const IMAGE: &str = "os-keeper";
 /// Bytes: a body and its archive are in memory while an image is built.
@@ -104,7 +104,10 @@ pub(super) async fn image(
         tag: tag.clone(),
         context,
         args: BTreeMap::new(),
-        labels: BTreeMap::from([("osctl.version".into(), env!("CARGO_PKG_VERSION").into())]),
+        labels: BTreeMap::from([
+            ("osctl.version".into(), env!("CARGO_PKG_VERSION").into()),
+            (IMAGE_LABEL.into(), KEEPER_NAME.into()),
+        ]),
         builder: match build::uses_buildkit(docker) {
             true => Builder::BuildKit,
             // It runs no step.
@@ -123,6 +126,19 @@ impl Keeper<'_> {
     pub(crate) async fn appoint(
         &self,
         charge: &Charge,
+        companion: &Companion,
+        record: &Record,
+        socket: Option<&Path>,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        self.employ(companion, record, socket, progress).await?;
+        let name = self.instance.keeper();
+        self.docker.put(&name, "/state", laid_down(charge)?).await
+    }
+
+    /// A keeper of this version that runs.
+    pub(super) async fn employ(
+        &self,
         companion: &Companion,
         record: &Record,
         socket: Option<&Path>,
@@ -161,7 +177,7 @@ impl Keeper<'_> {
                 }
             }
         }
-        self.docker.put(name, "/state", laid_down(charge)?).await
+        Ok(())
     }
 
     /// Puts the body of the image that the host has built where the keeper finds it, which compares with it
@@ -230,7 +246,7 @@ impl Keeper<'_> {
         }
     }
 
-    async fn find(&self) -> Result<Option<Container>> {
+    pub(super) async fn find(&self) -> Result<Option<Container>> {
         let name = self.instance.keeper();
         match self.docker.inspect(&name).await? {
             Some(found) if found.labels.get(LABEL) != Some(&self.instance.name) => {
@@ -245,16 +261,17 @@ impl Keeper<'_> {
     }
 
     /// Starts one that was stopped, so that it ends what it has begun before others replace the
-    /// container.
+    /// container. Waits for one that the engine is just starting.
     ///
     /// # Errors
-    /// When the engine does not answer.
+    /// When it does not answer.
     pub(crate) async fn wake(&self) -> Result<()> {
-        match self.find().await? {
-            Some(keeper) if keeper.phase == Phase::Stopped => {
+        match self.find().await?.map(|keeper| keeper.phase) {
+            Some(Phase::Stopped) => {
                 self.docker.start(&self.instance.keeper()).await?;
                 self.until_ready().await
             }
+            Some(Phase::Running | Phase::Restarting) => self.until_ready().await,
             _ => Ok(()),
         }
     }
@@ -298,10 +315,11 @@ impl Keeper<'_> {
             for tag in self.docker.tags(IMAGE).await? {
                 self.docker.remove_image(&tag).await?;
             }
-        }
-        for image in self.docker.nameless().await? {
-            if image.labels.get(IMAGE_LABEL) == Some(&self.instance.name) {
-                self.docker.remove_image(&image.id).await?;
+            // Two instances may have built it at once.
+            for image in self.docker.nameless().await? {
+                if image.labels.get(IMAGE_LABEL).map(String::as_str) == Some(KEEPER_NAME) {
+                    self.docker.remove_image(&image.id).await?;
+                }
             }
         }
         Ok(())

@@ -102,13 +102,13 @@ impl Raise<'_> {
     async fn once(&self, project: PathBuf, socket: Option<&Path>, taken: &[u16]) -> Result<Raised> {
         let instance = self.instance;
         let config = &self.resolved.config;
-        self.clean_leftovers().await?;
+        self.clean_leftovers(socket).await?;
         let recorded = instance.record()?;
         let existing = self.own_container().await?;
         // A container of ours holds its own ports, and gives them up when it is replaced.
         let held = recorded
             .as_ref()
-            .filter(|_| existing.as_ref().is_some_and(stands));
+            .filter(|_| existing.as_ref().is_some_and(|c| stands(c) && c.has_ports));
         let (wanted, auto) = (
             ports::wanted(self.resolved, recorded.as_ref()),
             config.auto_ports,
@@ -353,24 +353,19 @@ impl Raise<'_> {
         Ok(())
     }
 
-    /// What an interrupted `up` left: containers of this instance that never ran, and a
-    /// replacement that is half done.
-    async fn clean_leftovers(&self) -> Result<()> {
+    /// What an interrupted `up` or a run has left.
+    async fn clean_leftovers(&self, socket: Option<&Path>) -> Result<()> {
         let Engine::Docker(docker) = self.engine else {
             return Ok(());
         };
         let instance = self.instance;
-        for name in docker
-            .labelled(&format!("{LABEL}={}", instance.name))
-            .await?
-        {
-            let found = self.engine.inspect(&name).await?;
-            if found.is_some_and(|c| c.phase == Phase::Created) {
-                self.progress.log(&format!(
-                    "removing `{name}`, which an interrupted `up` left"
-                ));
-                self.engine.remove(&name).await?;
-            }
+        if let (Some(socket), Some(record)) = (socket, instance.record()?) {
+            let companion = self.resolved.config.companion.as_deref();
+            let companion = Companion::load(companion, docker.architecture())?;
+            let keeper = Keeper { docker, instance };
+            keeper
+                .recover(&companion, &record, socket, self.progress)
+                .await?;
         }
         self.succession(docker).settle().await
     }
@@ -399,7 +394,7 @@ impl Raise<'_> {
         let name = &spec.name;
         let changes = existing
             .as_ref()
-            .is_none_or(|c| !self.is_as(c, spec) || c.phase != Phase::Running);
+            .is_none_or(|c| !self.is_as(c, spec) || c.phase != Phase::Running || !c.has_ports);
         if let (true, Engine::Docker(docker)) = (changes, self.engine) {
             // What it was allowed before is allowed no more, and nobody else replaces meanwhile.
             let instance = self.instance;
@@ -415,16 +410,33 @@ impl Raise<'_> {
         if same {
             self.instance.save(record)?;
         }
-        if same && container.phase == Phase::Running {
+        if same && container.phase == Phase::Running && container.has_ports {
             if container.labels.get(INHERITED_LABEL) != spec.labels.get(INHERITED_LABEL) {
                 return Ok(Done::NothingWithOtherKeys);
             }
             return Ok(Done::Nothing);
         }
-        if same && container.phase == Phase::Stopped {
+        if same && matches!(container.phase, Phase::Stopped | Phase::Running) {
             self.progress.step(&format!("starting `{name}`"));
-            self.engine.start(name).await?;
-            return Ok(Done::Started);
+            let started = match self.engine {
+                Engine::Docker(docker) => {
+                    let succession = self.succession(docker);
+                    succession.start_with_ports(&container).await
+                }
+                Engine::Embedded(_) => self.engine.start(name).await,
+            };
+            let Err(error) = started else {
+                return Ok(Done::Started);
+            };
+            if !matches!(error.downcast_ref(), Some(Error::Precondition { .. })) {
+                return Err(error);
+            }
+            // Another one may start, as after the processes of this one were killed while they were paused. Its state
+            // is stored.
+            self.progress.log(&format!("{error:#}"));
+            self.engine.remove(name).await?;
+            self.engine.create(spec).await?;
+            return Ok(Done::Replaced);
         }
         self.progress.step(&format!("replacing `{name}`"));
         match self.engine {

@@ -131,7 +131,8 @@ pub(crate) fn specification(
         health_check: vec!["osctl".into(), "health".into()],
         stop_timeout: STOP_TIMEOUT,
         read_only: false,
-        restart: Restart::default(),
+        // Also after an engine was killed, which some engines take for a container that was stopped.
+        restart: Restart::Always,
     };
     spec.labels
         .insert(INHERITED_LABEL.into(), digest(passed.values())?);

@@ -8,13 +8,15 @@
 //! ```
 //!
 //! The first step is the rename, and the last one undoes it. So whatever ends osctl on the way, the
-//! next `up` finds by the name that a container waits, and goes on from there. The record of the
-//! old container waits beside it, because the new one may have other ports.
+//! next `up` finds by the labels that a container waits, and goes on from there. The record of the
+//! old container waits beside it, because the new one may have other ports. A container that a run of the keeper
+//! has left in the same way, paused and off its network, is taken back by the same steps.
 
 use super::build;
 use super::client::Client;
 use super::health::Watch;
 use super::instance::{Instance, LABEL, Record};
+use super::keeper::PART;
 use crate::engine::{Container, Docker, Engine, Phase, Progress};
 use crate::error::Result;
 use crate::protocol::spec::Spec;
@@ -43,6 +45,9 @@ impl Succession<'_> {
         old: &Container,
     ) -> Result<()> {
         let (docker, aside) = (self.docker, self.instance.aside());
+        if docker.inspect(&aside).await?.is_some_and(|c| self.owns(&c)) {
+            docker.remove(&aside).await?;
+        }
         self.instance.keep_record()?;
         docker.rename(&spec.name, &aside).await?;
         let raised = async {
@@ -58,13 +63,36 @@ impl Succession<'_> {
         self.conclude(&aside, old).await
     }
 
-    /// Ends a replacement that was interrupted: with the new container when it proves healthy, else
-    /// with the old one.
+    /// Ends what was interrupted, whatever the containers of the instance are called: one that never ran, was being
+    /// removed or is a trial goes. Another one that is not in place gives way to the one that is when that proves
+    /// healthy, else it takes its place.
     ///
     /// # Errors
     /// When the engine does not answer.
     pub(crate) async fn settle(&self) -> Result<()> {
-        for aside in [self.instance.aside(), self.instance.former_aside()] {
+        let (docker, instance) = (self.docker, self.instance);
+        let mut waiting = Vec::new();
+        for name in docker
+            .labelled(&format!("{LABEL}={}", instance.name))
+            .await?
+        {
+            let Some(found) = docker.inspect(&name).await? else {
+                continue;
+            };
+            let is_part = found.labels.contains_key(PART);
+            let is_in_place = [instance.container(), instance.keeper()].contains(&name);
+            let is_nothing = matches!(found.phase, Phase::Created | Phase::Dead);
+            if is_nothing || (is_part && !is_in_place) {
+                self.progress
+                    .log(&format!("removing `{name}`, which was left behind"));
+                docker.remove(&name).await?;
+            } else if !is_in_place {
+                waiting.push(name);
+            }
+        }
+        // The usual name first: what it has is of the latest swap.
+        waiting.sort_by_key(|name| *name != instance.aside());
+        for aside in waiting {
             self.settle_from(&aside).await?;
         }
         Ok(())
@@ -72,7 +100,7 @@ impl Succession<'_> {
 
     async fn settle_from(&self, aside: &str) -> Result<()> {
         let (docker, name) = (self.docker, self.instance.container());
-        let Some(old) = docker.inspect(aside).await?.filter(|c| self.owns(c)) else {
+        let Some(old) = docker.inspect(aside).await? else {
             return Ok(());
         };
         match docker.inspect(&name).await? {
@@ -127,9 +155,53 @@ impl Succession<'_> {
             docker.remove(&name).await?;
         }
         self.instance.restore_record()?;
-        let started = docker.start(aside).await;
+        let started = self.start(aside).await;
         docker.rename(aside, &name).await?;
         started
+    }
+
+    /// Undoes what a swap by the keeper has done to a container: it may be paused, at rest, off its network, and
+    /// not to be started again by the engine.
+    async fn start(&self, aside: &str) -> Result<()> {
+        let docker = self.docker;
+        let Some(found) = docker.inspect(aside).await? else {
+            return Ok(());
+        };
+        docker.let_restart(aside, true).await?;
+        self.put_on_network(&found).await?;
+        if found.phase != Phase::Paused {
+            return docker.start(aside).await;
+        }
+        docker.unpause(aside).await?;
+        let mut nothing = |_: &[u8]| Ok(());
+        let resume = ["/opt/osctl/bin/osctl", "resume", "--json"];
+        if let Err(error) = docker.exec(aside, &resume, &mut nothing).await {
+            self.progress.log(&format!("{error:#}"));
+        }
+        Ok(())
+    }
+
+    /// On its own network alone: a keeper may have started it on one that publishes no ports.
+    async fn put_on_network(&self, container: &Container) -> Result<()> {
+        let (docker, network) = (self.docker, self.instance.network());
+        let portless = self.instance.portless_network();
+        if container.networks.contains(&portless) {
+            docker.leave_network(&container.id, &portless).await?;
+        }
+        if !container.networks.contains(&network) && docker.has_network(&network).await? {
+            docker.join_network(&container.id, &network).await?;
+        }
+        Ok(())
+    }
+
+    /// Starts a container that has ended, or that runs without its ports, with them.
+    ///
+    /// # Errors
+    /// When the engine refuses, as it does when a port is taken.
+    pub(crate) async fn start_with_ports(&self, container: &Container) -> Result<()> {
+        self.docker.stop(&container.id).await?;
+        self.put_on_network(container).await?;
+        self.docker.start(&container.id).await
     }
 
     async fn conclude(&self, aside: &str, old: &Container) -> Result<()> {

@@ -20,7 +20,8 @@
 //! step is done it stands in the [`journal`], on the disk, so that a keeper that is started again goes
 //! on to one of the two good ends ([`recovery`]): every step finds what it is about by the engine's
 //! ids and labels, and doing it again changes nothing. A keeper that is asked to end while the old
-//! container does not answer goes back first.
+//! container does not answer goes back first. Where no run is on, the keeper starts a container that the engine
+//! could not start ([`revival`]), and adds to the history what the host has made ([`present`]).
 //!
 //! ```text
 //!   door/keeper.sock ── from os-host ──┐
@@ -39,10 +40,12 @@ mod order;
 mod owner;
 mod patience;
 mod policy;
+mod present;
 mod probation;
 mod reach;
 mod recovery;
 mod repository;
+mod revival;
 mod run;
 #[cfg(test)]
 mod samples;

@@ -115,8 +115,8 @@ pub(super) async fn prepare(
         run: run.clone(),
         step: Step::Preparing,
         running: old.as_ref().is_some_and(|old| {
-            // One that crashes again and again is there to the engine.
-            matches!(old.phase, Phase::Running | Phase::Restarting)
+            // One that crashes again and again is there to the engine, and one that it could not start is to run.
+            matches!(old.phase, Phase::Running | Phase::Restarting) || old.failed_to_start
         }),
         old: old.map(|found| found.id),
         previous,
@@ -172,6 +172,7 @@ pub(super) async fn prepare(
         refusing: None,
         at_rest: None,
         robbed: None,
+        is_displaced: false,
         stop: Stop::default(),
     })
 }

@@ -3,6 +3,7 @@
 
 use super::journal::replace;
 use super::owner::site;
+use super::revival::{Revived, revive};
 use super::shelf::Shelf;
 use super::{Settings, hearsay};
 use crate::error::Result;
@@ -21,8 +22,8 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// A container that nobody reaches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Unreached {
-    /// The run that has gone back to it.
-    pub(super) run: Run,
+    /// The run that has gone back to it, if one has.
+    pub(super) run: Option<Run>,
     /// Its id.
     pub(super) container: String,
     /// Whether it does not even run: one that has ended gets its ports when it is started.
@@ -93,10 +94,10 @@ pub(super) async fn make_good(settings: &Settings, shelf: &Shelf) {
         match attempt(settings, &mark, &unreached).await {
             Ok(tried) => {
                 match tried {
-                    Tried::Reached => tell(shelf, &unreached.run, "it has its ports again"),
+                    Tried::Reached => tell(shelf, unreached.run.as_ref(), "it has its ports again"),
                     Tried::Renewed => tell(
                         shelf,
-                        &unreached.run,
+                        unreached.run.as_ref(),
                         "it was started again, and has its ports again",
                     ),
                     Tried::Gone => {}
@@ -121,10 +122,13 @@ async fn attempt(settings: &Settings, mark: &Mark, unreached: &Unreached) -> Res
         // Whoever has ended it since then does not want it.
         (true, false) => return Ok(Tried::Gone),
         (true, true) => {
-            // On no network it would start, and be reached by nobody.
-            site.reach(&found).await?;
-            site.docker.start(id).await?;
-            return Ok(Tried::Renewed);
+            let revived = revive(&site, mark, id, unreached.run.as_ref()).await?;
+            return match revived {
+                Revived::Untouched | Revived::Started => Ok(Tried::Renewed),
+                Revived::WithoutPorts(error) | Revived::Waits(error) | Revived::Refused(error) => {
+                    Err(error)
+                }
+            };
         }
         // It runs again, and may be ended by somebody from now on.
         (false, true) => mark.write(&Unreached {
@@ -137,7 +141,7 @@ async fn attempt(settings: &Settings, mark: &Mark, unreached: &Unreached) -> Res
         has_ended: true,
         ..unreached.clone()
     };
-    let again = site.reach_again(&found, &unreached.run, || mark.write(&ended));
+    let again = site.reach_again(&found, || mark.write(&ended));
     match again.await? {
         true => Ok(Tried::Renewed),
         false => Ok(Tried::Reached),
@@ -145,8 +149,9 @@ async fn attempt(settings: &Settings, mark: &Mark, unreached: &Unreached) -> Res
 }
 
 /// Says so where people look.
-fn tell(shelf: &Shelf, run: &Run, what: &str) {
-    tracing::warn!(%run, "the old container: {what}");
+fn tell(shelf: &Shelf, run: Option<&Run>, what: &str) {
+    tracing::warn!(?run, "the container: {what}");
+    let Some(run) = run else { return };
     let told = || -> Result<()> {
         let Some(mut record) = shelf.record(run)? else {
             return Ok(());
@@ -173,7 +178,7 @@ mod tests {
         let mark = Mark::new(folder.path());
         assert_eq!(mark.read(), None);
         let unreached = Unreached {
-            run: "20261120-193600".parse().unwrap(),
+            run: "20261120-193600".parse().ok(),
             container: "a".into(),
             has_ended: false,
         };
@@ -199,13 +204,13 @@ mod tests {
         lost.run = shelf.make(5.0).unwrap();
         lost.why = Some("a port is taken".into());
         shelf.save(&lost).unwrap();
-        tell(&shelf, &lost.run, "it has its ports again");
+        tell(&shelf, Some(&lost.run), "it has its ports again");
         let told = shelf.record(&lost.run).unwrap().unwrap();
         assert_eq!(
             told.why.as_deref(),
             Some("a port is taken; it has its ports again")
         );
         // One that is not kept any more holds nothing up.
-        tell(&shelf, &"20200101-000000".parse().unwrap(), "gone");
+        tell(&shelf, "20200101-000000".parse().ok().as_ref(), "gone");
     }
 }

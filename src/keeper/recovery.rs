@@ -3,6 +3,10 @@
 use super::Settings;
 use super::journal::{Entry, Journal, Step};
 use super::leftovers;
+use super::patience::is_away;
+use super::present;
+use super::reach::Mark;
+use super::revival::{Revived, revive};
 use super::run::Work;
 use super::shelf::Shelf;
 use super::site::Site;
@@ -51,7 +55,7 @@ pub(super) async fn recover(
     {
         finish(settings, shelf, site, entry, (end, why)).await?;
     } else if let Err(error) = site.remove_trial().await {
-        match super::patience::is_away(&error) {
+        match is_away(&error) {
             true => return Err(error),
             // The next run says so, if it is in its way.
             false => tracing::warn!("what an earlier trial left stays: {error:#}"),
@@ -63,18 +67,36 @@ pub(super) async fn recover(
         tracing::warn!("writing down which runs have ended: {error:#}");
     }
     let entry = journal.read()?;
+    if entry.is_none() {
+        present::put_right(settings, shelf, site).await?;
+    }
+    present::note_image(shelf, site).await?;
     leftovers::remove(site, shelf, entry.as_ref()).await;
     match entry {
         None => Ok(After::Nothing),
-        Some(entry) => on_probation(shelf, site, entry).await,
+        Some(entry) => on_probation(settings, shelf, site, entry).await,
     }
 }
 
-async fn on_probation(shelf: &Shelf, site: &Site, entry: Entry) -> Result<After> {
+/// A port that another program has is no fault of the container, which is watched all the same.
+async fn on_probation(
+    settings: &Settings,
+    shelf: &Shelf,
+    site: &Site,
+    entry: Entry,
+) -> Result<After> {
     let log = shelf.log(&entry.run, site.charge.bounds.log)?;
-    match site.revive(site.name(), HEALTHY, &log).await {
-        Ok(_) => Ok(After::Watch(Box::new(entry))),
-        Err(error) if super::patience::is_away(&error) => Err(error),
+    let mark = Mark::new(&settings.state);
+    let works = match revive(site, &mark, site.name(), Some(&entry.run)).await? {
+        Revived::Untouched | Revived::Waits(_) => Ok(()),
+        Revived::Started | Revived::WithoutPorts(_) => {
+            site.until_healthy(site.name(), HEALTHY, &log).await
+        }
+        Revived::Refused(error) => Err(error),
+    };
+    match works {
+        Ok(()) => Ok(After::Watch(Box::new(entry))),
+        Err(error) if is_away(&error) => Err(error),
         Err(error) => {
             let why = format!("it did not last: it can't be started again: {error:#}");
             Ok(After::Broken(why))
@@ -113,6 +135,7 @@ async fn finish(
         refusing: None,
         at_rest: None,
         robbed: None,
+        is_displaced: false,
         stop: Stop::default(),
     };
     if end != Stage::Succeeded && !stage.has_ended() {

@@ -8,10 +8,11 @@ use crate::engine::{
 };
 use crate::error::{Error, Result};
 use crate::protocol::evolve::inside::Resumed;
-use crate::protocol::evolve::{Charge, DOOR, Run};
+use crate::protocol::evolve::{Charge, DOOR, Run, portless};
 use crate::protocol::spec::{Mount, Restart, Spec, Volume};
 use anyhow::{Context, bail};
 use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -74,6 +75,11 @@ impl Site {
                 name: name.into(),
             }
             .into()),
+            // Its removal was cut off: there is nothing in it to go on with.
+            Some(found) if found.phase == Phase::Dead => {
+                self.docker.remove(&found.id).await?;
+                Ok(None)
+            }
             found => Ok(found),
         }
     }
@@ -95,7 +101,7 @@ impl Site {
     /// A container beside it: no ports, no way to the keeper or the engine, data to throw away, and
     /// what the instance has read-only. Only the mounts' own roots are bound: what lies beneath them may
     /// be links of the agent's, which the engine would follow on the host.
-    pub(super) fn trial(&self, image: &str, run: &Run) -> Spec {
+    pub(super) fn trial(&self, image: &str, run: Option<&Run>) -> Spec {
         let mut spec = self.charge.spec.clone();
         spec.name = self.trial_name();
         spec.image = image.into();
@@ -105,7 +111,8 @@ impl Site {
         spec.stop_timeout = 1;
         spec.labels.remove(DIGEST_LABEL);
         spec.labels.insert(PART.into(), TRIAL.into());
-        spec.labels.insert(RUN.into(), run.to_string());
+        spec.labels
+            .extend(run.map(|run| (RUN.to_owned(), run.to_string())));
         for mount in std::mem::take(&mut spec.mounts) {
             let seen = in_trial(&mount.container);
             spec.mounts.extend(seen.at.map(|place| Mount {
@@ -241,30 +248,30 @@ impl Site {
         let _ = self.docker.logs(container, options, &mut each).await;
     }
 
-    /// Starts what the engine has ended, and waits until it is healthy; whether it had ended.
-    ///
-    /// # Errors
-    /// When it does not start, or does not become healthy.
-    pub(super) async fn revive(&self, container: &str, limit: Duration, log: &Log) -> Result<bool> {
-        let had_ended = self.start(container, log).await?;
-        if had_ended {
-            self.until_healthy(container, limit, log).await?;
-        }
-        Ok(had_ended)
+    /// A network that publishes no ports, for a container whose ports another program has.
+    fn portless_network(&self) -> Option<String> {
+        let network = self.charge.spec.network.as_ref();
+        network.map(|network| portless(network))
     }
 
-    /// Starts what the engine has ended; whether it had ended.
+    /// Starts a container on a network that publishes no ports: it works, and its ports follow when they are free.
     ///
     /// # Errors
-    /// When it does not start, as when somebody has a port of it.
-    pub(super) async fn start(&self, container: &str, log: &Log) -> Result<bool> {
-        let found = self.find(container).await?;
-        if found.is_none_or(|c| !matches!(c.phase, Phase::Created | Phase::Stopped)) {
-            return Ok(false);
+    /// When the engine refuses that, too.
+    pub(super) async fn start_without_ports(&self, container: &Container) -> Result<()> {
+        let (Some(network), Some(portless)) = (&self.charge.spec.network, self.portless_network())
+        else {
+            bail!("it has no network that it could do without");
+        };
+        if self.docker.keeps_ports() {
+            bail!("this engine starts no container without its ports");
         }
-        log.step("starting the container again, which the engine had ended");
-        self.docker.start(container).await?;
-        Ok(true)
+        let owner = BTreeMap::from([(OWNER_LABEL.to_owned(), self.charge.instance.clone())]);
+        let docker = &self.docker;
+        docker.ensure_internal_network(&portless, &owner).await?;
+        docker.leave_network(&container.id, network).await?;
+        docker.join_network(&container.id, &portless).await?;
+        docker.start(&container.id).await
     }
 
     /// Puts a container back on its network, with its ports, unless it has them.
@@ -272,6 +279,18 @@ impl Site {
     /// # Errors
     /// When the engine refuses, as it does when somebody has a port meanwhile.
     pub(super) async fn reach(&self, container: &Container) -> Result<()> {
+        self.join(container).await?;
+        if let Some(portless) = self.portless_network()
+            && container.networks.contains(&portless)
+        {
+            self.docker.leave_network(&container.id, &portless).await?;
+            let owner = (OWNER_LABEL, self.charge.instance.as_str());
+            self.docker.remove_network(&portless, owner).await?;
+        }
+        Ok(())
+    }
+
+    async fn join(&self, container: &Container) -> Result<()> {
         let Some(network) = &self.charge.spec.network else {
             return Ok(());
         };
@@ -301,13 +320,12 @@ impl Site {
     pub(super) async fn reach_again(
         &self,
         container: &Container,
-        run: &Run,
         before_end: impl FnOnce() -> Result<()>,
     ) -> Result<bool> {
         if !self.lacks_ports(container) {
             return self.reach(container).await.map(|()| false);
         }
-        let mut probe = self.trial(&container.image, run);
+        let mut probe = self.trial(&container.image, None);
         probe.ports.clone_from(&container.ports);
         self.remove_trial().await?;
         let free = self.docker.create(&probe).await;
@@ -321,6 +339,10 @@ impl Site {
                 // Whatever cuts it between the two, it is known to be started.
                 before_end()?;
                 self.docker.stop(&container.id).await?;
+                let ended = self.find(&container.id).await?;
+                if let Some(ended) = &ended {
+                    self.reach(ended).await?;
+                }
                 self.docker.start(&container.id).await?;
                 Ok(true)
             }

@@ -12,6 +12,9 @@ use std::path::PathBuf;
 /// Label of the images that the classic builder leaves between its steps: whose build it was.
 pub(crate) const BUILD_LABEL: &str = "osctl.build";
 
+/// What the value of [`BUILD_LABEL`] begins with; the instance follows.
+pub(crate) const BUILD_MARK: &str = "osctl-";
+
 /// Everything that an engine needs to create the container.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Spec {
@@ -45,10 +48,11 @@ pub(crate) struct Spec {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Restart {
-    /// Unless somebody has stopped it. Engines up to 20.10 take what they end when they start for
-    /// stopped, if they were killed before.
+    /// Unless it was stopped. Engines up to 20.10 take what they end when they start for stopped, if they
+    /// were killed before.
     #[default]
     UnlessStopped,
+    /// Also when it was stopped before the engine was started again.
     Always,
     Never,
 }

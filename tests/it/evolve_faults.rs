@@ -46,7 +46,7 @@ impl Extent {
 }
 
 /// What the run says when it is at that point.
-const POINTS: [&str; 9] = [
+pub(crate) const POINTS: [&str; 9] = [
     "building: reading the body",
     "building: building the image",
     "testing: waiting until it is healthy",
@@ -65,20 +65,20 @@ const BACK: [&str; 2] = [
 ];
 
 /// The points where two containers exist.
-const SWAP: std::ops::Range<usize> = 5..7;
+pub(crate) const SWAP: std::ops::Range<usize> = 5..7;
 
 /// From this point on the new container is the one that is to live.
 const NEW: usize = 6;
 
 /// The process of a container, as this machine sees it.
-fn process(home: &Home, container: &str) -> Option<Pid> {
+pub(crate) fn process(home: &Home, container: &str) -> Option<Pid> {
     let found = engine(home).get(&format!("/containers/{container}/json"));
     let pid = found.json()["State"]["Pid"].as_i64()?;
     (pid > 0).then(|| Pid::from_raw(pid.try_into().unwrap()))
 }
 
 /// Begins a run with a body that is new, and waits until it is at that point.
-fn evolve_until(home: &Home, number: usize, point: &str) -> Followed {
+pub(crate) fn evolve_until(home: &Home, number: usize, point: &str) -> Followed {
     let text = format!("\"\"\"Version {number}.\"\"\"\n");
     write(home, "kernel/more.py", &text);
     let mut evolve = Followed::start(home.command(["evolve"]));
@@ -88,13 +88,19 @@ fn evolve_until(home: &Home, number: usize, point: &str) -> Followed {
 
 /// One container, healthy, that remembers; and the record of the run is what happened.
 #[track_caller]
-fn assert_good_end(home: &Home, point: &str) {
+pub(crate) fn assert_good_end(home: &Home, point: &str) {
     until(&format!("the end of the run after `{point}`"), || {
         let status = home.run(["--json", "evolve", "status"]);
         let status: Value = serde_json::from_str(&status.stdout).unwrap_or_default();
         status["evolve_in_progress"] == false
     });
     assert_remembers(home);
+    assert_told(home, point);
+}
+
+/// One container, of the image that the history names.
+#[track_caller]
+pub(crate) fn assert_told(home: &Home, point: &str) {
     assert_eq!(containers(home), [home.container()], "{point}");
     let record = latest(home);
     let image = home.json(["status"])["image"].clone();

@@ -95,7 +95,7 @@ fn the_container_has_no_more_rights_than_it_needs() {
         (host["ShmSize"].as_u64(), host["PidsLimit"].as_u64()),
         (Some(1 << 30), Some(512))
     );
-    assert_eq!(host["RestartPolicy"]["Name"], "unless-stopped");
+    assert_eq!(host["RestartPolicy"]["Name"], "always");
     for (_, bindings) in host["PortBindings"].as_object().unwrap() {
         assert_eq!(bindings[0]["HostIp"], "127.0.0.1");
     }

@@ -31,10 +31,12 @@ mod embedded;
 mod evolve;
 mod evolve_back;
 mod evolve_broken;
+mod evolve_deaths;
 mod evolve_escapes;
 mod evolve_faults;
 mod evolve_inside;
 mod evolve_mind;
+mod evolve_repair;
 mod evolve_way_back;
 mod exposure;
 mod fake_companion;
@@ -186,6 +188,8 @@ fn lanes() -> Vec<Lane> {
         evolve_back::trials(),
         evolve_way_back::trials(),
         evolve_faults::trials(),
+        evolve_deaths::trials(),
+        evolve_repair::trials(),
         evolve_escapes::trials(),
         evolve::trials(),
         handover::trials(),

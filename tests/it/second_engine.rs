@@ -5,6 +5,7 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::Pid;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
@@ -54,10 +55,11 @@ impl Second {
             make_certificates(&folder.path().join("tls"), address);
         }
         let path = folder.path().display();
-        // The first process waits, which buries the orphans of a daemon that was killed.
+        // The first process waits, which buries the orphans of a daemon that was killed, and stays when all others are
+        // killed.
         let script = format!(
             "mount -t proc proc /proc && mkdir {path}/disk && mount -t tmpfs -o size={disk} tmpfs {path}/disk \
-             && {} ip link set lo up && echo ready && {{ sleep infinity & wait; }}",
+             && {} ip link set lo up && echo ready && while :; do sleep infinity & wait $!; done",
             busybox().display()
         );
         let mut sandbox = Command::new("setpriv")
@@ -102,7 +104,8 @@ impl Second {
             .arg(disk.join("pid"))
             .args(["--containerd-namespace", "osctl-it"])
             .args(["--containerd-plugins-namespace", "osctl-it-plugins"])
-            .args(["--cgroup-parent", "/osctl-it"])
+            .arg("--cgroup-parent")
+            .arg(Path::new("/osctl-it").join(self.folder.path().file_name().unwrap()))
             .args(["--iptables=false", "--ip-masq=false", "--ip-forward=false"]);
         if self.has_tls {
             command.args(["-H", &format!("tcp://{}:{}", TLS.0, TLS.1), "--tlsverify"]);
@@ -135,6 +138,63 @@ impl Second {
         let mut daemon = self.daemon.take().unwrap();
         send(only_child(&daemon), signal);
         daemon.wait().unwrap();
+    }
+
+    /// Keeps the programs that publish ports from ending with the daemon that has started them, until the guard goes.
+    pub(crate) fn hold_ports(&self) -> HeldPorts {
+        let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+        let here = namespace(&only_child(&self.sandbox).to_string());
+        let mut held = Vec::new();
+        for process in fs::read_dir("/proc").unwrap().flatten() {
+            let name = process.file_name().into_string().unwrap();
+            let command = fs::read(process.path().join("cmdline")).unwrap_or_default();
+            let program = command.split(|byte| *byte == 0).next().unwrap();
+            if program.ends_with(b"docker-proxy") && namespace(&name) == here {
+                held.push(Pid::from_raw(name.parse().unwrap()));
+            }
+        }
+        for proxy in &held {
+            send(*proxy, Signal::SIGSTOP);
+        }
+        HeldPorts(held)
+    }
+
+    /// Ends everything of the engine at once. As after a loss of power, there are no processes, control groups,
+    /// mounts and interfaces of it, and its disk is as it was.
+    pub(crate) fn lose_power(&mut self) {
+        let sandbox = only_child(&self.sandbox).to_string();
+        let inside = |script: &str| {
+            let mut command = Command::new("nsenter");
+            command.args(["-t", &sandbox, "-m", "-n", "-p"]);
+            command.arg(busybox()).args(["sh", "-c", script]);
+            command.stderr(Stdio::null()).status().unwrap();
+        };
+        // All but the caller and the first process.
+        inside("kill -9 -1");
+        self.daemon.take().unwrap().wait().unwrap();
+        // Processes that were paused end when they are not any more.
+        let own = self.folder.path().file_name().unwrap().to_owned();
+        for group in groups(&own) {
+            let _ = fs::write(group.join("freezer.state"), "THAWED");
+            let _ = fs::write(group.join("cgroup.freeze"), "0");
+        }
+        until("the end of the control groups", || {
+            let left = groups(&own);
+            // The innermost first.
+            left.iter()
+                .rev()
+                .for_each(|group| drop(fs::remove_dir(group)));
+            left.is_empty()
+        });
+        let disk = self.folder.path().join("disk");
+        let (disk, busybox) = (disk.display(), busybox().display());
+        inside(&format!(
+            "for place in $({busybox} awk '$5 ~ \"^{disk}/.\" {{print $5}}' /proc/self/mountinfo | {busybox} sort -r)\n\
+             do {busybox} umount -l $place; done\n\
+             {busybox} rm -rf {disk}/exec {disk}/pid\n\
+             for link in $({busybox} ip -o link | {busybox} awk -F'[ :@]+' '$2 != \"lo\" {{print $2}}')\n\
+             do {busybox} ip link del $link; done"
+        ));
     }
 
     /// Has it answer nobody until the guard goes.
@@ -265,6 +325,24 @@ impl Drop for Second {
     }
 }
 
+/// Programs that hold the ports of containers that are gone.
+#[derive(Debug)]
+pub(crate) struct HeldPorts(Vec<Pid>);
+
+impl HeldPorts {
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl Drop for HeldPorts {
+    fn drop(&mut self) {
+        for proxy in &self.0 {
+            let _ = kill(*proxy, Signal::SIGKILL);
+        }
+    }
+}
+
 /// A daemon that was stopped like a terminal's job.
 #[derive(Debug)]
 pub(crate) struct Frozen([Pid; 2]);
@@ -292,6 +370,29 @@ pub(crate) fn only_child(launcher: &Child) -> Pid {
     let id = launcher.id();
     let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
     Pid::from_raw(children.trim().parse().unwrap())
+}
+
+/// The control groups of that second engine's containers.
+fn groups(own: &OsStr) -> Vec<PathBuf> {
+    let hierarchies = fs::read_dir("/sys/fs/cgroup")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let hierarchies = hierarchies.map(|entry| entry.path());
+    let roots = hierarchies.chain([PathBuf::from("/sys/fs/cgroup")]);
+    let roots = roots.map(|root| root.join("osctl-it").join(own));
+    let mut found: Vec<PathBuf> = roots.filter(|root| root.is_dir()).collect();
+    let mut next = 0;
+    while next < found.len() {
+        let beneath = fs::read_dir(&found[next]).into_iter().flatten().flatten();
+        found.extend(
+            beneath
+                .map(|entry| entry.path())
+                .filter(|path| path.is_dir()),
+        );
+        next += 1;
+    }
+    found
 }
 
 /// Removes the control groups that killed containers of the second engine left empty.

@@ -12,7 +12,7 @@
 use super::keeper::begin;
 use super::{Evolve, Gate};
 use crate::companion::mind::Frozen;
-use crate::protocol::evolve::{Ask, Reply, Run};
+use crate::protocol::evolve::{Ask, Reply, Run, Stage, Status};
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -76,11 +76,40 @@ async fn until_trusted(gate: &Gate, keeper: &Path, listens: Duration, lease: Dur
 
 /// The run that places a container which has not proved itself yet.
 async fn placing(keeper: &Path) -> io::Result<Option<Run>> {
+    let status = status(keeper).await?;
+    Ok(status.latest_run.filter(|_| status.restart_pending))
+}
+
+/// What the keeper says of its latest run.
+async fn status(keeper: &Path) -> io::Result<Status> {
     match begin(keeper, &Ask::Status {}).await? {
-        Some((Reply::Status(status), _)) => {
-            Ok(status.latest_run.filter(|_| status.restart_pending))
-        }
+        Some((Reply::Status(status), _)) => Ok(status),
         _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// The run that is on, as far as there is a keeper that says so.
+pub(super) async fn run_on(keeper: &Path) -> Option<Run> {
+    let status = timeout(ANSWER, status(keeper)).await.ok()?.ok()?;
+    status.latest_run.filter(|_| status.evolve_in_progress)
+}
+
+/// Returns when the keeper says that the run has ended and left the container in place; where no run was on, when
+/// none has begun for a while. Never, as long as no keeper says so: the run goes on when there is one.
+pub(super) async fn ended_in_vain(keeper: &Path, run: Option<&Run>) {
+    match run {
+        Some(run) => drop(follow(keeper, run.clone()).await),
+        None => sleep(LISTENS).await,
+    }
+    loop {
+        if let Ok(Ok(status)) = timeout(ANSWER, status(keeper)).await {
+            let is_on = status.evolve_in_progress;
+            let is_replaced = run.is_some() && status.latest_status == Some(Stage::Succeeded);
+            if !is_on && !is_replaced {
+                return;
+            }
+        }
+        sleep(AGAIN).await;
     }
 }
 
@@ -109,9 +138,9 @@ async fn follow(keeper: &Path, run: Run) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Gate, until_trusted};
+    use super::{Gate, ended_in_vain, run_on, until_trusted};
     use crate::companion::evolve::Door;
-    use crate::protocol::evolve::{Reply, Status};
+    use crate::protocol::evolve::{Reply, Stage, Status};
     use std::path::Path;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -143,8 +172,11 @@ mod tests {
                     continue;
                 }
                 asked.asked.fetch_add(1, Ordering::SeqCst);
+                let places = asked.places.load(Ordering::SeqCst);
                 let status = Status {
-                    restart_pending: asked.places.load(Ordering::SeqCst),
+                    evolve_in_progress: places,
+                    latest_status: (!places).then_some(Stage::RolledBack),
+                    restart_pending: places,
                     latest_run: "20261120-193600".parse().ok(),
                     ..Status::default()
                 };
@@ -198,6 +230,29 @@ mod tests {
             waits.await.unwrap();
             assert!(is_open(&gate));
         }
+        task.abort();
+    }
+
+    #[tokio::test]
+    async fn a_container_at_rest_hears_the_end_of_its_run_from_any_keeper() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        assert_eq!(run_on(&socket).await, None);
+        let (first, task) = keeper(&socket);
+        let run = run_on(&socket).await.unwrap();
+        let waits = {
+            let socket = socket.clone();
+            tokio::spawn(async move { ended_in_vain(&socket, Some(&run)).await })
+        };
+        asked(&first).await;
+        task.abort();
+        std::fs::remove_file(&socket).unwrap();
+        let (next, task) = keeper(&socket);
+        asked(&next).await;
+        assert!(!waits.is_finished());
+        next.places.store(false, Ordering::SeqCst);
+        waits.await.unwrap();
+        assert_eq!(run_on(&socket).await, None);
         task.abort();
     }
 

@@ -6,10 +6,11 @@
 //!     └────────────────────┴ or resume ────────────────┴────────────┘ replaced it for a while
 //! ```
 //!
-//! Until it is at rest, every way back leaves it as it was. At rest it is replaced or paused at once;
-//! one that nevertheless lives on for [`LEASE`] goes on by itself, so that the keeper's death does
-//! not leave a container that answers nobody.
+//! Until it is at rest, every way back leaves it as it was. At rest it is replaced or paused at once.
+//! One that lives on goes on when the keeper says that the run has ended, and after [`LEASE`] in any
+//! case, so that the keeper's death does not leave a container that refuses requests.
 
+use super::newborn::{ended_in_vain, run_on};
 use super::{Evolve, Parts};
 use crate::companion::cryo;
 use crate::companion::kernel::{self, View};
@@ -102,7 +103,7 @@ impl Evolve {
                     browser,
                     begun,
                 });
-                tokio::spawn(self.clone().go_on_if_forgotten(begun));
+                tokio::spawn(self.clone().go_on_if_left(begun));
                 tracing::info!("at rest after {:?}", begun.elapsed());
                 told
             }
@@ -216,18 +217,33 @@ impl Evolve {
         tracing::info!("requests are answered again");
     }
 
-    async fn go_on_if_forgotten(self, begun: Instant) {
-        // Counted in small steps, so that the time in which everything here is paused is not.
-        for _ in 0..LEASE {
-            sleep(Duration::from_secs(1)).await;
+    /// Goes on when the run that has brought it to rest has ended without replacing it, also where the keeper that
+    /// says so was started after that, or when nothing has happened for the time of the lease.
+    async fn go_on_if_left(self, begun: Instant) {
+        let keeper = &self.settings.keeper;
+        let left = async {
+            // Nothing has begun it where the keeper was ended in between, and the next one has ended the run already.
+            let run = run_on(keeper).await;
+            ended_in_vain(keeper, run.as_ref()).await;
+        };
+        tokio::select! {
+            () = left => {}
+            () = lease() => {}
         }
         let mut rest = self.rest.lock().await;
         if rest.as_ref().is_some_and(|rest| rest.begun == begun)
             && let Some(Rest { browser, .. }) = rest.take()
         {
-            tracing::warn!("nobody has replaced this container for {LEASE} s: it goes on");
+            tracing::warn!("nothing has replaced this container: it goes on");
             self.go_on(browser).await;
         }
+    }
+}
+
+/// Counted in small steps, so that the time in which everything here is paused is not.
+async fn lease() {
+    for _ in 0..LEASE {
+        sleep(Duration::from_secs(1)).await;
     }
 }
 

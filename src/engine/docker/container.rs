@@ -1,5 +1,6 @@
-//! Containers and their networks.
+//! Containers.
 
+use super::place::says;
 use super::{Docker, answer, cause, is_status, lost};
 use crate::engine::{Container, LogOptions, OWNER_LABEL, Phase};
 use crate::error::{Error, Result};
@@ -7,8 +8,8 @@ use crate::protocol::spec::{Mount, Port, Restart, Spec, Volume};
 use bollard::container::LogOutput;
 use bollard::models::{
     ContainerCreateBody, ContainerInspectResponse, ContainerStateStatusEnum, HealthConfig,
-    HostConfig, HostConfigLogConfig, Mount as ApiMount, MountType, MountVolumeOptions,
-    NetworkCreateRequest, PortBinding, PortMap, RestartPolicy, RestartPolicyNameEnum,
+    HostConfig, HostConfigLogConfig, Mount as ApiMount, MountType, MountVolumeOptions, PortBinding,
+    PortMap, RestartPolicy, RestartPolicyNameEnum,
 };
 use bollard::query_parameters::{
     CreateContainerOptionsBuilder, ListContainersOptionsBuilder, LogsOptionsBuilder,
@@ -80,10 +81,10 @@ impl Docker {
             let why = cause(&error);
             // A container that never ran holds nothing worth keeping, and would be in the way.
             self.remove(&spec.name).await?;
-            if why.contains("port is already allocated") || why.contains("address already in use") {
-                return Err(self.taken(spec, &why).await);
-            }
-            return Err(lost("to start the container", error));
+            return Err(match is_port_taken(&why) {
+                true => self.taken(&spec.ports, &why).await,
+                false => lost("to start the container", error),
+            });
         }
         Ok(())
     }
@@ -102,29 +103,41 @@ impl Docker {
         let options = CreateContainerOptionsBuilder::new()
             .name(&spec.name)
             .build();
-        self.api
-            .create_container(Some(options), body(spec))
-            .await
-            .map_err(|e| {
-                if is_status(&e, 409) {
-                    Error::Foreign {
-                        what: "container",
-                        name: spec.name.clone(),
-                    }
-                    .into()
-                } else {
-                    lost("to create the container", e)
-                }
-            })?;
-        Ok(())
+        let made = self.api.create_container(Some(options), body(spec)).await;
+        match made {
+            Ok(_) => Ok(()),
+            Err(e) if is_status(&e, 409) => {
+                let owner = spec.labels.get(OWNER_LABEL);
+                Err(self.name_taken(&spec.name, owner).await)
+            }
+            Err(e) => Err(lost("to create the container", e)),
+        }
     }
 
-    async fn taken(&self, spec: &Spec, why: &str) -> anyhow::Error {
-        let port = spec
-            .ports
+    /// The error for a name that another container has, which may be one of the same instance.
+    async fn name_taken(&self, name: &str, owner: Option<&String>) -> anyhow::Error {
+        let found = self.inspect(name).await;
+        let holder = found.ok().flatten();
+        let is_ours = holder.is_some_and(|c| owner.is_some() && c.labels.get(OWNER_LABEL) == owner);
+        match is_ours {
+            true => Error::precondition(
+                format!("container `{name}` of the same instance is in the way"),
+                "`osctl up` removes it or takes it back",
+            )
+            .into(),
+            false => Error::Foreign {
+                what: "container",
+                name: name.into(),
+            }
+            .into(),
+        }
+    }
+
+    async fn taken(&self, ports: &[Port], why: &str) -> anyhow::Error {
+        let port = ports
             .iter()
             .find(|p| why.contains(&format!(":{}", p.host)))
-            .or(spec.ports.first());
+            .or(ports.first());
         let Some(port) = port else {
             return anyhow::anyhow!("{why}");
         };
@@ -140,75 +153,6 @@ impl Docker {
         .into()
     }
 
-    /// Whether there is a network of that name.
-    ///
-    /// # Errors
-    /// When the engine does not answer.
-    pub(super) async fn has_network(&self, name: &str) -> Result<bool> {
-        let doing = "looking at the network";
-        match answer(doing, self.api.inspect_network(name, None)).await? {
-            Ok(_) => Ok(true),
-            Err(e) if is_status(&e, 404) => Ok(false),
-            Err(e) => Err(lost(doing, e)),
-        }
-    }
-
-    async fn ensure_network(&self, network: &str, spec: &Spec) -> Result<()> {
-        let doing = "looking at the network";
-        match answer(doing, self.api.inspect_network(network, None)).await? {
-            Ok(found) if holds(found.labels.as_ref(), &spec.labels) => return Ok(()),
-            Ok(_) => {
-                let name = network.to_owned();
-                return Err(Error::Foreign {
-                    what: "network",
-                    name,
-                }
-                .into());
-            }
-            Err(e) if is_status(&e, 404) => {}
-            Err(e) => return Err(lost(doing, e)),
-        }
-        let request = NetworkCreateRequest {
-            name: network.to_owned(),
-            driver: Some("bridge".into()),
-            labels: Some(spec.labels.clone().into_iter().collect()),
-            ..Default::default()
-        };
-        match self.api.create_network(request).await {
-            Ok(_) => Ok(()),
-            Err(e) if is_status(&e, 409) => Ok(()),
-            Err(e) => Err(lost("to create the network", e)),
-        }
-    }
-
-    /// Removes a network with that label; not an error when there is none, when it has another
-    /// owner, or somebody still uses it.
-    ///
-    /// # Errors
-    /// When the engine does not answer.
-    pub(crate) async fn remove_network(&self, name: &str, label: (&str, &str)) -> Result<()> {
-        let doing = "looking at the network";
-        let ours = match answer(doing, self.api.inspect_network(name, None)).await? {
-            Ok(found) => {
-                found
-                    .labels
-                    .unwrap_or_default()
-                    .get(label.0)
-                    .map(String::as_str)
-                    == Some(label.1)
-            }
-            Err(_) => false,
-        };
-        if !ours {
-            return Ok(());
-        }
-        match self.api.remove_network(name).await {
-            Ok(()) => Ok(()),
-            Err(e) if is_status(&e, 404) || is_status(&e, 403) => Ok(()),
-            Err(e) => Err(lost("to remove the network", e)),
-        }
-    }
-
     /// Gives a container another name.
     ///
     /// # Errors
@@ -216,20 +160,30 @@ impl Docker {
     pub(crate) async fn rename(&self, name: &str, to: &str) -> Result<()> {
         let options = RenameContainerOptionsBuilder::new().name(to).build();
         match self.api.rename_container(name, options).await {
-            Err(e) if is_status(&e, 409) => Err(Error::Foreign {
-                what: "container",
-                name: to.into(),
+            Err(e) if is_status(&e, 409) => {
+                let renamed = self.inspect(name).await?;
+                let owner = renamed.as_ref().and_then(|c| c.labels.get(OWNER_LABEL));
+                Err(self.name_taken(to, owner).await)
             }
-            .into()),
+            Err(e) if says(&e, "same name as its current name") => Ok(()),
             done => done.map_err(|e| lost("to rename the container", e)),
         }
     }
 
+    /// Starts a container, unless it runs.
+    ///
+    /// # Errors
+    /// [`Error::PortTaken`], or the engine's own reason.
     pub(crate) async fn start(&self, name: &str) -> Result<()> {
-        match self.api.start_container(name, None).await {
-            Ok(()) => Ok(()),
-            Err(e) if is_status(&e, 304) => Ok(()),
-            Err(e) => Err(lost("to start the container", e)),
+        let error = match self.api.start_container(name, None).await {
+            Ok(()) => return Ok(()),
+            Err(e) if is_status(&e, 304) => return Ok(()),
+            Err(error) => error,
+        };
+        let why = cause(&error);
+        match self.inspect(name).await {
+            Ok(Some(found)) if is_port_taken(&why) => Err(self.taken(&found.ports, &why).await),
+            _ => Err(lost("to start the container", error)),
         }
     }
 
@@ -294,6 +248,11 @@ impl Docker {
     }
 }
 
+/// Whether the engine refuses to start a container because of a port of the host.
+fn is_port_taken(why: &str) -> bool {
+    why.contains("port is already allocated") || why.contains("address already in use")
+}
+
 /// Whether something was made for the same instance. The other labels tell of versions.
 pub(super) fn holds(
     found: Option<&HashMap<String, String>>,
@@ -310,11 +269,14 @@ fn read(found: ContainerInspectResponse) -> Container {
         Some(ContainerStateStatusEnum::RUNNING) => Phase::Running,
         Some(ContainerStateStatusEnum::RESTARTING) => Phase::Restarting,
         Some(ContainerStateStatusEnum::PAUSED) => Phase::Paused,
+        Some(ContainerStateStatusEnum::DEAD | ContainerStateStatusEnum::REMOVING) => Phase::Dead,
         _ => Phase::Stopped,
     };
+    let error = state.error.filter(|e| !e.is_empty());
+    let failed_to_start = phase == Phase::Stopped && error.is_some();
     let exit = (phase == Phase::Stopped || phase == Phase::Restarting).then(|| {
         let code = state.exit_code.unwrap_or_default();
-        match (state.oom_killed, state.error.filter(|e| !e.is_empty())) {
+        match (state.oom_killed, error) {
             (Some(true), _) => format!("it ran out of memory (exit code {code})"),
             (_, Some(error)) => error,
             _ => format!("it ended with exit code {code}"),
@@ -335,6 +297,7 @@ fn read(found: ContainerInspectResponse) -> Container {
         has_ports,
         restarts: found.restart_count.unwrap_or_default().unsigned_abs(),
         exit,
+        failed_to_start,
     }
 }
 

@@ -2,10 +2,10 @@
 
 use super::trace::Trace;
 use super::{Docker, answer, cause, is_status, lost};
-use crate::engine::Progress;
+use crate::engine::{IMAGE_LABEL, Progress};
 use crate::error::{Error, Result};
 use crate::protocol::hex::hex;
-use crate::protocol::spec::{BUILD_LABEL, Limits};
+use crate::protocol::spec::{BUILD_LABEL, BUILD_MARK, Limits};
 use bollard::models::ImageInspect;
 use bollard::query_parameters::{
     BuildImageOptionsBuilder, BuilderVersion, CreateImageOptionsBuilder, ListImagesOptionsBuilder,
@@ -317,7 +317,7 @@ impl Docker {
         };
         let done = self.run_build(&api, build, options, progress).await;
         for id in unfinished {
-            self.remove_unfinished_image(&id).await?;
+            self.remove_nameless_image(&id).await?;
         }
         done
     }
@@ -347,30 +347,23 @@ impl Docker {
     }
 
     /// The nameless images that classic builds with that mark have left between their steps. Those that are
-    /// whole have further labels of osctl.
+    /// whole have the name of their instance. A base may have further labels of osctl.
     async fn unfinished(&self, mark: &str) -> Result<Vec<String>> {
-        let is_of_whole = |label: &String| label.starts_with("osctl.") && label != BUILD_LABEL;
+        let instance = mark.strip_prefix(BUILD_MARK);
         let mut images = self.nameless().await?;
         images.retain(|image| {
-            let marked = image.labels.get(BUILD_LABEL).is_some_and(|m| m == mark);
-            marked && !mark.is_empty() && !image.labels.keys().any(is_of_whole)
+            let label = |name: &str| image.labels.get(name).map(String::as_str);
+            label(BUILD_LABEL) == Some(mark) && !mark.is_empty() && label(IMAGE_LABEL) != instance
         });
         Ok(images.into_iter().map(|image| image.id).collect())
     }
 
-    /// Removes the images that classic builds with that mark have left between their steps.
+    /// Removes an image without a name, with those that it is made of and no other is. One that something needs
+    /// stays.
     ///
     /// # Errors
     /// When the engine does not answer.
-    pub(crate) async fn remove_unfinished(&self, mark: &str) -> Result<()> {
-        for id in self.unfinished(mark).await? {
-            self.remove_unfinished_image(&id).await?;
-        }
-        Ok(())
-    }
-
-    /// With the images that it is made of and no other is. One that something needs stays.
-    async fn remove_unfinished_image(&self, id: &str) -> Result<()> {
+    pub(crate) async fn remove_nameless_image(&self, id: &str) -> Result<()> {
         match self
             .api
             .remove_image(id, None::<RemoveImageOptions>, None)

@@ -5,6 +5,7 @@ mod container;
 mod environment;
 mod exec;
 mod image;
+mod network;
 mod place;
 #[cfg(unix)]
 mod ssh;

@@ -8,8 +8,7 @@ use crate::error::{Error, Result};
 use crate::protocol::spec::{Spec, Volume};
 use anyhow::bail;
 use bollard::models::{
-    ContainerUpdateBody, NetworkConnectRequest, NetworkDisconnectRequest, RestartPolicy,
-    RestartPolicyNameEnum, VolumeCreateRequest,
+    ContainerUpdateBody, RestartPolicy, RestartPolicyNameEnum, VolumeCreateRequest,
 };
 use bollard::query_parameters::{
     DownloadFromContainerOptionsBuilder, RemoveVolumeOptionsBuilder,
@@ -43,43 +42,13 @@ impl Docker {
         }
     }
 
-    /// Takes a container off a network, which frees the ports that it publishes.
-    ///
-    /// # Errors
-    /// When the engine refuses.
-    pub(crate) async fn leave_network(&self, name: &str, network: &str) -> Result<()> {
-        let request = NetworkDisconnectRequest {
-            container: name.into(),
-            force: Some(false),
-        };
-        match self.api.disconnect_network(network, request).await {
-            Err(e) if is_status(&e, 404) || says(&e, "not connected") => Ok(()),
-            done => done.map_err(|e| lost("to take the container off its network", e)),
-        }
-    }
-
-    /// Puts it back, with its ports.
-    ///
-    /// # Errors
-    /// When the engine refuses, as it does when somebody has a port meanwhile.
-    pub(crate) async fn join_network(&self, name: &str, network: &str) -> Result<()> {
-        let request = NetworkConnectRequest {
-            container: name.into(),
-            endpoint_config: None,
-        };
-        match self.api.connect_network(network, request).await {
-            Err(e) if says(&e, "already exists") => Ok(()),
-            done => done.map_err(|e| lost("to put the container on its network", e)),
-        }
-    }
-
     /// Whether the engine starts it again when it ends, or when the engine itself was started anew.
     ///
     /// # Errors
     /// When there is no such container, or the engine refuses.
     pub(crate) async fn let_restart(&self, name: &str, restarts: bool) -> Result<()> {
         let policy = match restarts {
-            true => RestartPolicyNameEnum::UNLESS_STOPPED,
+            true => RestartPolicyNameEnum::ALWAYS,
             false => RestartPolicyNameEnum::NO,
         };
         let update = ContainerUpdateBody {
@@ -220,6 +189,6 @@ impl Docker {
 }
 
 /// Older and newer engines answer with different numbers, and with the same words.
-fn says(error: &bollard::errors::Error, words: &str) -> bool {
+pub(super) fn says(error: &bollard::errors::Error, words: &str) -> bool {
     super::cause(error).contains(words)
 }

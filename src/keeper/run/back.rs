@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::keeper::journal::Step;
 use crate::keeper::patience::is_away;
 use crate::keeper::reach::{Mark, Unreached};
+use crate::keeper::revival::{Revived, revive};
 use crate::protocol::evolve::Stage;
 use anyhow::bail;
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ const HEALTHY: Duration = Duration::from_secs(120);
 /// How long the old companion is asked to go on, and the first pause between two times.
 const PATIENCE: Duration = Duration::from_secs(15);
 const AGAIN: Duration = Duration::from_millis(200);
-/// How long ports are tried to be had again that somebody has taken meanwhile.
+/// How long ports are tried again that another program has taken meanwhile.
 const PORTS: Duration = Duration::from_secs(10);
 
 impl Work {
@@ -34,8 +35,12 @@ impl Work {
             && Some(&found.id) != old.as_ref().map(|old| &old.id)
         {
             if !self.site.is_of(&found, &self.entry.run) {
-                // The host has made another one meanwhile, which is as good an end.
-                self.log.step("another container is in its place");
+                // The host has made another one meanwhile. What is stored is in that one.
+                self.add("another container is in its place, which no run has brought");
+                self.is_displaced = true;
+                if let Some(old) = old {
+                    self.site.docker.remove(&old.id).await?;
+                }
                 return Ok(());
             }
             self.log.step("removing the new container");
@@ -86,7 +91,7 @@ impl Work {
                 return Err(error);
             }
             if begin.elapsed() > PORTS {
-                return self.unreached(old, false, &error);
+                return self.unreached(old, &error);
             }
             tokio::time::sleep(pause).await;
             pause *= 2;
@@ -96,12 +101,11 @@ impl Work {
             };
             let mark = Mark::new(&self.settings.state);
             let ended = Unreached {
-                run: self.record.run.clone(),
+                run: Some(self.record.run.clone()),
                 container: old.into(),
                 has_ended: true,
             };
-            let run = &self.record.run;
-            let again = self.site.reach_again(&found, run, || mark.write(&ended));
+            let again = self.site.reach_again(&found, || mark.write(&ended));
             match again.await {
                 Ok(false) => return Ok(()),
                 Ok(true) => {
@@ -115,15 +119,19 @@ impl Work {
     }
 
     /// Says so, and leaves it to the time after the run.
-    fn unreached(&mut self, old: &str, has_ended: bool, error: &anyhow::Error) -> Result<()> {
+    fn unreached(&mut self, old: &str, error: &anyhow::Error) -> Result<()> {
+        self.add_unreached(error);
+        Mark::new(&self.settings.state).write(&Unreached {
+            run: Some(self.record.run.clone()),
+            container: old.into(),
+            has_ended: false,
+        })
+    }
+
+    fn add_unreached(&mut self, error: &anyhow::Error) {
         self.add(&format!(
             "{error:#}; the old container is not to be reached until that is over, and it is tried on"
         ));
-        Mark::new(&self.settings.state).write(&Unreached {
-            run: self.record.run.clone(),
-            container: old.into(),
-            has_ended,
-        })
     }
 
     /// What ran runs again. One that the engine has started gives all that is left of the old one: that
@@ -132,32 +140,62 @@ impl Work {
         if !self.entry.running {
             return Ok(());
         }
-        let begin = Instant::now();
-        loop {
-            match self.site.start(old, &self.log).await {
-                Ok(false) => return Ok(()),
-                Ok(true) => break,
-                Err(error) if is_away(&error) => return Err(error),
-                Err(error) if begin.elapsed() > PORTS => return self.unreached(old, true, &error),
-                Err(_) => tokio::time::sleep(AGAIN).await,
+        let mark = Mark::new(&self.settings.state);
+        let run = self.record.run.clone();
+        match revive(&self.site, &mark, old, Some(&run)).await? {
+            Revived::Untouched => return Ok(()),
+            Revived::Started => {}
+            Revived::WithoutPorts(error) => self.add_unreached(&error),
+            Revived::Waits(error) => {
+                self.add_unreached(&error);
+                return Ok(());
             }
+            Revived::Refused(error) => return self.replace_unstartable(old, &error).await,
         }
         let again = "the old container had ended, and was started again";
-        match self.site.until_healthy(old, HEALTHY, &self.log).await {
-            Ok(()) => {
-                self.add(again);
-                self.let_in(old).await;
-            }
-            Err(error) if is_away(&error) => return Err(error),
-            Err(error) => self.add(&format!("{again}: {error:#}")),
-        }
-        Ok(())
+        self.welcome(old, again).await
     }
 
-    /// One that was just started lets nobody in until it is told so, or hears that the run has ended.
-    async fn let_in(&self, container: &str) {
-        if let Err(error) = self.site.resume(container).await {
-            self.log.log(&format!("{error:#}"));
+    /// Lets requests in, because nothing can take this container back any more, and waits until it is healthy.
+    async fn welcome(&mut self, container: &str, what: &str) -> Result<()> {
+        self.add(what);
+        self.go_on(container).await;
+        match self.site.until_healthy(container, HEALTHY, &self.log).await {
+            Err(error) if is_away(&error) => Err(error),
+            Err(error) => {
+                self.add(&format!("{error:#}"));
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// The engine can't start the old container, as after its processes were killed while they were paused. One of
+    /// the same image takes its place, if that one starts.
+    async fn replace_unstartable(&mut self, old: &str, error: &anyhow::Error) -> Result<()> {
+        self.add(&format!("{error:#}"));
+        let (name, aside) = (self.site.name().to_owned(), self.site.charge.aside.clone());
+        let docker = self.site.docker.clone();
+        docker.let_restart(old, false).await?;
+        docker.rename(old, &aside).await?;
+        match self.make_again(&name).await {
+            Ok(true) => docker.remove(old).await,
+            Err(error) if is_away(&error) => Err(error),
+            made => {
+                if let Err(error) = made {
+                    self.add(&format!("{error:#}"));
+                }
+                if self.site.find(&name).await?.is_some() {
+                    docker.remove(&name).await?;
+                }
+                docker.rename(old, &name).await?;
+                docker.let_restart(old, true).await?;
+                Mark::new(&self.settings.state).write(&Unreached {
+                    run: Some(self.record.run.clone()),
+                    container: old.into(),
+                    has_ended: true,
+                })
+            }
         }
     }
 
@@ -190,23 +228,49 @@ impl Work {
 
     /// There is no old container: one of its image, which finds its state in what was stored.
     async fn make_anew(&mut self, name: &str) -> Result<()> {
-        let Some(previous) = self.entry.previous.clone() else {
+        if self.entry.previous.is_none() {
             return Ok(());
+        }
+        match self.make_again(name).await? {
+            true => Ok(()),
+            false => bail!("the engine does not start a container of the image before"),
+        }
+    }
+
+    /// A container of the image before, under that name. Whether the engine has started it, or will when a port is
+    /// free.
+    async fn make_again(&mut self, name: &str) -> Result<bool> {
+        let Some(previous) = self.entry.previous.clone() else {
+            return Ok(false);
         };
         if self.site.docker.image(&previous).await?.is_none() {
             bail!("the old container is gone, and so is its image");
         }
-        self.log
-            .step("the old container is gone: making it anew from its image");
-        let spec = self.site.successor(&previous, &self.record.run)?;
-        self.site.docker.create(&spec).await?;
-        self.add("the old container was gone, and was made anew from its image");
-        match self.site.until_healthy(name, HEALTHY, &self.log).await {
-            Ok(()) => self.let_in(name).await,
-            Err(error) if is_away(&error) => return Err(error),
-            Err(error) => self.add(&format!("{error:#}")),
+        self.log.step("making a container of the image before");
+        if let Some(left) = self.site.find(name).await?
+            && self.site.is_of(&left, &self.record.run)
+        {
+            self.site.docker.remove(&left.id).await?;
         }
-        Ok(())
+        let spec = self.site.successor(&previous, &self.record.run)?;
+        self.site.docker.make(&spec).await?;
+        let mark = Mark::new(&self.settings.state);
+        let run = self.record.run.clone();
+        match revive(&self.site, &mark, name, Some(&run)).await? {
+            Revived::Untouched | Revived::Started => {}
+            Revived::WithoutPorts(error) => self.add_unreached(&error),
+            Revived::Waits(error) => {
+                self.add_unreached(&error);
+                return Ok(true);
+            }
+            Revived::Refused(error) => {
+                self.add(&format!("{error:#}"));
+                return Ok(false);
+            }
+        }
+        let made = "the old container was gone, and another one was made of its image";
+        self.welcome(name, made).await?;
+        Ok(true)
     }
 
     fn has_tested(&self) -> bool {

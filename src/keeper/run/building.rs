@@ -10,6 +10,7 @@ use crate::image::{
 };
 use crate::keeper::Settings;
 use crate::protocol::evolve::Charge;
+use crate::protocol::spec::BUILD_MARK;
 use anyhow::{Context, bail};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -145,7 +146,7 @@ fn recipe(
 }
 
 fn prepared(recipe: &Recipe, charge: &Charge, tag: String, means: &Means) -> Result<Prepared> {
-    let scope = format!("osctl-{}", charge.instance);
+    let scope = format!("{BUILD_MARK}{}", charge.instance);
     let (dialect, builder) = match means.buildkit && !charge.classic {
         true => (Dialect::BuildKit, Builder::BuildKit),
         false => {

@@ -40,6 +40,8 @@ pub(super) struct Work {
     pub(super) at_rest: Option<Instant>,
     /// The port that somebody else has.
     pub(super) robbed: Option<u16>,
+    /// Whether a container that no run has brought is in the place of the old one.
+    pub(super) is_displaced: bool,
     pub(super) stop: Stop,
 }
 
@@ -107,6 +109,10 @@ impl Work {
             self.record.receipt.clear();
             self.record.besides.clear();
         }
+        let end = match self.is_displaced {
+            true => Stage::Failed,
+            false => end,
+        };
         self.record.status = end;
         self.log.step(&format!("{end}{}", self.because()));
         self.keep().await?;

@@ -46,11 +46,18 @@ impl Work {
             Phase::Running => self.pause(old).await?,
             // It crashes again and again.
             Phase::Restarting => docker.stop(old).await?,
-            Phase::Created | Phase::Paused | Phase::Stopped => {}
+            Phase::Created | Phase::Paused | Phase::Stopped | Phase::Dead => {}
         }
         // An engine that is started anew must not start it beside the new one, on the same data.
         docker.let_restart(old, false).await?;
-        docker.rename(old, &self.site.charge.aside).await?;
+        let aside = &self.site.charge.aside;
+        if let Some(left) = self.site.find(aside).await?
+            && left.id != old
+        {
+            self.log.step("removing what an earlier run has left");
+            docker.remove(&left.id).await?;
+        }
+        docker.rename(old, aside).await?;
         if let Some(network) = &self.site.charge.spec.network {
             docker.leave_network(old, network).await?;
         }

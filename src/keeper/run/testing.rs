@@ -24,7 +24,7 @@ impl Work {
         self.stop.check()?;
         self.remember().await;
         self.stop.check()?;
-        let trial = self.site.trial(&image, &self.record.run);
+        let trial = self.site.trial(&image, Some(&self.record.run));
         self.log.step("starting the image beside what runs");
         self.site.docker.create(&trial).await?;
         // Not before it is made: what is half made can't be removed.

@@ -22,6 +22,11 @@ pub(crate) fn is_built(name: &str) -> bool {
 
 const BUILT: &str = "built-";
 
+/// The name of the network beside an instance's that publishes no ports.
+pub(crate) fn portless(network: &str) -> String {
+    format!("{network}.portless")
+}
+
 /// The keeper's whole leave. Nobody but the host can change it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Charge {

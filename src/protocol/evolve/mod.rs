@@ -15,7 +15,7 @@ pub(crate) mod inside;
 mod record;
 pub(crate) mod repository;
 
-pub(crate) use charge::{Authority, Bounds, CHARGE, Charge, Proxies, built, is_built};
+pub(crate) use charge::{Authority, Bounds, CHARGE, Charge, Proxies, built, is_built, portless};
 pub(crate) use face::{Event, Found, Piece, Runs, Started};
 pub(crate) use record::{Asker, Change, Edit, Passed, Record, Run, Stage, Status, Task};
 

@@ -1,0 +1,132 @@
+//! Networks, and which containers are on them.
+
+use super::container::holds;
+use super::place::says;
+use super::{Docker, answer, is_status, lost};
+use crate::error::{Error, Result};
+use crate::protocol::spec::Spec;
+use bollard::models::{NetworkConnectRequest, NetworkCreateRequest, NetworkDisconnectRequest};
+use std::collections::BTreeMap;
+
+impl Docker {
+    /// Whether there is a network of that name.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn has_network(&self, name: &str) -> Result<bool> {
+        let doing = "looking at the network";
+        match answer(doing, self.api.inspect_network(name, None)).await? {
+            Ok(_) => Ok(true),
+            Err(e) if is_status(&e, 404) => Ok(false),
+            Err(e) => Err(lost(doing, e)),
+        }
+    }
+
+    pub(super) async fn ensure_network(&self, network: &str, spec: &Spec) -> Result<()> {
+        self.ensure(network, &spec.labels, false).await
+    }
+
+    /// Makes a network that leads nowhere and publishes no ports, unless it is there.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub(crate) async fn ensure_internal_network(
+        &self,
+        network: &str,
+        labels: &BTreeMap<String, String>,
+    ) -> Result<()> {
+        self.ensure(network, labels, true).await
+    }
+
+    async fn ensure(
+        &self,
+        network: &str,
+        labels: &BTreeMap<String, String>,
+        internal: bool,
+    ) -> Result<()> {
+        let doing = "looking at the network";
+        match answer(doing, self.api.inspect_network(network, None)).await? {
+            Ok(found) if holds(found.labels.as_ref(), labels) => return Ok(()),
+            Ok(_) => {
+                let name = network.to_owned();
+                return Err(Error::Foreign {
+                    what: "network",
+                    name,
+                }
+                .into());
+            }
+            Err(e) if is_status(&e, 404) => {}
+            Err(e) => return Err(lost(doing, e)),
+        }
+        let request = NetworkCreateRequest {
+            name: network.to_owned(),
+            driver: Some("bridge".into()),
+            internal: Some(internal),
+            labels: Some(labels.clone().into_iter().collect()),
+            ..Default::default()
+        };
+        match self.api.create_network(request).await {
+            Ok(_) => Ok(()),
+            Err(e) if is_status(&e, 409) => Ok(()),
+            Err(e) => Err(lost("to create the network", e)),
+        }
+    }
+
+    /// Removes a network with that label; not an error when there is none, when it has another
+    /// owner, or somebody still uses it.
+    ///
+    /// # Errors
+    /// When the engine does not answer.
+    pub(crate) async fn remove_network(&self, name: &str, label: (&str, &str)) -> Result<()> {
+        let doing = "looking at the network";
+        let ours = match answer(doing, self.api.inspect_network(name, None)).await? {
+            Ok(found) => {
+                found
+                    .labels
+                    .unwrap_or_default()
+                    .get(label.0)
+                    .map(String::as_str)
+                    == Some(label.1)
+            }
+            Err(_) => false,
+        };
+        if !ours {
+            return Ok(());
+        }
+        match self.api.remove_network(name).await {
+            Ok(()) => Ok(()),
+            Err(e) if is_status(&e, 404) || is_status(&e, 403) => Ok(()),
+            Err(e) => Err(lost("to remove the network", e)),
+        }
+    }
+
+    /// Takes a container off a network, which frees the ports that it publishes.
+    ///
+    /// # Errors
+    /// When the engine refuses.
+    pub(crate) async fn leave_network(&self, name: &str, network: &str) -> Result<()> {
+        let request = NetworkDisconnectRequest {
+            container: name.into(),
+            force: Some(false),
+        };
+        match self.api.disconnect_network(network, request).await {
+            Err(e) if is_status(&e, 404) || says(&e, "not connected") => Ok(()),
+            done => done.map_err(|e| lost("to take the container off its network", e)),
+        }
+    }
+
+    /// Puts it back, with its ports.
+    ///
+    /// # Errors
+    /// When the engine refuses, as it does when somebody has a port meanwhile.
+    pub(crate) async fn join_network(&self, name: &str, network: &str) -> Result<()> {
+        let request = NetworkConnectRequest {
+            container: name.into(),
+            endpoint_config: None,
+        };
+        match self.api.connect_network(network, request).await {
+            Err(e) if says(&e, "already exists") => Ok(()),
+            done => done.map_err(|e| lost("to put the container on its network", e)),
+        }
+    }
+}

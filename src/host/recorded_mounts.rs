@@ -1,0 +1,54 @@
+//! The mounts that the user has chosen, as the last `up` recorded them.
+
+use super::instance::Instance;
+use super::secrets::write_private;
+use crate::error::Result;
+use crate::protocol::spec::Mount;
+use serde::Deserialize;
+use std::path::PathBuf;
+
+/// The record of the mounts.
+const MOUNTS: &str = "mounts.json";
+
+/// A mount as it is recorded.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum RecordedMount {
+    Whole(Mount),
+    /// By an earlier version, which recorded the writable ones alone.
+    Written(PathBuf),
+}
+
+impl Instance {
+    /// The mounts that the user has chosen, without links, as the last `up` recorded them.
+    ///
+    /// # Errors
+    /// When the record exists and can't be read.
+    pub(crate) fn mounts(&self) -> Result<Vec<Mount>> {
+        let recorded: Vec<RecordedMount> = self.recorded(MOUNTS)?.unwrap_or_default();
+        let mounts = recorded.into_iter().map(|mount| match mount {
+            RecordedMount::Whole(mount) => mount,
+            RecordedMount::Written(host) => Mount {
+                host,
+                container: String::new(),
+                read_only: false,
+            },
+        });
+        Ok(mounts.collect())
+    }
+
+    /// The folders among them that the container can write.
+    ///
+    /// # Errors
+    /// As [`Instance::mounts`].
+    pub(crate) fn written_mounts(&self) -> Result<Vec<PathBuf>> {
+        let written = self.mounts()?.into_iter().filter(|mount| !mount.read_only);
+        Ok(written.map(|mount| mount.host).collect())
+    }
+
+    /// # Errors
+    /// When the state folder can't be written.
+    pub(crate) fn save_mounts(&self, mounts: &[Mount]) -> Result<()> {
+        write_private(&self.folder.join(MOUNTS), &serde_json::to_vec(mounts)?)
+    }
+}

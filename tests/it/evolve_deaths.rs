@@ -1,0 +1,157 @@
+//! The engine dies while a container takes the place of another: killed alone, with its ports still held, or with
+//! everything that it runs. Within a minute after it is back, one healthy `os-host` runs by itself, of the image that
+//! the history names, and remembers.
+
+use crate::evolve::{assert_remembers, containers, engine, on_second, remember, write};
+use crate::evolve_faults::{POINTS, assert_told, evolve_until};
+use crate::harness::Home;
+use crate::second_engine::{HeldPorts, Second, until};
+use crate::trials;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+
+trials![
+    an_engine_that_dies_in_a_swap_is_back_with_one_os_host,
+    an_engine_that_dies_at_any_stage_is_back_with_one_os_host =
+        "evolve_deaths::an_engine_that_dies_in_a_swap_is_back_with_one_os_host",
+];
+
+/// How the engine dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Death {
+    /// The daemon alone.
+    Killed,
+    /// The daemon alone, and what published its containers' ports holds them.
+    PortsHeld,
+    /// Everything at once.
+    Power,
+}
+
+/// When it dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Moment {
+    /// At that point of a run.
+    Point(usize),
+    /// When the run is told as ended.
+    Ended,
+    /// When nothing has been on for a while.
+    Idle,
+}
+
+/// How soon it has to be well after the engine is back.
+const BACK: Duration = Duration::from_secs(60);
+/// How soon requests are let in when the run has ended and the ports are free.
+const OPEN: Duration = Duration::from_secs(30);
+
+fn an_engine_that_dies_in_a_swap_is_back_with_one_os_host() {
+    let _ = die(&[
+        (Death::Killed, Moment::Idle),
+        (Death::Power, Moment::Point(5)),
+        (Death::Power, Moment::Point(6)),
+        (Death::PortsHeld, Moment::Point(7)),
+        (Death::PortsHeld, Moment::Point(8)),
+        (Death::Killed, Moment::Ended),
+    ]);
+}
+
+fn an_engine_that_dies_at_any_stage_is_back_with_one_os_host() {
+    let moments = (0..POINTS.len()).map(Moment::Point);
+    let moments: Vec<Moment> = moments.chain([Moment::Ended, Moment::Idle]).collect();
+    let mut deaths = Vec::new();
+    for death in [Death::Killed, Death::PortsHeld, Death::Power] {
+        deaths.extend(moments.iter().map(|moment| (death, *moment)));
+    }
+    die(&deaths);
+}
+
+/// Has one engine die so often, each time in the midst of a run of its own.
+fn die(deaths: &[(Death, Moment)]) {
+    let mut second = Second::with_room(8000 << 20);
+    let home = on_second(&second, "it-death");
+    home.up();
+    remember(&home);
+    home.ok(["cryo", "store"]);
+    for (number, (death, moment)) in deaths.iter().enumerate() {
+        let what = format!("{death:?} at {moment:?}");
+        let followed = match moment {
+            Moment::Point(point) => Some(evolve_until(&home, number, POINTS[*point])),
+            Moment::Ended => {
+                write(&home, "kernel/more.py", &format!("\"\"\"{what}.\"\"\"\n"));
+                home.ok(["evolve"]);
+                None
+            }
+            Moment::Idle => None,
+        };
+        let held = kill(&mut second, *death);
+        second.start_daemon();
+        let back = Instant::now();
+        assert_well(&home, &what, back);
+        let is_swapped = moment != &Moment::Point(6);
+        if let Some(held) = held {
+            // Where two containers change places, no port is published at times.
+            assert!(held.count() > 0 || !is_swapped, "{what}: no port was held");
+            drop(held);
+        }
+        if let Some(followed) = followed {
+            followed.end();
+        }
+        // It is reached again, and lets requests in.
+        let ended = Instant::now();
+        assert_remembers(&home);
+        let took = ended.elapsed();
+        assert!(took < OPEN, "{what}: let in after {took:?}");
+        if !home.json(["evolve", "history"])["runs"][0].is_null() {
+            assert_told(&home, &what);
+        }
+    }
+    home.down();
+}
+
+fn kill(second: &mut Second, death: Death) -> Option<HeldPorts> {
+    let held = (death == Death::PortsHeld).then(|| second.hold_ports());
+    match death {
+        Death::Killed | Death::PortsHeld => second.stop(Signal::SIGKILL),
+        Death::Power => second.lose_power(),
+    }
+    held
+}
+
+/// One container that runs, and whose companion is healthy, as the engine sees it from inside: also without its ports.
+#[track_caller]
+fn assert_well(home: &Home, what: &str, back: Instant) {
+    until(&format!("one healthy container after {what}"), || {
+        containers(home) == [home.container()] && is_healthy(home) && !is_on(home)
+    });
+    let took = back.elapsed();
+    assert!(took < BACK, "{what}: back after {took:?}");
+}
+
+fn is_on(home: &Home) -> bool {
+    let status = home.run(["--json", "evolve", "status"]);
+    let status: Value = serde_json::from_str(&status.stdout).unwrap_or_default();
+    status["evolve_in_progress"] != json!(false)
+}
+
+/// Whether the companion says so at its private socket.
+fn is_healthy(home: &Home) -> bool {
+    let engine = engine(home);
+    let command = json!({"Cmd": ["/opt/osctl/bin/osctl", "health"]});
+    let path = format!("/containers/{}/exec", home.container());
+    let made = engine.send("POST", &path, &command);
+    if made.status != 201 {
+        return false;
+    }
+    let id = made.json()["Id"].as_str().unwrap().to_owned();
+    let begun = engine.send(
+        "POST",
+        &format!("/exec/{id}/start"),
+        &json!({"Detach": true}),
+    );
+    let mut state = Value::Null;
+    until("the answer", || {
+        state = engine.get(&format!("/exec/{id}/json")).json();
+        state["Running"] != json!(true)
+    });
+    begun.status == 200 && state["ExitCode"] == json!(0)
+}

@@ -1,0 +1,237 @@
+//! What a crash or `down --force` leaves is put right by the next `up`, and the history says what runs.
+
+use crate::evolve::{
+    DOCKERFILE, assert_one_that_remembers, assert_remembers, containers, engine, latest, remember,
+    small, write,
+};
+use crate::evolve_faults::{assert_told, evolve_until};
+use crate::harness::{Engine, Home};
+use crate::instance::container_id;
+use crate::second_engine::until;
+use crate::trials;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use std::process::Stdio;
+
+trials![
+    up_puts_right_what_a_crash_leaves,
+    the_history_names_what_runs_after_down_by_force,
+    purge_leaves_no_image_of_an_instance_that_was_only_built,
+];
+
+fn post(path: &str, body: &Value, status: u16) -> Value {
+    let answer = Engine.send("POST", path, body);
+    let said = String::from_utf8_lossy(&answer.body).into_owned();
+    assert_eq!(answer.status, status, "{path}: {said}");
+    serde_json::from_str(&said).unwrap_or_default()
+}
+
+fn remove(name: &str) {
+    let path = format!("/containers/{name}?force=true");
+    assert_eq!(Engine.send("DELETE", &path, &Value::Null).status, 204);
+}
+
+/// Another container of the same image and labels, which sleeps.
+fn twin(home: &Home, name: &str, part: Option<&str>) -> String {
+    let path = format!("/containers/{}/json", home.container());
+    let image = Engine.get(&path).json()["Image"].clone();
+    let mut labels = json!({"osctl.instance": home.instance});
+    if let Some(part) = part {
+        labels["osctl.part"] = json!(part);
+    }
+    let body = json!({"Image": image, "Entrypoint": ["/bin/sleep", "600"], "Labels": labels});
+    let made = post(&format!("/containers/create?name={name}"), &body, 201);
+    made["Id"].as_str().unwrap().to_owned()
+}
+
+/// As the keeper sets a container aside: paused, off its network, not to be started again.
+fn set_aside(home: &Home, name: &str) {
+    let container = home.container();
+    post(&format!("/containers/{container}/pause"), &Value::Null, 204);
+    let policy = json!({"RestartPolicy": {"Name": "no"}});
+    post(&format!("/containers/{container}/update"), &policy, 200);
+    let rename = format!("/containers/{container}/rename?name={name}");
+    post(&rename, &Value::Null, 204);
+    let network = format!("/networks/osctl-{}/disconnect", home.instance);
+    post(&network, &json!({"Container": name}), 200);
+}
+
+/// A state that a crash can leave, and what makes it.
+type State = (&'static str, fn(&Home));
+
+const STATES: [State; 8] = [
+    ("aside and paused, and no keeper", |home| {
+        remove(&format!("os-keeper-{}", home.instance));
+        set_aside(home, &format!("{}.old", home.container()));
+    }),
+    ("aside and ended, and another one that never ran", |home| {
+        let aside = format!("{}.old", home.container());
+        set_aside(home, &aside);
+        post(&format!("/containers/{aside}/unpause"), &Value::Null, 204);
+        post(&format!("/containers/{aside}/stop"), &Value::Null, 204);
+        twin_of_aside(home, &aside);
+    }),
+    ("under a name that no version gives", |home| {
+        let (container, other) = (home.container(), format!("{}.new", home.container()));
+        let rename = format!("/containers/{container}/rename?name={other}");
+        post(&rename, &Value::Null, 204);
+    }),
+    ("another one beside it, which runs", |home| {
+        let name = format!("{}.old", home.container());
+        twin(home, &name, None);
+        post(&format!("/containers/{name}/start"), &Value::Null, 204);
+    }),
+    ("two others, of which one never ran", |home| {
+        let name = |end: &str| format!("{}.{end}", home.container());
+        twin(home, &name("new"), None);
+        twin(home, &name("old"), None);
+        post(
+            &format!("/containers/{}/start", name("old")),
+            &Value::Null,
+            204,
+        );
+    }),
+    ("a trial", |home| {
+        let name = format!("{}.trial", home.container());
+        twin(home, &name, Some("trial"));
+        post(&format!("/containers/{name}/start"), &Value::Null, 204);
+    }),
+    ("no keeper, and what it knew", |home| {
+        remove(&format!("os-keeper-{}", home.instance));
+    }),
+    ("a keeper that never ran", |home| {
+        let name = format!("os-keeper-{}", home.instance);
+        remove(&name);
+        twin(home, &name, Some("keeper"));
+    }),
+];
+
+fn twin_of_aside(home: &Home, aside: &str) {
+    let path = format!("/containers/{aside}/json");
+    let image = Engine.get(&path).json()["Image"].clone();
+    let labels = json!({"osctl.instance": home.instance});
+    let body = json!({"Image": image, "Labels": labels});
+    let path = format!("/containers/create?name={}", home.container());
+    post(&path, &body, 201);
+}
+
+fn up_puts_right_what_a_crash_leaves() {
+    let home = small("it-repair");
+    home.up();
+    remember(&home);
+    home.ok(["cryo", "store"]);
+    for (state, make) in STATES {
+        let before = container_id(&home);
+        make(&home);
+        let ran = home.run(["up", "--yes"]);
+        assert_eq!(ran.code, 0, "{state}: {ran:?}");
+        assert_one_that_remembers(&home);
+        assert_eq!(container_id(&home), before, "{state}: {ran:?}");
+        let status = home.run(["evolve", "status"]);
+        assert_eq!(status.code, 0, "{state}: {status:?}");
+    }
+    home.down();
+}
+
+fn the_history_names_what_runs_after_down_by_force() {
+    let home = small("it-repair-down");
+    home.up();
+    remember(&home);
+    home.ok(["cryo", "store"]);
+    // A run that ends when it is told to, and one whose keeper does not hear it.
+    for (number, point, hears) in [
+        (0, "building: building the image", true),
+        (1, "verifying: waiting until it is healthy", true),
+        (2, "swapping: starting the new container", false),
+    ] {
+        let followed = evolve_until(&home, number, point);
+        if !hears {
+            let keeper = format!("/containers/os-keeper-{}/pause", home.instance);
+            post(&keeper, &Value::Null, 204);
+        }
+        home.ok(["down", "--force"]);
+        assert_eq!(containers(&home), [""; 0], "{point}");
+        drop(followed);
+        // The body has changed, so that this is another image than the one that ran.
+        home.up();
+        assert_remembers(&home);
+        until("the keeper's word", || {
+            let status = home.run(["--json", "evolve", "status"]);
+            let status: Value = serde_json::from_str(&status.stdout).unwrap_or_default();
+            status["evolve_in_progress"] == json!(false)
+        });
+        assert_remembers(&home);
+        assert_told(&home, point);
+        let record = latest(&home);
+        assert_eq!(record["status"], "succeeded", "{point}: {record:#}");
+    }
+    home.down();
+}
+
+/// The images that carry a label of the instance, also those that others are made of.
+fn images(home: &Home) -> Vec<Value> {
+    let labels = [
+        format!("osctl.image-of={}", home.instance),
+        format!("osctl.build=osctl-{}", home.instance),
+    ];
+    let found = labels.iter().flat_map(|label| {
+        let filter = json!({"label": [label]});
+        let path = format!("/images/json?all=true&filters={filter}");
+        let listed = engine(home).get(&path).json();
+        listed.as_array().unwrap().clone()
+    });
+    found.collect()
+}
+
+fn purge(home: &Home) {
+    let ran = home.run(["down", "--purge", "--yes"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(images(home), [Value::Null; 0]);
+    // There is nothing left of it now.
+    let ran = home.run(["down", "--purge", "--yes"]);
+    assert_eq!(ran.code, 3, "{ran:?}");
+}
+
+fn purge_leaves_no_image_of_an_instance_that_was_only_built() {
+    let mut home = small("it-repair-purge");
+    home.ok(["build"]);
+    // Those of another instance stay.
+    let neighbour = small("it-repair-purge-2");
+    neighbour.ok(["build"]);
+    let ran = home.run(["down"]);
+    assert_eq!(ran.code, 3, "{ran:?}");
+    purge(&home);
+    assert_eq!(images(&neighbour).len(), 1);
+    purge(&neighbour);
+    // Also what the classic builder has not finished.
+    home.env.insert("DOCKER_BUILDKIT".into(), "0".into());
+    let steps = "RUN echo one > /one\nRUN sleep 600\n";
+    write(&home, "Dockerfile", &format!("{DOCKERFILE}{steps}"));
+    let mut build = home.command(["build"]);
+    build.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut build = build.spawn().unwrap();
+    until("a step of the build", || {
+        let label = format!("osctl.build=osctl-{}", home.instance);
+        let filter = json!({"label": [label]});
+        let steps = Engine.get(&format!("/containers/json?filters={filter}"));
+        !steps.json().as_array().unwrap().is_empty()
+    });
+    kill(
+        Pid::from_raw(build.id().try_into().unwrap()),
+        Signal::SIGKILL,
+    )
+    .unwrap();
+    build.wait().unwrap();
+    assert!(images(&home).len() > 1);
+    until("the end of the build", || {
+        let label = format!("osctl.build=osctl-{}", home.instance);
+        let filter = json!({"label": [label]});
+        let steps = Engine.get(&format!("/containers/json?all=true&filters={filter}"));
+        steps.json().as_array().unwrap().is_empty()
+    });
+    purge(&home);
+    // The base, which is another instance's, stays.
+    let path = format!("/images/{}/json", crate::evolve::base());
+    assert_eq!(Engine.get(&path).status, 200);
+}
