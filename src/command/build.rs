@@ -59,6 +59,10 @@ impl From<BuildArgs> for Plan {
 pub(crate) async fn run(args: BuildArgs, cx: &Context) -> Result<Outcome> {
     let plan = Plan::from(args);
     let _lock = cx.instance.lock()?;
+    let companion = plan.companion.map(|path| ("companion", json!(path)));
+    let flags: Vec<_> = companion.into_iter().collect();
+    // A configuration that can't be used is told before anything else is done.
+    cx.complete_config(None, flags.clone())?;
     let work = cx.ui.work("looking for the container engine");
     let may_install = |question: &str| cx.may_install(question, plan.yes, &work);
     let engine = cx
@@ -80,11 +84,6 @@ pub(crate) async fn run(args: BuildArgs, cx: &Context) -> Result<Outcome> {
         &cx.folders,
         socket.as_deref(),
     )?;
-    let flags = plan
-        .companion
-        .map(|c| ("companion", json!(c)))
-        .into_iter()
-        .collect();
     let config = cx.complete_config(Some(&project), flags)?.config;
     check_sources(
         &config,

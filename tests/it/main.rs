@@ -134,7 +134,8 @@ macro_rules! trials {
     };
 }
 
-/// The lanes, the one that takes longest first.
+/// The lanes, those first whose trials run one after another, and of these the one that takes longest. What may run side
+/// by side fills the time that is left.
 fn lanes() -> Vec<Lane> {
     let shared = Lane::new("shared instance")
         .share([
@@ -256,7 +257,7 @@ fn lanes() -> Vec<Lane> {
         faults::trials(),
     ]);
     vec![
-        shared, evolve, servers, desktop, engines, python, own, machine,
+        shared, servers, python, desktop, engines, own, evolve, machine,
     ]
 }
 
