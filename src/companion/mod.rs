@@ -39,7 +39,7 @@ use files::Files;
 use http::Handles;
 use kernel::Sessions;
 use mcp::{Hub, Os};
-use mind::Mind;
+use mind::{Frozen, Mind};
 use pty::Terminals;
 use runs::RunStore;
 use serde_json::Value;
@@ -174,7 +174,7 @@ pub(crate) async fn serve(
             desktop: desktop.clone(),
             lives: settings.lives.clone(),
             store: store.clone(),
-            mind,
+            mind: mind.clone(),
         },
     );
     os.offer(evolve.clone());
@@ -205,6 +205,10 @@ pub(crate) async fn serve(
         grace.as_secs()
     );
     stop.send_replace(true);
+    // What was begun since the last look. At rest all is kept, and another container may have it by now.
+    if !gate.is_shut() {
+        mind.keep_or_say(Frozen::default()).await;
+    }
     tokio::join!(
         end_sessions(&sessions, &cryo, &gate, grace),
         shells.shutdown(grace),

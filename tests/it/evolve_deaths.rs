@@ -24,7 +24,9 @@ enum Death {
     Killed,
     /// The daemon alone, and what published its containers' ports holds them.
     PortsHeld,
-    /// Everything at once.
+    /// Everything at once, and the processes of a paused container can't end.
+    Everything,
+    /// Everything at once, and nothing is left of it.
     Power,
 }
 
@@ -45,13 +47,14 @@ const BACK: Duration = Duration::from_secs(60);
 const OPEN: Duration = Duration::from_secs(30);
 
 fn an_engine_that_dies_in_a_swap_is_back_with_one_os_host() {
-    let _ = die(&[
+    die(&[
         (Death::Killed, Moment::Idle),
         (Death::Power, Moment::Point(5)),
         (Death::Power, Moment::Point(6)),
         (Death::PortsHeld, Moment::Point(7)),
         (Death::PortsHeld, Moment::Point(8)),
         (Death::Killed, Moment::Ended),
+        (Death::Everything, Moment::Point(6)),
     ]);
 }
 
@@ -59,7 +62,13 @@ fn an_engine_that_dies_at_any_stage_is_back_with_one_os_host() {
     let moments = (0..POINTS.len()).map(Moment::Point);
     let moments: Vec<Moment> = moments.chain([Moment::Ended, Moment::Idle]).collect();
     let mut deaths = Vec::new();
-    for death in [Death::Killed, Death::PortsHeld, Death::Power] {
+    let all = [
+        Death::Killed,
+        Death::PortsHeld,
+        Death::Everything,
+        Death::Power,
+    ];
+    for death in all {
         deaths.extend(moments.iter().map(|moment| (death, *moment)));
     }
     die(&deaths);
@@ -112,6 +121,7 @@ fn kill(second: &mut Second, death: Death) -> Option<HeldPorts> {
     let held = (death == Death::PortsHeld).then(|| second.hold_ports());
     match death {
         Death::Killed | Death::PortsHeld => second.stop(Signal::SIGKILL),
+        Death::Everything => second.kill_everything(),
         Death::Power => second.lose_power(),
     }
     held

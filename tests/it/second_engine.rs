@@ -159,42 +159,50 @@ impl Second {
         HeldPorts(held)
     }
 
-    /// Ends everything of the engine at once. As after a loss of power, there are no processes, control groups,
-    /// mounts and interfaces of it, and its disk is as it was.
-    pub(crate) fn lose_power(&mut self) {
-        let sandbox = only_child(&self.sandbox).to_string();
-        let inside = |script: &str| {
-            let mut command = Command::new("nsenter");
-            command.args(["-t", &sandbox, "-m", "-n", "-p"]);
-            command.arg(busybox()).args(["sh", "-c", script]);
-            command.stderr(Stdio::null()).status().unwrap();
-        };
+    /// Ends everything of the engine at once. Where the control groups are of the first version, the processes of a
+    /// container that was paused stay as they are.
+    pub(crate) fn kill_everything(&mut self) {
         // All but the caller and the first process.
-        inside("kill -9 -1");
+        self.inside("kill -9 -1");
         self.daemon.take().unwrap().wait().unwrap();
-        // Processes that were paused end when they are not any more.
-        let own = self.folder.path().file_name().unwrap().to_owned();
-        for group in groups(&own) {
-            let _ = fs::write(group.join("freezer.state"), "THAWED");
-            let _ = fs::write(group.join("cgroup.freeze"), "0");
-        }
-        until("the end of the control groups", || {
-            let left = groups(&own);
-            // The innermost first.
-            left.iter()
-                .rev()
-                .for_each(|group| drop(fs::remove_dir(group)));
-            left.is_empty()
-        });
+    }
+
+    /// As after a loss of power: there are no processes, control groups, mounts and interfaces of it, and its disk is
+    /// as it was.
+    pub(crate) fn lose_power(&mut self) {
+        self.kill_everything();
+        until("the end of the control groups", || self.has_no_groups());
         let disk = self.folder.path().join("disk");
         let (disk, busybox) = (disk.display(), busybox().display());
-        inside(&format!(
+        self.inside(&format!(
             "for place in $({busybox} awk '$5 ~ \"^{disk}/.\" {{print $5}}' /proc/self/mountinfo | {busybox} sort -r)\n\
              do {busybox} umount -l $place; done\n\
              {busybox} rm -rf {disk}/exec {disk}/pid\n\
              for link in $({busybox} ip -o link | {busybox} awk -F'[ :@]+' '$2 != \"lo\" {{print $2}}')\n\
              do {busybox} ip link del $link; done"
         ));
+    }
+
+    fn inside(&self, script: &str) {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &only_child(&self.sandbox).to_string()]);
+        command.args(["-m", "-n", "-p"]).arg(busybox());
+        let command = command.args(["sh", "-c", script]);
+        command.stderr(Stdio::null()).status().unwrap();
+    }
+
+    /// Lets processes end that were paused, and removes the groups; whether none is left.
+    fn has_no_groups(&self) -> bool {
+        let groups = groups(self.folder.path().file_name().unwrap());
+        for group in &groups {
+            let _ = fs::write(group.join("freezer.state"), "THAWED");
+            let _ = fs::write(group.join("cgroup.freeze"), "0");
+        }
+        // The innermost first.
+        for group in groups.iter().rev() {
+            let _ = fs::remove_dir(group);
+        }
+        groups.is_empty()
     }
 
     /// Has it answer nobody until the guard goes.
@@ -317,6 +325,8 @@ impl Drop for Second {
     fn drop(&mut self) {
         // All that runs in the namespaces ends with their first process, and the mounts with it.
         let _ = self.sandbox.kill();
+        // Processes of a container that is paused can't end.
+        self.has_no_groups();
         let _ = self.sandbox.wait();
         if let Some(daemon) = &mut self.daemon {
             let _ = daemon.wait();

@@ -73,7 +73,7 @@ impl Docker {
     }
 
     /// Removes a network with that label; not an error when there is none, when it has another
-    /// owner, or somebody still uses it.
+    /// owner, or a container still uses it.
     ///
     /// # Errors
     /// When the engine does not answer.
@@ -118,7 +118,7 @@ impl Docker {
     /// Puts it back, with its ports.
     ///
     /// # Errors
-    /// When the engine refuses, as it does when somebody has a port meanwhile.
+    /// When the engine refuses, as it does when a port is taken meanwhile.
     pub(crate) async fn join_network(&self, name: &str, network: &str) -> Result<()> {
         let request = NetworkConnectRequest {
             container: name.into(),
