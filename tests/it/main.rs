@@ -134,8 +134,7 @@ macro_rules! trials {
     };
 }
 
-/// The lanes, those first whose trials run one after another, and of these the one that takes longest. What may run side
-/// by side fills the time that is left.
+/// The lanes, the one that takes longest first.
 fn lanes() -> Vec<Lane> {
     let shared = Lane::new("shared instance")
         .share([
@@ -257,7 +256,7 @@ fn lanes() -> Vec<Lane> {
         faults::trials(),
     ]);
     vec![
-        shared, servers, python, desktop, engines, own, evolve, machine,
+        shared, evolve, servers, desktop, engines, python, own, machine,
     ]
 }
 
