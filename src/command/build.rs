@@ -61,7 +61,7 @@ pub(crate) async fn run(args: BuildArgs, cx: &Context) -> Result<Outcome> {
     let _lock = cx.instance.lock()?;
     let companion = plan.companion.map(|path| ("companion", json!(path)));
     let flags: Vec<_> = companion.into_iter().collect();
-    // A configuration that can't be used is told before anything else is done.
+    // An unusable configuration is an error before the engine is looked for.
     cx.complete_config(None, flags.clone())?;
     let work = cx.ui.work("looking for the container engine");
     let may_install = |question: &str| cx.may_install(question, plan.yes, &work);

@@ -277,7 +277,7 @@ impl Site {
     /// Puts a container back on its network, with its ports, unless it has them.
     ///
     /// # Errors
-    /// When the engine refuses, as it does when somebody has a port meanwhile.
+    /// When the engine refuses, as it does when a program has taken a port meanwhile.
     pub(super) async fn reach(&self, container: &Container) -> Result<()> {
         self.join(container).await?;
         if let Some(portless) = self.portless_network()

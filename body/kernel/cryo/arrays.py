@@ -109,7 +109,7 @@ class Arrays:
         return any(each is buffer for each in self._direct)
 
     def view(self, array: Any, *, is_any: bool = False) -> tuple[Any, ...] | None:
-        """What has the memory of an array that is told by it, and where the array lies in that."""
+        """The object whose memory a view uses, and the place of the view in it."""
         root = self._root(array)
         if root is array:
             return None

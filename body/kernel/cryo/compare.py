@@ -438,7 +438,7 @@ def _by_atoms(items: list[Any]) -> tuple[Counter[Any], list[Any]]:
 
 
 def _reduced(rules: Rules, obj: Any) -> Any:
-    """What a stream is told of it: its name, or its parts."""
+    """What the stream writes for the object: its name, or its parts."""
     told, kind = rules.told(obj), type(obj)
     if told is NotImplemented:
         if kind is types.FunctionType:

@@ -65,8 +65,8 @@ class Buffer:
 
 
 class _Mapped(Buffer):
-    """One that an array may lie in where it is: the system copies a page of it when somebody writes
-    to it, so that a gigabyte which is only looked at takes no second one."""
+    """A buffer that an array uses in place: the system copies a page when code writes to it, so
+    that a gigabyte which is only compared takes no second one."""
 
     @property
     def memory(self) -> memoryview:

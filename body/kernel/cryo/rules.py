@@ -51,7 +51,7 @@ class Rules:
         return NotImplemented if rule is None else rule(obj)
 
     def rule(self, kind: type) -> Rule | None:
-        """How a kind is told; pickle's own way when nothing."""
+        """The rule for a type; none leaves it to pickle."""
         if kind not in self._rules:
             rule = self._find(kind)
             if _is_disguised(kind):

@@ -1,4 +1,4 @@
-"""A reader that goes on behind what fails: Python's own, with `Lost` in place of an object.
+"""A reader that continues after a failure: Python's own, with `Lost` in place of an object.
 
 What consists of a lost object is lost, too, and names it. Parts and wholes are noted while they are
 made: in a ring, an object may be used before one that it leads to is lost.

@@ -137,7 +137,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// A generation that was stored after so many runs.
+    /// Writes a generation that was stored after `runs` runs.
     fn write(place: &Path, runs: u64) {
         let sample = Path::new("tests/kernel/cryo/samples/1/1");
         fs::create_dir_all(place).unwrap();

@@ -95,7 +95,7 @@ pub(super) async fn run_on(keeper: &Path) -> Option<Run> {
 }
 
 /// Returns when the keeper says that the run has ended and left the container in place; where no run was on, when
-/// none has begun for a while. Never, as long as no keeper says so: the run goes on when there is one.
+/// none has begun for a while. As long as no keeper says so, it does not return.
 pub(super) async fn ended_in_vain(keeper: &Path, run: Option<&Run>) {
     match run {
         Some(run) => drop(follow(keeper, run.clone()).await),

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Until it is at rest, every way back leaves it as it was. At rest it is replaced or paused at once.
-//! One that lives on goes on when the keeper says that the run has ended, and after [`LEASE`] in any
-//! case, so that the keeper's death does not leave a container that refuses requests.
+//! A container that was not replaced answers requests again when the keeper says that the run has ended,
+//! and after [`LEASE`] in any case, so that the keeper's death does not leave a container that refuses requests.
 
 use super::newborn::{ended_in_vain, run_on};
 use super::{Evolve, Parts};
@@ -217,8 +217,8 @@ impl Evolve {
         tracing::info!("requests are answered again");
     }
 
-    /// Goes on when the run that has brought it to rest has ended without replacing it, also where the keeper that
-    /// says so was started after that, or when nothing has happened for the time of the lease.
+    /// Answers requests again when the run that brought the container to rest has ended without replacing it, or
+    /// when the lease is over. The keeper that says so may have started after the run's end.
     async fn go_on_if_left(self, begun: Instant) {
         let keeper = &self.settings.keeper;
         let left = async {

@@ -33,7 +33,7 @@ impl Filling {
         Self::with(path, Progress::default())
     }
 
-    /// A file of an earlier life, with so many bytes.
+    /// A file of an earlier life of the companion, of `written` bytes.
     pub(super) fn filled(path: PathBuf, written: u64) -> Self {
         let is_over = true;
         Self::with(path, Progress { written, is_over })
