@@ -2,7 +2,7 @@
 
 use crate::harness::{Home, shared};
 use crate::trials;
-use serde_json::{Value, json};
+use serde_json::json;
 
 trials![
     sixty_four_clients_at_once_lose_no_reply,
@@ -31,11 +31,11 @@ fn sixty_four_clients_at_once_lose_no_reply() {
     });
 }
 
-fn memory(home: &Home) -> Value {
-    // Of the kernel and of the companion, in KiB.
-    let code = "import re, glob\ndef rss(pid): return int(re.search(r'VmRSS:\\s+(\\d+)', open(f'/proc/{pid}/status').read())[1])\n\
+/// Memory of the kernel and of the companion in KiB, without what they read from files of the image: such pages come and go.
+fn memory(home: &Home) -> [u64; 2] {
+    let code = "import re, glob\ndef anonymous(pid): return int(re.search(r'RssAnon:\\s+(\\d+)', open(f'/proc/{pid}/status').read())[1])\n\
                 def is_companion(pid):\n    try: return b'companion' in open(f'/proc/{pid}/cmdline', 'rb').read().split(b'\\0')[1:2]\n    except OSError: return False\n\
-                [rss('self')] + [rss(p) for p in map(lambda d: d.split('/')[2], glob.glob('/proc/[0-9]*')) if is_companion(p)]";
+                [anonymous('self')] + [anonymous(p) for p in map(lambda d: d.split('/')[2], glob.glob('/proc/[0-9]*')) if is_companion(p)][:1]";
     let reply = home.api().exec(code);
     serde_json::from_str(
         reply["result"]
@@ -53,6 +53,8 @@ fn a_hundred_thousand_requests_neither_freeze_nor_grow() {
     serve(95_000, 8 * 1024);
 }
 
+const ROUNDS: usize = 3;
+
 /// After the first requests, `count` more make neither process grow by more than `growth` KiB.
 fn serve(count: usize, growth: u64) {
     let home = shared();
@@ -62,23 +64,25 @@ fn serve(count: usize, growth: u64) {
     let mut send = |count: usize| {
         for _ in 0..count {
             let response = connection.send("POST", "/exec", &[], body.as_bytes());
-            assert_eq!(response.status, 200);
-            assert!(response.body.windows(12).any(|w| w == b"\"result\":\"2\""));
+            let text = String::from_utf8_lossy(&response.body);
+            assert_eq!(response.status, 200, "{text}");
+            assert!(text.contains("\"result\":\"2\""), "{text}");
         }
     };
     send(5_000);
-    let before = memory(home);
-    send(count);
-    let after = memory(home);
-    for (name, index) in [("kernel", 0), ("companion", 1)] {
-        let (before, after) = (
-            before[index].as_u64().unwrap(),
-            after[index].as_u64().unwrap(),
-        );
-        // Far above what allocators keep; a leak of 100 bytes a request shows in the long run, one of 500 in the short.
-        assert!(
-            after < before + growth,
-            "{name}: {before} KiB, then {after} KiB"
-        );
+    // A leak grows in every round. What an allocator keeps grows in one, and in the next finds its room there:
+    // the limit is far above it for a leak of 100 bytes a request in the long run, and of 500 in the short.
+    let mut seen = vec![memory(home)];
+    for _ in 0..ROUNDS {
+        send(count);
+        seen.push(memory(home));
+        let is_steady = |process: usize| {
+            let keeps = |pair: &[[u64; 2]]| pair[1][process] < pair[0][process] + growth;
+            seen.windows(2).any(keeps)
+        };
+        if is_steady(0) && is_steady(1) {
+            return;
+        }
     }
+    panic!("KiB of kernel and companion after each round: {seen:?}");
 }
