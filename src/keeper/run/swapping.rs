@@ -74,12 +74,21 @@ impl Work {
             }
             paused => paused?,
         }
-        match self.at_rest.map(|since| since.elapsed()) {
-            Some(waited) if waited > AT_REST => bail!(
+        let Some((since, restarts)) = self.at_rest else {
+            return Ok(());
+        };
+        let waited = since.elapsed();
+        if waited > AT_REST {
+            bail!(
                 "the engine took {} s to set the old container aside, which may have gone on meanwhile",
                 waited.as_secs()
-            ),
-            _ => Ok(()),
+            );
         }
+        // It lets requests in again when it was started again, and what those do is stored nowhere.
+        let found = self.site.find(old).await?;
+        if found.is_some_and(|found| found.restarts != restarts) {
+            bail!("the old container ended after its state was stored, and was started again");
+        }
+        Ok(())
     }
 }
