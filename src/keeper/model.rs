@@ -27,6 +27,7 @@ struct Order {
     writes_the_end_before_the_swap: bool,
     adds_no_record_of_what_is_there: bool,
     keeps_the_restart_policy: bool,
+    pauses_before_the_restart_policy: bool,
     starts_nothing_that_has_ended: bool,
     lets_in_before_the_journal: bool,
     starts_the_new_before_the_pause: bool,
@@ -278,7 +279,11 @@ impl Order {
                 if self.writes_the_end_before_the_swap {
                     ops.push(Op::Save(Stage::Succeeded));
                 }
-                ops.extend([Op::Pause, Op::ForbidRestart, Op::RenameAside]);
+                ops.extend([Op::ForbidRestart, Op::Pause, Op::RenameAside]);
+                if self.pauses_before_the_restart_policy {
+                    let pause = ops.len() - 2;
+                    ops.swap(pause - 1, pause);
+                }
                 ops.extend([Op::Make, Op::Start]);
                 if self.starts_the_new_before_the_pause {
                     ops.retain(|op| *op != Op::Pause);

@@ -6,7 +6,7 @@ use super::{
 use crate::keeper::journal::Step;
 use crate::keeper::policy::{self, Event};
 use crate::model::Model;
-use crate::protocol::evolve::Stage;
+use crate::protocol::evolve::{Stage, Task};
 
 const DEATHS: u8 = 2;
 
@@ -48,7 +48,9 @@ impl Model for Order {
             let next = State {
                 has_run: true,
                 journal: Some(Step::Preparing),
+                // Without a record it is `recovery::unknown`.
                 latest: Latest {
+                    status: policy::first(Task::Evolve),
                     image: NEW,
                     ..state.latest
                 },

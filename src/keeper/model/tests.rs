@@ -36,6 +36,12 @@ fn every_other_order_of_a_swap_breaks_a_promise() {
         &|order| order.keeps_the_restart_policy = true,
     );
     finds(
+        "pause before the restart policy",
+        first(),
+        Violation::TwoRun,
+        &|order| order.pauses_before_the_restart_policy = true,
+    );
+    finds(
         "start nothing that has ended",
         first(),
         Violation::NoneRuns,

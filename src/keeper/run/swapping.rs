@@ -40,6 +40,8 @@ impl Work {
             return Ok(());
         };
         self.log.step("setting the old container aside");
+        // The engine must not start it beside the new one, on the same data; nor what ends while it is paused.
+        docker.let_restart(old, false).await?;
         match found.phase {
             // It comes back from what was stored.
             Phase::Running if docker.keeps_ports() => docker.stop(old).await?,
@@ -48,8 +50,6 @@ impl Work {
             Phase::Restarting => docker.stop(old).await?,
             Phase::Created | Phase::Paused | Phase::Stopped | Phase::Dead => {}
         }
-        // An engine that is started anew must not start it beside the new one, on the same data.
-        docker.let_restart(old, false).await?;
         let aside = &self.site.charge.aside;
         if let Some(left) = self.site.find(aside).await?
             && left.id != old
