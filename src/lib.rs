@@ -33,6 +33,8 @@ mod host;
 mod image;
 #[cfg(target_os = "linux")]
 mod keeper;
+#[cfg(all(test, target_os = "linux"))]
+mod model;
 mod protocol;
 mod ui;
 

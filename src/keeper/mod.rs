@@ -36,6 +36,8 @@ mod hearsay;
 mod journal;
 mod leftovers;
 mod log;
+#[cfg(test)]
+mod model;
 mod order;
 mod owner;
 mod patience;

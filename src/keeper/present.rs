@@ -61,7 +61,7 @@ fn tolerate(done: Result<()>) -> Result<()> {
 }
 
 /// The image that runs by the word of that record, which has ended.
-fn named(latest: &Record) -> Option<&str> {
+pub(super) fn named(latest: &Record) -> Option<&str> {
     let brings = latest.status == Stage::Succeeded && !latest.dry_run;
     match brings {
         true => latest.image.as_deref(),
@@ -88,16 +88,19 @@ async fn settle(shelf: &Shelf, site: &Site) -> Result<()> {
         docker.remove(&present.id).await?;
     }
     tracing::warn!("`{}` takes its place again", site.charge.aside);
-    docker.rename(&aside.id, site.name()).await?;
     docker.let_restart(&aside.id, true).await?;
-    match aside.phase {
-        Phase::Paused => docker.unpause(&aside.id).await?,
-        Phase::Running | Phase::Restarting => {}
-        Phase::Created | Phase::Stopped | Phase::Dead => {
-            docker.start(&aside.id).await?;
-        }
-    }
-    site.reach(&aside).await?;
+    let started = match aside.phase {
+        Phase::Paused => docker.unpause(&aside.id).await,
+        Phase::Running | Phase::Restarting => Ok(()),
+        Phase::Created | Phase::Stopped | Phase::Dead => docker.start(&aside.id).await,
+    };
+    let reached = match started {
+        Ok(()) => site.reach(&aside).await,
+        refused => refused,
+    };
+    // Last, so that a keeper that is started again in between finds it aside and does all of this again.
+    docker.rename(&aside.id, site.name()).await?;
+    reached?;
     site.resume(&aside.id).await
 }
 

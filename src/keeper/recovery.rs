@@ -29,7 +29,7 @@ pub(super) enum After {
 }
 
 /// Where a run ends that came so far, if it does not go on by itself.
-fn end_of(step: Step) -> Option<Stage> {
+pub(super) fn end_of(step: Step) -> Option<Stage> {
     match step {
         Step::Preparing | Step::Freezing => Some(Stage::Failed),
         Step::Swapping => Some(Stage::RolledBack),

@@ -178,7 +178,7 @@ impl World {
 }
 
 /// A generation whose time is its value.
-fn write(folder: &Path, number: u64, value: f64) -> std::io::Result<()> {
+pub(super) fn write(folder: &Path, number: u64, value: f64) -> std::io::Result<()> {
     let sample = Path::new("tests/kernel/cryo/samples/1/1");
     for file in ["objects", "buffers"] {
         fs::copy(sample.join(file), folder.join(file))?;

@@ -16,6 +16,8 @@
 #[cfg(test)]
 mod crashes;
 mod manifest;
+#[cfg(test)]
+mod model;
 mod number;
 mod refusal;
 mod restored;

@@ -35,7 +35,8 @@ pub(super) fn take(folder: &Path) -> io::Result<u64> {
 pub(super) fn hold(folder: &Path, number: u64) -> io::Result<()> {
     let _lock = lock(folder)?;
     match last(folder)? {
-        Some(last) if last >= number => Ok(()),
+        // Who wrote it may have ended before it was synced.
+        Some(last) if last >= number => File::open(folder)?.sync_all(),
         _ => record(folder, number),
     }
 }

@@ -24,8 +24,9 @@ impl Work {
             return Ok(());
         };
         self.note(Step::Freezing)?;
-        let phase = self.site.find(&old).await?.map(|found| found.phase);
-        match phase {
+        let found = self.site.find(&old).await?;
+        let restarts = found.as_ref().map_or(0, |found| found.restarts);
+        match found.map(|found| found.phase) {
             Some(Phase::Running) => {}
             // Its memory holds what nobody has stored.
             Some(Phase::Paused) if !self.is_forced() => bail!(
@@ -58,7 +59,7 @@ impl Work {
         let Some(answered) = self.ask_to_rest(&old, &verb, limit).await else {
             return self.stop.check();
         };
-        match answered.and_then(|quiesced| self.quiesced(quiesced)) {
+        match answered.and_then(|quiesced| self.quiesced(quiesced, restarts)) {
             // The person's way out of a body that does not come to rest any more.
             Err(error) if self.is_forced() => {
                 let said = hearsay::sentence(&format!("{error:#}"));
@@ -106,7 +107,7 @@ impl Work {
         }
     }
 
-    fn quiesced(&mut self, quiesced: Quiesced) -> Result<()> {
+    fn quiesced(&mut self, quiesced: Quiesced, restarts: u64) -> Result<()> {
         if !quiesced.quiesced {
             let why = quiesced
                 .why
@@ -120,7 +121,7 @@ impl Work {
         if told > hearsay::LONGEST_EXPECTED {
             bail!("what it says that it has is too long: {told} bytes");
         }
-        self.at_rest = Some(Instant::now());
+        self.at_rest = Some((Instant::now(), restarts));
         self.record.receipt = hearsay::receipt(quiesced.receipt);
         self.record.besides = hearsay::besides(quiesced.besides, Vec::new());
         self.entry.expected = quiesced.expected;

@@ -36,8 +36,8 @@ pub(super) struct Work {
     pub(super) entry: Entry,
     /// Since when requests are refused.
     pub(super) refusing: Option<Instant>,
-    /// Since when the old container is at rest for certain.
-    pub(super) at_rest: Option<Instant>,
+    /// Since when the old container is at rest for certain, and how often the engine had started it again by then.
+    pub(super) at_rest: Option<(Instant, u64)>,
     /// The port that somebody else has.
     pub(super) robbed: Option<u16>,
     /// Whether a container that no run has brought is in the place of the old one.

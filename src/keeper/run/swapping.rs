@@ -40,6 +40,8 @@ impl Work {
             return Ok(());
         };
         self.log.step("setting the old container aside");
+        // The engine must not start it beside the new one, on the same data; nor what ends while it is paused.
+        docker.let_restart(old, false).await?;
         match found.phase {
             // It comes back from what was stored.
             Phase::Running if docker.keeps_ports() => docker.stop(old).await?,
@@ -48,8 +50,6 @@ impl Work {
             Phase::Restarting => docker.stop(old).await?,
             Phase::Created | Phase::Paused | Phase::Stopped | Phase::Dead => {}
         }
-        // An engine that is started anew must not start it beside the new one, on the same data.
-        docker.let_restart(old, false).await?;
         let aside = &self.site.charge.aside;
         if let Some(left) = self.site.find(aside).await?
             && left.id != old
@@ -74,12 +74,21 @@ impl Work {
             }
             paused => paused?,
         }
-        match self.at_rest.map(|since| since.elapsed()) {
-            Some(waited) if waited > AT_REST => bail!(
+        let Some((since, restarts)) = self.at_rest else {
+            return Ok(());
+        };
+        let waited = since.elapsed();
+        if waited > AT_REST {
+            bail!(
                 "the engine took {} s to set the old container aside, which may have gone on meanwhile",
                 waited.as_secs()
-            ),
-            _ => Ok(()),
+            );
         }
+        // It lets requests in again when it was started again, and what those do is stored nowhere.
+        let found = self.site.find(old).await?;
+        if found.is_some_and(|found| found.restarts != restarts) {
+            bail!("the old container ended after its state was stored, and was started again");
+        }
+        Ok(())
     }
 }

@@ -63,7 +63,18 @@ impl fmt::Display for Run {
 
 /// Where a run is, and how it ended.
 #[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema, JsonSchema,
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    ToSchema,
+    JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Stage {

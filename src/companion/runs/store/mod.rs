@@ -14,6 +14,8 @@
 //! files beside the journal, which are not waited for: after a loss of power their end may be missing.
 
 mod frame;
+#[cfg(test)]
+mod model;
 mod queue;
 mod record;
 mod recovery;

@@ -1,0 +1,422 @@
+//! A model of runs: what the companion has in memory, what the journal holds, and what a client was told, through
+//! deaths between any two steps.
+//!
+//! Two clients ask for a run each: the first one names an id and repeats its request, the second one gets an id.
+//! Each step stands for a function of the code:
+//!
+//! | step | function |
+//! |---|---|
+//! | `Ask` | `Runs::begin`; `Shared::begin` puts the begin into the queue |
+//! | `Write`, `Sync` | `Writer::take`: `append`, then `sync`, for all that is queued |
+//! | `Execute` | `Sessions::begin`, `Shells::begin`: the code begins after `Run::recorded` |
+//! | `Acknowledge` | the id is told after `Run::acknowledged` |
+//! | `Finish` | `Run::finish`; `Kept::end` puts the end into the queue |
+//! | `Tell` | `Run::finished`: `Shared::done` publishes the end after the sync |
+//! | `Boot` | `RunStore::recover`, `Run::replay`: earlier journals are read, their runs queued for the own journal |
+//! | `Serve` | `companion::serve`: `RunStore::settle`, then `Lives::begin` removes the earlier journals |
+//!
+//! [`replay`] drives the real journal through the traces.
+
+mod replay;
+
+use crate::model::{Model, assert_finds, assert_holds};
+use crate::protocol::kernel::RunStatus;
+
+const RUNS: usize = 2;
+/// The client that names its run asks twice.
+const ASKS: [u8; RUNS] = [2, 1];
+const DEATHS: u8 = 2;
+
+/// Orders of steps that are not today's.
+#[derive(Debug, Clone, Copy, Default)]
+struct Order {
+    acknowledges_before_the_record: bool,
+    executes_before_the_record: bool,
+    forgets_at_death: bool,
+    tells_the_end_before_its_record: bool,
+    removes_before_the_copy: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Note {
+    Begin(usize),
+    End(usize, RunStatus),
+}
+
+/// The journal of one life. What is behind `synced` may be lost with the machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Journal {
+    notes: Vec<Note>,
+    synced: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Known {
+    is_executing: bool,
+    end: Option<RunStatus>,
+    /// Whether its end was read from the disk.
+    is_replayed: bool,
+}
+
+/// The companion that lives.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Life {
+    is_serving: bool,
+    queue: Vec<Note>,
+    runs: [Option<Known>; RUNS],
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+struct Client {
+    asked: u8,
+    is_acknowledged: bool,
+    told: Option<RunStatus>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct State {
+    earlier: Vec<Journal>,
+    own: Journal,
+    life: Option<Life>,
+    clients: [Client; RUNS],
+    executions: [u8; RUNS],
+    deaths: u8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Action {
+    Boot,
+    Serve,
+    Ask(usize),
+    Write,
+    Sync,
+    Acknowledge(usize),
+    Execute(usize),
+    Finish(usize),
+    Tell(usize),
+    KernelDies,
+    /// The companion or its container: what was written stays.
+    CompanionDies,
+    /// What was not synced may be gone.
+    PowerFails,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Violation {
+    AcknowledgedRunIsGone,
+    ToldEndHasChanged,
+    ExecutedTwice,
+    TwoEndsOnDisk,
+    NoEnd,
+}
+
+impl Journal {
+    fn holds(&self, note: Note) -> bool {
+        self.notes[..self.synced].contains(&note)
+    }
+
+    fn ends(&self, run: usize) -> impl Iterator<Item = RunStatus> {
+        self.notes.iter().filter_map(move |note| match note {
+            Note::End(of, end) if *of == run => Some(*end),
+            _ => None,
+        })
+    }
+}
+
+impl State {
+    /// Of each run what the fullest account says, as `recovery::read` does.
+    fn recovered(&self) -> [Option<Option<RunStatus>>; RUNS] {
+        std::array::from_fn(|run| {
+            let journals = self.earlier.iter().chain([&self.own]);
+            let accounts = journals.filter(|one| one.notes.contains(&Note::Begin(run)));
+            accounts
+                .map(|one| one.ends(run).next())
+                .max_by_key(Option::is_some)
+        })
+    }
+
+    fn boot(&self, order: Order) -> Self {
+        let mut next = self.clone();
+        let mut life = Life::default();
+        if !order.forgets_at_death {
+            for (run, found) in self.recovered().into_iter().enumerate() {
+                let Some(end) = found else { continue };
+                let end = end.unwrap_or(RunStatus::Lost);
+                life.queue.extend([Note::Begin(run), Note::End(run, end)]);
+                life.runs[run] = Some(Known {
+                    is_executing: false,
+                    end: Some(end),
+                    is_replayed: true,
+                });
+            }
+        }
+        let own = std::mem::take(&mut next.own);
+        if !own.notes.is_empty() {
+            next.earlier.push(own);
+        }
+        next.life = Some(life);
+        next
+    }
+
+    fn finish(&mut self, run: usize, end: RunStatus) {
+        if let Some(life) = &mut self.life
+            && let Some(known) = &mut life.runs[run]
+        {
+            (known.is_executing, known.end) = (false, Some(end));
+            life.queue.push(Note::End(run, end));
+        }
+    }
+
+    /// Every way in which the notes that are not synced may be cut.
+    fn cut(&self) -> Vec<Self> {
+        let mut all = vec![Self {
+            earlier: Vec::new(),
+            own: Journal::default(),
+            ..self.clone()
+        }];
+        for journal in self.earlier.iter().chain([&self.own]) {
+            let mut more = Vec::new();
+            for length in journal.synced..=journal.notes.len() {
+                for state in &all {
+                    let mut state = state.clone();
+                    state.earlier.push(Journal {
+                        notes: journal.notes[..length].to_vec(),
+                        synced: length,
+                    });
+                    more.push(state);
+                }
+            }
+            all = more;
+        }
+        for state in &mut all {
+            state.earlier.retain(|journal| !journal.notes.is_empty());
+        }
+        all
+    }
+}
+
+impl Order {
+    fn steps_of_run(self, state: &State, life: &Life, run: usize) -> Vec<(Action, State)> {
+        let mut steps = Vec::new();
+        let mut add = |action, change: &dyn Fn(&mut State)| {
+            let mut next = state.clone();
+            change(&mut next);
+            steps.push((action, next));
+        };
+        let client = state.clients[run];
+        if client.asked < ASKS[run] {
+            let is_new = life.runs[run].is_none();
+            add(Action::Ask(run), &|next| {
+                next.clients[run].asked += 1;
+                if let Some(life) = next.life.as_mut().filter(|_| is_new) {
+                    life.queue.push(Note::Begin(run));
+                    life.runs[run] = Some(Known {
+                        is_executing: false,
+                        end: None,
+                        is_replayed: false,
+                    });
+                }
+            });
+        }
+        let Some(known) = life.runs[run] else {
+            return steps;
+        };
+        let has_begun = state.own.holds(Note::Begin(run));
+        if !client.is_acknowledged && (has_begun || self.acknowledges_before_the_record) {
+            add(Action::Acknowledge(run), &|next| {
+                next.clients[run].is_acknowledged = true;
+            });
+        }
+        let is_named = run == 0;
+        let may_execute = has_begun || !is_named || self.executes_before_the_record;
+        if !known.is_executing && known.end.is_none() && may_execute {
+            add(Action::Execute(run), &|next| {
+                next.executions[run] += 1;
+                if let Some(known) = next.life.as_mut().and_then(|life| life.runs[run].as_mut()) {
+                    known.is_executing = true;
+                }
+            });
+        }
+        if known.is_executing {
+            add(Action::Finish(run), &|next| {
+                next.finish(run, RunStatus::Completed);
+            });
+        }
+        if let Some(end) = known.end
+            && client.told != Some(end)
+        {
+            let is_recorded = state.own.holds(Note::End(run, end)) || known.is_replayed;
+            if is_recorded || self.tells_the_end_before_its_record {
+                add(Action::Tell(run), &|next| {
+                    // The first word counts; another one is a violation.
+                    next.clients[run].told.get_or_insert(end);
+                });
+            }
+        }
+        steps.retain(|(_, next)| next != state);
+        steps
+    }
+}
+
+impl Model for Order {
+    type State = State;
+    type Action = Action;
+    type Violation = Violation;
+
+    fn steps(&self, state: &State) -> Vec<(Action, State)> {
+        let Some(life) = &state.life else {
+            return vec![(Action::Boot, state.boot(*self))];
+        };
+        let mut steps = Vec::new();
+        if !life.queue.is_empty() {
+            let mut next = state.clone();
+            next.own.notes.extend(&life.queue);
+            next.life = Some(Life {
+                queue: Vec::new(),
+                ..life.clone()
+            });
+            steps.push((Action::Write, next));
+        }
+        if state.own.synced < state.own.notes.len() {
+            let mut next = state.clone();
+            next.own.synced = next.own.notes.len();
+            steps.push((Action::Sync, next));
+        }
+        if life.is_serving {
+            steps.extend((0..RUNS).flat_map(|run| self.steps_of_run(state, life, run)));
+        } else {
+            let is_settled = life.queue.is_empty() && state.own.synced == state.own.notes.len();
+            if is_settled || self.removes_before_the_copy {
+                let mut next = state.clone();
+                next.earlier.clear();
+                next.life = Some(Life {
+                    is_serving: true,
+                    ..life.clone()
+                });
+                steps.push((Action::Serve, next));
+            }
+        }
+        steps
+    }
+
+    fn deaths(&self, state: &State) -> Vec<(Action, State)> {
+        let mut deaths = Vec::new();
+        if state.deaths == DEATHS {
+            return deaths;
+        }
+        let died = State {
+            life: None,
+            deaths: state.deaths + 1,
+            ..state.clone()
+        };
+        let powerless = died.cut().into_iter();
+        deaths.extend(powerless.map(|state| (Action::PowerFails, state)));
+        let Some(life) = &state.life else {
+            return deaths;
+        };
+        let mut killed = State {
+            deaths: state.deaths + 1,
+            ..state.clone()
+        };
+        for (run, known) in life.runs.iter().enumerate() {
+            if known.is_some_and(|known| known.is_executing) {
+                killed.finish(run, RunStatus::Failed);
+            }
+        }
+        if killed.life != state.life {
+            deaths.push((Action::KernelDies, killed));
+        }
+        deaths.push((Action::CompanionDies, died));
+        deaths
+    }
+
+    fn violations(&self, state: &State, is_at_rest: bool) -> Vec<Violation> {
+        let mut found = Vec::new();
+        let serving = state.life.as_ref().filter(|life| life.is_serving);
+        for (run, client) in state.clients.iter().enumerate() {
+            if state.executions[run] > 1 {
+                found.push(Violation::ExecutedTwice);
+            }
+            let mut journals = state.earlier.iter().chain([&state.own]);
+            if journals.any(|journal| journal.ends(run).count() > 1) {
+                found.push(Violation::TwoEndsOnDisk);
+            }
+            if let Some(life) = serving {
+                let known = life.runs[run];
+                if client.is_acknowledged && known.is_none() {
+                    found.push(Violation::AcknowledgedRunIsGone);
+                }
+                if client.told.is_some() && known.and_then(|known| known.end) != client.told {
+                    found.push(Violation::ToldEndHasChanged);
+                }
+            }
+            if is_at_rest && client.is_acknowledged && client.told.is_none() {
+                found.push(Violation::NoEnd);
+            }
+        }
+        found
+    }
+}
+
+#[test]
+fn runs_keep_their_promises_through_every_death() {
+    let search = assert_holds(&Order::default(), State::default());
+    assert!(search.len() > 1000, "{} states", search.len());
+}
+
+#[test]
+fn every_other_order_of_a_run_breaks_a_promise() {
+    let today = Order::default();
+    for (name, order, violation) in [
+        (
+            "acknowledge before the record",
+            Order {
+                acknowledges_before_the_record: true,
+                ..today
+            },
+            Violation::AcknowledgedRunIsGone,
+        ),
+        (
+            "execute before the record",
+            Order {
+                executes_before_the_record: true,
+                ..today
+            },
+            Violation::ExecutedTwice,
+        ),
+        (
+            "runs in memory alone",
+            Order {
+                forgets_at_death: true,
+                ..today
+            },
+            Violation::AcknowledgedRunIsGone,
+        ),
+        (
+            "runs in memory alone, and a repeated request",
+            Order {
+                forgets_at_death: true,
+                ..today
+            },
+            Violation::ExecutedTwice,
+        ),
+        (
+            "tell the end before its record",
+            Order {
+                tells_the_end_before_its_record: true,
+                ..today
+            },
+            Violation::ToldEndHasChanged,
+        ),
+        (
+            "remove earlier journals before the copy",
+            Order {
+                removes_before_the_copy: true,
+                ..today
+            },
+            Violation::AcknowledgedRunIsGone,
+        ),
+    ] {
+        assert_finds(name, &order, State::default(), violation);
+    }
+}

@@ -1,0 +1,151 @@
+//! Exhaustive search through the states of a model, for tests.
+//!
+//! A [`Model`] says which steps and which deaths may follow a state, and what must never be. The search is
+//! breadth-first, so the trace that leads to a violation is a shortest one. Each protocol has its model beside its
+//! code: runs in `companion/runs/store/model.rs`, stores in `companion/cryo/model.rs`, swaps in `keeper/model.rs`.
+
+use std::collections::HashSet;
+use std::fmt::{self, Debug, Display};
+use std::hash::Hash;
+
+pub(crate) trait Model {
+    type State: Clone + Eq + Hash + Debug;
+    type Action: Copy + Eq + Debug;
+    type Violation: Copy + Eq + Debug;
+
+    /// What the processes may do next.
+    fn steps(&self, state: &Self::State) -> Vec<(Self::Action, Self::State)>;
+
+    /// What may die next.
+    fn deaths(&self, state: &Self::State) -> Vec<(Self::Action, Self::State)>;
+
+    /// What must not be. `is_at_rest` says that no step is possible.
+    fn violations(&self, state: &Self::State, is_at_rest: bool) -> Vec<Self::Violation>;
+}
+
+/// All states that were reached, each with the action that led to it from an earlier one.
+#[derive(Debug)]
+pub(crate) struct Search<M: Model> {
+    reached: Vec<Reached<M>>,
+}
+
+#[derive(Debug)]
+struct Reached<M: Model> {
+    state: M::State,
+    from: Option<(usize, M::Action)>,
+}
+
+/// The shortest way to a violation.
+#[derive(Debug)]
+pub(crate) struct Broken<M: Model> {
+    pub(crate) violation: M::Violation,
+    pub(crate) trace: Vec<M::Action>,
+    pub(crate) state: M::State,
+}
+
+impl<M: Model> Display for Broken<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:?} after {} actions:",
+            self.violation,
+            self.trace.len()
+        )?;
+        for action in &self.trace {
+            writeln!(f, "  {action:?}")?;
+        }
+        write!(f, "  {:?}", self.state)
+    }
+}
+
+impl<M: Model> Search<M> {
+    pub(crate) fn len(&self) -> usize {
+        self.reached.len()
+    }
+
+    /// One shortest trace to each state, with that state.
+    pub(crate) fn traces(&self) -> impl Iterator<Item = (Vec<M::Action>, &M::State)> {
+        (0..self.len()).map(|at| (self.trace(at), &self.reached[at].state))
+    }
+
+    fn trace(&self, mut at: usize) -> Vec<M::Action> {
+        let mut actions = Vec::new();
+        while let Some((before, action)) = self.reached[at].from {
+            actions.push(action);
+            at = before;
+        }
+        actions.reverse();
+        actions
+    }
+}
+
+/// Visits every state that can be reached from `first`, until one has a violation that `is_looked_for`.
+///
+/// # Errors
+/// The violation that is reached by the fewest actions.
+pub(crate) fn explore<M: Model>(
+    model: &M,
+    first: M::State,
+    is_looked_for: impl Fn(M::Violation) -> bool,
+) -> Result<Search<M>, Box<Broken<M>>> {
+    let mut known = HashSet::from([first.clone()]);
+    let mut search = Search {
+        reached: vec![Reached {
+            state: first,
+            from: None,
+        }],
+    };
+    let mut at = 0;
+    while at < search.reached.len() {
+        let state = &search.reached[at].state;
+        let mut next = model.steps(state);
+        let violations = model.violations(state, next.is_empty());
+        if let Some(violation) = violations.into_iter().find(|one| is_looked_for(*one)) {
+            return Err(Box::new(Broken {
+                violation,
+                trace: search.trace(at),
+                state: state.clone(),
+            }));
+        }
+        next.extend(model.deaths(state));
+        for (action, state) in next {
+            if known.insert(state.clone()) {
+                let from = Some((at, action));
+                search.reached.push(Reached { state, from });
+            }
+        }
+        at += 1;
+    }
+    Ok(search)
+}
+
+/// Has the protocol as it is without any violation.
+///
+/// # Panics
+/// With the shortest trace to a violation.
+pub(crate) fn assert_holds<M: Model>(model: &M, first: M::State) -> Search<M> {
+    match explore(model, first, |_| true) {
+        Ok(search) => search,
+        Err(broken) => panic!("{broken}"),
+    }
+}
+
+/// Has another order of steps lead to that violation, and prints the shortest trace.
+///
+/// # Panics
+/// When no trace leads to it.
+#[expect(clippy::print_stderr, reason = "a test shows the trace")]
+pub(crate) fn assert_finds<M: Model>(
+    name: &str,
+    model: &M,
+    first: M::State,
+    violation: M::Violation,
+) {
+    match explore(model, first, |found| found == violation) {
+        Err(broken) => eprintln!("{name}: {broken}"),
+        Ok(search) => {
+            let count = search.len();
+            panic!("{name}: none of {count} states has {violation:?}")
+        }
+    }
+}
