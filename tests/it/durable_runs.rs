@@ -75,7 +75,17 @@ fn kill_companion(home: &Home) {
 }
 
 /// A request over a connection of its own; nothing, when no whole answer came.
-fn ask(api: &Api, method: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
+pub(crate) fn ask(api: &Api, method: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
+    let mut stream = send(api, method, path, body)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let status = head.split(' ').nth(1)?.parse().ok()?;
+    Some((status, serde_json::from_str(body).ok()?))
+}
+
+/// A request whose answer is still to be read.
+pub(crate) fn send(api: &Api, method: &str, path: &str, body: &Value) -> Option<TcpStream> {
     let mut stream = TcpStream::connect(&api.address).ok()?;
     stream
         .set_read_timeout(Some(Duration::from_secs(20)))
@@ -91,11 +101,7 @@ fn ask(api: &Api, method: &str, path: &str, body: &Value) -> Option<(u16, Value)
         body.len()
     );
     stream.write_all(head.as_bytes()).ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    let status = head.split(' ').nth(1)?.parse().ok()?;
-    Some((status, serde_json::from_str(body).ok()?))
+    Some(stream)
 }
 
 /// Waits until a companion answers that is another one.

@@ -8,11 +8,16 @@ mod bash;
 mod body;
 mod broken_copies;
 mod build_attacks;
+mod campaign;
+mod campaign_faults;
+mod campaign_load;
+mod campaign_record;
 mod cli;
 mod commands;
 mod completions;
 mod connect;
 mod connection;
+mod container_processes;
 mod cp;
 mod criu;
 mod criu_faults;
@@ -219,6 +224,8 @@ fn lanes() -> Vec<Lane> {
         mcp_clients::python_trials(),
         connect::running::trials(),
     ]);
+    // It waits most of its time until its container is back.
+    let campaign = Lane::new("fault campaign").hold([campaign::trials()]);
     let python = Lane::new("tests in Python").hold([python::trials()]);
     let desktop = Lane::new("desktop").hold([
         desktop::trials(),
@@ -256,7 +263,7 @@ fn lanes() -> Vec<Lane> {
         faults::trials(),
     ]);
     vec![
-        shared, evolve, servers, desktop, engines, python, own, machine,
+        shared, evolve, servers, desktop, engines, campaign, python, own, machine,
     ]
 }
 

@@ -174,7 +174,7 @@ impl Sessions {
     /// Every [`Refusal`] but [`Refusal::NoRun`]; nothing was executed then.
     pub(crate) async fn execute(&self, request: Execute) -> Result<Arc<Run>, Refusal> {
         // Its session may be gone.
-        let known = self.runs.known(&request);
+        let known = self.runs.known(&request).await;
         if let Some(run) = known.map_err(|OtherRun(id)| Refusal::OtherRun(id))? {
             return Ok(run);
         }
@@ -183,7 +183,10 @@ impl Sessions {
         let begun = self.runs.begin(request);
         let (run, is_new) = begun.map_err(|OtherRun(id)| Refusal::OtherRun(id))?;
         if !is_new {
-            return Ok(run);
+            return match run.taken().await {
+                true => Ok(run),
+                false => Box::pin(self.execute(run.work.clone())).await,
+            };
         }
         // In a task of its own: a client that leaves now must not leave half a run behind.
         let runs = self.runs.clone();

@@ -46,8 +46,10 @@ pub(super) struct Pulse {
     pub(super) status: RunStatus,
     /// Changes with everything that happens.
     beat: u64,
-    /// Whether its owner has it, or has refused it.
+    /// Whether its owner has it.
     is_admitted: bool,
+    /// Whether its owner does not take it: it never was.
+    is_refused: bool,
 }
 
 /// The disk does not take a run that was to be recorded on it.
@@ -86,6 +88,7 @@ impl<W: Work> Run<W> {
             status: RunStatus::Running,
             beat: 0,
             is_admitted: false,
+            is_refused: false,
         });
         Self {
             id,
@@ -228,12 +231,13 @@ impl<W: Work> Run<W> {
         self.pulse.send_modify(|pulse| pulse.is_admitted = true);
     }
 
-    /// Waits until its owner has it, or it has ended.
-    pub(crate) async fn taken(&self) {
+    /// Waits until its owner has it, or it has ended; `false` when it was refused.
+    pub(crate) async fn taken(&self) -> bool {
         let mut pulse = self.pulse.subscribe();
         let is_taken = |p: &Pulse| p.is_admitted || p.status != RunStatus::Running;
         // It can't close while `self` holds the sender.
-        let _ = pulse.wait_for(is_taken).await;
+        let taken = pulse.wait_for(is_taken).await;
+        taken.is_ok_and(|pulse| !pulse.is_refused)
     }
 
     /// Waits, before the code begins, until the disk knows of a run that can be asked for again.
@@ -260,7 +264,8 @@ impl<W: Work> Run<W> {
 
     /// Whether it is found again after the companion's death.
     pub(crate) fn is_durable(&self) -> bool {
-        self.kept.as_ref().is_some_and(|kept| kept.is_complete())
+        let is_kept = |kept: &Arc<Kept>| kept.is_complete() && !kept.is_forgotten();
+        self.kept.as_ref().is_some_and(is_kept)
     }
 
     /// It need not be found again.
@@ -278,7 +283,7 @@ impl<W: Work> Run<W> {
         }
     }
 
-    /// It was not admitted; whoever has found it meanwhile must not wait for ever.
+    /// It was not admitted; a caller that has found it meanwhile must not wait for ever.
     pub(crate) fn refused(&self, report: W::Report) {
         let error = Raised {
             kind: "NotStarted".into(),
@@ -286,6 +291,7 @@ impl<W: Work> Run<W> {
             traceback: Vec::new(),
         };
         self.add(Happened::Error { error });
+        self.pulse.send_modify(|pulse| pulse.is_refused = true);
         self.finish(RunStatus::Failed, report);
     }
 

@@ -70,10 +70,10 @@ impl<W: Work> Runs<W> {
         self.lock().iter().for_each(|run| run.leave());
     }
 
-    /// The run of that id, when there is one.
-    pub(crate) fn known(&self, work: &W) -> Result<Option<Arc<Run<W>>>, OtherRun> {
+    /// The run of that id, when there is one that is not refused.
+    pub(crate) async fn known(&self, work: &W) -> Result<Option<Arc<Run<W>>>, OtherRun> {
         match work.id().and_then(|id| self.find(id)) {
-            Some(run) if run.is_same(work) => Ok(Some(run)),
+            Some(run) if run.is_same(work) => Ok(run.taken().await.then_some(run)),
             Some(run) => Err(OtherRun(run.id.clone())),
             None => Ok(None),
         }

@@ -178,7 +178,7 @@ impl Shells {
     /// Nothing was executed then.
     pub(crate) async fn execute(&self, command: Command) -> Result<Arc<Run>, Refusal> {
         // Its folder may be gone.
-        let known = self.runs.known(&command);
+        let known = self.runs.known(&command).await;
         if let Some(run) = known.map_err(|OtherRun(id)| Refusal::OtherRun(id))? {
             return Ok(run);
         }
@@ -186,7 +186,10 @@ impl Shells {
         let begun = self.runs.begin(command);
         let (run, is_new) = begun.map_err(|OtherRun(id)| Refusal::OtherRun(id))?;
         if !is_new {
-            return Ok(run);
+            return match run.taken().await {
+                true => Ok(run),
+                false => Box::pin(self.execute(run.work.clone())).await,
+            };
         }
         // In a task of its own: the client may disconnect.
         let started = tokio::spawn(self.clone().start(run, context));
@@ -207,7 +210,6 @@ impl Shells {
                 None
             }
         };
-        run.admitted();
         let recorded = match refused {
             Some(refusal) => Err(refusal),
             None => run
@@ -222,6 +224,7 @@ impl Shells {
         };
         match driven {
             Ok(drive) => {
+                run.admitted();
                 self.runs.admitted();
                 tokio::spawn(drive.run());
                 Ok(run)

@@ -350,8 +350,14 @@ async fn a_run_that_was_refused_never_was() {
     let folder = tempfile::tempdir().unwrap();
     let (store, runs, _) = life(folder.path(), "1");
     let run = begin(&runs, "a");
-    runs.forget(&run);
-    run.refused(REPORT);
+    // A request that comes again meanwhile.
+    let again = runs.known(&run.work);
+    let refuse = async {
+        runs.forget(&run);
+        run.refused(REPORT);
+    };
+    assert!(tokio::join!(again, refuse).0.unwrap().is_none());
+    assert!(!run.is_durable());
     assert!(store.settle().await);
     let (_, runs, _) = life(folder.path(), "2");
     assert!(runs.find("a").is_none());
