@@ -15,6 +15,7 @@ trials![
     a_store_is_of_the_kernel_that_was_meant,
     a_reload_with_losses_ends_with_one_and_is_listed,
     a_restore_names_its_generation_and_the_runs_after_it,
+    a_kernel_that_dies_with_a_reload_is_followed_by_one_that_tries_it_once_more,
     a_restart_says_what_came_back,
     a_store_that_is_killed_keeps_its_number,
 ];
@@ -162,6 +163,39 @@ fn crash(home: &Home) {
     assert_eq!(answer.status, 204);
     // Killed by a person, it is not started again by the engine.
     home.ok(["up"]);
+}
+
+fn a_kernel_that_dies_with_a_reload_is_followed_by_one_that_tries_it_once_more() {
+    let home = shared();
+    let api = home.api();
+    assert_eq!(api.post("/reset", &json!({})).status, 200);
+    api.exec("x = 1");
+    let first = stored(&api, &json!({}));
+    // Its reload ends the kernel once for each letter in a file.
+    let code = "def reload():\n    import os\n    path = '/root/host/deaths'\n    left = open(path).read() if os.path.exists(path) else ''\n\
+                \x20   if left:\n        open(path, 'w').write(left[1:])\n        os.kill(os.getpid(), 9)\n    return 2\n\
+                class Deadly:\n    def __reduce__(self): return reload, ()\n\
+                x = Deadly()";
+    assert_eq!(api.exec(code)["status"], "completed");
+    let second = stored(&api, &json!({}));
+    let deaths = home.files().join("deaths");
+    for (letters, value, of) in [("a", "2", &second), ("aa", "1", &first)] {
+        fs::write(&deaths, letters).unwrap();
+        crash(home);
+        let api = home.api();
+        let reply = api.exec_with(json!({"code": "x", "queue": true}));
+        assert_eq!(reply["result"], value, "{reply}");
+        assert_eq!(fs::read_to_string(&deaths).unwrap(), "");
+        let from = &api.get("/status").json()["restored_from"];
+        assert_eq!(from["generation"], of["generation"], "{from}");
+        let skipped = &from["skipped"][0];
+        let why = skipped["why"].as_str().unwrap_or_default();
+        assert_eq!(why.contains("ended twice"), of == &first, "{from}");
+        if of == &first {
+            assert_eq!(skipped["generation"], second["generation"]);
+        }
+    }
+    assert_eq!(home.api().post("/reset", &json!({})).status, 200);
 }
 
 fn a_restore_names_its_generation_and_the_runs_after_it() {

@@ -29,6 +29,8 @@ pub(super) struct Thaw {
     folder: PathBuf,
     /// The answer to that.
     on: Option<oneshot::Receiver<Result<Answer, Refusal>>>,
+    /// What a kernel has died with.
+    fatal: PathBuf,
     /// What could not be reloaded.
     skipped: Vec<SkippedGeneration>,
 }
@@ -63,6 +65,7 @@ impl Thaw {
             left: VecDeque::new(),
             folder: PathBuf::new(),
             on: None,
+            fatal: PathBuf::new(),
             skipped: Vec::new(),
         }
     }
@@ -80,11 +83,28 @@ impl Thaw {
     pub(super) fn is_on(&self) -> bool {
         self.on.is_some()
     }
+
+    fn skip(&mut self, why: String) {
+        if let Some(generation) = cryo::number_of(&self.folder) {
+            self.skipped.push(SkippedGeneration { generation, why });
+        }
+    }
+
+    /// The kernel has ended meanwhile. That need not be due to what it reloaded: the next kernel tries it once more.
+    fn interrupted(&mut self) {
+        if self.fatal == self.folder {
+            return self.skip("the kernel ended twice while it was reloaded".into());
+        }
+        self.fatal.clone_from(&self.folder);
+        self.left.push_front(self.folder.clone());
+    }
 }
 
 impl Owner {
     pub(super) fn thaw_next(&mut self) {
-        self.thaw.on = None;
+        if self.thaw.on.take().is_some() {
+            self.thaw.interrupted();
+        }
         let Some(folder) = self.thaw.left.pop_front() else {
             // Nothing comes back any more, in later lives neither, unless it is stored again.
             if !self.ledger.has_come_back() {
@@ -118,12 +138,8 @@ impl Owner {
             Ok(Ok(Answer {
                 value: Err(error), ..
             })) => {
-                if let Some(generation) = cryo::number_of(&self.thaw.folder) {
-                    let why = error.message.clone();
-                    self.thaw
-                        .skipped
-                        .push(SkippedGeneration { generation, why });
-                }
+                self.thaw.on = None;
+                self.thaw.skip(error.message.clone());
                 tracing::error!("it can't be reloaded: {}: {}", error.kind, error.message);
                 // One that takes too long, or was stopped, is not made better by an older one.
                 if matches!(error.kind.as_str(), "Timeout" | "Interrupted") {
@@ -131,15 +147,17 @@ impl Owner {
                 }
                 self.thaw_next();
             }
-            // The kernel has ended meanwhile; the next one begins where it is ready.
-            Ok(Err(_)) | Err(oneshot::error::TryRecvError::Closed) => self.thaw.on = None,
+            // The next kernel begins with it where it is ready.
+            Ok(Err(_)) | Err(oneshot::error::TryRecvError::Closed) => {
+                self.thaw.on = None;
+                self.thaw.interrupted();
+            }
         }
     }
 
     /// What was stored is not to come back by itself.
     pub(super) fn forget_stored(&mut self) {
-        self.thaw.left.clear();
-        self.thaw.skipped.clear();
+        self.thaw = Thaw::none();
         self.ledger.note_stored(false);
     }
 
