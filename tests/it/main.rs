@@ -139,7 +139,7 @@ macro_rules! trials {
     };
 }
 
-/// The lanes, the one that takes longest first.
+/// The lanes: first those whose trials run one after another, the longest first; the others use the time beside them.
 fn lanes() -> Vec<Lane> {
     let shared = Lane::new("shared instance")
         .share([
@@ -263,7 +263,7 @@ fn lanes() -> Vec<Lane> {
         faults::trials(),
     ]);
     vec![
-        shared, evolve, servers, desktop, engines, campaign, python, own, machine,
+        shared, servers, python, desktop, engines, campaign, own, evolve, machine,
     ]
 }
 
