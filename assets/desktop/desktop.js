@@ -5,6 +5,8 @@ import Clipboards from './clipboard.js';
 
 const RETRY = [250, 500, 1000, 2000, 5000];
 const SETTLED = 300;
+// A server that takes the connection and says nothing would leave the page waiting for ever.
+const CONNECT_TIMEOUT = 15000;
 
 const at = (id) => document.getElementById(id);
 const [state, screen, fit, dialog, text] = ['state', 'screen', 'fit', 'clipboard', 'text'].map(at);
@@ -39,7 +41,10 @@ function connect() {
   rfb = new RFB(screen, url, { shared: true, wsProtocols: ['binary'] });
   rfb.scaleViewport = true;
   rfb.background = 'transparent';
+  const connecting = rfb;
+  const timeout = setTimeout(() => connecting.disconnect(), CONNECT_TIMEOUT);
   rfb.addEventListener('connect', () => {
+    clearTimeout(timeout);
     failures = 0;
     tell('connected');
     document.documentElement.dataset.connected = 'yes';
@@ -48,6 +53,7 @@ function connect() {
     told(meet());
   });
   rfb.addEventListener('disconnect', () => {
+    clearTimeout(timeout);
     delete document.documentElement.dataset.connected;
     rfb = null;
     retry();

@@ -147,10 +147,10 @@ impl Page {
             {
                 return;
             }
-            assert!(
-                begin.elapsed() < PATIENCE,
-                "`{expression}` did not come true"
-            );
+            if begin.elapsed() > PATIENCE {
+                let shown = self.value("document.body.innerText.slice(0, 500)");
+                panic!("`{expression}` did not come true; the page shows {shown}");
+            }
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
     }

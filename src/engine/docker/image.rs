@@ -73,6 +73,9 @@ impl ClassicBuild {
     }
 }
 
+/// How often a build is begun whose end the engine does not tell.
+const BUILD_ATTEMPTS: usize = 2;
+
 /// The period of a quota of CPU time, in microseconds: the usual one.
 const CPU_PERIOD: i32 = 100_000;
 
@@ -289,6 +292,22 @@ impl Docker {
     /// # Errors
     /// [`Error::BuildFailed`] with the end of the output, [`Error::DiskFull`], or a lost engine.
     pub(crate) async fn build(&self, build: &Build, progress: &dyn Progress) -> Result<()> {
+        // Engines have written two messages into each other, so that the end is not known. What was built is in the
+        // cache.
+        for _ in 0..BUILD_ATTEMPTS {
+            if self.try_build(build, progress).await? {
+                return Ok(());
+            }
+        }
+        Err(Error::EngineLost {
+            doing: "building the image".into(),
+            why: "its output can not be read".into(),
+        }
+        .into())
+    }
+
+    /// Builds an image; `false` when the engine's output does not tell how that ended.
+    async fn try_build(&self, build: &Build, progress: &dyn Progress) -> Result<bool> {
         let args: HashMap<_, _> = build.args.clone().into_iter().collect();
         let labels: HashMap<_, _> = build.labels.clone().into_iter().collect();
         let mut options = BuildImageOptionsBuilder::new()
@@ -328,7 +347,7 @@ impl Docker {
         build: &Build,
         options: BuildImageOptionsBuilder,
         progress: &dyn Progress,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let mut trace = Trace::default();
         let stream = api.build_image(
             options.build(),
@@ -339,11 +358,12 @@ impl Docker {
         while let Some(info) = stream.next().await {
             match info {
                 Ok(info) => trace.read(info, progress),
+                Err(error) if is_garbled(&error) => return Ok(false),
                 Err(error) => return Err(self.blame(trace.failure(error)).await),
             }
         }
         // A step that failed and was run again is no failure; those end the stream with an error.
-        Ok(())
+        Ok(true)
     }
 
     /// The nameless images that classic builds with that mark have left between their steps. Those that are
@@ -409,6 +429,17 @@ impl Docker {
     }
 }
 
+/// Whether an answer came to its end and is not what an engine says; a connection that is lost gives another error.
+fn is_garbled(error: &bollard::errors::Error) -> bool {
+    use bollard::errors::Error::{IOError, JsonDataError, JsonSerdeError};
+    match error {
+        JsonDataError { .. } | JsonSerdeError { .. } => true,
+        // The words of `tokio_util::codec::Decoder`, which has no kind of its own for an unfinished message.
+        IOError { err } => err.to_string() == "bytes remaining on stream",
+        _ => false,
+    }
+}
+
 /// BuildKit wants a session of its own for each build.
 fn session() -> Result<String> {
     let mut bytes = [0u8; 16];
@@ -443,14 +474,4 @@ fn split(name: &str) -> (&str, &str) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::split;
-
-    #[test]
-    fn a_registrys_port_is_no_tag() {
-        assert_eq!(split("debian:trixie-slim"), ("debian", "trixie-slim"));
-        assert_eq!(split("host:5000/x"), ("host:5000/x", "latest"));
-        assert_eq!(split("host:5000/x:1"), ("host:5000/x", "1"));
-        assert_eq!(split("x@sha256:ab"), ("x", "sha256:ab"));
-    }
-}
+mod tests;

@@ -1,0 +1,94 @@
+use super::{BUILD_ATTEMPTS, Build, Builder, split};
+use crate::engine::Progress;
+use crate::engine::docker::Docker;
+use crate::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+
+#[test]
+fn a_registrys_port_is_no_tag() {
+    assert_eq!(split("debian:trixie-slim"), ("debian", "trixie-slim"));
+    assert_eq!(split("host:5000/x"), ("host:5000/x", "latest"));
+    assert_eq!(split("host:5000/x:1"), ("host:5000/x", "1"));
+    assert_eq!(split("x@sha256:ab"), ("x", "sha256:ab"));
+}
+
+struct Silent;
+
+impl Progress for Silent {
+    fn step(&self, _what: &str) {}
+    fn amount(&self, _what: &str, _done: u64, _total: Option<u64>) {}
+    fn log(&self, _line: &str) {}
+}
+
+/// An engine whose builds end within a message `cut` times.
+async fn engine(listener: UnixListener, cut: usize, builds: Arc<AtomicUsize>) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let builds = builds.clone();
+        tokio::spawn(async move { serve(stream, cut, &builds).await });
+    }
+}
+
+async fn serve(mut stream: UnixStream, cut: usize, builds: &AtomicUsize) {
+    let mut request = Vec::new();
+    while !request.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
+        match stream.read_buf(&mut request).await {
+            Ok(read) if read > 0 => {}
+            _ => return,
+        }
+    }
+    // A message without its end, and one within another.
+    let cut_answers = [
+        "{\"stream\":\"one\"}\n{\"stream\":\"tw",
+        "{\"stream\":\"tw{\"stream\":\"three\"}\n",
+    ];
+    let is_build = request.starts_with(b"POST") && request.windows(6).any(|w| w == b"/build");
+    let begun = match is_build {
+        true => builds.fetch_add(1, Ordering::Relaxed),
+        false => 0,
+    };
+    let answer = match is_build {
+        false => r#"{"ApiVersion":"1.41","Os":"linux","Arch":"amd64","Version":"1"}"#,
+        true if begun < cut => cut_answers[begun % 2],
+        true => "{\"stream\":\"one\"}\n",
+    };
+    let head = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        answer.len()
+    );
+    // A client that has left needs no answer.
+    let _ = stream.write_all(format!("{head}{answer}").as_bytes()).await;
+    let _ = stream.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_build_whose_end_is_not_told_is_begun_once_more() {
+    for cut in 0..=BUILD_ATTEMPTS {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("engine.sock");
+        let builds = Arc::new(AtomicUsize::new(0));
+        let listener = UnixListener::bind(&path).unwrap();
+        let served = tokio::spawn(engine(listener, cut, builds.clone()));
+        let docker = Docker::at(&path).await.unwrap();
+        let build = Build {
+            tag: "os:test".into(),
+            context: "context".into(),
+            args: [].into(),
+            labels: [].into(),
+            builder: Builder::BuildKit,
+        };
+        let built = docker.build(&build, &Silent).await;
+        served.abort();
+        assert_eq!(built.is_ok(), cut < BUILD_ATTEMPTS, "{cut}: {built:?}");
+        if let Err(error) = built {
+            assert!(matches!(
+                error.downcast_ref(),
+                Some(Error::EngineLost { .. })
+            ));
+        }
+        let begun = (cut + 1).min(BUILD_ATTEMPTS);
+        assert_eq!(builds.load(Ordering::Relaxed), begun);
+    }
+}
