@@ -169,7 +169,7 @@ impl Verb {
                 | Self::Attach(_)
                 | Self::Companion
                 | Self::Keeper(_)
-        ) || matches!(self, Self::Mcp(args) if args.bridges())
+        ) || matches!(self, Self::Mcp(args) if args.is_bridge())
     }
 
     /// Whether threads of ours may run beside it.
@@ -178,25 +178,25 @@ impl Verb {
     }
 
     /// Whether it is a service, whose log is its output.
-    pub(crate) fn serves(&self) -> bool {
+    pub(crate) fn is_service(&self) -> bool {
         match self {
             Self::Companion => true,
-            Self::Keeper(args) => args.serves(),
+            Self::Keeper(args) => args.is_service(),
             _ => false,
         }
     }
 }
 
-pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+pub(crate) fn parse_args(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     Cli::try_parse_from(args)
 }
 
-pub(crate) fn command() -> clap::Command {
+pub(crate) fn clap_command() -> clap::Command {
     Cli::command()
 }
 
 /// Help and version are data and fine; the rest is a usage error.
-pub(crate) fn refuse(error: &clap::Error) -> ExitCode {
+pub(crate) fn report_parse_error(error: &clap::Error) -> ExitCode {
     // Nobody is left to tell when the terminal is gone.
     let _ = error.print();
     match error.kind() {
@@ -209,6 +209,6 @@ pub(crate) fn refuse(error: &clap::Error) -> ExitCode {
 mod tests {
     #[test]
     fn the_command_line_is_consistent() {
-        super::command().debug_assert();
+        super::clap_command().debug_assert();
     }
 }

@@ -1,6 +1,6 @@
 //! Each expected failure: a sentence, a hint with the cure, and an exit code.
 //!
-//! What is not named here is a bug, and ends with [`BUG`].
+//! What is not named here is a bug, and ends with [`EXIT_BUG`].
 
 use std::io;
 use std::path::PathBuf;
@@ -9,16 +9,16 @@ use std::process::ExitCode;
 pub(crate) use anyhow::Result;
 
 /// The answer is no, or the user's code raised.
-pub(crate) const NO: u8 = 1;
-const USAGE: u8 = 2;
-const UNREACHABLE: u8 = 3;
-const PRECONDITION: u8 = 4;
+pub(crate) const EXIT_NO: u8 = 1;
+const EXIT_USAGE: u8 = 2;
+const EXIT_UNREACHABLE: u8 = 3;
+const EXIT_PRECONDITION: u8 = 4;
 /// Timed out or interrupted.
-pub(crate) const INTERRUPTED: u8 = 5;
-const BUG: u8 = 70;
+pub(crate) const EXIT_INTERRUPTED: u8 = 5;
+const EXIT_BUG: u8 = 70;
 
 /// Refusals of what was well said: the state to be kept, or brought back, is not as that takes.
-const NOES: [&str; 9] = [
+const EXIT_NO_KINDS: [&str; 9] = [
     "losses",
     "damaged",
     "damaged_checkpoint",
@@ -34,7 +34,7 @@ const NOES: [&str; 9] = [
 pub(crate) const DEFAULT_INSTANCE: &str = "default";
 
 /// What a shell says of a program whose reader has left.
-const UNREAD: u8 = 141;
+const EXIT_UNREAD: u8 = 141;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -251,20 +251,20 @@ impl Error {
         })
     }
 
-    fn code(&self) -> u8 {
+    fn exit_code(&self) -> u8 {
         match self {
             Self::Usage { .. }
             | Self::UnknownKey { .. }
             | Self::BadValue { .. }
             | Self::Forbidden { .. }
             | Self::UnfitProject { .. }
-            | Self::OtherProject { .. } => USAGE,
+            | Self::OtherProject { .. } => EXIT_USAGE,
             Self::NotRunning { .. }
             | Self::Unreachable { .. }
             | Self::RunGone { .. }
             | Self::TerminalGone { .. }
             | Self::OtherProtocol { .. }
-            | Self::OlderCompanion { .. } => UNREACHABLE,
+            | Self::OlderCompanion { .. } => EXIT_UNREACHABLE,
             Self::NoEngine { .. }
             | Self::EngineUnreachable { .. }
             | Self::EngineBarred { .. }
@@ -280,21 +280,21 @@ impl Error {
             | Self::NotReplaced { .. }
             | Self::Locked { .. }
             | Self::Unwritten { .. }
-            | Self::Precondition { .. } => PRECONDITION,
-            Self::Unread => UNREAD,
-            Self::Interrupted | Self::GoesOn { .. } => INTERRUPTED,
+            | Self::Precondition { .. } => EXIT_PRECONDITION,
+            Self::Unread => EXIT_UNREAD,
+            Self::Interrupted | Self::GoesOn { .. } => EXIT_INTERRUPTED,
             Self::Refused {
                 status: 401 | 403, ..
-            } => UNREACHABLE,
-            Self::Refused { status: 429, .. } => NO,
-            Self::Refused { kind, .. } if NOES.contains(&&**kind) => NO,
+            } => EXIT_UNREACHABLE,
+            Self::Refused { status: 429, .. } => EXIT_NO,
+            Self::Refused { kind, .. } if EXIT_NO_KINDS.contains(&&**kind) => EXIT_NO,
             Self::Refused {
                 status: 501 | 507, ..
-            } => PRECONDITION,
+            } => EXIT_PRECONDITION,
             Self::Refused {
                 status: 400..=499, ..
-            } => USAGE,
-            Self::Refused { .. } => UNREACHABLE,
+            } => EXIT_USAGE,
+            Self::Refused { .. } => EXIT_UNREACHABLE,
         }
     }
 
@@ -305,16 +305,16 @@ impl Error {
             Self::NotRunning { .. } => "not_running",
             Self::Interrupted | Self::GoesOn { .. } => "interrupted",
             Self::Unread => "unread",
-            _ => match self.code() {
-                USAGE => "usage",
-                UNREACHABLE => "unreachable",
+            _ => match self.exit_code() {
+                EXIT_USAGE => "usage",
+                EXIT_UNREACHABLE => "unreachable",
                 _ => "precondition",
             },
         }
     }
 
     /// The last lines of a log that explain the failure.
-    pub(crate) fn log(&self) -> &[String] {
+    pub(crate) fn log_tail(&self) -> &[String] {
         match self {
             Self::BuildFailed { log, .. }
             | Self::Unhealthy { log, .. }
@@ -337,21 +337,21 @@ impl From<io::Error> for Error {
 }
 
 /// The hint for an instance: its commands, which stand in backticks, name it.
-pub(crate) fn addressed(hint: &str, instance: &str) -> String {
+pub(crate) fn hint_for_instance(hint: &str, instance: &str) -> String {
     if instance == DEFAULT_INSTANCE {
         return hint.into();
     }
     let parts = hint.split('`').enumerate();
     let parts: Vec<String> = parts
         .map(|(number, part)| match number % 2 {
-            1 => named(part, instance),
+            1 => add_instance_flag(part, instance),
             _ => part.into(),
         })
         .collect();
     parts.join("`")
 }
 
-fn named(command: &str, instance: &str) -> String {
+fn add_instance_flag(command: &str, instance: &str) -> String {
     let mut words: Vec<&str> = command.split(' ').collect();
     let Some(own) = words.iter().position(|word| *word == "osctl") else {
         return command.into();
@@ -372,16 +372,16 @@ pub(crate) fn is_unread(error: &anyhow::Error) -> bool {
 
 /// How a verb ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum VerbOutcome {
     Done,
     Code(u8),
 }
 
-impl From<Outcome> for ExitCode {
-    fn from(outcome: Outcome) -> Self {
+impl From<VerbOutcome> for ExitCode {
+    fn from(outcome: VerbOutcome) -> Self {
         match outcome {
-            Outcome::Done => Self::SUCCESS,
-            Outcome::Code(code) => Self::from(code),
+            VerbOutcome::Done => Self::SUCCESS,
+            VerbOutcome::Code(code) => Self::from(code),
         }
     }
 }
@@ -389,14 +389,16 @@ impl From<Outcome> for ExitCode {
 /// The exit code of what ended a verb early.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<Error>() {
-        Some(expected) => expected.code(),
-        None => BUG,
+        Some(expected) => expected.exit_code(),
+        None => EXIT_BUG,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Error, NO, PRECONDITION, UNREACHABLE, USAGE, addressed};
+    use super::{
+        EXIT_NO, EXIT_PRECONDITION, EXIT_UNREACHABLE, EXIT_USAGE, Error, hint_for_instance,
+    };
 
     #[test]
     fn a_hint_names_the_instance_that_it_is_for() {
@@ -414,8 +416,8 @@ mod tests {
                 "`ssh -t far osctl --instance blue up`; `docker context use default`",
             ),
         ] {
-            assert_eq!(addressed(hint, "blue"), for_blue);
-            assert_eq!(addressed(hint, "default"), hint);
+            assert_eq!(hint_for_instance(hint, "blue"), for_blue);
+            assert_eq!(hint_for_instance(hint, "default"), hint);
         }
         for hint in [
             "`osctl --instance NAME up` for a second one",
@@ -423,7 +425,7 @@ mod tests {
             "the newest osctl up to now, of `osctl`",
             "`osctl.yaml` and `--engine embedded`",
         ] {
-            assert_eq!(addressed(hint, "blue"), hint);
+            assert_eq!(hint_for_instance(hint, "blue"), hint);
         }
     }
 
@@ -437,17 +439,23 @@ mod tests {
                 message,
                 hint: None,
             };
-            refused.code()
+            refused.exit_code()
         };
-        assert_eq!(code(409, "losses"), NO);
-        assert_eq!((code(422, "damaged"), code(429, "busy")), (NO, NO));
-        assert_eq!(code(409, "no_folder"), USAGE);
-        assert_eq!(code(404, "nothing_stored"), USAGE);
-        assert_eq!(code(507, "disk_full"), PRECONDITION);
+        assert_eq!(code(409, "losses"), EXIT_NO);
+        assert_eq!(
+            (code(422, "damaged"), code(429, "busy")),
+            (EXIT_NO, EXIT_NO)
+        );
+        assert_eq!(code(409, "no_folder"), EXIT_USAGE);
+        assert_eq!(code(404, "nothing_stored"), EXIT_USAGE);
+        assert_eq!(code(507, "disk_full"), EXIT_PRECONDITION);
     }
 
     #[test]
     fn a_run_that_is_gone_is_not_reached() {
-        assert_eq!(Error::RunGone { run: "r".into() }.code(), UNREACHABLE);
+        assert_eq!(
+            Error::RunGone { run: "r".into() }.exit_code(),
+            EXIT_UNREACHABLE
+        );
     }
 }

@@ -38,7 +38,7 @@ mod model;
 mod protocol;
 mod ui;
 
-use crate::error::{Error, Outcome, Result};
+use crate::error::{Error, Result, VerbOutcome};
 use crate::ui::Ui;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -50,29 +50,29 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     // TLS is only spoken to remote engines, but no client is made without it, which completion needs,
     // too. Whoever installed a provider before is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    clap_complete::CompleteEnv::with_factory(cli::command)
+    clap_complete::CompleteEnv::with_factory(cli::clap_command)
         .shells(command::COMPLETERS)
         .complete();
-    let cli = match cli::parse(args) {
+    let cli = match cli::parse_args(args) {
         Ok(cli) => cli,
-        Err(error) => return cli::refuse(&error),
+        Err(error) => return cli::report_parse_error(&error),
     };
     let ui = Ui::new(cli.json, cli.quiet, cli.verbose, cli.color.into());
     // The reaper has no log: it owns its process by signals, and a thread would take them.
-    let _log = cli.verb.has_log().then(|| log(&cli));
+    let _log = cli.verb.has_log().then(|| init_log(&cli));
     let instance = cli.instance.clone();
-    match act(cli, ui) {
+    match run_cli(cli, ui) {
         Ok(outcome) => outcome.into(),
         Err(error) => {
             if !error::is_unread(&error) {
-                ui.failure(&error, &instance);
+                ui.print_failure(&error, &instance);
             }
             error::exit_code(&error).into()
         }
     }
 }
 
-fn act(cli: cli::Cli, ui: Ui) -> Result<Outcome> {
+fn run_cli(cli: cli::Cli, ui: Ui) -> Result<VerbOutcome> {
     if let cli::Verb::Reaper(args) = cli.verb {
         return command::reaper::run(args);
     }
@@ -86,14 +86,14 @@ fn act(cli: cli::Cli, ui: Ui) -> Result<Outcome> {
         .build()?;
     let answer = runtime.block_on(async {
         if cli.verb.owns_interrupts() {
-            return command::run(cli, ui).await;
+            return command::run_command(cli, ui).await;
         }
         // Listening begins before the first word is said.
-        let ended = command::ended()?;
+        let ended = command::shutdown_signal()?;
         // A verb that has an end of its own for it comes first.
         tokio::select! {
             biased;
-            done = command::run(cli, ui) => done,
+            done = command::run_command(cli, ui) => done,
             () = ended => Err(Error::Interrupted.into()),
         }
     });
@@ -104,8 +104,8 @@ fn act(cli: cli::Cli, ui: Ui) -> Result<Outcome> {
 
 /// Diagnostics go to stderr: `RUST_LOG`, else by the number of `-v`. They are written by a thread
 /// of their own and dropped when nobody reads them, so that no log ever holds up a service.
-fn log(cli: &cli::Cli) -> WorkerGuard {
-    let default = match (cli.verb.serves(), cli.verbose) {
+fn init_log(cli: &cli::Cli) -> WorkerGuard {
+    let default = match (cli.verb.is_service(), cli.verbose) {
         (true, _) => "info,rmcp=warn",
         (false, 0) => "error",
         (false, 1) => "osctl=info",

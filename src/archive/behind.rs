@@ -5,21 +5,21 @@ use std::fs::File;
 
 /// Bytes between two hints.
 #[cfg(target_os = "linux")]
-const STEP: u64 = 8 << 20;
+const WRITEBACK_STEP_BYTES: u64 = 8 << 20;
 
 /// How far a file that is written from its begin to its end has been handed to the disk.
 #[derive(Debug, Default)]
-pub(crate) struct Behind {
+pub(crate) struct BackgroundWriter {
     #[cfg(target_os = "linux")]
     done: u64,
 }
 
-impl Behind {
+impl BackgroundWriter {
     /// The file ends at `end` now.
     #[cfg(target_os = "linux")]
-    pub(crate) fn reached(&mut self, file: &File, end: u64) {
+    pub(crate) fn hint_writeback(&mut self, file: &File, end: u64) {
         use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
-        if end < self.done + STEP {
+        if end < self.done + WRITEBACK_STEP_BYTES {
             return;
         }
         let range = [self.done, end - self.done].map(i64::try_from);
@@ -38,5 +38,5 @@ impl Behind {
     }
 
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn reached(&mut self, _: &File, _: u64) {}
+    pub(crate) fn hint_writeback(&mut self, _: &File, _: u64) {}
 }

@@ -3,7 +3,7 @@
 use crate::protocol::files::Mtime;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Member {
+pub(crate) struct ArchiveMember {
     /// As it stands in the archive: bytes, `/` between names, not yet trusted.
     pub(crate) path: Vec<u8>,
     pub(crate) kind: MemberKind,
@@ -17,7 +17,7 @@ pub(crate) enum MemberKind {
     File {
         size: u64,
         /// Where its data are, in order; `None` when it has no holes.
-        segments: Option<Vec<Segment>>,
+        segments: Option<Vec<DataSegment>>,
     },
     Folder,
     Symlink(Vec<u8>),
@@ -29,17 +29,17 @@ pub(crate) enum MemberKind {
 
 /// A stretch of data in a file that has holes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Segment {
+pub(crate) struct DataSegment {
     pub(crate) offset: u64,
     pub(crate) length: u64,
 }
 
 /// More of them than that, and a map would be longer than it is worth.
-pub(super) const SEGMENTS: usize = 1 << 17;
+pub(super) const MAX_SPARSE_SEGMENTS: usize = 1 << 17;
 
-impl Member {
+impl ArchiveMember {
     /// For people.
-    pub(crate) fn name(&self) -> String {
+    pub(crate) fn display_name(&self) -> String {
         String::from_utf8_lossy(&self.path).into_owned()
     }
 }

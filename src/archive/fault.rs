@@ -3,7 +3,7 @@
 use std::io;
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum ArchiveError {
     #[error("`{0}` leaves the folder")]
     Escapes(String),
     #[error("`{name}` leads through the link `{link}`, which is not followed")]
@@ -31,8 +31,8 @@ pub(crate) enum Fault {
     Stream(#[from] io::Error),
 }
 
-impl Fault {
-    pub(super) fn file(name: &[u8]) -> impl Fn(io::Error) -> Self + '_ {
+impl ArchiveError {
+    pub(super) fn for_file(name: &[u8]) -> impl Fn(io::Error) -> Self + '_ {
         |cause| Self::File {
             name: String::from_utf8_lossy(name).into_owned(),
             cause,

@@ -3,7 +3,7 @@
 //! A tree is packed in the same order each time. So whoever packs it again may leave out what has
 //! arrived, if it is the same tree still: the form of the stream, which is all of it that is no data
 //! of files (names, rights, times, sizes, maps), has the same digest to there. Whoever reads takes
-//! that digest along ([`Traced`]), whoever writes again compares it ([`Rest`]).
+//! that digest along ([`VerifiedReader`]), whoever writes again compares it ([`RemainingWriter`]).
 //!
 //! Data are not compared: a file that changes and keeps its size and its time is not noticed.
 
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 /// A place in a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct ResumePoint {
     /// Before it.
     pub(crate) bytes: u64,
     /// Digest of what is no data among them.
@@ -23,15 +23,15 @@ pub(crate) struct Mark {
 
 /// What was read of a stream.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Seen {
+pub(crate) struct ReadProgress {
     bytes: u64,
     form: Sha256,
 }
 
-impl Seen {
+impl ReadProgress {
     /// Its place, when it is the end of so many bytes.
-    pub(crate) fn mark(&self, bytes: u64) -> Option<Mark> {
-        (self.bytes == bytes).then(|| Mark {
+    pub(crate) fn resume_point(&self, bytes: u64) -> Option<ResumePoint> {
+        (self.bytes == bytes).then(|| ResumePoint {
             bytes,
             form: hex(self.form.clone().finalize()),
         })
@@ -40,26 +40,26 @@ impl Seen {
 
 /// A stream that is read, and how far that has come.
 #[derive(Debug)]
-pub(crate) struct Traced<R> {
+pub(crate) struct VerifiedReader<R> {
     from: R,
-    seen: watch::Sender<Seen>,
+    seen: watch::Sender<ReadProgress>,
 }
 
-impl<R: Read> Traced<R> {
-    pub(crate) fn new(from: R) -> (Self, watch::Receiver<Seen>) {
-        let (seen, seeing) = watch::channel(Seen::default());
+impl<R: Read> VerifiedReader<R> {
+    pub(crate) fn new(from: R) -> (Self, watch::Receiver<ReadProgress>) {
+        let (seen, seeing) = watch::channel(ReadProgress::default());
         (Self { from, seen }, seeing)
     }
 
     /// Data of a file; what is read otherwise is form.
-    pub(super) fn data(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+    pub(super) fn read_data(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.from.read(buffer)?;
         self.seen.send_modify(|seen| seen.bytes += read as u64);
         Ok(read)
     }
 }
 
-impl<R: Read> Read for Traced<R> {
+impl<R: Read> Read for VerifiedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.from.read(buffer)?;
         self.seen.send_modify(|seen| {
@@ -72,7 +72,7 @@ impl<R: Read> Read for Traced<R> {
 
 /// A stream that is written from a mark on.
 #[derive(Debug)]
-pub(super) struct Rest<W> {
+pub(super) struct RemainingWriter<W> {
     to: W,
     /// What is compared at the mark.
     expected: String,
@@ -82,8 +82,8 @@ pub(super) struct Rest<W> {
     is_other: bool,
 }
 
-impl<W: Write> Rest<W> {
-    pub(super) fn new(to: W, from: &Mark) -> Self {
+impl<W: Write> RemainingWriter<W> {
+    pub(super) fn new(to: W, from: &ResumePoint) -> Self {
         Self {
             to,
             expected: from.form.clone(),
@@ -104,24 +104,24 @@ impl<W: Write> Rest<W> {
     }
 
     /// Passes over data that need not be written again, as many of so many as lie before the mark.
-    pub(super) fn pass(&mut self, length: u64) -> io::Result<u64> {
+    pub(super) fn skip_data(&mut self, length: u64) -> io::Result<u64> {
         let passed = self.left.min(length);
         self.advance(passed)?;
         Ok(passed)
     }
 
     /// Data; what is written otherwise is form.
-    pub(super) fn data(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let passed = self.pass(bytes.len() as u64)?;
+    pub(super) fn write_data(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let passed = self.skip_data(bytes.len() as u64)?;
         // No more than the bytes that there are.
         self.to.write_all(&bytes[passed as usize..])
     }
 
     /// The end; a stream that ends before the mark is another one.
-    pub(super) fn end(&mut self) -> io::Result<()> {
+    pub(super) fn finish(&mut self) -> io::Result<()> {
         match self.left {
             0 => self.to.flush(),
-            _ => self.other(),
+            _ => self.reject_other_stream(),
         }
     }
 
@@ -132,18 +132,18 @@ impl<W: Write> Rest<W> {
         self.left -= by;
         let form = |form: &Sha256| hex(form.clone().finalize());
         match self.left == 0 && form(&self.form) != self.expected {
-            true => self.other(),
+            true => self.reject_other_stream(),
             false => Ok(()),
         }
     }
 
-    fn other(&mut self) -> io::Result<()> {
+    fn reject_other_stream(&mut self) -> io::Result<()> {
         self.is_other = true;
         Err(io::ErrorKind::InvalidData.into())
     }
 }
 
-impl<W: Write> Write for Rest<W> {
+impl<W: Write> Write for RemainingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.left == 0 {
             return self.to.write(bytes);

@@ -11,7 +11,7 @@
 //! names hold any byte, holes stay holes, and every name is opened beneath a [`Folder`] that is held open, so that no
 //! link leads out, whoever planted it and when.
 //!
-//! A stream that is cut can be taken up where it was ([`Mark`]). Owners and extended attributes do not
+//! A stream that is cut can be taken up where it was ([`ResumePoint`]). Owners and extended attributes do not
 //! travel.
 
 mod behind;
@@ -29,15 +29,17 @@ mod temporary;
 mod unpack;
 mod writer;
 
-pub(crate) use behind::Behind;
-pub(crate) use fault::Fault;
-pub(crate) use folder::{Folder, Look, native, settle};
-pub(crate) use mark::{Mark, Seen, Traced};
-pub(crate) use pack::{Pack, Telling, packed};
-pub(crate) use pipe::{Feed, Inlet, Outlet, Pieces, inlet, outlet};
-pub(crate) use sparse::segments;
-pub(crate) use temporary::{fresh, temporary};
-pub(crate) use unpack::{Policy, Tally, unpack};
+pub(crate) use behind::BackgroundWriter;
+pub(crate) use fault::ArchiveError;
+pub(crate) use folder::{EntryStat, Folder, native_name, set_mode_and_mtime};
+pub(crate) use mark::{ReadProgress, ResumePoint, VerifiedReader};
+pub(crate) use pack::{ErrorReporting, PackSource, pack_stream};
+pub(crate) use pipe::{
+    ChunkReader, ChunkReceiver, ChunkSender, ChunkWriter, chunk_reader, chunk_writer,
+};
+pub(crate) use sparse::data_segments;
+pub(crate) use temporary::{random_id, temporary_name};
+pub(crate) use unpack::{UnpackPolicy, UnpackTotals, unpack_archive};
 
 /// Bytes that are moved at once.
-pub(crate) const PIECE: usize = 256 << 10;
+pub(crate) const ARCHIVE_CHUNK_BYTES: usize = 256 << 10;

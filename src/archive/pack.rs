@@ -5,14 +5,14 @@
 //! while it is read is read as it is met; a file that becomes shorter ends the archive with an error.
 //! Names are sorted, so that the same tree is the same archive, and can be packed from a mark on.
 
-use super::PIECE;
-use super::entry::{Member, MemberKind, Segment};
-use super::fault::Fault;
-use super::folder::{Folder, Look, bytes};
-use super::mark::Mark;
-use super::pipe::{Outlet, Pieces, outlet};
-use super::sparse::segments;
-use super::writer::Writer;
+use super::ARCHIVE_CHUNK_BYTES;
+use super::entry::{ArchiveMember, DataSegment, MemberKind};
+use super::fault::ArchiveError;
+use super::folder::{EntryStat, Folder, name_bytes};
+use super::mark::ResumePoint;
+use super::pipe::{ChunkReceiver, ChunkWriter, chunk_writer};
+use super::sparse::data_segments;
+use super::writer::TarWriter;
 use crate::protocol::files::EntryKind;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -21,13 +21,13 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use tokio::sync::oneshot;
 
 /// More files with several names than that, and further names are files of their own.
-const LINKED: usize = 100_000;
+const MAX_TRACKED_LINKS: usize = 100_000;
 /// Each folder on the way is held open.
-pub(super) const DEPTH: usize = 512;
+pub(super) const MAX_FOLDER_DEPTH: usize = 512;
 
 /// What is packed.
 #[derive(Debug)]
-pub(crate) enum Pack {
+pub(crate) enum PackSource {
     /// All that is in it; its own member is called `.`.
     Folder(Folder),
     /// One file of a folder, by its own name or another one.
@@ -40,7 +40,7 @@ pub(crate) enum Pack {
 
 /// Where it is told that something can't be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Telling {
+pub(crate) enum ErrorReporting {
     /// In the archive, as far as that can be, to who unpacks it here or in a companion.
     Archive,
     /// By the stream, which is cut.
@@ -52,39 +52,42 @@ pub(crate) enum Telling {
 ///
 /// # Errors
 /// When what lies before the mark is not what it was.
-pub(crate) async fn packed(
-    what: Pack,
-    from: Mark,
-    telling: Telling,
+pub(crate) async fn pack_stream(
+    what: PackSource,
+    from: ResumePoint,
+    telling: ErrorReporting,
     mut moved: impl FnMut(u64) + Send + 'static,
-) -> Result<Pieces, Fault> {
-    let (mut outlet, pieces) = outlet();
+) -> Result<ChunkReceiver, ArchiveError> {
+    let (mut outlet, pieces) = chunk_writer();
     let (begins, begun) = oneshot::channel();
     tokio::task::spawn_blocking(move || {
-        let to = Told {
+        let to = StartNotifier {
             to: &mut outlet,
             begins: Some(begins),
         };
-        let packed = pack(what, to, &from, telling, &mut moved);
+        let packed = write_archive(what, to, &from, telling, &mut moved);
         let failed = packed.err().map(|fault| {
             tracing::info!("an archive ended early: {fault}");
             io::Error::other(fault)
         });
         // Nobody is left to tell when the other side has gone.
-        let _ = outlet.end(failed);
+        let _ = outlet.finish(failed);
     });
     // Up to the mark nothing is written.
-    begun.await.map(|()| pieces).map_err(|_| Fault::Changed)
+    begun
+        .await
+        .map(|()| pieces)
+        .map_err(|_| ArchiveError::Changed)
 }
 
 /// What tells that it is written to.
-struct Told<'a> {
-    to: &'a mut Outlet,
+struct StartNotifier<'a> {
+    to: &'a mut ChunkWriter,
     begins: Option<oneshot::Sender<()>>,
 }
 
-impl Told<'_> {
-    fn tell(&mut self) {
+impl StartNotifier<'_> {
+    fn notify_start(&mut self) {
         if let Some(begins) = self.begins.take() {
             // Whoever asked may have gone.
             let _ = begins.send(());
@@ -92,14 +95,14 @@ impl Told<'_> {
     }
 }
 
-impl Write for Told<'_> {
+impl Write for StartNotifier<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.tell();
+        self.notify_start();
         self.to.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.tell();
+        self.notify_start();
         self.to.flush()
     }
 }
@@ -110,42 +113,44 @@ impl Write for Told<'_> {
 /// # Errors
 /// When it can't be said there, nobody takes the stream (it must be cut then), or the mark lies in
 /// another stream.
-fn pack(
-    what: Pack,
+fn write_archive(
+    what: PackSource,
     to: impl Write,
-    from: &Mark,
-    telling: Telling,
+    from: &ResumePoint,
+    telling: ErrorReporting,
     moved: &mut dyn FnMut(u64),
-) -> Result<(), Fault> {
+) -> Result<(), ArchiveError> {
     let mut packer = Packer {
-        writer: Writer::new(to, from),
+        writer: TarWriter::new(to, from),
         path: Vec::new(),
         linked: HashMap::new(),
-        buffer: vec![0; PIECE],
+        buffer: vec![0; ARCHIVE_CHUNK_BYTES],
         passed: 0,
         moved,
     };
     let packed = match what {
-        Pack::Folder(folder) => packer.tree(folder),
-        Pack::File {
+        PackSource::Folder(folder) => packer.pack_tree(folder),
+        PackSource::File {
             folder,
             name,
             called,
-        } => packer.single(&folder, &name, &called),
+        } => packer.pack_single(&folder, &name, &called),
     };
-    let packed = packed.and_then(|()| Ok(packer.writer.end()?));
+    let packed = packed.and_then(|()| Ok(packer.writer.finish()?));
     match packed {
         Ok(()) => Ok(()),
-        Err(_) if packer.writer.is_other() || packer.writer.is_before() => Err(Fault::Changed),
+        Err(_) if packer.writer.is_other() || packer.writer.is_before() => {
+            Err(ArchiveError::Changed)
+        }
         // Within a file's data nothing can be said: the stream has to be cut.
-        Err(cut @ (Fault::Stream(_) | Fault::Shrank(_))) => Err(cut),
-        Err(cut) if telling == Telling::Stream => Err(cut),
-        Err(fault) => Ok(packer.writer.fault(&fault.to_string())?),
+        Err(cut @ (ArchiveError::Stream(_) | ArchiveError::Shrank(_))) => Err(cut),
+        Err(cut) if telling == ErrorReporting::Stream => Err(cut),
+        Err(fault) => Ok(packer.writer.write_error(&fault.to_string())?),
     }
 }
 
 struct Packer<'a, W> {
-    writer: Writer<W>,
+    writer: TarWriter<W>,
     /// Of what is packed now.
     path: Vec<u8>,
     /// The first name of each file that has several.
@@ -157,7 +162,7 @@ struct Packer<'a, W> {
 }
 
 /// A folder on the way.
-struct Level {
+struct PackLevel {
     folder: Folder,
     names: std::vec::IntoIter<OsString>,
     /// Length of its path.
@@ -165,12 +170,12 @@ struct Level {
 }
 
 impl<W: Write> Packer<'_, W> {
-    fn tree(&mut self, root: Folder) -> Result<(), Fault> {
-        let look = root.look_here().map_err(Fault::file(b"."))?;
+    fn pack_tree(&mut self, root: Folder) -> Result<(), ArchiveError> {
+        let look = root.look_here().map_err(ArchiveError::for_file(b"."))?;
         self.path = b".".to_vec();
-        self.begin(look, MemberKind::Folder)?;
+        self.begin_member(look, MemberKind::Folder)?;
         self.path.clear();
-        let mut levels = vec![self.level(root)?];
+        let mut levels = vec![self.open_level(root)?];
         while let Some(level) = levels.last_mut() {
             self.path.truncate(level.path);
             let Some(name) = level.names.next() else {
@@ -180,47 +185,61 @@ impl<W: Write> Packer<'_, W> {
             if !self.path.is_empty() {
                 self.path.push(b'/');
             }
-            self.path.extend(bytes(&name));
-            let look = match level.folder.look(&name) {
+            self.path.extend(name_bytes(&name));
+            let look = match level.folder.stat(&name) {
                 // It was removed meanwhile.
                 Err(gone) if gone.kind() == std::io::ErrorKind::NotFound => continue,
-                looked => looked.map_err(Fault::file(&self.path))?,
+                looked => looked.map_err(ArchiveError::for_file(&self.path))?,
             };
             if look.kind == EntryKind::Folder {
-                let folder = level.folder.folder(&name);
-                let folder = folder.map_err(Fault::file(&self.path))?;
-                if levels.len() == DEPTH {
+                let folder = level.folder.open_folder(&name);
+                let folder = folder.map_err(ArchiveError::for_file(&self.path))?;
+                if levels.len() == MAX_FOLDER_DEPTH {
                     let cause = std::io::Error::other("folders nest too deep");
-                    return Err(Fault::file(&self.path)(cause));
+                    return Err(ArchiveError::for_file(&self.path)(cause));
                 }
-                self.begin(look, MemberKind::Folder)?;
-                levels.push(self.level(folder)?);
+                self.begin_member(look, MemberKind::Folder)?;
+                levels.push(self.open_level(folder)?);
             } else {
-                self.leaf(&level.folder, &name, look)?;
+                self.pack_leaf(&level.folder, &name, look)?;
             }
         }
         Ok(())
     }
 
-    fn single(&mut self, folder: &Folder, name: &OsStr, called: &OsStr) -> Result<(), Fault> {
-        self.path = bytes(called).to_vec();
-        let look = folder.look(name).map_err(Fault::file(bytes(name)))?;
-        self.leaf(folder, name, look)
+    fn pack_single(
+        &mut self,
+        folder: &Folder,
+        name: &OsStr,
+        called: &OsStr,
+    ) -> Result<(), ArchiveError> {
+        self.path = name_bytes(called).to_vec();
+        let look = folder
+            .stat(name)
+            .map_err(ArchiveError::for_file(name_bytes(name)))?;
+        self.pack_leaf(folder, name, look)
     }
 
-    fn level(&self, folder: Folder) -> Result<Level, Fault> {
-        let names = folder.names().map_err(Fault::file(&self.path))?;
-        Ok(Level {
+    fn open_level(&self, folder: Folder) -> Result<PackLevel, ArchiveError> {
+        let names = folder.names().map_err(ArchiveError::for_file(&self.path))?;
+        Ok(PackLevel {
             folder,
             names: names.into_iter(),
             path: self.path.len(),
         })
     }
 
-    fn leaf(&mut self, folder: &Folder, name: &OsStr, look: Look) -> Result<(), Fault> {
+    fn pack_leaf(
+        &mut self,
+        folder: &Folder,
+        name: &OsStr,
+        look: EntryStat,
+    ) -> Result<(), ArchiveError> {
         let kind = match look.kind {
             EntryKind::Symlink => {
-                let target = folder.target(name).map_err(Fault::file(&self.path))?;
+                let target = folder
+                    .read_link(name)
+                    .map_err(ArchiveError::for_file(&self.path))?;
                 MemberKind::Symlink(target)
             }
             EntryKind::Fifo => MemberKind::Special("a named pipe"),
@@ -231,38 +250,40 @@ impl<W: Write> Packer<'_, W> {
                 if look.names > 1 {
                     if let Some(first) = self.linked.get(&look.identity) {
                         let first = first.clone();
-                        return self.begin(look, MemberKind::HardLink(first));
+                        return self.begin_member(look, MemberKind::HardLink(first));
                     }
-                    if self.linked.len() < LINKED {
+                    if self.linked.len() < MAX_TRACKED_LINKS {
                         self.linked.insert(look.identity, self.path.clone());
                     }
                 }
-                return self.file(folder, name);
+                return self.pack_file(folder, name);
             }
         };
-        self.begin(look, kind)
+        self.begin_member(look, kind)
     }
 
-    fn begin(&mut self, look: Look, kind: MemberKind) -> Result<(), Fault> {
-        let member = Member {
+    fn begin_member(&mut self, look: EntryStat, kind: MemberKind) -> Result<(), ArchiveError> {
+        let member = ArchiveMember {
             path: self.path.clone(),
             kind,
             mode: look.mode,
             mtime: look.mtime,
         };
-        Ok(self.writer.begin(&member)?)
+        Ok(self.writer.begin_member(&member)?)
     }
 
-    fn file(&mut self, folder: &Folder, name: &OsStr) -> Result<(), Fault> {
-        let mut file = folder.read(name).map_err(Fault::file(&self.path))?;
+    fn pack_file(&mut self, folder: &Folder, name: &OsStr) -> Result<(), ArchiveError> {
+        let mut file = folder
+            .open_file(name)
+            .map_err(ArchiveError::for_file(&self.path))?;
         // What is open now is what counts, whatever the name stood for before.
-        let look = Look::of(&file).map_err(Fault::file(&self.path))?;
+        let look = EntryStat::stat_file(&file).map_err(ArchiveError::for_file(&self.path))?;
         if look.kind != EntryKind::File {
             return Ok(());
         }
         let size = look.size;
-        let segments = segments(&file, size, look.allocated);
-        let whole = [Segment {
+        let segments = data_segments(&file, size, look.allocated);
+        let whole = [DataSegment {
             offset: 0,
             length: size,
         }];
@@ -270,35 +291,37 @@ impl<W: Write> Packer<'_, W> {
             size,
             segments: segments.clone(),
         };
-        self.begin(look, kind)?;
-        for Segment { offset, length } in segments.as_deref().unwrap_or(&whole) {
+        self.begin_member(look, kind)?;
+        for DataSegment { offset, length } in segments.as_deref().unwrap_or(&whole) {
             if *offset > 0 || segments.is_some() {
                 file.seek(SeekFrom::Start(*offset))
-                    .map_err(Fault::file(&self.path))?;
+                    .map_err(ArchiveError::for_file(&self.path))?;
             }
-            self.data(&mut file, *length)?;
+            self.copy_data(&mut file, *length)?;
         }
         Ok(())
     }
 
-    fn data(&mut self, file: &mut File, mut left: u64) -> Result<(), Fault> {
+    fn copy_data(&mut self, file: &mut File, mut left: u64) -> Result<(), ArchiveError> {
         if self.writer.is_before() {
-            let passed = self.writer.pass(left)?;
+            let passed = self.writer.skip_data(left)?;
             self.passed += passed;
             left -= passed;
             let ahead = i64::try_from(passed).unwrap_or(i64::MAX);
             file.seek(SeekFrom::Current(ahead))
-                .map_err(Fault::file(&self.path))?;
+                .map_err(ArchiveError::for_file(&self.path))?;
         }
         while left > 0 {
-            let most = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
+            let most = usize::try_from(left)
+                .unwrap_or(ARCHIVE_CHUNK_BYTES)
+                .min(ARCHIVE_CHUNK_BYTES);
             // The header is out: an error here can only cut the stream.
             let read = file.read(&mut self.buffer[..most]);
             let Ok(read @ 1..) = read else {
                 let name = String::from_utf8_lossy(&self.path).into_owned();
-                return Err(Fault::Shrank(name));
+                return Err(ArchiveError::Shrank(name));
             };
-            self.writer.data(&self.buffer[..read])?;
+            self.writer.write_data(&self.buffer[..read])?;
             left -= read as u64;
             (self.moved)(read as u64 + std::mem::take(&mut self.passed));
         }
@@ -308,9 +331,9 @@ impl<W: Write> Packer<'_, W> {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::{Pack, Telling, pack};
-    use crate::archive::mark::{Mark, Traced};
-    use crate::archive::{Fault, Folder, Policy, unpack};
+    use super::{ErrorReporting, PackSource, write_archive};
+    use crate::archive::mark::{ResumePoint, VerifiedReader};
+    use crate::archive::{ArchiveError, Folder, UnpackPolicy, unpack_archive};
     use std::fs;
     use std::os::unix::fs::{FileExt, symlink};
     use std::path::Path;
@@ -329,28 +352,28 @@ mod tests {
         }
     }
 
-    fn from(root: &Path, mark: &Mark) -> Result<(Vec<u8>, u64), Fault> {
+    fn from(root: &Path, mark: &ResumePoint) -> Result<(Vec<u8>, u64), ArchiveError> {
         let (mut stream, mut moved) = (Vec::new(), 0);
         let folder = Folder::open(root).unwrap();
         let mut count = |bytes| moved += bytes;
-        pack(
-            Pack::Folder(folder),
+        write_archive(
+            PackSource::Folder(folder),
             &mut stream,
             mark,
-            Telling::Archive,
+            ErrorReporting::Archive,
             &mut count,
         )?;
         Ok((stream, moved))
     }
 
     /// The mark of whoever has read so much and no more.
-    fn cut(stream: &[u8], at: usize) -> Mark {
+    fn cut(stream: &[u8], at: usize) -> ResumePoint {
         let landed = tempfile::tempdir().unwrap();
-        let (traced, seen) = Traced::new(&stream[..at]);
+        let (traced, seen) = VerifiedReader::new(&stream[..at]);
         let folder = Folder::open(landed.path()).unwrap();
         // It ends early nearly everywhere, and has read all that there is.
-        let _ = unpack(traced, folder, Policy::default(), &mut |_| Ok(()));
-        let mark = seen.borrow().mark(at as u64);
+        let _ = unpack_archive(traced, folder, UnpackPolicy::default(), &mut |_| Ok(()));
+        let mark = seen.borrow().resume_point(at as u64);
         mark.unwrap()
     }
 
@@ -358,7 +381,7 @@ mod tests {
     fn a_stream_goes_on_at_any_byte() {
         let folder = tempfile::tempdir().unwrap();
         grow(folder.path());
-        let (whole, moved) = from(folder.path(), &Mark::default()).unwrap();
+        let (whole, moved) = from(folder.path(), &ResumePoint::default()).unwrap();
         // Every place within a block, sooner or later.
         for at in (0..whole.len()).step_by(509).chain([whole.len()]) {
             let (rest, again) = from(folder.path(), &cut(&whole, at)).unwrap();
@@ -372,16 +395,19 @@ mod tests {
     fn a_tree_that_was_changed_before_the_mark_does_not_go_on() {
         let folder = tempfile::tempdir().unwrap();
         grow(folder.path());
-        let (whole, _) = from(folder.path(), &Mark::default()).unwrap();
+        let (whole, _) = from(folder.path(), &ResumePoint::default()).unwrap();
         let marks = [60_000, whole.len()].map(|at| cut(&whole, at));
         fs::write(folder.path().join("folder/small"), "other").unwrap();
         for mark in &marks {
-            assert!(matches!(from(folder.path(), mark), Err(Fault::Changed)));
+            assert!(matches!(
+                from(folder.path(), mark),
+                Err(ArchiveError::Changed)
+            ));
         }
         fs::remove_file(folder.path().join("large")).unwrap();
         assert!(matches!(
             from(folder.path(), &marks[1]),
-            Err(Fault::Changed)
+            Err(ArchiveError::Changed)
         ));
     }
 
@@ -389,14 +415,14 @@ mod tests {
     fn a_tree_that_was_changed_behind_the_mark_goes_on() {
         let folder = tempfile::tempdir().unwrap();
         grow(folder.path());
-        let (whole, _) = from(folder.path(), &Mark::default()).unwrap();
+        let (whole, _) = from(folder.path(), &ResumePoint::default()).unwrap();
         let mark = cut(&whole, 60_000);
         let sparse = fs::OpenOptions::new()
             .write(true)
             .open(folder.path().join("sparse"));
         sparse.unwrap().set_len(5 << 20).unwrap();
         let (rest, _) = from(folder.path(), &mark).unwrap();
-        let (now, _) = from(folder.path(), &Mark::default()).unwrap();
+        let (now, _) = from(folder.path(), &ResumePoint::default()).unwrap();
         assert!(now != whole && rest == now[60_000..]);
     }
 }

@@ -3,23 +3,23 @@
 //! Whoever wrote the stream is not trusted. Everything that is read into memory has a limit, and
 //! what can't be understood ends it: nothing is guessed.
 
-use super::entry::{Member, MemberKind, SEGMENTS, Segment};
-use super::fault::Fault;
-use super::map::{fits, gather};
-use super::mark::Traced;
-use super::records::Read as Records;
-use super::writer::FAULT;
+use super::entry::{ArchiveMember, DataSegment, MAX_SPARSE_SEGMENTS, MemberKind};
+use super::fault::ArchiveError;
+use super::map::{check_segments, read_gnu_segments};
+use super::mark::VerifiedReader;
+use super::records::PaxRecordIter as Records;
+use super::writer::ERROR_RECORD_KEY;
 use crate::protocol::files::Mtime;
 use std::io::{ErrorKind, Read};
 use tar::{EntryType, GnuExtSparseHeader, Header};
 
-const BLOCK: u64 = 512;
+const READ_BLOCK_BYTES: u64 = 512;
 /// Names and records longer than that are no names and records.
-const LIMIT: u64 = 1 << 20;
+const MAX_TAR_RECORD_BYTES: u64 = 1 << 20;
 
 #[derive(Debug)]
-pub(super) struct Reader<R> {
-    from: Traced<R>,
+pub(super) struct TarReader<R> {
+    from: VerifiedReader<R>,
     /// Bytes of the current member that nobody has read.
     left: u64,
     /// Behind them, to the next block.
@@ -28,7 +28,7 @@ pub(super) struct Reader<R> {
 
 /// What stands in members of their own, before the one that it is about.
 #[derive(Debug, Default)]
-struct Extra {
+struct PaxOverrides {
     path: Option<Vec<u8>>,
     link: Option<Vec<u8>>,
     size: Option<u64>,
@@ -38,8 +38,8 @@ struct Extra {
     has_map: bool,
 }
 
-impl<R: Read> Reader<R> {
-    pub(super) fn new(from: Traced<R>) -> Self {
+impl<R: Read> TarReader<R> {
+    pub(super) fn new(from: VerifiedReader<R>) -> Self {
         Self {
             from,
             left: 0,
@@ -48,46 +48,50 @@ impl<R: Read> Reader<R> {
     }
 
     /// The next member; what was left of the one before is passed over.
-    pub(super) fn next(&mut self) -> Result<Option<Member>, Fault> {
-        let mut extra = Extra::default();
+    pub(super) fn next_member(&mut self) -> Result<Option<ArchiveMember>, ArchiveError> {
+        let mut extra = PaxOverrides::default();
         loop {
-            self.pass()?;
-            let mut block = [0; BLOCK as usize];
+            self.skip_rest()?;
+            let mut block = [0; READ_BLOCK_BYTES as usize];
             self.from.read_exact(&mut block)?;
-            if block == [0; BLOCK as usize] {
+            if block == [0; READ_BLOCK_BYTES as usize] {
                 // Whatever follows the end is padding to the size of a tape's record.
                 let mut rest = [0; 16 << 10];
                 while self.from.read(&mut rest)? > 0 {}
                 return Ok(None);
             }
             let header = Header::from_byte_slice(&block);
-            check(header)?;
-            let size = header.entry_size().map_err(damaged("a size"))?;
-            self.is(size);
+            verify_checksum(header)?;
+            let size = header.entry_size().map_err(damaged_error("a size"))?;
+            self.set_size(size);
             match header.entry_type() {
-                EntryType::GNULongName => extra.path = Some(self.name()?),
-                EntryType::GNULongLink => extra.link = Some(self.name()?),
-                EntryType::XHeader => extra.read(&self.whole()?)?,
-                EntryType::XGlobalHeader => told(&self.whole()?)?,
-                _ => return self.member(header, extra).map(Some),
+                EntryType::GNULongName => extra.path = Some(self.read_name()?),
+                EntryType::GNULongLink => extra.link = Some(self.read_name()?),
+                EntryType::XHeader => extra.apply_records(&self.read_whole()?)?,
+                EntryType::XGlobalHeader => check_sender_error(&self.read_whole()?)?,
+                _ => return self.parse_member(header, extra).map(Some),
             }
         }
     }
 
     /// Data of the current member; 0 at its end.
-    pub(super) fn data(&mut self, buffer: &mut [u8]) -> Result<usize, Fault> {
+    pub(super) fn read_data(&mut self, buffer: &mut [u8]) -> Result<usize, ArchiveError> {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX);
         let most = most.min(buffer.len());
         if most == 0 {
             return Ok(0);
         }
-        let read = self.from.data(&mut buffer[..most])?;
-        self.read(read)
+        let read = self.from.read_data(&mut buffer[..most])?;
+        self.count_read(read)
     }
 
-    fn member(&mut self, header: &Header, extra: Extra) -> Result<Member, Fault> {
+    fn parse_member(
+        &mut self,
+        header: &Header,
+        extra: PaxOverrides,
+    ) -> Result<ArchiveMember, ArchiveError> {
         if let Some(size) = extra.size {
-            self.is(size);
+            self.set_size(size);
         }
         let path = extra.path;
         let path = path.unwrap_or_else(|| header.path_bytes().into_owned());
@@ -95,7 +99,7 @@ impl<R: Read> Reader<R> {
             let told = extra.link.clone();
             told.or_else(|| header.link_name_bytes().map(|l| l.into_owned()))
                 .filter(|link| !link.is_empty() && !link.contains(&0))
-                .ok_or(Fault::Damaged("a link leads nowhere"))
+                .ok_or(ArchiveError::Damaged("a link leads nowhere"))
         };
         let kind = match header.entry_type() {
             EntryType::Regular | EntryType::Continuous if path.ends_with(b"/") => {
@@ -103,7 +107,7 @@ impl<R: Read> Reader<R> {
             }
             EntryType::Regular | EntryType::Continuous => MemberKind::File {
                 segments: match extra.has_map {
-                    true => Some(self.map()?),
+                    true => Some(self.read_sparse_map()?),
                     false => None,
                 },
                 size: extra.real_size.unwrap_or(self.left),
@@ -118,20 +122,20 @@ impl<R: Read> Reader<R> {
             _ => MemberKind::Special("of an unknown kind"),
         };
         if path.is_empty() || path.contains(&0) {
-            return Err(Fault::Damaged("a name is empty or holds a zero"));
+            return Err(ArchiveError::Damaged("a name is empty or holds a zero"));
         }
         if let MemberKind::File {
             size,
             segments: Some(segments),
         } = &kind
         {
-            fits(segments, *size, self.left)?;
+            check_segments(segments, *size, self.left)?;
         }
         let seconds = || header.mtime().ok().and_then(|s| s.try_into().ok());
-        Ok(Member {
+        Ok(ArchiveMember {
             path,
             kind,
-            mode: header.mode().map_err(damaged("rights"))? & 0o7777,
+            mode: header.mode().map_err(damaged_error("rights"))? & 0o7777,
             mtime: extra.mtime.unwrap_or_else(|| Mtime {
                 seconds: seconds().unwrap_or_default(),
                 nanos: 0,
@@ -139,36 +143,36 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    fn is(&mut self, size: u64) {
+    fn set_size(&mut self, size: u64) {
         self.left = size;
-        self.padding = size.wrapping_neg() % BLOCK;
+        self.padding = size.wrapping_neg() % READ_BLOCK_BYTES;
     }
 
-    fn pass(&mut self) -> Result<(), Fault> {
+    fn skip_rest(&mut self) -> Result<(), ArchiveError> {
         let mut unread = [0; 16 << 10];
-        while self.data(&mut unread)? > 0 {}
+        while self.read_data(&mut unread)? > 0 {}
         self.left = std::mem::take(&mut self.padding);
         while self.left > 0 {
             // Less than a block.
             let most = self.left as usize;
             let read = self.from.read(&mut unread[..most])?;
-            self.read(read)?;
+            self.count_read(read)?;
         }
         Ok(())
     }
 
-    fn read(&mut self, read: usize) -> Result<usize, Fault> {
+    fn count_read(&mut self, read: usize) -> Result<usize, ArchiveError> {
         if read == 0 {
-            return Err(Fault::Stream(ErrorKind::UnexpectedEof.into()));
+            return Err(ArchiveError::Stream(ErrorKind::UnexpectedEof.into()));
         }
         self.left -= read as u64;
         Ok(read)
     }
 
     /// The data of a member that is about another one.
-    fn whole(&mut self) -> Result<Vec<u8>, Fault> {
-        if self.left > LIMIT {
-            return Err(Fault::Damaged("a name or a record is too long"));
+    fn read_whole(&mut self) -> Result<Vec<u8>, ArchiveError> {
+        if self.left > MAX_TAR_RECORD_BYTES {
+            return Err(ArchiveError::Damaged("a name or a record is too long"));
         }
         let mut data = vec![0; self.left as usize];
         self.from.read_exact(&mut data)?;
@@ -176,8 +180,8 @@ impl<R: Read> Reader<R> {
         Ok(data)
     }
 
-    fn name(&mut self) -> Result<Vec<u8>, Fault> {
-        let mut name = self.whole()?;
+    fn read_name(&mut self) -> Result<Vec<u8>, ArchiveError> {
+        let mut name = self.read_whole()?;
         while name.last() == Some(&0) {
             name.pop();
         }
@@ -185,16 +189,18 @@ impl<R: Read> Reader<R> {
     }
 
     /// GNU's older form: the map stands in the header, and in blocks behind it.
-    fn old_sparse(&mut self, header: &Header) -> Result<MemberKind, Fault> {
-        let gnu = header.as_gnu().ok_or(Fault::Damaged("no map of a file"))?;
-        let size = gnu.real_size().map_err(damaged("a size"))?;
+    fn old_sparse(&mut self, header: &Header) -> Result<MemberKind, ArchiveError> {
+        let gnu = header
+            .as_gnu()
+            .ok_or(ArchiveError::Damaged("no map of a file"))?;
+        let size = gnu.real_size().map_err(damaged_error("a size"))?;
         let mut segments = Vec::new();
-        gather(&gnu.sparse, &mut segments)?;
+        read_gnu_segments(&gnu.sparse, &mut segments)?;
         let mut goes_on = gnu.is_extended();
         while goes_on {
             let mut more = GnuExtSparseHeader::new();
             self.from.read_exact(more.as_mut_bytes())?;
-            gather(more.sparse(), &mut segments)?;
+            read_gnu_segments(more.sparse(), &mut segments)?;
             goes_on = more.is_extended();
         }
         let segments = Some(segments);
@@ -202,18 +208,18 @@ impl<R: Read> Reader<R> {
     }
 
     /// The map before the data: numbers in lines, to the end of a block.
-    fn map(&mut self) -> Result<Vec<Segment>, Fault> {
-        let mut block = [0; BLOCK as usize];
+    fn read_sparse_map(&mut self) -> Result<Vec<DataSegment>, ArchiveError> {
+        let mut block = [0; READ_BLOCK_BYTES as usize];
         let mut at = block.len();
-        let mut number = |reader: &mut Self| -> Result<u64, Fault> {
+        let mut number = |reader: &mut Self| -> Result<u64, ArchiveError> {
             let mut value: Option<u64> = None;
             loop {
                 if at == block.len() {
-                    if reader.left < BLOCK {
-                        return Err(Fault::Damaged("the map of a file ends early"));
+                    if reader.left < READ_BLOCK_BYTES {
+                        return Err(ArchiveError::Damaged("the map of a file ends early"));
                     }
                     reader.from.read_exact(&mut block)?;
-                    reader.left -= BLOCK;
+                    reader.left -= READ_BLOCK_BYTES;
                     at = 0;
                 }
                 let byte = block[at];
@@ -227,29 +233,29 @@ impl<R: Read> Reader<R> {
                     _ => None,
                 };
                 if value.is_none() {
-                    return Err(Fault::Damaged("the map of a file is no map"));
+                    return Err(ArchiveError::Damaged("the map of a file is no map"));
                 }
             }
         };
         let count = number(self)?;
         // One more marks a hole at the end.
-        if count > SEGMENTS as u64 + 1 {
-            return Err(Fault::Damaged("the map of a file is too long"));
+        if count > MAX_SPARSE_SEGMENTS as u64 + 1 {
+            return Err(ArchiveError::Damaged("the map of a file is too long"));
         }
         let segment = |_| {
-            Ok(Segment {
+            Ok(DataSegment {
                 offset: number(self)?,
                 length: number(self)?,
             })
         };
         let segments = (0..count).map(segment);
-        let is_some = |segment: &Result<Segment, Fault>| !matches!(segment, Ok(s) if s.length == 0);
+        let is_some = |segment: &Result<DataSegment, ArchiveError>| !matches!(segment, Ok(s) if s.length == 0);
         segments.filter(is_some).collect()
     }
 }
 
-impl Extra {
-    fn read(&mut self, records: &[u8]) -> Result<(), Fault> {
+impl PaxOverrides {
+    fn apply_records(&mut self, records: &[u8]) -> Result<(), ArchiveError> {
         let number = |value: &[u8]| std::str::from_utf8(value).ok()?.parse::<u64>().ok();
         for record in Records(records) {
             let (key, value) = record?;
@@ -257,19 +263,19 @@ impl Extra {
                 b"path" => self.path = Some(value.to_vec()),
                 b"linkpath" => self.link = Some(value.to_vec()),
                 b"size" => {
-                    self.size = Some(number(value).ok_or(Fault::Damaged("a size"))?);
+                    self.size = Some(number(value).ok_or(ArchiveError::Damaged("a size"))?);
                 }
                 b"mtime" => {
                     let text = std::str::from_utf8(value).unwrap_or_default();
-                    self.mtime = Some(text.parse().map_err(|_| Fault::Damaged("a time"))?);
+                    self.mtime = Some(text.parse().map_err(|_| ArchiveError::Damaged("a time"))?);
                 }
                 b"GNU.sparse.major" => self.has_map = value == b"1",
                 b"GNU.sparse.name" => self.path = Some(value.to_vec()),
                 b"GNU.sparse.realsize" => {
-                    self.real_size = Some(number(value).ok_or(Fault::Damaged("a size"))?);
+                    self.real_size = Some(number(value).ok_or(ArchiveError::Damaged("a size"))?);
                 }
                 b"GNU.sparse.map" | b"GNU.sparse.numblocks" => {
-                    return Err(Fault::Damaged(
+                    return Err(ArchiveError::Damaged(
                         "maps of files are read in the form 1.0 alone",
                     ));
                 }
@@ -281,21 +287,21 @@ impl Extra {
 }
 
 /// Whether the sender gave up.
-fn told(records: &[u8]) -> Result<(), Fault> {
+fn check_sender_error(records: &[u8]) -> Result<(), ArchiveError> {
     let mut found = Records(records).flatten();
-    match found.find(|(key, _)| *key == FAULT.as_bytes()) {
+    match found.find(|(key, _)| *key == ERROR_RECORD_KEY.as_bytes()) {
         Some((_, why)) => {
             let why = String::from_utf8_lossy(why);
             // It may come from inside: no control characters for the terminal.
             let why = why.chars().filter(|c| !c.is_control()).take(8192);
-            Err(Fault::Told(why.collect()))
+            Err(ArchiveError::Told(why.collect()))
         }
         None => Ok(()),
     }
 }
 
-fn check(header: &Header) -> Result<(), Fault> {
-    let told = header.cksum().map_err(damaged("a checksum"))?;
+fn verify_checksum(header: &Header) -> Result<(), ArchiveError> {
+    let told = header.cksum().map_err(damaged_error("a checksum"))?;
     let bytes = header.as_bytes().iter().enumerate();
     let sum: u32 = bytes
         .map(|(at, byte)| match at {
@@ -305,20 +311,20 @@ fn check(header: &Header) -> Result<(), Fault> {
         .sum();
     match sum == told {
         true => Ok(()),
-        false => Err(Fault::Damaged("a checksum does not fit")),
+        false => Err(ArchiveError::Damaged("a checksum does not fit")),
     }
 }
 
-fn damaged(what: &'static str) -> impl Fn(std::io::Error) -> Fault {
-    move |_| Fault::Damaged(what)
+fn damaged_error(what: &'static str) -> impl Fn(std::io::Error) -> ArchiveError {
+    move |_| ArchiveError::Damaged(what)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Reader;
-    use crate::archive::entry::{Member, MemberKind, Segment};
-    use crate::archive::mark::{Mark, Traced};
-    use crate::archive::writer::Writer;
+    use super::TarReader;
+    use crate::archive::entry::{ArchiveMember, DataSegment, MemberKind};
+    use crate::archive::mark::{ResumePoint, VerifiedReader};
+    use crate::archive::writer::TarWriter;
     use crate::protocol::files::Mtime;
     use proptest::prelude::*;
 
@@ -334,7 +340,7 @@ mod tests {
                 let segments = gaps.into_iter().map(|(gap, length)| {
                     let offset = end + gap;
                     end = offset + length;
-                    Segment { offset, length }
+                    DataSegment { offset, length }
                 });
                 let segments = Some(segments.collect());
                 MemberKind::File {
@@ -348,7 +354,7 @@ mod tests {
         ]
     }
 
-    fn member() -> impl Strategy<Value = Member> {
+    fn member() -> impl Strategy<Value = ArchiveMember> {
         let path = proptest::collection::vec(1u8.., 1..300);
         let time = (-1i64 << 36..1 << 36, 0u32..1_000_000_000);
         (path, kind(), 0u32..0o10000, time).prop_map(|(mut path, kind, mode, time)| {
@@ -356,7 +362,7 @@ mod tests {
             path.push(b'x');
             let (seconds, nanos) = time;
             let mtime = Mtime { seconds, nanos };
-            Member {
+            ArchiveMember {
                 path,
                 kind,
                 mode,
@@ -380,20 +386,20 @@ mod tests {
         #[test]
         fn what_was_written_is_read(members in proptest::collection::vec(member(), 0..12)) {
             let mut archive = Vec::new();
-            let mut writer = Writer::new(&mut archive, &Mark::default());
+            let mut writer = TarWriter::new(&mut archive, &ResumePoint::default());
             for member in &members {
-                writer.begin(member).unwrap();
-                writer.data(&vec![b'd'; amount(&member.kind)]).unwrap();
+                writer.begin_member(member).unwrap();
+                writer.write_data(&vec![b'd'; amount(&member.kind)]).unwrap();
             }
-            writer.end().unwrap();
+            writer.finish().unwrap();
             prop_assert_eq!(archive.len() % 512, 0);
-            let mut reader = Reader::new(Traced::new(archive.as_slice()).0);
+            let mut reader = TarReader::new(VerifiedReader::new(archive.as_slice()).0);
             for mut expected in members {
                 let mut data = vec![0; amount(&expected.kind) + 1];
                 let mut read = 0;
-                let member = reader.next().unwrap().unwrap();
+                let member = reader.next_member().unwrap().unwrap();
                 loop {
-                    match reader.data(&mut data[read..]).unwrap() {
+                    match reader.read_data(&mut data[read..]).unwrap() {
                         0 => break,
                         more => read += more,
                     }
@@ -404,7 +410,7 @@ mod tests {
                 }
                 prop_assert_eq!(member, expected);
             }
-            prop_assert!(reader.next().unwrap().is_none());
+            prop_assert!(reader.next_member().unwrap().is_none());
         }
 
         #[test]
@@ -417,8 +423,8 @@ mod tests {
             header.set_cksum();
             let mut archive = [header.as_bytes(), noise.as_slice()].concat();
             archive.resize(512 * 10, 0);
-            let mut reader = Reader::new(Traced::new(archive.as_slice()).0);
-            while let Ok(Some(_)) = reader.next() {}
+            let mut reader = TarReader::new(VerifiedReader::new(archive.as_slice()).0);
+            while let Ok(Some(_)) = reader.next_member() {}
         }
     }
 }

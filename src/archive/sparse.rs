@@ -1,12 +1,12 @@
 //! Where a file's data are, and where it has holes.
 
-use super::entry::{SEGMENTS, Segment};
+use super::entry::{DataSegment, MAX_SPARSE_SEGMENTS};
 use std::fs::File;
 
 /// The stretches of data of a file of that size; `None` when it has no holes, the file system does
 /// not tell, or there are too many to be worth a map.
 #[cfg(any(target_os = "linux", target_os = "macos"))]
-pub(crate) fn segments(file: &File, size: u64, allocated: u64) -> Option<Vec<Segment>> {
+pub(crate) fn data_segments(file: &File, size: u64, allocated: u64) -> Option<Vec<DataSegment>> {
     use nix::errno::Errno;
     use nix::unistd::{Whence, lseek};
     if allocated >= size {
@@ -26,20 +26,20 @@ pub(crate) fn segments(file: &File, size: u64, allocated: u64) -> Option<Vec<Seg
         }
         let hole = lseek(file, data.try_into().ok()?, Whence::SeekHole).ok()?;
         let end = u64::try_from(hole).ok()?.min(size);
-        if end <= data || found.len() == SEGMENTS {
+        if end <= data || found.len() == MAX_SPARSE_SEGMENTS {
             return None;
         }
-        found.push(Segment {
+        found.push(DataSegment {
             offset: data,
             length: end - data,
         });
         at = end;
     }
-    let is_whole = matches!(found[..], [Segment { offset: 0, length }] if length == size);
+    let is_whole = matches!(found[..], [DataSegment { offset: 0, length }] if length == size);
     (!is_whole).then_some(found)
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "macos")))]
-pub(crate) fn segments(_: &File, _: u64, _: u64) -> Option<Vec<Segment>> {
+pub(crate) fn data_segments(_: &File, _: u64, _: u64) -> Option<Vec<DataSegment>> {
     None
 }

@@ -4,17 +4,17 @@ use crate::protocol::hex::hex;
 use std::ffi::{OsStr, OsString};
 use std::io;
 
-/// Names have 255 bytes at most; with an id of [`fresh`] ours adds 29.
-const ROOM: usize = 200;
+/// Names have 255 bytes at most; with an id of [`random_id`] ours adds 29.
+const MAX_KEPT_NAME_BYTES: usize = 200;
 
 /// `.NAME.osctl-ID`, in the same folder, so that a rename puts it into its place.
-pub(crate) fn temporary(name: &OsStr, id: &str) -> OsString {
+pub(crate) fn temporary_name(name: &OsStr, id: &str) -> OsString {
     let mut beside = OsString::from(".");
     let bytes = name.as_encoded_bytes();
-    if bytes.len() <= ROOM {
+    if bytes.len() <= MAX_KEPT_NAME_BYTES {
         beside.push(name);
     } else {
-        beside.push(String::from_utf8_lossy(&bytes[..ROOM / 4]).as_ref());
+        beside.push(String::from_utf8_lossy(&bytes[..MAX_KEPT_NAME_BYTES / 4]).as_ref());
     }
     beside.push(".osctl-");
     beside.push(id);
@@ -25,7 +25,7 @@ pub(crate) fn temporary(name: &OsStr, id: &str) -> OsString {
 ///
 /// # Errors
 /// When the system has no randomness.
-pub(crate) fn fresh() -> io::Result<String> {
+pub(crate) fn random_id() -> io::Result<String> {
     let mut bytes = [0u8; 8];
     getrandom::fill(&mut bytes).map_err(|e| io::Error::other(format!("no randomness: {e}")))?;
     Ok(hex(bytes))

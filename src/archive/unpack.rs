@@ -5,14 +5,14 @@
 //! they stand, wherever they lead, and never followed. What is there already is replaced by a rename
 //! once its successor is whole; folders are kept. Nothing that is written here is synced.
 
-use super::PIECE;
-use super::entry::{Member, MemberKind, Segment};
-use super::fault::Fault;
-use super::folder::{Folder, bytes, native, settle};
-use super::mark::Traced;
-use super::pack::DEPTH;
-use super::reader::Reader;
-use super::temporary::temporary;
+use super::ARCHIVE_CHUNK_BYTES;
+use super::entry::{ArchiveMember, DataSegment, MemberKind};
+use super::fault::ArchiveError;
+use super::folder::{Folder, name_bytes, native_name, set_mode_and_mtime};
+use super::mark::VerifiedReader;
+use super::pack::MAX_FOLDER_DEPTH;
+use super::reader::TarReader;
+use super::temporary::temporary_name;
 use crate::protocol::files::{EntryKind, Mtime};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 /// What is done with what an archive says.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Policy {
+pub(crate) struct UnpackPolicy {
     /// Whether files may run with their owner's rights.
     pub(crate) keep_setid: bool,
     /// Whether the archive's own folder gives its rights and time to the one that is unpacked into.
@@ -34,7 +34,7 @@ pub(crate) struct Policy {
 
 /// What came out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
+pub(crate) struct UnpackTotals {
     pub(crate) files: u64,
     pub(crate) folders: u64,
     pub(crate) links: u64,
@@ -46,43 +46,43 @@ pub(crate) struct Tally {
 ///
 /// # Errors
 /// At the first member that can't or may not be unpacked; those before it stay.
-pub(crate) fn unpack(
-    from: Traced<impl Read>,
+pub(crate) fn unpack_archive(
+    from: VerifiedReader<impl Read>,
     root: Folder,
-    policy: Policy,
+    policy: UnpackPolicy,
     beside: &mut dyn FnMut(&Path) -> io::Result<()>,
-) -> Result<Tally, Fault> {
-    let mut reader = Reader::new(from);
+) -> Result<UnpackTotals, ArchiveError> {
+    let mut reader = TarReader::new(from);
     let mut unpacker = Unpacker {
-        way: vec![Level {
+        way: vec![UnpackLevel {
             name: OsString::new(),
             folder: root,
             settling: None,
         }],
         is_single: policy.only.is_some(),
         policy,
-        tally: Tally::default(),
-        buffer: vec![0; PIECE],
+        tally: UnpackTotals::default(),
+        buffer: vec![0; ARCHIVE_CHUNK_BYTES],
         beside,
     };
-    while let Some(member) = reader.next()? {
-        unpacker.member(&mut reader, member)?;
+    while let Some(member) = reader.next_member()? {
+        unpacker.unpack_member(&mut reader, member)?;
     }
-    unpacker.leave(0)?;
+    unpacker.leave_folders(0)?;
     Ok(unpacker.tally)
 }
 
 struct Unpacker<'a> {
     /// From the root to the folder that the last member lies in, each held open.
-    way: Vec<Level>,
-    policy: Policy,
+    way: Vec<UnpackLevel>,
+    policy: UnpackPolicy,
     is_single: bool,
-    tally: Tally,
+    tally: UnpackTotals,
     buffer: Vec<u8>,
     beside: &'a mut dyn FnMut(&Path) -> io::Result<()>,
 }
 
-struct Level {
+struct UnpackLevel {
     name: OsString,
     folder: Folder,
     /// Its rights and time, given when everything in it is there.
@@ -90,25 +90,31 @@ struct Level {
 }
 
 impl Unpacker<'_> {
-    fn member<R: Read>(&mut self, reader: &mut Reader<R>, member: Member) -> Result<(), Fault> {
+    fn unpack_member<R: Read>(
+        &mut self,
+        reader: &mut TarReader<R>,
+        member: ArchiveMember,
+    ) -> Result<(), ArchiveError> {
         let names = match self.policy.only.take() {
             Some(name) => vec![name],
-            None if self.is_single => return Err(Fault::Damaged("it holds more than one file")),
-            None => names(&member.path)?,
+            None if self.is_single => {
+                return Err(ArchiveError::Damaged("it holds more than one file"));
+            }
+            None => split_names(&member.path)?,
         };
         let mode = match self.policy.keep_setid {
             true => member.mode,
             false => member.mode & 0o1777,
         };
         if let MemberKind::Special(what) = member.kind {
-            let name = member.name();
-            return Err(Fault::Special { name, what });
+            let name = member.display_name();
+            return Err(ArchiveError::Special { name, what });
         }
         if self.is_single && !matches!(member.kind, MemberKind::File { .. }) {
-            return Err(Fault::Damaged("it holds no file"));
+            return Err(ArchiveError::Damaged("it holds no file"));
         }
         if member.kind == MemberKind::Folder {
-            self.enter(&names)?;
+            self.enter_folder(&names)?;
             self.tally.folders += u64::from(!names.is_empty());
             if !names.is_empty() || self.policy.owns_root {
                 let last = self.way.last_mut();
@@ -118,44 +124,44 @@ impl Unpacker<'_> {
             return Ok(());
         }
         let Some((name, way)) = names.split_last() else {
-            return Err(Fault::Escapes(member.name()));
+            return Err(ArchiveError::Escapes(member.display_name()));
         };
-        self.enter(way)?;
-        let beside = temporary(name, &self.policy.id);
+        self.enter_folder(way)?;
+        let beside = temporary_name(name, &self.policy.id);
         let path: PathBuf = way.iter().chain([&beside]).collect();
-        (self.beside)(&path).map_err(Fault::file(&member.path))?;
-        let made = self.make(reader, &member, &beside, mode);
-        let made = made.and_then(|()| self.replace(&member, &beside, name));
+        (self.beside)(&path).map_err(ArchiveError::for_file(&member.path))?;
+        let made = self.create_member(reader, &member, &beside, mode);
+        let made = made.and_then(|()| self.move_into_place(&member, &beside, name));
         if made.is_err() {
             // Perhaps it was never made.
-            let _ = self.here().remove(&beside);
+            let _ = self.current_folder().remove(&beside);
         }
         made
     }
 
     /// The folder that the member lies in.
-    fn here(&self) -> &Folder {
+    fn current_folder(&self) -> &Folder {
         // The root is never left.
         &self.way[self.way.len() - 1].folder
     }
 
-    fn make<R: Read>(
+    fn create_member<R: Read>(
         &mut self,
-        reader: &mut Reader<R>,
-        member: &Member,
+        reader: &mut TarReader<R>,
+        member: &ArchiveMember,
         beside: &OsStr,
         mode: u32,
-    ) -> Result<(), Fault> {
-        let failed = Fault::file(&member.path);
+    ) -> Result<(), ArchiveError> {
+        let failed = ArchiveError::for_file(&member.path);
         match &member.kind {
             MemberKind::File { size, segments } => {
-                let mut file = self.here().create(beside).map_err(&failed)?;
-                self.fill(reader, &mut file, member, *size, segments.as_deref())?;
-                settle(&file, mode, Some(member.mtime)).map_err(&failed)?;
+                let mut file = self.current_folder().create_file(beside).map_err(&failed)?;
+                self.write_file_data(reader, &mut file, member, *size, segments.as_deref())?;
+                set_mode_and_mtime(&file, mode, Some(member.mtime)).map_err(&failed)?;
                 self.tally.files += 1;
             }
             MemberKind::Symlink(target) => {
-                let made = self.here().symlink(beside, target, member.mtime);
+                let made = self.current_folder().symlink(beside, target, member.mtime);
                 made.map_err(&failed)?;
                 self.tally.links += 1;
             }
@@ -168,15 +174,20 @@ impl Unpacker<'_> {
         Ok(())
     }
 
-    fn replace(&self, member: &Member, beside: &OsStr, name: &OsStr) -> Result<(), Fault> {
-        let here = self.here();
+    fn move_into_place(
+        &self,
+        member: &ArchiveMember,
+        beside: &OsStr,
+        name: &OsStr,
+    ) -> Result<(), ArchiveError> {
+        let here = self.current_folder();
         if let Err(cause) = here.rename(beside, name) {
-            return Err(match here.look(name) {
-                Ok(look) if look.kind == EntryKind::Folder => Fault::Occupied {
-                    name: member.name(),
-                    what: look.kind.words(),
+            return Err(match here.stat(name) {
+                Ok(look) if look.kind == EntryKind::Folder => ArchiveError::Occupied {
+                    name: member.display_name(),
+                    what: look.kind.with_article(),
                 },
-                _ => Fault::file(&member.path)(cause),
+                _ => ArchiveError::for_file(&member.path)(cause),
             });
         }
         if matches!(member.kind, MemberKind::HardLink(_)) {
@@ -187,29 +198,31 @@ impl Unpacker<'_> {
     }
 
     /// The file's data, each stretch to its place; what lies between stays a hole.
-    fn fill<R: Read>(
+    fn write_file_data<R: Read>(
         &mut self,
-        reader: &mut Reader<R>,
+        reader: &mut TarReader<R>,
         file: &mut File,
-        member: &Member,
+        member: &ArchiveMember,
         size: u64,
-        segments: Option<&[Segment]>,
-    ) -> Result<(), Fault> {
-        let failed = Fault::file(&member.path);
-        let whole = [Segment {
+        segments: Option<&[DataSegment]>,
+    ) -> Result<(), ArchiveError> {
+        let failed = ArchiveError::for_file(&member.path);
+        let whole = [DataSegment {
             offset: 0,
             length: size,
         }];
-        for Segment { offset, length } in segments.unwrap_or(&whole) {
+        for DataSegment { offset, length } in segments.unwrap_or(&whole) {
             if *offset > 0 {
                 file.seek(SeekFrom::Start(*offset)).map_err(&failed)?;
             }
             let mut left = *length;
             while left > 0 {
-                let most = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
-                let read = reader.data(&mut self.buffer[..most])?;
+                let most = usize::try_from(left)
+                    .unwrap_or(ARCHIVE_CHUNK_BYTES)
+                    .min(ARCHIVE_CHUNK_BYTES);
+                let read = reader.read_data(&mut self.buffer[..most])?;
                 if read == 0 {
-                    return Err(Fault::Stream(ErrorKind::UnexpectedEof.into()));
+                    return Err(ArchiveError::Stream(ErrorKind::UnexpectedEof.into()));
                 }
                 file.write_all(&self.buffer[..read]).map_err(&failed)?;
                 left -= read as u64;
@@ -222,53 +235,59 @@ impl Unpacker<'_> {
         Ok(())
     }
 
-    fn hard_link(&mut self, member: &Member, target: &[u8], beside: &OsStr) -> Result<(), Fault> {
-        let names = names(target)?;
-        let no_target = || Fault::NoTarget(String::from_utf8_lossy(target).into_owned());
+    fn hard_link(
+        &mut self,
+        member: &ArchiveMember,
+        target: &[u8],
+        beside: &OsStr,
+    ) -> Result<(), ArchiveError> {
+        let names = split_names(target)?;
+        let no_target = || ArchiveError::NoTarget(String::from_utf8_lossy(target).into_owned());
         let (name, way) = names.split_last().ok_or_else(no_target)?;
         let mut folder: Option<Folder> = None;
         for step in way {
             let parent = folder.as_ref().unwrap_or(&self.way[0].folder);
-            let next = parent.folder(step);
-            folder = Some(next.map_err(|e| through(e, &member.path, step))?);
+            let next = parent.open_folder(step);
+            folder = Some(next.map_err(|e| link_error(e, &member.path, step))?);
         }
         let from = folder.as_ref().unwrap_or(&self.way[0].folder);
         // A name of a device would be the device.
-        match from.look(name) {
+        match from.stat(name) {
             Ok(look) if look.kind == EntryKind::File || look.kind == EntryKind::Symlink => {}
             _ => return Err(no_target()),
         }
-        let made = self.here().hard_link(beside, from, name);
-        made.map_err(Fault::file(&member.path))
+        let made = self.current_folder().hard_link(beside, from, name);
+        made.map_err(ArchiveError::for_file(&member.path))
     }
 
     /// Goes to that folder, and makes what is missing on the way.
-    fn enter(&mut self, names: &[OsString]) -> Result<(), Fault> {
+    fn enter_folder(&mut self, names: &[OsString]) -> Result<(), ArchiveError> {
         let on_way = self.way[1..].iter().zip(names);
         let shared = on_way.take_while(|(l, name)| l.name == **name).count();
-        self.leave(shared + 1)?;
+        self.leave_folders(shared + 1)?;
         for name in &names[shared..] {
-            let path = || bytes(&names.join(OsStr::new("/"))).to_vec();
-            if self.way.len() > DEPTH {
+            let path = || name_bytes(&names.join(OsStr::new("/"))).to_vec();
+            if self.way.len() > MAX_FOLDER_DEPTH {
                 let cause = std::io::Error::other("folders nest too deep");
-                return Err(Fault::file(&path())(cause));
+                return Err(ArchiveError::for_file(&path())(cause));
             }
-            let here = self.here();
+            let here = self.current_folder();
             let mut settling = None;
-            let opened = match here.folder(name) {
+            let opened = match here.open_folder(name) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     // Unless a member says something else; what was there keeps its rights.
                     settling = Some((0o755, None));
-                    here.make(name).and_then(|()| here.folder(name))
+                    here.create_folder(name)
+                        .and_then(|()| here.open_folder(name))
                 }
                 opened => opened,
             };
             let folder = match opened {
                 Ok(folder) => folder,
-                Err(error) => return Err(self.obstacle(error, &path(), name)),
+                Err(error) => return Err(self.obstacle_error(error, &path(), name)),
             };
             let name = name.clone();
-            self.way.push(Level {
+            self.way.push(UnpackLevel {
                 name,
                 folder,
                 settling,
@@ -278,42 +297,42 @@ impl Unpacker<'_> {
     }
 
     /// What stands where a folder was expected.
-    fn obstacle(&self, error: std::io::Error, path: &[u8], name: &OsStr) -> Fault {
-        match self.here().look(name) {
-            Ok(look) if look.kind == EntryKind::Symlink => through(error, path, name),
-            Ok(look) if look.kind != EntryKind::Folder => Fault::Occupied {
+    fn obstacle_error(&self, error: std::io::Error, path: &[u8], name: &OsStr) -> ArchiveError {
+        match self.current_folder().stat(name) {
+            Ok(look) if look.kind == EntryKind::Symlink => link_error(error, path, name),
+            Ok(look) if look.kind != EntryKind::Folder => ArchiveError::Occupied {
                 name: String::from_utf8_lossy(path).into_owned(),
-                what: look.kind.words(),
+                what: look.kind.with_article(),
             },
-            _ => Fault::file(path)(error),
+            _ => ArchiveError::for_file(path)(error),
         }
     }
 
     /// Leaves all folders but so many, each with its rights and time.
-    fn leave(&mut self, depth: usize) -> Result<(), Fault> {
+    fn leave_folders(&mut self, depth: usize) -> Result<(), ArchiveError> {
         while self.way.len() > depth {
             let Some(level) = self.way.pop() else { break };
             if let Some((mode, mtime)) = level.settling {
-                let settled = level.folder.settle(mode, mtime);
-                settled.map_err(Fault::file(bytes(&level.name)))?;
+                let settled = level.folder.set_mode_and_mtime(mode, mtime);
+                settled.map_err(ArchiveError::for_file(name_bytes(&level.name)))?;
             }
         }
         Ok(())
     }
 }
 
-fn through(error: std::io::Error, path: &[u8], link: &OsStr) -> Fault {
+fn link_error(error: std::io::Error, path: &[u8], link: &OsStr) -> ArchiveError {
     let name = String::from_utf8_lossy(path).into_owned();
     if !Folder::is_link(&error) {
-        return Fault::File { name, cause: error };
+        return ArchiveError::File { name, cause: error };
     }
     let link = link.to_string_lossy().into_owned();
-    Fault::ThroughLink { name, link }
+    ArchiveError::ThroughLink { name, link }
 }
 
 /// The names on the way to a member.
-fn names(path: &[u8]) -> Result<Vec<OsString>, Fault> {
-    let escapes = || Fault::Escapes(String::from_utf8_lossy(path).into_owned());
+fn split_names(path: &[u8]) -> Result<Vec<OsString>, ArchiveError> {
+    let escapes = || ArchiveError::Escapes(String::from_utf8_lossy(path).into_owned());
     if path.starts_with(b"/") {
         return Err(escapes());
     }
@@ -322,7 +341,7 @@ fn names(path: &[u8]) -> Result<Vec<OsString>, Fault> {
         match name {
             b"" | b"." => {}
             b".." => return Err(escapes()),
-            name => names.push(native(name).map_err(Fault::file(path))?),
+            name => names.push(native_name(name).map_err(ArchiveError::for_file(path))?),
         }
     }
     Ok(names)

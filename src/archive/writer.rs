@@ -1,31 +1,31 @@
 //! Members to a stream, in POSIX's form: what an old header can't hold stands in records before it.
 
-use super::entry::{Member, MemberKind};
-use super::map::written;
-use super::mark::{Mark, Rest};
-use super::records::Records;
+use super::entry::{ArchiveMember, MemberKind};
+use super::map::encode_sparse_map;
+use super::mark::{RemainingWriter, ResumePoint};
+use super::records::PaxRecords;
 use crate::protocol::files::Mtime;
 use std::io::{self, Write};
 use tar::{EntryType, Header};
 
-const BLOCK: u64 = 512;
+const WRITE_BLOCK_BYTES: u64 = 512;
 /// An old header counts to there.
-const OCTAL: u64 = 0o777_7777_7777;
+const MAX_OCTAL_VALUE: u64 = 0o777_7777_7777;
 
 /// A record of ours: why the sender could not go on, at the end of a stream that is cut then.
-pub(super) const FAULT: &str = "OSCTL.fault";
+pub(super) const ERROR_RECORD_KEY: &str = "OSCTL.fault";
 
 #[derive(Debug)]
-pub(super) struct Writer<W> {
-    to: Rest<W>,
+pub(super) struct TarWriter<W> {
+    to: RemainingWriter<W>,
     /// To the next block.
     padding: u64,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> TarWriter<W> {
     /// What lies before the mark is left out.
-    pub(super) fn new(to: W, from: &Mark) -> Self {
-        let to = Rest::new(to, from);
+    pub(super) fn new(to: W, from: &ResumePoint) -> Self {
+        let to = RemainingWriter::new(to, from);
         Self { to, padding: 0 }
     }
 
@@ -40,19 +40,19 @@ impl<W: Write> Writer<W> {
     }
 
     /// Passes over so many bytes of data, or as many as lie before the mark.
-    pub(super) fn pass(&mut self, length: u64) -> io::Result<u64> {
-        self.to.pass(length)
+    pub(super) fn skip_data(&mut self, length: u64) -> io::Result<u64> {
+        self.to.skip_data(length)
     }
 
     /// Begins a member; the data of its file, without the holes, are written next.
-    pub(super) fn begin(&mut self, member: &Member) -> io::Result<()> {
-        self.pad()?;
-        let mut records = Records::default();
+    pub(super) fn begin_member(&mut self, member: &ArchiveMember) -> io::Result<()> {
+        self.write_padding()?;
+        let mut records = PaxRecords::default();
         let mut header = Header::new_ustar();
         header.set_mode(member.mode & 0o7777);
         header.set_uid(0);
         header.set_gid(0);
-        time(&mut header, &mut records, member.mtime);
+        set_mtime(&mut header, &mut records, member.mtime);
         let mut map = Vec::new();
         let mut name = member.path.as_slice();
         let mut length = 0;
@@ -68,7 +68,7 @@ impl<W: Write> Writer<W> {
                 size,
                 segments: Some(segments),
             } => {
-                map = written(segments, *size);
+                map = encode_sparse_map(segments, *size);
                 length = map.len() as u64 + segments.iter().map(|s| s.length).sum::<u64>();
                 records.add("GNU.sparse.major", b"1");
                 records.add("GNU.sparse.minor", b"0");
@@ -80,11 +80,11 @@ impl<W: Write> Writer<W> {
             }
             MemberKind::Folder => EntryType::Directory,
             MemberKind::Symlink(target) => {
-                link(&mut header, &mut records, target);
+                set_link(&mut header, &mut records, target);
                 EntryType::Symlink
             }
             MemberKind::HardLink(target) => {
-                link(&mut header, &mut records, target);
+                set_link(&mut header, &mut records, target);
                 EntryType::Link
             }
             MemberKind::Special("a named pipe") => EntryType::Fifo,
@@ -96,68 +96,71 @@ impl<W: Write> Writer<W> {
         if member.kind == MemberKind::Folder {
             full.push(b'/');
         }
-        fill(&mut header.as_old_mut().name, &full, || {
+        set_field(&mut header.as_old_mut().name, &full, || {
             records.add("path", &full);
         });
         match length {
-            0..=OCTAL => header.set_size(length),
+            0..=MAX_OCTAL_VALUE => header.set_size(length),
             _ => {
                 header.set_size(0);
                 records.add("size", length.to_string().as_bytes());
             }
         }
         header.set_cksum();
-        records.write(b'x', &mut self.to)?;
+        records.write_to(b'x', &mut self.to)?;
         self.to.write_all(header.as_bytes())?;
         self.to.write_all(&map)?;
-        self.padding = length.wrapping_neg() % BLOCK;
+        self.padding = length.wrapping_neg() % WRITE_BLOCK_BYTES;
         Ok(())
     }
 
-    pub(super) fn data(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.to.data(bytes)
+    pub(super) fn write_data(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.to.write_data(bytes)
     }
 
     /// The end of the archive.
-    pub(super) fn end(&mut self) -> io::Result<()> {
-        self.pad()?;
-        self.to.write_all(&[0; 2 * BLOCK as usize])?;
-        self.to.end()
+    pub(super) fn finish(&mut self) -> io::Result<()> {
+        self.write_padding()?;
+        self.to.write_all(&[0; 2 * WRITE_BLOCK_BYTES as usize])?;
+        self.to.finish()
     }
 
     /// Instead of a member: why there will be no more.
-    pub(super) fn fault(&mut self, why: &str) -> io::Result<()> {
-        self.pad()?;
-        let mut records = Records::default();
-        records.add(FAULT, why.as_bytes());
-        records.write(b'g', &mut self.to)?;
+    pub(super) fn write_error(&mut self, why: &str) -> io::Result<()> {
+        self.write_padding()?;
+        let mut records = PaxRecords::default();
+        records.add(ERROR_RECORD_KEY, why.as_bytes());
+        records.write_to(b'g', &mut self.to)?;
         // Who does not know the record must not take this for a good end either.
-        self.to.write_all(&[0xff; BLOCK as usize])?;
+        self.to.write_all(&[0xff; WRITE_BLOCK_BYTES as usize])?;
         self.to.flush()
     }
 
-    fn pad(&mut self) -> io::Result<()> {
+    fn write_padding(&mut self) -> io::Result<()> {
         let padding = std::mem::take(&mut self.padding) as usize;
-        self.to.write_all(&[0; BLOCK as usize][..padding])
+        self.to
+            .write_all(&[0; WRITE_BLOCK_BYTES as usize][..padding])
     }
 }
 
-fn time(header: &mut Header, records: &mut Records, mtime: Mtime) {
-    let whole = u64::try_from(mtime.seconds).ok().filter(|s| *s <= OCTAL);
+fn set_mtime(header: &mut Header, records: &mut PaxRecords, mtime: Mtime) {
+    let whole = u64::try_from(mtime.seconds)
+        .ok()
+        .filter(|s| *s <= MAX_OCTAL_VALUE);
     header.set_mtime(whole.unwrap_or_default());
     if whole.is_none() || mtime.nanos != 0 {
         records.add("mtime", mtime.to_string().as_bytes());
     }
 }
 
-fn link(header: &mut Header, records: &mut Records, target: &[u8]) {
-    fill(&mut header.as_old_mut().linkname, target, || {
+fn set_link(header: &mut Header, records: &mut PaxRecords, target: &[u8]) {
+    set_field(&mut header.as_old_mut().linkname, target, || {
         records.add("linkpath", target);
     });
 }
 
 /// What does not fit, or is no ASCII, stands in a record; here then is what there is room for.
-fn fill(field: &mut [u8; 100], value: &[u8], mut record: impl FnMut()) {
+fn set_field(field: &mut [u8; 100], value: &[u8], mut record: impl FnMut()) {
     let taken = value.len().min(field.len());
     field[..taken].copy_from_slice(&value[..taken]);
     if value.len() > field.len() || !value.is_ascii() {

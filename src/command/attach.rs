@@ -1,11 +1,11 @@
 //! `osctl attach`: follow code or a command that was begun elsewhere, from its beginning or further on.
 //! Ctrl-C stops following the run; the run continues.
 
-use super::Context;
+use super::CommandContext;
 use super::candidates::run_ids;
-use super::follow::{self, CtrlC, View};
+use super::follow::{self, CtrlCAction, RunView};
 use super::shell_command;
-use crate::error::{Error, Outcome, Result};
+use crate::error::{Error, Result, VerbOutcome};
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
 use std::path::PathBuf;
@@ -23,20 +23,20 @@ pub(crate) struct AttachArgs {
     out: Option<PathBuf>,
 }
 
-pub(crate) async fn run(args: AttachArgs, cx: &Context) -> Result<Outcome> {
+pub(crate) async fn run(args: AttachArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let AttachArgs { id, offset, out } = args;
-    let client = cx.client()?;
-    let events = match client.follow(&id, offset).await {
+    let client = cx.companion_client()?;
+    let events = match client.follow_run(&id, offset).await {
         Err(error) if is_unknown(&error) => match client.follow_shell(&id, offset).await {
-            Ok(events) => return shell_command::follow(&client, &id, events, cx).await,
+            Ok(events) => return shell_command::follow_command(&client, &id, events, cx).await,
             Err(other) if is_unknown(&other) => return Err(error),
             Err(other) => return Err(other),
         },
         found => found?,
     };
-    let mut view = View::new(cx, out)?;
+    let mut view = RunView::new(cx, out)?;
     let begin = async { Ok(events) };
-    follow::run(&client, &id, begin, CtrlC::Detach, &mut view, cx).await
+    follow::follow_run(&client, &id, begin, CtrlCAction::Detach, &mut view, cx).await
 }
 
 /// Whether there is no run of that id; a command of the shell may have it.

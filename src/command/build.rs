@@ -1,14 +1,14 @@
 //! `osctl build`: the image alone.
 
-use super::Context;
+use super::CommandContext;
 use crate::config::EngineChoice;
-use crate::engine::{Engine, Progress};
-use crate::error::{Error, Outcome, Result};
-use crate::host::build::{self, Options};
+use crate::engine::{Engine, EngineProgress};
+use crate::error::{Error, Result, VerbOutcome};
+use crate::host::build::{self, ImageBuildOptions};
 use crate::host::passed_env::{EnvArgs, PassedEnv};
 use crate::host::project;
 use crate::host::reach::check_sources;
-use crate::host::remote::Volumes;
+use crate::host::remote::RemoteVolumes;
 use clap::Args;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -32,14 +32,14 @@ pub(crate) struct BuildArgs {
 }
 
 #[derive(Debug)]
-struct Plan {
+struct BuildPlan {
     yes: bool,
     force: bool,
     project: Option<PathBuf>,
     companion: Option<PathBuf>,
 }
 
-impl From<BuildArgs> for Plan {
+impl From<BuildArgs> for BuildPlan {
     fn from(args: BuildArgs) -> Self {
         let BuildArgs {
             yes,
@@ -56,14 +56,14 @@ impl From<BuildArgs> for Plan {
     }
 }
 
-pub(crate) async fn run(args: BuildArgs, cx: &Context) -> Result<Outcome> {
-    let plan = Plan::from(args);
+pub(crate) async fn run(args: BuildArgs, cx: &CommandContext) -> Result<VerbOutcome> {
+    let plan = BuildPlan::from(args);
     let _lock = cx.instance.lock()?;
     let companion = plan.companion.map(|path| ("companion", json!(path)));
     let flags: Vec<_> = companion.into_iter().collect();
     // An unusable configuration is an error before the engine is looked for.
     cx.complete_config(None, flags.clone())?;
-    let work = cx.ui.work("looking for the container engine");
+    let work = cx.ui.start_work("looking for the container engine");
     let may_install = |question: &str| cx.may_install(question, plan.yes, &work);
     let engine = cx
         .provided_engine(EngineChoice::Docker, &may_install, &work)
@@ -75,9 +75,9 @@ pub(crate) async fn run(args: BuildArgs, cx: &Context) -> Result<Outcome> {
         )
         .into());
     };
-    let socket = docker.address().socket().map(Path::to_owned);
-    let recorded = cx.instance.record()?;
-    let project = project::find(
+    let socket = docker.address().socket_path().map(Path::to_owned);
+    let recorded = cx.instance.read_record()?;
+    let project = project::find_project(
         plan.project.as_deref(),
         recorded.as_ref(),
         &cx.instance.name,
@@ -101,39 +101,40 @@ pub(crate) async fn run(args: BuildArgs, cx: &Context) -> Result<Outcome> {
         &BTreeMap::new(),
     )?;
     for note in passed.proxy_notes() {
-        cx.ui.say(note);
+        cx.ui.print_message(note);
     }
     work.step("looking at what the image is made of");
-    let volumes = Volumes::of(&docker, &cx.instance, &work);
+    let volumes = RemoteVolumes::for_instance(&docker, &cx.instance, &work);
     let copy = match (volumes, recorded.and_then(|record| record.remote)) {
-        (Some(volumes), Some(remote)) if remote.copied => Some(volumes.body(&config).await?),
+        (Some(volumes), Some(remote)) if remote.copied => Some(volumes.fetch_body(&config).await?),
         _ => None,
     };
     let project = copy.as_ref().map_or(project.as_path(), TempDir::path);
-    let recipe = build::recipe(&docker, &config, project)?;
-    let options = Options {
+    let recipe = build::load_recipe(&docker, &config, project)?;
+    let options = ImageBuildOptions {
         folders: &cx.folders,
         may_install: &may_install,
         force: plan.force,
         proxies: passed.proxies(),
     };
-    let built = build::ensure(&docker, &config, &cx.instance, &recipe, options, &work).await?;
+    let built =
+        build::ensure_image(&docker, &config, &cx.instance, &recipe, options, &work).await?;
     drop(work);
     if let Some(note) = &built.note {
-        cx.ui.warn(note);
+        cx.ui.print_warning(note);
     }
     if cx.ui.json {
         let (id, size) = (&built.image.id, built.image.size);
-        cx.ui.document(
-            &json!({"image": cx.instance.image(), "id": id, "bytes": size, "built": built.fresh}),
+        cx.ui.print_json(
+            &json!({"image": cx.instance.image_name(), "id": id, "bytes": size, "built": built.fresh}),
         )?;
     } else {
         let how = if built.fresh { "built" } else { "up to date" };
-        cx.ui.line(format!(
+        cx.ui.print_line(format!(
             "{} is {how} ({})",
-            cx.instance.image(),
-            crate::ui::bytes(built.image.size)
+            cx.instance.image_name(),
+            crate::ui::format_bytes(built.image.size)
         ));
     }
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }

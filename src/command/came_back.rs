@@ -1,16 +1,16 @@
 //! What of the sessions came back with their container.
 
-use super::Context;
-use crate::host::client::Client;
+use super::CommandContext;
+use crate::host::client::CompanionClient;
 use crate::protocol::kernel::KernelState;
 use crate::protocol::restored::RestoredFrom;
-use crate::protocol::session::Session;
+use crate::protocol::session::SessionInfo;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
 /// How long sessions besides the default one may take until they are reported.
 const SESSIONS_TIMEOUT: Duration = Duration::from_secs(10);
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const SESSIONS_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A session in `osctl status --json`.
 #[derive(Debug, Clone, Serialize)]
@@ -26,8 +26,8 @@ pub(crate) struct SessionStatus {
     pub(crate) restored_from: Option<RestoredFrom>,
 }
 
-impl From<Session> for SessionStatus {
-    fn from(session: Session) -> Self {
+impl From<SessionInfo> for SessionStatus {
+    fn from(session: SessionInfo) -> Self {
         Self {
             generation: session.kernel.generation,
             state: session.kernel.state,
@@ -41,7 +41,7 @@ impl From<Session> for SessionStatus {
 
 impl SessionStatus {
     /// What came back, and whether it is less than there was.
-    fn words(&self) -> Option<(String, bool)> {
+    fn describe_restored(&self) -> Option<(String, bool)> {
         let name = &self.name;
         let told = match (&self.restored_from, self.state) {
             _ if !self.ready => (
@@ -56,7 +56,7 @@ impl SessionStatus {
                 let is_less = from.lost_count > 0
                     || from.runs_after.is_none_or(|runs| runs > 0)
                     || !from.skipped.is_empty();
-                let words = from.words();
+                let words = from.describe();
                 (
                     format!("session `{name}`: {count} back from {words}"),
                     is_less,
@@ -83,37 +83,37 @@ impl SessionStatus {
     }
 
     /// What `osctl status` says of it.
-    pub(crate) fn row(&self) -> Option<String> {
+    pub(crate) fn status_row(&self) -> Option<String> {
         self.restored_from.as_ref()?;
-        self.words().map(|(words, _)| words)
+        self.describe_restored().map(|(words, _)| words)
     }
 }
 
 /// How the sessions stand. A companion that does not say has none to tell of.
-pub(super) async fn sessions(client: &Client) -> Vec<SessionStatus> {
-    let status = client.status().await;
+pub(super) async fn fetch_sessions(client: &CompanionClient) -> Vec<SessionStatus> {
+    let status = client.fetch_status().await;
     let sessions = status.map(|status| status.sessions).unwrap_or_default();
     sessions.into_iter().map(SessionStatus::from).collect()
 }
 
 /// The same, once they have what is brought back.
-pub(super) async fn settled(client: &Client) -> Vec<SessionStatus> {
+pub(super) async fn wait_for_sessions(client: &CompanionClient) -> Vec<SessionStatus> {
     let begin = Instant::now();
     loop {
-        let found = sessions(client).await;
+        let found = fetch_sessions(client).await;
         if found.iter().all(|session| session.ready) || begin.elapsed() > SESSIONS_TIMEOUT {
             return found;
         }
-        tokio::time::sleep(POLL_INTERVAL).await;
+        tokio::time::sleep(SESSIONS_POLL_INTERVAL).await;
     }
 }
 
 /// Says what came back, and warns of what did not.
-pub(super) fn tell(sessions: &[SessionStatus], cx: &Context) {
-    for (words, is_less) in sessions.iter().filter_map(SessionStatus::words) {
+pub(super) fn report_sessions(sessions: &[SessionStatus], cx: &CommandContext) {
+    for (words, is_less) in sessions.iter().filter_map(SessionStatus::describe_restored) {
         match is_less {
-            true => cx.ui.warn(words),
-            false => cx.ui.say(words),
+            true => cx.ui.print_warning(words),
+            false => cx.ui.print_message(words),
         }
     }
 }

@@ -1,17 +1,17 @@
 //! What a shell may offer to complete: what exists, quickly or not at all, and silent about
 //! everything that is wrong.
 
-use super::Context;
-use super::cp::INSIDE;
+use super::CommandContext;
+use super::cp::REMOTE_PREFIX;
 use crate::cli;
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::host::client::Client;
+use crate::host::client::CompanionClient;
 use crate::host::folders::Folders;
 use crate::host::instance::{DEFAULT, Instance};
-use crate::host::keeper::Keeper;
-use crate::protocol::evolve::{Ask, Reply};
-use crate::protocol::files::{EntryKind, encode};
+use crate::host::keeper::KeeperContainer;
+use crate::protocol::evolve::{KeeperReply, KeeperRequest};
+use crate::protocol::files::{EntryKind, percent_encode};
 use crate::protocol::kernel::DEFAULT_SESSION;
 use crate::ui::Ui;
 use clap::ArgMatches;
@@ -23,28 +23,28 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// How long a person waits.
-const PATIENCE: Duration = Duration::from_millis(300);
+const CANDIDATES_TIMEOUT: Duration = Duration::from_millis(300);
 /// How long for what may be far down a tree.
-const SHORT: Duration = Duration::from_millis(150);
+const PATH_CANDIDATES_TIMEOUT: Duration = Duration::from_millis(150);
 /// How long for what has to be asked of the engine.
-const LONG: Duration = Duration::from_secs(1);
+const ENGINE_CANDIDATES_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(crate) fn instance_names() -> Vec<CompletionCandidate> {
-    let all = Folders::find().and_then(|folders| Instance::all(&folders));
+    let all = Folders::find().and_then(|folders| Instance::list_all(&folders));
     let names = all.unwrap_or_default().into_iter().map(|i| i.name);
     names.map(CompletionCandidate::new).collect()
 }
 
 pub(super) fn session_names() -> Vec<CompletionCandidate> {
-    candidates(|client| async move {
-        let found = client.sessions().await?;
+    client_candidates(|client| async move {
+        let found = client.list_sessions().await?;
         Ok(found.sessions.into_iter().map(|s| s.name).collect())
     })
 }
 
 pub(super) fn run_ids() -> Vec<CompletionCandidate> {
-    candidates(|client| async move {
-        let (mut found, commands) = tokio::try_join!(client.runs(), client.commands())?;
+    client_candidates(|client| async move {
+        let (mut found, commands) = tokio::try_join!(client.list_runs(), client.list_shell_runs())?;
         found.runs.extend(commands.runs);
         found.runs.sort_by(|a, b| b.created.total_cmp(&a.created));
         Ok(found.runs.into_iter().map(|r| r.id).collect())
@@ -53,18 +53,19 @@ pub(super) fn run_ids() -> Vec<CompletionCandidate> {
 
 /// Of evolving. The companion tells them sooner, the keeper also when there is no companion that answers.
 pub(super) fn evolve_runs() -> Vec<CompletionCandidate> {
-    of(LONG, async |cx| {
-        let told = async { Ok(cx.client()?.evolve_runs().await?.runs) };
+    collect_candidates(ENGINE_CANDIDATES_TIMEOUT, async |cx| {
+        let told = async { Ok(cx.companion_client()?.evolve_runs().await?.runs) };
         let known = async {
-            let Engine::Docker(docker) = cx.engine(cx.record()?.engine).await? else {
+            let Engine::Docker(docker) = cx.connect_engine(cx.require_record()?.engine).await?
+            else {
                 return Ok(Vec::new());
             };
             let (docker, instance) = (&docker, &cx.instance);
-            match (Keeper { docker, instance })
-                .answer(&Ask::History {})
+            match (KeeperContainer { docker, instance })
+                .request_reply(&KeeperRequest::History {})
                 .await?
             {
-                Reply::History { runs } => Ok(runs),
+                KeeperReply::History { runs } => Ok(runs),
                 other => anyhow::bail!("{other:?}"),
             }
         };
@@ -74,71 +75,76 @@ pub(super) fn evolve_runs() -> Vec<CompletionCandidate> {
 }
 
 pub(super) fn checkpoint_names() -> Vec<CompletionCandidate> {
-    candidates(|client| async move {
-        let found = client.checkpoints().await?.checkpoints.into_iter();
+    client_candidates(|client| async move {
+        let found = client.list_checkpoints().await?.checkpoints.into_iter();
         let names: BTreeSet<String> = found.map(|c| c.name).collect();
         Ok(names.into_iter().collect())
     })
 }
 
 pub(super) fn stored_names() -> Vec<CompletionCandidate> {
-    candidates(|client| async move {
+    client_candidates(|client| async move {
         let found = client.cryo_list().await?;
         Ok(found.cryo.into_iter().map(|line| line.name).collect())
     })
 }
 
 pub(super) fn server_names() -> Vec<CompletionCandidate> {
-    candidates(|client| async move {
-        let found = client.servers().await?;
+    client_candidates(|client| async move {
+        let found = client.fetch_hub_status().await?;
         Ok(found.servers.into_iter().map(|s| s.name).collect())
     })
 }
 
 pub(super) fn terminal_ids() -> Vec<CompletionCandidate> {
-    candidates(|client| async move {
-        let found = client.terminals().await?.terminals.into_iter();
+    client_candidates(|client| async move {
+        let found = client.list_terminals().await?.terminals.into_iter();
         let living = found.filter(|terminal| terminal.exit.is_none());
         Ok(living.map(|terminal| terminal.id).collect())
     })
 }
 
 /// Paths here, and behind `os:` those inside.
-pub(super) fn places(current: &OsStr) -> Vec<CompletionCandidate> {
+pub(super) fn path_candidates(current: &OsStr) -> Vec<CompletionCandidate> {
     let text = current.to_string_lossy();
-    let Some(path) = text.strip_prefix(INSIDE) else {
+    let Some(path) = text.strip_prefix(REMOTE_PREFIX) else {
         let mut found = PathCompleter::any().stdio().complete(current);
-        if INSIDE.starts_with(text.as_ref()) {
-            found.push(CompletionCandidate::new(INSIDE));
+        if REMOTE_PREFIX.starts_with(text.as_ref()) {
+            found.push(CompletionCandidate::new(REMOTE_PREFIX));
         }
         return found;
     };
-    within(SHORT, async |client| {
-        below("/", path, INSIDE, &client).await
+    client_candidates_within(PATH_CANDIDATES_TIMEOUT, async |client| {
+        matching_paths("/", path, REMOTE_PREFIX, &client).await
     })
 }
 
 /// Paths inside, for the words of a command: relative ones begin where the session's shell is.
-pub(super) fn words(current: &OsStr) -> Vec<CompletionCandidate> {
+pub(super) fn inside_path_candidates(current: &OsStr) -> Vec<CompletionCandidate> {
     let Some(path) = current.to_str().filter(|path| !path.is_empty()) else {
         return Vec::new();
     };
-    let session = Line::being_completed().session;
-    within(SHORT, async |client| {
-        let cwd = client.located(&session).await?.cwd;
-        below(&cwd, path, "", &client).await
+    let session = CompletionLine::being_completed().session;
+    client_candidates_within(PATH_CANDIDATES_TIMEOUT, async |client| {
+        let cwd = client.shell_location(&session).await?.cwd;
+        matching_paths(&cwd, path, "", &client).await
     })
 }
 
 /// What is there that begins as `path` does, which is relative to `base` unless it is absolute.
-async fn below(base: &str, path: &str, prefix: &str, client: &Client) -> Result<Vec<String>> {
+async fn matching_paths(
+    base: &str,
+    path: &str,
+    prefix: &str,
+    client: &CompanionClient,
+) -> Result<Vec<String>> {
     let (folder, begin) = path.split_at(path.rfind('/').map_or(0, |slash| slash + 1));
     let whole = match folder.starts_with('/') {
         true => folder.to_owned(),
         false => format!("{}/{folder}", base.trim_end_matches('/')),
     };
     let found = client
-        .list(&encode(climbed(&whole).as_bytes()))
+        .list_folder(&percent_encode(resolve_dots(&whole).as_bytes()))
         .await?
         .entries;
     // What is no UTF-8 can't be typed.
@@ -153,7 +159,7 @@ async fn below(base: &str, path: &str, prefix: &str, client: &Client) -> Result<
 }
 
 /// An absolute path of a folder without `..`, which the companion does not follow.
-fn climbed(path: &str) -> String {
+fn resolve_dots(path: &str) -> String {
     let mut names = Vec::new();
     for name in path.split('/') {
         match name {
@@ -168,22 +174,22 @@ fn climbed(path: &str) -> String {
 
 /// What the line says, as far as it is written, about where to look.
 #[derive(Debug, PartialEq, Eq)]
-struct Line {
+struct CompletionLine {
     instance: String,
     config: Option<PathBuf>,
     session: String,
 }
 
-impl Line {
+impl CompletionLine {
     /// Shells hand it over behind `--`.
     fn being_completed() -> Self {
-        Self::read(std::env::args_os().skip_while(|word| word != "--").skip(1))
+        Self::parse_words(std::env::args_os().skip_while(|word| word != "--").skip(1))
     }
 
     /// Read by the rules of the command line itself, which knows what belongs to a command inside,
     /// and the environment.
-    fn read(words: impl Iterator<Item = OsString>) -> Self {
-        let found = cli::command()
+    fn parse_words(words: impl Iterator<Item = OsString>) -> Self {
+        let found = cli::clap_command()
             .ignore_errors(true)
             .try_get_matches_from(words)
             .unwrap_or_default();
@@ -207,28 +213,29 @@ impl Line {
     }
 }
 
-fn candidates<F: Future<Output = Result<Vec<String>>>>(
-    ask: impl FnOnce(Client) -> F,
+fn client_candidates<F: Future<Output = Result<Vec<String>>>>(
+    ask: impl FnOnce(CompanionClient) -> F,
 ) -> Vec<CompletionCandidate> {
-    within(PATIENCE, ask)
+    client_candidates_within(CANDIDATES_TIMEOUT, ask)
 }
 
-fn within<F: Future<Output = Result<Vec<String>>>>(
+fn client_candidates_within<F: Future<Output = Result<Vec<String>>>>(
     patience: Duration,
-    ask: impl FnOnce(Client) -> F,
+    ask: impl FnOnce(CompanionClient) -> F,
 ) -> Vec<CompletionCandidate> {
-    of(patience, async |cx| ask(cx.client()?).await)
+    collect_candidates(patience, async |cx| ask(cx.companion_client()?).await)
 }
 
-fn of(
+fn collect_candidates(
     patience: Duration,
-    ask: impl AsyncFnOnce(Context) -> Result<Vec<String>>,
+    ask: impl AsyncFnOnce(CommandContext) -> Result<Vec<String>>,
 ) -> Vec<CompletionCandidate> {
     let asked = || {
-        let line = Line::being_completed();
+        let line = CompletionLine::being_completed();
         let folders = Folders::find()?;
         let ui = Ui::new(false, true, 0, None);
-        let cx = Context::new(ui, folders, &line.instance, line.config.as_deref())?.silent();
+        let cx = CommandContext::new(ui, folders, &line.instance, line.config.as_deref())?
+            .without_warnings();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -240,21 +247,21 @@ fn of(
 
 #[cfg(test)]
 mod tests {
-    use super::{Line, climbed};
+    use super::{CompletionLine, resolve_dots};
 
     #[test]
     fn a_folder_above_is_found() {
-        assert_eq!(climbed("/root/host/../"), "/root/");
-        assert_eq!(climbed("/root/../../x/./"), "/x/");
-        assert_eq!(climbed("/root/.."), "/");
-        assert_eq!(climbed("/..a/b../"), "/..a/b../");
+        assert_eq!(resolve_dots("/root/host/../"), "/root/");
+        assert_eq!(resolve_dots("/root/../../x/./"), "/x/");
+        assert_eq!(resolve_dots("/root/.."), "/");
+        assert_eq!(resolve_dots("/..a/b../"), "/..a/b../");
     }
 
     #[test]
     fn a_line_is_read_as_far_as_it_is_written() {
         let read = |words: &str| {
             let words = words.split(' ').map(Into::into);
-            let line = Line::read(words);
+            let line = CompletionLine::parse_words(words);
             (line.instance, line.config, line.session)
         };
         let said = |instance: &str, config: Option<&str>, session: &str| {

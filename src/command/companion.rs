@@ -1,17 +1,17 @@
 //! `osctl companion`: the service inside; refuses where no engine started it.
 
-use crate::error::{Outcome, Result};
+use crate::error::{Result, VerbOutcome};
 
 #[cfg(target_os = "linux")]
-pub(crate) async fn run() -> Result<Outcome> {
-    use crate::companion::{self, Settings};
+pub(crate) async fn run() -> Result<VerbOutcome> {
+    use crate::companion::{self, CompanionSettings};
     go_home();
-    companion::run(Settings::from_environment()?).await?;
-    Ok(Outcome::Done)
+    companion::run_companion(CompanionSettings::from_environment()?).await?;
+    Ok(VerbOutcome::Done)
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) async fn run() -> Result<Outcome> {
+pub(crate) async fn run() -> Result<VerbOutcome> {
     Err(super::linux_only())
 }
 

@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 /// The completers of all shells.
-pub(crate) const SHELLS: Shells<'static> = Shells(&[
+pub(crate) const SHELL_COMPLETERS: Shells<'static> = Shells(&[
     &CheckedCompleter {
         shell: &Bash,
         quote: quote_for_bash,
@@ -132,14 +132,14 @@ impl EnvCompleter for CheckedCompleter {
         let separator = variable("_CLAP_IFS").filter(|ifs| !lines && !ifs.is_empty());
         let separator = separator.unwrap_or_else(|| "\n".into());
         let candidates = found.split(&separator).filter(|c| is_offered(c));
-        let candidates: Vec<String> = candidates.map(|c| self.quoted(c)).collect();
+        let candidates: Vec<String> = candidates.map(|c| self.quote_candidate(c)).collect();
         buf.write_all(candidates.join(&separator).as_bytes())
     }
 }
 
 impl CheckedCompleter {
     /// A candidate, perhaps with its help behind a tab.
-    fn quoted(&self, candidate: &str) -> String {
+    fn quote_candidate(&self, candidate: &str) -> String {
         match candidate.split_once('\t') {
             Some((value, help)) => format!("{}\t{help}", (self.quote)(value)),
             None => (self.quote)(candidate),

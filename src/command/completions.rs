@@ -1,18 +1,18 @@
 //! `osctl completions`: the script that a shell loads.
 
-use super::completer::SHELLS;
-use crate::error::{Outcome, Result};
+use super::completer::SHELL_COMPLETERS;
+use crate::error::{Result, VerbOutcome};
 use crate::ui::Ui;
 use clap::{Args, ValueEnum};
 
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArgs {
     /// The shell
-    shell: Shell,
+    shell: CompletionShell,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Shell {
+enum CompletionShell {
     Bash,
     Zsh,
     Fish,
@@ -20,7 +20,7 @@ enum Shell {
     Elvish,
 }
 
-impl Shell {
+impl CompletionShell {
     fn name(self) -> &'static str {
         match self {
             Self::Bash => "bash",
@@ -33,13 +33,13 @@ impl Shell {
 }
 
 /// The script asks the binary at each completion, so names that exist are completed, too.
-pub(crate) fn run(args: CompletionsArgs, ui: Ui) -> Result<Outcome> {
+pub(crate) fn run(args: CompletionsArgs, ui: Ui) -> Result<VerbOutcome> {
     let CompletionsArgs { shell } = args;
-    let completer = SHELLS
+    let completer = SHELL_COMPLETERS
         .completer(shell.name())
         .ok_or_else(|| anyhow::anyhow!("no script for {}", shell.name()))?;
     let mut script = Vec::new();
     completer.write_registration("COMPLETE", "osctl", "osctl", "osctl", &mut script)?;
-    ui.data(&String::from_utf8_lossy(&script))?;
-    Ok(Outcome::Done)
+    ui.print_data(&String::from_utf8_lossy(&script))?;
+    Ok(VerbOutcome::Done)
 }

@@ -1,7 +1,7 @@
 //! `osctl config`: what holds, where it comes from, where to change it.
 
-use super::Context;
-use crate::error::{Error, Outcome, Result};
+use super::CommandContext;
+use crate::error::{Error, Result, VerbOutcome};
 use crate::host::mcp;
 use crate::host::secrets::write_private;
 use clap::Subcommand;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::env;
 
-const TEMPLATE: &str = include_str!("../../assets/osctl.yaml");
+const CONFIG_TEMPLATE: &str = include_str!("../../assets/osctl.yaml");
 
 #[derive(Debug, Clone, Copy, Subcommand)]
 pub(crate) enum ConfigVerb {
@@ -23,24 +23,24 @@ pub(crate) enum ConfigVerb {
     Init,
 }
 
-pub(crate) fn run(verb: ConfigVerb, cx: &Context) -> Result<Outcome> {
+pub(crate) fn run(verb: ConfigVerb, cx: &CommandContext) -> Result<VerbOutcome> {
     match verb {
-        ConfigVerb::Show => show(cx),
+        ConfigVerb::Show => show_values(cx),
         ConfigVerb::Path => {
-            cx.ui.line(cx.config_file.display().to_string());
-            Ok(Outcome::Done)
+            cx.ui.print_line(cx.config_file.display().to_string());
+            Ok(VerbOutcome::Done)
         }
-        ConfigVerb::Edit => edit(cx),
-        ConfigVerb::Init => init(cx),
+        ConfigVerb::Edit => edit_file(cx),
+        ConfigVerb::Init => init_file(cx),
     }
 }
 
-fn show(cx: &Context) -> Result<Outcome> {
-    let project = cx.instance.record()?.map(|r| r.project);
+fn show_values(cx: &CommandContext) -> Result<VerbOutcome> {
+    let project = cx.instance.read_record()?.map(|r| r.project);
     let project = project.or_else(|| env::current_dir().ok());
-    let mut resolved = cx.config(project.as_deref(), Vec::new())?;
+    let mut resolved = cx.lenient_config(project.as_deref(), Vec::new())?;
     for (key, (value, _)) in &mut resolved.values {
-        mask(key, value);
+        mask_secrets(key, value);
     }
     if cx.ui.json {
         let all: BTreeMap<_, _> = resolved
@@ -50,30 +50,30 @@ fn show(cx: &Context) -> Result<Outcome> {
                 (key, json!({"value": value, "source": source.to_string()}))
             })
             .collect();
-        cx.ui.document(&all)?;
-        return Ok(Outcome::Done);
+        cx.ui.print_json(&all)?;
+        return Ok(VerbOutcome::Done);
     }
     let mut rows = vec![["KEY", "VALUE", "SOURCE"].map(str::to_owned).to_vec()];
     for (key, (value, source)) in &resolved.values {
         rows.push(vec![key.clone(), value.to_string(), source.to_string()]);
     }
-    cx.ui.table(&rows);
-    Ok(Outcome::Done)
+    cx.ui.print_table(&rows);
+    Ok(VerbOutcome::Done)
 }
 
 /// What is handed in may be secret: its names are shown, never its values.
-fn mask(key: &str, value: &mut Value) {
+fn mask_secrets(key: &str, value: &mut Value) {
     match (key, value) {
-        ("env", value) => hide(value),
+        ("env", value) => hide_values(value),
         ("servers", Value::Object(servers)) => {
             for server in servers.values_mut() {
                 for part in ["args", "env", "headers"] {
                     if let Some(secrets) = server.get_mut(part) {
-                        hide(secrets);
+                        hide_values(secrets);
                     }
                 }
                 if let Some(Value::String(url)) = server.get_mut("url") {
-                    *url = mcp::whose(url);
+                    *url = mcp::redact_url(url);
                 }
             }
         }
@@ -81,7 +81,7 @@ fn mask(key: &str, value: &mut Value) {
     }
 }
 
-fn hide(value: &mut Value) {
+fn hide_values(value: &mut Value) {
     match value {
         Value::Object(map) => map.values_mut().for_each(|secret| *secret = json!("…")),
         Value::Array(list) => list.iter_mut().for_each(|secret| *secret = json!("…")),
@@ -89,7 +89,7 @@ fn hide(value: &mut Value) {
     }
 }
 
-fn init(cx: &Context) -> Result<Outcome> {
+fn init_file(cx: &CommandContext) -> Result<VerbOutcome> {
     let path = cx.trusted_config_file()?;
     if path.exists() {
         return Err(Error::usage(
@@ -98,12 +98,12 @@ fn init(cx: &Context) -> Result<Outcome> {
         )
         .into());
     }
-    write_private(path, TEMPLATE.as_bytes())?;
-    cx.ui.line(path.display().to_string());
-    Ok(Outcome::Done)
+    write_private(path, CONFIG_TEMPLATE.as_bytes())?;
+    cx.ui.print_line(path.display().to_string());
+    Ok(VerbOutcome::Done)
 }
 
-fn edit(cx: &Context) -> Result<Outcome> {
+fn edit_file(cx: &CommandContext) -> Result<VerbOutcome> {
     let file = cx.trusted_config_file()?;
     let editor = env::var("VISUAL")
         .or_else(|_| env::var("EDITOR"))
@@ -117,7 +117,7 @@ fn edit(cx: &Context) -> Result<Outcome> {
         return Err(Error::usage("neither `VISUAL` nor `EDITOR` is set", hint).into());
     };
     if !file.exists() {
-        init(cx)?;
+        init_file(cx)?;
     }
     // Editors are configured with arguments: `code --wait`.
     let mut words = editor.split_whitespace();
@@ -133,18 +133,18 @@ fn edit(cx: &Context) -> Result<Outcome> {
             )
         })?;
     // What was written is checked at once, while the person still has it in mind.
-    cx.config(None, Vec::new())?;
+    cx.lenient_config(None, Vec::new())?;
     Ok(if status.success() {
-        Outcome::Done
+        VerbOutcome::Done
     } else {
-        Outcome::Code(crate::error::NO)
+        VerbOutcome::Code(crate::error::EXIT_NO)
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{TEMPLATE, mask};
-    use crate::config::Resolved;
+    use super::{CONFIG_TEMPLATE, mask_secrets};
+    use crate::config::ResolvedConfig;
     use serde_json::json;
 
     #[test]
@@ -154,7 +154,7 @@ mod tests {
             "near": {"command": "near", "args": ["--key", "geheim"], "env": {"API_KEY": "geheim"}},
             "odd": {"command": "odd", "env": "geheim", "url": "geheim"},
         });
-        mask("servers", &mut servers);
+        mask_secrets("servers", &mut servers);
         let shown = json!({
             "far": {"url": "https://mcp.example:8443/…", "headers": {"Authorization": "…"}},
             "near": {"command": "near", "args": ["…", "…"], "env": {"API_KEY": "…"}},
@@ -162,10 +162,10 @@ mod tests {
         });
         assert_eq!(servers, shown);
         let mut env = json!({"TOKEN": "geheim"});
-        mask("env", &mut env);
+        mask_secrets("env", &mut env);
         assert_eq!(env, json!({"TOKEN": "…"}));
         let mut base = json!("debian:trixie-slim");
-        mask("base", &mut base);
+        mask_secrets("base", &mut base);
         assert_eq!(base, json!("debian:trixie-slim"));
     }
 
@@ -173,13 +173,13 @@ mod tests {
     fn the_template_names_every_key_and_its_lines_hold_when_uncommented() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("osctl.yaml");
-        let text: String = TEMPLATE
+        let text: String = CONFIG_TEMPLATE
             .lines()
             .map(|l| l.strip_prefix("#: ").unwrap_or(l))
             .flat_map(|l| [l, "\n"])
             .collect();
         std::fs::write(&file, text).unwrap();
-        let read = Resolved::load(&file, None, vec![]).unwrap();
+        let read = ResolvedConfig::load(&file, None, vec![]).unwrap();
         for (key, (_, source)) in &read.values {
             assert!(
                 source.to_string().contains("osctl.yaml"),

@@ -1,23 +1,23 @@
 //! What every command of the host works with: the instance, its configuration, its engine, its companion.
 
-use crate::config::{EngineChoice, Resolved};
-use crate::engine::{Address, Docker, Embedded, Engine, Progress};
+use crate::config::{EngineChoice, ResolvedConfig};
+use crate::engine::{Docker, EmbeddedEngine, Engine, EngineAddress, EngineProgress};
 use crate::error::{Error, Result};
-use crate::host::client::{Client, not_running};
+use crate::host::client::{CompanionClient, not_running};
 use crate::host::folders::Folders;
-use crate::host::instance::{Instance, Record};
+use crate::host::instance::{Instance, InstanceRecord};
 use crate::host::older_companion::name_older_companion;
 use crate::host::path_resolver::PathResolver;
-use crate::host::provision::{self, Cure, Leave};
-use crate::host::reach::{check_config_file, real};
-use crate::ui::{Ui, Work};
+use crate::host::provision::{self, EngineFix, InstallConsent};
+use crate::host::reach::{canonicalize_existing, check_config_file};
+use crate::ui::{Ui, WorkSpinner};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug)]
-pub(crate) struct Context {
+pub(crate) struct CommandContext {
     pub(crate) ui: Ui,
     pub(crate) folders: Folders,
     pub(crate) instance: Instance,
@@ -26,7 +26,7 @@ pub(crate) struct Context {
     warned: Option<Mutex<BTreeSet<String>>>,
 }
 
-impl Context {
+impl CommandContext {
     /// The configuration file is the given one, else the one that the instance was made with, else the usual one.
     ///
     /// # Errors
@@ -39,10 +39,10 @@ impl Context {
     ) -> Result<Self> {
         let instance = Instance::new(instance, &folders)?;
         let config_file = match config {
-            Some(given) => absolute(given, &folders)?,
+            Some(given) => absolute_path(given, &folders)?,
             // A record that can't be read is an error of the command that needs it.
             None => {
-                let record = instance.record().ok().flatten();
+                let record = instance.read_record().ok().flatten();
                 let recorded = record.and_then(|record| record.applied.config_file);
                 recorded.unwrap_or_else(|| folders.config_file())
             }
@@ -62,7 +62,7 @@ impl Context {
     }
 
     /// The same without warnings.
-    pub(super) fn silent(self) -> Self {
+    pub(super) fn without_warnings(self) -> Self {
         Self {
             warned: None,
             ..self
@@ -80,7 +80,7 @@ impl Context {
     /// # Errors
     /// When an agent can write the file, or the folders of the agents are unknown.
     pub(super) fn trusted_config_file(&self) -> Result<&Path> {
-        let is_without_links = real(&self.config_file) == self.config_file;
+        let is_without_links = canonicalize_existing(&self.config_file) == self.config_file;
         match self.path_resolver() {
             // A record of an instance can't be read.
             Err(_) if self.own_config_file().is_none() && is_without_links => {}
@@ -94,14 +94,14 @@ impl Context {
     ///
     /// # Errors
     /// When the user's own file, a variable or a flag does not fit.
-    pub(crate) fn config(
+    pub(crate) fn lenient_config(
         &self,
         project: Option<&Path>,
         flags: Vec<(&str, Value)>,
-    ) -> Result<Resolved> {
-        let (resolved, error) = self.load(project, flags)?;
+    ) -> Result<ResolvedConfig> {
+        let (resolved, error) = self.load_config(project, flags)?;
         if let Some(error) = error {
-            self.warn_once(ignored(&error));
+            self.warn_once(describe_ignored(&error));
         }
         Ok(resolved)
     }
@@ -109,31 +109,33 @@ impl Context {
     /// The same, where the caller tells of the project's file, which later calls do not warn of.
     ///
     /// # Errors
-    /// As [`Context::config`].
+    /// As [`CommandContext::lenient_config`].
     pub(super) fn config_with_error(
         &self,
         project: Option<&Path>,
         flags: Vec<(&str, Value)>,
-    ) -> Result<(Resolved, Option<Error>)> {
-        let (resolved, error) = self.load(project, flags)?;
+    ) -> Result<(ResolvedConfig, Option<Error>)> {
+        let (resolved, error) = self.load_config(project, flags)?;
         if let (Some(warned), Some(error)) = (&self.warned, &error) {
-            locked(warned).insert(ignored(error));
+            lock_warned(warned).insert(describe_ignored(error));
         }
         Ok((resolved, error))
     }
 
-    fn load(
+    fn load_config(
         &self,
         project: Option<&Path>,
         flags: Vec<(&str, Value)>,
-    ) -> Result<(Resolved, Option<Error>)> {
+    ) -> Result<(ResolvedConfig, Option<Error>)> {
         if let Err(error) = self.check_config_exists() {
             let hint = error.hint().unwrap_or_default();
             self.warn_once(format!("{error}; {hint}"));
         }
         let file = self.trusted_config_file();
-        let file = file.inspect_err(|error| self.warn_once(unread(error))).ok();
-        let (resolved, error) = Resolved::load_without_bad_project(file, project, flags)?;
+        let file = file
+            .inspect_err(|error| self.warn_once(describe_unread_config(error)))
+            .ok();
+        let (resolved, error) = ResolvedConfig::load_without_bad_project(file, project, flags)?;
         self.warn_of(&resolved);
         Ok((resolved, error))
     }
@@ -146,9 +148,9 @@ impl Context {
         &self,
         project: Option<&Path>,
         flags: Vec<(&str, Value)>,
-    ) -> Result<Resolved> {
+    ) -> Result<ResolvedConfig> {
         self.check_config_exists()?;
-        let resolved = Resolved::load(self.trusted_config_file()?, project, flags)?;
+        let resolved = ResolvedConfig::load(self.trusted_config_file()?, project, flags)?;
         self.warn_of(&resolved);
         Ok(resolved)
     }
@@ -162,7 +164,7 @@ impl Context {
                 let up = format!("--config {} up", usual.display());
                 let hint = format!(
                     "put it back; or `{}` uses the usual file",
-                    self.instance.command(&up)
+                    self.instance.osctl_command(&up)
                 );
                 Err(Error::usage(message, hint))
             }
@@ -170,7 +172,7 @@ impl Context {
         }
     }
 
-    fn warn_of(&self, resolved: &Resolved) {
+    fn warn_of(&self, resolved: &ResolvedConfig) {
         for warning in &resolved.warnings {
             self.warn_once(warning.clone());
         }
@@ -180,9 +182,9 @@ impl Context {
         let Some(warned) = &self.warned else {
             return;
         };
-        let mut warned = locked(warned);
+        let mut warned = lock_warned(warned);
         if !warned.contains(&warning) {
-            self.ui.warn(&warning);
+            self.ui.print_warning(&warning);
             warned.insert(warning);
         }
     }
@@ -191,20 +193,23 @@ impl Context {
     ///
     /// # Errors
     /// When the instance was never up.
-    pub(crate) fn record(&self) -> Result<Record> {
+    pub(crate) fn require_record(&self) -> Result<InstanceRecord> {
         self.instance
-            .record()?
+            .read_record()?
             .ok_or_else(|| not_running(&self.instance))
     }
 
     /// The engine of that choice, which must answer. An instance that there is stays on its own.
-    pub(crate) async fn engine(&self, choice: EngineChoice) -> Result<Engine> {
-        let record = self.instance.record()?;
+    pub(crate) async fn connect_engine(&self, choice: EngineChoice) -> Result<Engine> {
+        let record = self.instance.read_record()?;
         if let (EngineChoice::Docker, Some(record)) = (choice, &record) {
             self.check_chosen(record)?;
             // The person's certificates of today.
-            return match (Address::choice(&self.folders.home)?, &record.remote) {
-                (Some(chosen), Some(_)) => Ok(Engine::Docker(Docker::of(&chosen).await?)),
+            return match (
+                EngineAddress::find_chosen(&self.folders.home)?,
+                &record.remote,
+            ) {
+                (Some(chosen), Some(_)) => Ok(Engine::Docker(Docker::connect_to(&chosen).await?)),
                 _ => self.engine_of(record, choice).await,
             };
         }
@@ -215,33 +220,42 @@ impl Context {
     pub(crate) async fn provided_engine(
         &self,
         choice: EngineChoice,
-        may_install: Leave<'_>,
-        progress: &dyn Progress,
+        may_install: InstallConsent<'_>,
+        progress: &dyn EngineProgress,
     ) -> Result<Engine> {
-        let missing = match self.engine(choice).await {
+        let missing = match self.connect_engine(choice).await {
             Err(error) if matches!(error.downcast_ref(), Some(Error::NoEngine { .. })) => error,
             found => return found,
         };
-        let cure = Cure::find();
-        if cure == Cure::None || !may_install(cure.question())? {
+        let cure = EngineFix::detect();
+        if cure == EngineFix::None || !may_install(cure.consent_question())? {
             return Err(missing);
         }
-        let docker = provision::engine(cure, &self.folders, progress).await?;
+        let docker = provision::provision_engine(cure, &self.folders, progress).await?;
         Ok(Engine::Docker(docker))
     }
 
     /// Whether something missing may be installed: with `yes` without a question, and never where none can be asked.
-    pub(crate) fn may_install(&self, question: &str, yes: bool, work: &Work) -> Result<bool> {
+    pub(crate) fn may_install(
+        &self,
+        question: &str,
+        yes: bool,
+        work: &WorkSpinner,
+    ) -> Result<bool> {
         match yes {
-            false if self.ui.can_ask() => work.pause(|| self.ui.confirm(question, "--yes")),
+            false if self.ui.can_ask() => work.suspend(|| self.ui.confirm(question, "--yes")),
             yes => Ok(yes),
         }
     }
 
     /// The engine that an instance is on.
-    pub(crate) async fn engine_of(&self, record: &Record, choice: EngineChoice) -> Result<Engine> {
+    pub(crate) async fn engine_of(
+        &self,
+        record: &InstanceRecord,
+        choice: EngineChoice,
+    ) -> Result<Engine> {
         match &record.remote {
-            Some(remote) => Ok(Engine::Docker(Docker::of(&remote.address).await?)),
+            Some(remote) => Ok(Engine::Docker(Docker::connect_to(&remote.address).await?)),
             None => {
                 self.check_chosen(record)?;
                 self.find_engine(choice).await
@@ -252,9 +266,9 @@ impl Context {
     async fn find_engine(&self, choice: EngineChoice) -> Result<Engine> {
         Ok(match choice {
             EngineChoice::Docker => {
-                Engine::Docker(Docker::find(&self.folders.home, Cure::find().hint()).await?)
+                Engine::Docker(Docker::find(&self.folders.home, EngineFix::detect().hint()).await?)
             }
-            EngineChoice::Embedded => Engine::Embedded(Embedded::new(&self.folders.state)),
+            EngineChoice::Embedded => Engine::Embedded(EmbeddedEngine::new(&self.folders.state)),
         })
     }
 
@@ -263,14 +277,14 @@ impl Context {
     ///
     /// # Errors
     /// When they have chosen another one.
-    fn check_chosen(&self, record: &Record) -> Result<()> {
-        let Some(chosen) = Address::choice(&self.folders.home)? else {
+    fn check_chosen(&self, record: &InstanceRecord) -> Result<()> {
+        let Some(chosen) = EngineAddress::find_chosen(&self.folders.home)? else {
             return Ok(());
         };
         let own = match &record.remote {
             Some(remote) if remote.address.url == chosen.url => return Ok(()),
             Some(remote) => format!("on the engine `{}`", remote.address),
-            None if chosen.elsewhere().is_none() => return Ok(()),
+            None if chosen.remote_host().is_none() => return Ok(()),
             None => "on this machine".into(),
         };
         let message = format!(
@@ -282,17 +296,19 @@ impl Context {
     }
 
     /// The companion's API.
-    pub(crate) fn client(&self) -> Result<Client> {
-        let record = self.record()?;
-        let config = self.config(Some(&record.project), Vec::new())?.config;
-        let bind = record.bind(config.bind);
-        Client::new(&self.instance, &record, bind)
+    pub(crate) fn companion_client(&self) -> Result<CompanionClient> {
+        let record = self.require_record()?;
+        let config = self
+            .lenient_config(Some(&record.project), Vec::new())?
+            .config;
+        let bind = record.bind_address(config.bind);
+        CompanionClient::new(&self.instance, &record, bind)
     }
 
     /// The same error, or that the companion is of an earlier version, where its engine says so.
-    pub(crate) async fn explain(&self, error: anyhow::Error) -> anyhow::Error {
-        let engine = match self.record() {
-            Ok(record) => self.engine(record.engine).await,
+    pub(crate) async fn explain_error(&self, error: anyhow::Error) -> anyhow::Error {
+        let engine = match self.require_record() {
+            Ok(record) => self.connect_engine(record.engine).await,
             Err(error) => Err(error),
         };
         match engine {
@@ -304,7 +320,7 @@ impl Context {
 }
 
 /// The path from every folder. Only the folder is resolved: the file itself may be a link that changes.
-fn absolute(file: &Path, folders: &Folders) -> Result<PathBuf> {
+fn absolute_path(file: &Path, folders: &Folders) -> Result<PathBuf> {
     let path = std::path::absolute(file)?;
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
         return Ok(path);
@@ -315,18 +331,18 @@ fn absolute(file: &Path, folders: &Folders) -> Result<PathBuf> {
     })
 }
 
-fn ignored(error: &Error) -> String {
+fn describe_ignored(error: &Error) -> String {
     let hint = error.hint().unwrap_or_default();
     format!("{error}, and is ignored; {hint}")
 }
 
 /// Why the configuration file is left out.
-fn unread(error: &anyhow::Error) -> String {
+fn describe_unread_config(error: &anyhow::Error) -> String {
     let hint = error.downcast_ref().and_then(Error::hint);
     let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
     format!("the configuration file is ignored: {error:#}{hint}")
 }
 
-fn locked(warned: &Mutex<BTreeSet<String>>) -> MutexGuard<'_, BTreeSet<String>> {
+fn lock_warned(warned: &Mutex<BTreeSet<String>>) -> MutexGuard<'_, BTreeSet<String>> {
     warned.lock().unwrap_or_else(PoisonError::into_inner)
 }

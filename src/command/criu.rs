@@ -1,10 +1,10 @@
 //! `osctl criu`: kernels frozen as whole processes, and brought back.
 
-use super::Context;
+use super::CommandContext;
 use super::candidates::{checkpoint_names, session_names};
-use super::told::told;
-use crate::error::{NO, Outcome, Result};
-use crate::protocol::criu::{Checkpoint, Restore, Stored};
+use super::told::wait_with_meter;
+use crate::error::{EXIT_NO, Result, VerbOutcome};
+use crate::protocol::criu::{Checkpoint, Restore, StoredCheckpoint};
 use crate::protocol::kernel::{DEFAULT_SESSION, KernelState};
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
@@ -80,98 +80,100 @@ impl From<RestoreArgs> for Restore {
     }
 }
 
-pub(crate) async fn run(verb: CriuVerb, cx: &Context) -> Result<Outcome> {
+pub(crate) async fn run(verb: CriuVerb, cx: &CommandContext) -> Result<VerbOutcome> {
     match verb {
-        CriuVerb::Checkpoint(args) => checkpoint(&args.into(), cx).await,
-        CriuVerb::Restore(args) => restore(&args.into(), cx).await,
-        CriuVerb::Status => status(cx).await,
-        CriuVerb::Rm { name } => remove(&name, cx).await,
+        CriuVerb::Checkpoint(args) => checkpoint_kernel(&args.into(), cx).await,
+        CriuVerb::Restore(args) => restore_kernel(&args.into(), cx).await,
+        CriuVerb::Status => show_status(cx).await,
+        CriuVerb::Rm { name } => remove_checkpoint(&name, cx).await,
     }
 }
 
-async fn checkpoint(request: &Checkpoint, cx: &Context) -> Result<Outcome> {
-    let client = cx.client()?;
+async fn checkpoint_kernel(request: &Checkpoint, cx: &CommandContext) -> Result<VerbOutcome> {
+    let client = cx.companion_client()?;
     let tale = client.checkpoint(request).await?;
-    let done = told(tale, "freezing the kernel", cx).await?;
+    let done = wait_with_meter(tale, "freezing the kernel", cx).await?;
     if cx.ui.json {
-        cx.ui.document(&done)?;
-        return Ok(Outcome::Done);
+        cx.ui.print_json(&done)?;
+        return Ok(VerbOutcome::Done);
     }
     for what in &done.left_out {
-        cx.ui.warn(format!("not in the checkpoint: {what}"));
+        cx.ui
+            .print_warning(format!("not in the checkpoint: {what}"));
     }
     let seconds = done.timing_ms / 1e3;
-    cx.ui.line(format!(
+    cx.ui.print_line(format!(
         "{}  {} in {}, {}/s",
         done.checkpoint_path,
-        crate::ui::bytes(done.checkpoint_size_bytes),
-        super::duration(seconds),
-        crate::ui::bytes((done.checkpoint_size_bytes as f64 / seconds) as u64),
+        crate::ui::format_bytes(done.checkpoint_size_bytes),
+        super::format_duration(seconds),
+        crate::ui::format_bytes((done.checkpoint_size_bytes as f64 / seconds) as u64),
     ));
     let next = format!("criu restore {}", done.name);
-    cx.ui.say(match done.is_running {
+    cx.ui.print_message(match done.is_running {
         true => "the kernel goes on".into(),
         false => format!(
             "next: `{}` brings it back; until then the session answers nobody",
-            cx.instance.command(&next)
+            cx.instance.osctl_command(&next)
         ),
     });
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }
 
-async fn restore(request: &Restore, cx: &Context) -> Result<Outcome> {
-    let client = cx.client()?;
+async fn restore_kernel(request: &Restore, cx: &CommandContext) -> Result<VerbOutcome> {
+    let client = cx.companion_client()?;
     let tale = client.restore(request).await?;
-    let done = told(tale, "bringing the kernel back", cx).await?;
+    let done = wait_with_meter(tale, "bringing the kernel back", cx).await?;
     if cx.ui.json {
-        cx.ui.document(&done)?;
-        return Ok(Outcome::Done);
+        cx.ui.print_json(&done)?;
+        return Ok(VerbOutcome::Done);
     }
     for note in &done.notes {
-        cx.ui.warn(note);
+        cx.ui.print_warning(note);
     }
     let state = match done.kernel.state {
         KernelState::Restored => "restored",
         KernelState::Kept => "kept",
         KernelState::Lost => "lost",
     };
-    cx.ui.line(format!(
+    cx.ui.print_line(format!(
         "session `{}` is {state} from {} in {}; this is generation {}",
         done.session,
         done.checkpoint_path,
-        super::duration(done.timing_ms / 1e3),
+        super::format_duration(done.timing_ms / 1e3),
         done.kernel.generation,
     ));
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }
 
-async fn remove(name: &str, cx: &Context) -> Result<Outcome> {
-    let done = cx.client()?.remove_checkpoint(name).await?;
+async fn remove_checkpoint(name: &str, cx: &CommandContext) -> Result<VerbOutcome> {
+    let done = cx.companion_client()?.remove_checkpoint(name).await?;
     if cx.ui.json {
-        cx.ui.document(&done)?;
+        cx.ui.print_json(&done)?;
     } else {
-        cx.ui.say(format!("the checkpoint `{name}` is gone"));
+        cx.ui
+            .print_message(format!("the checkpoint `{name}` is gone"));
     }
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }
 
-async fn status(cx: &Context) -> Result<Outcome> {
-    let client = cx.client()?;
-    let work = cx.ui.work("trying it with a process that sleeps");
-    let found = client.criu().await?;
+async fn show_status(cx: &CommandContext) -> Result<VerbOutcome> {
+    let client = cx.companion_client()?;
+    let work = cx.ui.start_work("trying it with a process that sleeps");
+    let found = client.criu_status().await?;
     drop(work);
     let outcome = match found.available {
-        true => Outcome::Done,
-        false => Outcome::Code(NO),
+        true => VerbOutcome::Done,
+        false => VerbOutcome::Code(EXIT_NO),
     };
     if cx.ui.json {
-        cx.ui.document(&found)?;
+        cx.ui.print_json(&found)?;
         return Ok(outcome);
     }
     for warning in &found.warnings {
-        cx.ui.warn(warning);
+        cx.ui.print_warning(warning);
     }
-    cx.ui.line(&found.message);
+    cx.ui.print_line(&found.message);
     for check in &found.checks {
         let mark = match (check.fine, check.needed) {
             (true, _) => "ok",
@@ -179,27 +181,27 @@ async fn status(cx: &Context) -> Result<Outcome> {
             (false, false) => "warning",
         };
         cx.ui
-            .line(format!("  {mark:<9}{:<14}{}", check.what, check.detail));
+            .print_line(format!("  {mark:<9}{:<14}{}", check.what, check.detail));
     }
     for session in &found.checkpointed {
-        cx.ui.line(format!("session `{session}` is frozen"));
+        cx.ui.print_line(format!("session `{session}` is frozen"));
     }
     if !found.checkpoints.is_empty() {
         let heads = ["NAME", "GENERATION", "SESSION", "AGE", "SIZE", "PATH"];
         let mut rows = vec![heads.map(str::to_owned).to_vec()];
-        rows.extend(found.checkpoints.into_iter().map(row));
-        cx.ui.table(&rows);
+        rows.extend(found.checkpoints.into_iter().map(checkpoint_row));
+        cx.ui.print_table(&rows);
     }
     Ok(outcome)
 }
 
-fn row(stored: Stored) -> Vec<String> {
+fn checkpoint_row(stored: StoredCheckpoint) -> Vec<String> {
     vec![
         stored.name,
         stored.generation.to_string(),
         stored.session,
-        super::age(stored.created as f64),
-        crate::ui::bytes(stored.size_bytes),
+        super::format_age(stored.created as f64),
+        crate::ui::format_bytes(stored.size_bytes),
         stored.path,
     ]
 }

@@ -1,10 +1,10 @@
 //! `osctl cryo`: objects that survive, with a receipt.
 
-use super::Context;
+use super::CommandContext;
 use super::candidates::{session_names, stored_names};
-use super::told::told;
-use crate::error::{NO, Outcome, Result};
-use crate::protocol::cryo::{Line, Reload, Row, Shown, Store};
+use super::told::wait_with_meter;
+use crate::error::{EXIT_NO, Result, VerbOutcome};
+use crate::protocol::cryo::{CryoStore, GenerationDetails, GenerationList, ReceiptRow, Reload};
 use crate::protocol::kernel::{DEFAULT_SESSION, KernelReport, KernelState};
 use crate::protocol::restored::{LostVariable, RestoredFrom};
 use crate::ui;
@@ -20,9 +20,9 @@ pub(crate) enum CryoVerb {
     /// List what is stored
     List,
     /// What a stored state holds
-    Show(WhichArgs),
+    Show(CryoGenerationArgs),
     /// Remove what is stored
-    Rm(WhichArgs),
+    Rm(CryoGenerationArgs),
 }
 
 #[derive(Debug, Args)]
@@ -44,7 +44,7 @@ pub(crate) struct StoreArgs {
     files: bool,
 }
 
-impl From<StoreArgs> for Store {
+impl From<StoreArgs> for CryoStore {
     fn from(args: StoreArgs) -> Self {
         let StoreArgs {
             name,
@@ -93,7 +93,7 @@ impl From<ReloadArgs> for Reload {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct WhichArgs {
+pub(crate) struct CryoGenerationArgs {
     /// What it is called
     #[arg(add = ArgValueCandidates::new(stored_names))]
     name: String,
@@ -102,27 +102,27 @@ pub(crate) struct WhichArgs {
     generation: Option<u64>,
 }
 
-pub(crate) async fn run(verb: CryoVerb, cx: &Context) -> Result<Outcome> {
-    let client = cx.client()?;
+pub(crate) async fn run(verb: CryoVerb, cx: &CommandContext) -> Result<VerbOutcome> {
+    let client = cx.companion_client()?;
     match verb {
         CryoVerb::Store(args) => {
-            let wish = Store::from(args);
+            let wish = CryoStore::from(args);
             let what = format!("storing `{}`", wish.session);
             let tale = client.cryo_store(&wish).await?;
-            let stored = told(tale, &what, cx).await?;
+            let stored = wait_with_meter(tale, &what, cx).await?;
             if cx.ui.json {
-                cx.ui.document(&stored)?;
-                return Ok(Outcome::Done);
+                cx.ui.print_json(&stored)?;
+                return Ok(VerbOutcome::Done);
             }
-            receipt(&stored.receipt, cx);
-            let (size, time) = (ui::bytes(stored.size_bytes), stored.timing_ms / 1e3);
+            print_receipt(&stored.receipt, cx);
+            let (size, time) = (ui::format_bytes(stored.size_bytes), stored.timing_ms / 1e3);
             let place = match stored.generation {
                 Some(generation) => format!("; `{}` generation {generation}", stored.name),
                 None => String::new(),
             };
-            let time = super::duration(time);
+            let time = super::format_duration(time);
             cx.ui
-                .say(format!("{}{place}, {size} in {time}", stored.message));
+                .print_message(format!("{}{place}, {size} in {time}", stored.message));
             if let Some(kernel) = &stored.kernel {
                 warn_of(kernel, cx);
             }
@@ -134,87 +134,87 @@ pub(crate) async fn run(verb: CryoVerb, cx: &Context) -> Result<Outcome> {
                 wish.name.as_deref().unwrap_or(&wish.session)
             );
             let tale = client.cryo_reload(&wish).await?;
-            let reloaded = told(tale, &what, cx).await?;
+            let reloaded = wait_with_meter(tale, &what, cx).await?;
             let from = reloaded.kernel.restored_from.as_deref();
             let outcome = match from.is_some_and(|from| from.lost_unexpectedly > 0) {
-                true => Outcome::Code(NO),
-                false => Outcome::Done,
+                true => VerbOutcome::Code(EXIT_NO),
+                false => VerbOutcome::Done,
             };
             if cx.ui.json {
-                cx.ui.document(&reloaded)?;
+                cx.ui.print_json(&reloaded)?;
                 return Ok(outcome);
             }
-            receipt(&reloaded.receipt, cx);
+            print_receipt(&reloaded.receipt, cx);
             for warning in &reloaded.warnings {
-                cx.ui.warn(warning);
+                cx.ui.print_warning(warning);
             }
             let (name, generation) = (&reloaded.name, reloaded.generation);
-            let time = super::duration(reloaded.timing_ms / 1e3);
+            let time = super::format_duration(reloaded.timing_ms / 1e3);
             let said = &reloaded.message;
-            cx.ui.say(format!(
+            cx.ui.print_message(format!(
                 "{said}; from `{name}` generation {generation}, in {time}"
             ));
             if let Some(from) = from {
-                tell(from, cx);
+                report_restored(from, cx);
             }
             return Ok(outcome);
         }
         CryoVerb::List => {
             let lines = client.cryo_list().await?;
             if cx.ui.json {
-                cx.ui.document(&lines)?;
+                cx.ui.print_json(&lines)?;
             } else {
-                cx.ui.table(&table(&lines.cryo));
+                cx.ui.print_table(&generation_table(&lines.cryo));
             }
         }
-        CryoVerb::Show(WhichArgs { name, generation }) => {
+        CryoVerb::Show(CryoGenerationArgs { name, generation }) => {
             let shown = client.cryo_show(&name, generation).await?;
             if cx.ui.json {
-                cx.ui.document(&shown)?;
+                cx.ui.print_json(&shown)?;
             } else {
-                show(&shown, cx);
+                show_generation(&shown, cx);
             }
         }
-        CryoVerb::Rm(WhichArgs { name, generation }) => {
+        CryoVerb::Rm(CryoGenerationArgs { name, generation }) => {
             let removed = client.cryo_remove(&name, generation).await?;
             if cx.ui.json {
-                cx.ui.document(&removed)?;
+                cx.ui.print_json(&removed)?;
             } else {
                 let count = removed.generations.len();
-                cx.ui.say(format!("{count} of `{name}` removed"));
+                cx.ui.print_message(format!("{count} of `{name}` removed"));
             }
         }
     }
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }
 
 /// How old it is and what differs from it.
-fn tell(from: &RestoredFrom, cx: &Context) {
+fn report_restored(from: &RestoredFrom, cx: &CommandContext) {
     match from.lost_unexpectedly {
-        0 => cx.ui.say(from.words()),
-        lost => cx.ui.warn(format!(
+        0 => cx.ui.print_message(from.describe()),
+        lost => cx.ui.print_warning(format!(
             "{lost} that the store called saved did not come back; {}",
-            from.words()
+            from.describe()
         )),
     }
 }
 
 /// A store of another state than the one that was left last.
-fn warn_of(kernel: &KernelReport, cx: &Context) {
+fn warn_of(kernel: &KernelReport, cx: &CommandContext) {
     let generation = kernel.generation;
     match (kernel.state, &kernel.restored_from) {
-        (KernelState::Lost, _) => cx.ui.warn(format!(
+        (KernelState::Lost, _) => cx.ui.print_warning(format!(
             "the kernel's state had been lost before it was stored; the kernel is generation {generation}"
         )),
-        (KernelState::Restored, Some(from)) => cx.ui.warn(format!(
+        (KernelState::Restored, Some(from)) => cx.ui.print_warning(format!(
             "the kernel's state had been restored before it was stored, from {}; the kernel is generation {generation}",
-            from.words()
+            from.describe()
         )),
         (KernelState::Restored, None) | (KernelState::Kept, _) => {}
     }
 }
 
-fn receipt(rows: &[Row], cx: &Context) {
+fn print_receipt(rows: &[ReceiptRow], cx: &CommandContext) {
     if rows.is_empty() {
         return;
     }
@@ -225,14 +225,14 @@ fn receipt(rows: &[Row], cx: &Context) {
             row.name.clone(),
             row.verdict.word().into(),
             row.kind.clone(),
-            ui::bytes(row.bytes),
+            ui::format_bytes(row.bytes),
             row.why.clone().unwrap_or_default(),
         ]
     }));
-    cx.ui.table(&table);
+    cx.ui.print_table(&table);
 }
 
-fn table(lines: &[Line]) -> Vec<Vec<String>> {
+fn generation_table(lines: &[GenerationList]) -> Vec<Vec<String>> {
     let heads = [
         "NAME",
         "GENERATION",
@@ -252,10 +252,10 @@ fn table(lines: &[Line]) -> Vec<Vec<String>> {
             vec![
                 line.name.clone(),
                 found.generation.to_string(),
-                super::age(found.created),
+                super::format_age(found.created),
                 found.reason.clone(),
                 found.session.clone(),
-                ui::bytes(found.size_bytes),
+                ui::format_bytes(found.size_bytes),
                 found.variables.to_string(),
                 found.altered.to_string(),
                 found.unverified.to_string(),
@@ -271,27 +271,27 @@ fn table(lines: &[Line]) -> Vec<Vec<String>> {
     rows
 }
 
-fn show(shown: &Shown, cx: &Context) {
-    receipt(&shown.receipt, cx);
+fn show_generation(shown: &GenerationDetails, cx: &CommandContext) {
+    print_receipt(&shown.receipt, cx);
     let found = &shown.generation;
-    cx.ui.say(format!(
+    cx.ui.print_message(format!(
         "`{}` generation {}, {} old, {} at {}, Python {}",
         shown.name,
         found.generation,
-        super::age(found.created),
-        ui::bytes(found.size_bytes),
+        super::format_age(found.created),
+        ui::format_bytes(found.size_bytes),
         shown.path,
         found.python
     ));
     if let Some(reload) = &found.reload {
-        let (age, session) = (super::age(reload.time), &reload.session);
+        let (age, session) = (super::format_age(reload.time), &reload.session);
         match reload.lost_count {
-            0 => cx.ui.say(format!(
+            0 => cx.ui.print_message(format!(
                 "reloaded into `{session}` {age} ago; nothing was lost"
             )),
             lost => {
-                let named: Vec<String> = reload.lost.iter().map(LostVariable::words).collect();
-                cx.ui.warn(format!(
+                let named: Vec<String> = reload.lost.iter().map(LostVariable::describe).collect();
+                cx.ui.print_warning(format!(
                     "reloaded into `{session}` {age} ago, which lost {lost} more: {}",
                     named.join(", ")
                 ));
@@ -309,7 +309,7 @@ fn show(shown: &Shown, cx: &Context) {
         ("installed then", &shown.packages),
     ] {
         if !all.is_empty() {
-            cx.ui.say(format!("{what}: {}", versions(all)));
+            cx.ui.print_message(format!("{what}: {}", versions(all)));
         }
     }
 }

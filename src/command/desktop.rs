@@ -1,8 +1,8 @@
 //! `osctl desktop`: the screen inside, in the person's browser.
 
-use super::Context;
-use crate::config::resolution;
-use crate::error::{Error, Outcome, Result};
+use super::CommandContext;
+use crate::config::parse_resolution;
+use crate::error::{Error, Result, VerbOutcome};
 use crate::host::display::DesktopLink;
 use clap::Args;
 use serde::Serialize;
@@ -18,13 +18,13 @@ pub(crate) struct DesktopArgs {
 }
 
 #[derive(Debug)]
-enum Plan {
+enum DesktopPlan {
     Open,
     Print,
     Resize(u16, u16),
 }
 
-impl TryFrom<DesktopArgs> for Plan {
+impl TryFrom<DesktopArgs> for DesktopPlan {
     type Error = Error;
 
     fn try_from(args: DesktopArgs) -> std::result::Result<Self, Error> {
@@ -35,7 +35,7 @@ impl TryFrom<DesktopArgs> for Plan {
         let Some(text) = text else {
             return Ok(if url { Self::Print } else { Self::Open });
         };
-        let (width, height) = resolution(&text).ok_or_else(|| {
+        let (width, height) = parse_resolution(&text).ok_or_else(|| {
             Error::usage(
                 format!("`{text}` is no resolution"),
                 "give one like `--resolution 1920x1080`",
@@ -47,27 +47,28 @@ impl TryFrom<DesktopArgs> for Plan {
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
-struct Document {
+struct DesktopDocument {
     url: String,
     /// Seconds in which it must be opened.
     expires: u64,
     opened: bool,
 }
 
-pub(crate) async fn run(args: DesktopArgs, cx: &Context) -> Result<Outcome> {
-    let plan = Plan::try_from(args)?;
-    let client = cx.client()?;
-    if let Plan::Resize(width, height) = plan {
-        let work = cx.ui.work("changing the resolution");
-        let screen = client.resize(width, height).await?;
+pub(crate) async fn run(args: DesktopArgs, cx: &CommandContext) -> Result<VerbOutcome> {
+    let plan = DesktopPlan::try_from(args)?;
+    let client = cx.companion_client()?;
+    if let DesktopPlan::Resize(width, height) = plan {
+        let work = cx.ui.start_work("changing the resolution");
+        let screen = client.resize_screen(width, height).await?;
         drop(work);
         if cx.ui.json {
-            cx.ui.document(&screen)?;
+            cx.ui.print_json(&screen)?;
         } else {
             let (width, height) = (screen.width, screen.height);
-            cx.ui.say(format!("the screen has {width}x{height} pixels"));
+            cx.ui
+                .print_message(format!("the screen has {width}x{height} pixels"));
         }
-        return Ok(Outcome::Done);
+        return Ok(VerbOutcome::Done);
     }
     let DesktopLink {
         url,
@@ -75,44 +76,44 @@ pub(crate) async fn run(args: DesktopArgs, cx: &Context) -> Result<Outcome> {
         expires,
     } = client.desktop_link().await?;
     // Whoever asks for JSON is a program, and opens it itself.
-    let is_here = client.machine().is_none();
-    let is_printed = matches!(plan, Plan::Print);
+    let is_here = client.engine_machine().is_none();
+    let is_printed = matches!(plan, DesktopPlan::Print);
     let is_asked = !is_printed && !cx.ui.json && is_here && has_screen();
     let opened = is_asked && open::that_detached(&url).is_ok();
     if cx.ui.json {
-        cx.ui.document(&Document {
+        cx.ui.print_json(&DesktopDocument {
             url,
             expires,
             opened,
         })?;
-        return Ok(Outcome::Done);
+        return Ok(VerbOutcome::Done);
     }
     if opened {
-        let other = cx.instance.command("desktop --url");
-        cx.ui.say(format!(
+        let other = cx.instance.osctl_command("desktop --url");
+        cx.ui.print_message(format!(
             "the desktop opens in your browser; if it does not, `{other}` prints a link"
         ));
         tell_address(cx, &url, &by_address, is_printed);
-        return Ok(Outcome::Done);
+        return Ok(VerbOutcome::Done);
     }
-    cx.ui.line(&url);
-    if let Some(machine) = client.machine() {
+    cx.ui.print_line(&url);
+    if let Some(machine) = client.engine_machine() {
         let port = url.split(['/', ':']).nth(4).unwrap_or_default();
-        cx.ui.say(format!(
+        cx.ui.print_message(format!(
             "it is an address of that machine: `ssh -nNT -L {port}:127.0.0.1:{port} {machine}` brings it here"
         ));
     }
-    cx.ui.say(format!(
+    cx.ui.print_message(format!(
         "open it in a browser within {expires} seconds; it works once"
     ));
     tell_address(cx, &url, &by_address, is_printed);
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }
 
 /// The way for a browser that does not resolve the name in the link, where such a browser is likely.
-fn tell_address(cx: &Context, url: &str, by_address: &str, is_printed: bool) {
+fn tell_address(cx: &CommandContext, url: &str, by_address: &str, is_printed: bool) {
     if by_address != url && (is_printed || cfg!(target_os = "macos")) {
-        cx.ui.say(format!(
+        cx.ui.print_message(format!(
             "if the browser does not know `*.localhost` (Safari on older macOS), open {by_address}, or use another browser"
         ));
     }

@@ -1,17 +1,17 @@
 //! `osctl doctor`: every precondition with its cure.
 
-use super::Context;
-use super::status::warnings;
+use super::CommandContext;
+use super::status::isolation_warnings;
 use crate::config::{Config, EngineChoice};
 use crate::engine::{Docker, Engine};
-use crate::error::{Error, NO, Outcome, Result, addressed};
+use crate::error::{EXIT_NO, Error, Result, VerbOutcome, hint_for_instance};
 #[cfg(unix)]
 use crate::host::folders::is_open_to_others;
-use crate::host::instance::{Instance, LABEL};
+use crate::host::instance::{INSTANCE_LABEL, Instance};
 use crate::host::older_companion::name_older_companion;
-use crate::host::ports::{self, Whose};
+use crate::host::ports::{self, PortOwner};
 use crate::host::{autorun, disk, escapes, project};
-use crate::image::{Body, Companion};
+use crate::image::{Body, CompanionBinary};
 use crate::protocol::plain;
 use crate::protocol::quote::quote_word;
 use clap::Args;
@@ -20,7 +20,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 /// Findings of one kind that are named one by one.
-const MAX_SHOWN: usize = 20;
+const MAX_SHOWN_FINDINGS: usize = 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
@@ -30,9 +30,9 @@ pub(crate) struct DoctorArgs {
 }
 
 #[derive(Debug, Serialize)]
-struct Finding {
+struct DoctorFinding {
     what: &'static str,
-    verdict: Verdict,
+    verdict: FindingVerdict,
     detail: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     cure: Option<String>,
@@ -40,13 +40,13 @@ struct Finding {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Verdict {
+enum FindingVerdict {
     Fine,
     Warning,
     Broken,
 }
 
-pub(crate) async fn run(args: DoctorArgs, cx: &Context) -> Result<Outcome> {
+pub(crate) async fn run(args: DoctorArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let DoctorArgs { fix } = args;
     let mut findings = Vec::new();
     let read = read_config(cx);
@@ -54,39 +54,39 @@ pub(crate) async fn run(args: DoctorArgs, cx: &Context) -> Result<Outcome> {
         Ok((config, problem)) => (Ok(config), problem),
         Err(error) => (Err(error), None),
     };
-    let config = judge(&mut findings, "configuration", read, |_| "readable".into());
-    findings.extend(problem.map(|error| Finding {
+    let config = record_check(&mut findings, "configuration", read, |_| "readable".into());
+    findings.extend(problem.map(|error| DoctorFinding {
         what: "project file",
-        verdict: Verdict::Warning,
+        verdict: FindingVerdict::Warning,
         detail: error.to_string(),
         cure: error.hint(),
     }));
-    let record = cx.instance.record()?;
+    let record = cx.instance.read_record()?;
     let choice = record
         .as_ref()
         .map(|r| r.engine)
         .or(config.as_ref().map(|c| c.engine))
         .unwrap_or(EngineChoice::Docker);
-    let work = cx.ui.work("looking for the container engine");
+    let work = cx.ui.start_work("looking for the container engine");
     let engine = cx.provided_engine(choice, &|_| Ok(fix), &work).await;
     drop(work);
-    let engine = judge(&mut findings, "engine", engine, describe);
+    let engine = record_check(&mut findings, "engine", engine, describe_engine);
     findings.extend(state_room(cx));
     let socket = match &engine {
-        Some(Engine::Docker(docker)) => docker.address().socket().map(Path::to_owned),
+        Some(Engine::Docker(docker)) => docker.address().socket_path().map(Path::to_owned),
         _ => None,
     };
-    let found = project::find(
+    let found = project::find_project(
         None,
         record.as_ref(),
         &cx.instance.name,
         &cx.folders,
         socket.as_deref(),
     );
-    let project = judge(&mut findings, "project", found, |p| p.display().to_string());
+    let project = record_check(&mut findings, "project", found, |p| p.display().to_string());
     if let (Some(config), Some(project)) = (&config, &project) {
         let body = Body::of_project(project, &config.body);
-        judge(&mut findings, "body", body, |b| match &b.folder {
+        record_check(&mut findings, "body", body, |b| match &b.folder {
             Some(folder) => folder.display().to_string(),
             None => "the one in this binary".into(),
         });
@@ -96,36 +96,42 @@ pub(crate) async fn run(args: DoctorArgs, cx: &Context) -> Result<Outcome> {
     }
     if let (Some(engine), Some(config)) = (&engine, &config) {
         let running = engine
-            .inspect(&cx.instance.container())
+            .inspect(&cx.instance.container_name())
             .await
             .ok()
             .flatten()
             .is_some();
         if !running {
             let wanted = record.as_ref().map_or(config.ports, |r| r.ports);
-            let free =
-                ports::choose(wanted, None, Whose::of(engine, config.bind), None, engine).await;
-            judge(&mut findings, "ports", free, |p| {
+            let free = ports::choose_ports(
+                wanted,
+                None,
+                PortOwner::of_engine(engine, config.bind),
+                None,
+                engine,
+            )
+            .await;
+            record_check(&mut findings, "ports", free, |p| {
                 format!("{}, {}, {} are free", p.kernel, p.mcp, p.vnc)
             });
         } else {
-            let health = match cx.client() {
-                Ok(client) => client.health().await,
+            let health = match cx.companion_client() {
+                Ok(client) => client.fetch_health().await,
                 Err(error) => Err(error),
             };
             let health = match health {
                 Err(error) => Err(name_older_companion(error, &cx.instance, engine).await),
                 told => told,
             };
-            judge(&mut findings, "companion", health, |h| {
+            record_check(&mut findings, "companion", health, |h| {
                 format!("{:?}, version {}", h.status, h.version).to_lowercase()
             });
         }
         let criu = record.as_ref().map_or(config.criu, |r| r.criu);
-        for detail in warnings(choice, config, criu, &cx.instance) {
-            findings.push(Finding {
+        for detail in isolation_warnings(choice, config, criu, &cx.instance) {
+            findings.push(DoctorFinding {
                 what: "safety",
-                verdict: Verdict::Warning,
+                verdict: FindingVerdict::Warning,
                 detail,
                 cure: None,
             });
@@ -136,40 +142,48 @@ pub(crate) async fn run(args: DoctorArgs, cx: &Context) -> Result<Outcome> {
         check_what_agents_write(&mut findings, &cx.instance, &record.project);
     }
     for text in findings.iter_mut().filter_map(|f| f.cure.as_mut()) {
-        *text = addressed(text, &cx.instance.name);
+        *text = hint_for_instance(text, &cx.instance.name);
     }
-    report(cx, &findings)
+    print_findings(cx, &findings)
 }
 
-fn read_config(cx: &Context) -> Result<(Config, Option<Error>)> {
-    let project = cx.instance.record()?.map(|r| r.project);
+fn read_config(cx: &CommandContext) -> Result<(Config, Option<Error>)> {
+    let project = cx.instance.read_record()?.map(|r| r.project);
     let (resolved, error) = cx.config_with_error(project.as_deref(), Vec::new())?;
     Ok((resolved.config, error))
 }
 
-fn describe(engine: &Engine) -> String {
+fn describe_engine(engine: &Engine) -> String {
     match engine {
         Engine::Docker(docker) => format!("version {} at {}", docker.version(), docker.address()),
         Engine::Embedded(_) => "embedded".into(),
     }
 }
 
-async fn check_docker(findings: &mut Vec<Finding>, docker: &Docker, config: &Config, cx: &Context) {
-    let binary = Companion::load(config.companion.as_deref(), docker.architecture());
-    judge(findings, "binary", binary, |b| {
-        format!("static, {}", crate::ui::bytes(b.content.len() as u64))
+async fn check_docker(
+    findings: &mut Vec<DoctorFinding>,
+    docker: &Docker,
+    config: &Config,
+    cx: &CommandContext,
+) {
+    let binary = CompanionBinary::load(config.companion.as_deref(), docker.architecture());
+    record_check(findings, "binary", binary, |b| {
+        format!(
+            "static, {}",
+            crate::ui::format_bytes(b.content.len() as u64)
+        )
     });
-    for detail in escapes::known(docker.components()) {
-        findings.push(Finding {
+    for detail in escapes::find_known_escapes(docker.components()) {
+        findings.push(DoctorFinding {
             what: "engine",
-            verdict: Verdict::Warning,
+            verdict: FindingVerdict::Warning,
             detail,
-            cure: Some(escapes::CURE.into()),
+            cure: Some(escapes::ENGINE_ESCAPE_FIX.into()),
         });
     }
-    let name = cx.instance.container();
+    let name = cx.instance.container_name();
     let own = match docker.inspect(&name).await {
-        Ok(Some(container)) if container.labels.get(LABEL) != Some(&cx.instance.name) => {
+        Ok(Some(container)) if container.labels.get(INSTANCE_LABEL) != Some(&cx.instance.name) => {
             Err(Error::Foreign {
                 what: "container",
                 name,
@@ -179,49 +193,55 @@ async fn check_docker(findings: &mut Vec<Finding>, docker: &Docker, config: &Con
         Ok(found) => Ok(found),
         Err(error) => Err(error),
     };
-    judge(findings, "container", own, |c| {
+    record_check(findings, "container", own, |c| {
         c.as_ref()
             .map_or("absent".into(), |c| format!("{:?}", c.phase).to_lowercase())
     });
     let image = docker
-        .image(&format!("{}:latest", cx.instance.image()))
+        .find_image(&format!("{}:latest", cx.instance.image_name()))
         .await;
-    let image = judge(findings, "image", image, |i| {
+    let image = record_check(findings, "image", image, |i| {
         i.as_ref()
-            .map_or("not built yet".into(), |i| crate::ui::bytes(i.size))
+            .map_or("not built yet".into(), |i| crate::ui::format_bytes(i.size))
     });
     if let Ok(Some(root)) = docker.root_here().await {
         // Without room an image that exists still runs.
         let short = match image.flatten() {
-            Some(_) => Verdict::Warning,
-            None => Verdict::Broken,
+            Some(_) => FindingVerdict::Warning,
+            None => FindingVerdict::Broken,
         };
         let cure = "make room: `docker system df` shows what the engine holds, `docker builder prune` frees its cache";
-        findings.extend(disk::free(&root).map(|free| {
-            let verdict = roomy(free, disk::IMAGE, short);
-            room("engine's disk", &root, (free, disk::IMAGE), verdict, cure)
+        findings.extend(disk::free_disk_bytes(&root).map(|free| {
+            let verdict = disk_verdict(free, disk::IMAGE_DISK_BYTES, short);
+            disk_finding(
+                "engine's disk",
+                &root,
+                (free, disk::IMAGE_DISK_BYTES),
+                verdict,
+                cure,
+            )
         }));
     }
 }
 
 /// What the agent may have left where programs and other users of this machine find it.
-fn check_what_agents_write(findings: &mut Vec<Finding>, instance: &Instance, project: &Path) {
-    const READ_FIRST: &str = "read it before git, an editor or a shell runs it; the `osctl up` that names it takes it as known";
+fn check_what_agents_write(findings: &mut Vec<DoctorFinding>, instance: &Instance, project: &Path) {
+    const READ_FIRST_HINT: &str = "read it before git, an editor or a shell runs it; the `osctl up` that names it takes it as known";
     let mut setuid = Vec::new();
     let mut add = |what, detail: String, cure: Option<String>| {
-        findings.push(Finding {
+        findings.push(DoctorFinding {
             what,
-            verdict: Verdict::Warning,
+            verdict: FindingVerdict::Warning,
             detail,
             cure,
         });
     };
-    match autorun::changes(instance, project) {
+    match autorun::find_autorun_changes(instance, project) {
         Ok((changes, scan)) => {
             // All of them: the agent could choose which ones a shorter list hides.
             for change in changes {
                 let detail = format!("{change} in the project since the last `osctl up`");
-                add("autorun", detail, Some(READ_FIRST.into()));
+                add("autorun", detail, Some(READ_FIRST_HINT.into()));
             }
             setuid.push((project.to_owned(), scan));
         }
@@ -232,11 +252,11 @@ fn check_what_agents_write(findings: &mut Vec<Finding>, instance: &Instance, pro
         add("mounts", format!("{error:#}"), cure);
         Vec::new()
     });
-    for folder in [instance.files(), instance.data()]
+    for folder in [instance.files_folder(), instance.data_folder()]
         .into_iter()
         .chain(mounts)
     {
-        match autorun::scan(&folder) {
+        match autorun::scan_project(&folder) {
             Ok(scan) => setuid.push((folder, scan)),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => add("setuid", format!("`{}`: {error}", folder.display()), None),
@@ -247,14 +267,14 @@ fn check_what_agents_write(findings: &mut Vec<Finding>, instance: &Instance, pro
         // The names are the agent's: none of them is in a command that the user copies.
         let cure = format!(
             "`{}`, then `sudo find {root} -xdev -type f -perm /6000 -exec chmod ug-s {{}} +`",
-            instance.command("down")
+            instance.osctl_command("down")
         );
-        for path in scan.setuid.iter().take(MAX_SHOWN) {
-            let path = plain::line(&folder.join(path).display().to_string());
+        for path in scan.setuid.iter().take(MAX_SHOWN_FINDINGS) {
+            let path = plain::sanitize_line(&folder.join(path).display().to_string());
             let detail = format!("`{path}` runs with the rights of its owner or group");
             add("setuid", detail, Some(cure.clone()));
         }
-        if let Some(more) = scan.setuid.len().checked_sub(MAX_SHOWN + 1) {
+        if let Some(more) = scan.setuid.len().checked_sub(MAX_SHOWN_FINDINGS + 1) {
             add("setuid", format!("and {} more", more + 1), None);
         }
         if let Some(why) = &scan.incomplete {
@@ -262,7 +282,7 @@ fn check_what_agents_write(findings: &mut Vec<Finding>, instance: &Instance, pro
         }
     }
     #[cfg(unix)]
-    for folder in [instance.files(), instance.data()] {
+    for folder in [instance.files_folder(), instance.data_folder()] {
         if is_open_to_others(&folder).unwrap_or_default() {
             let detail = format!("`{}` is open to other users", folder.display());
             add(
@@ -273,69 +293,77 @@ fn check_what_agents_write(findings: &mut Vec<Finding>, instance: &Instance, pro
         }
     }
     if findings.iter().all(|f| f.what != "autorun") {
-        findings.push(Finding {
+        findings.push(DoctorFinding {
             what: "autorun",
-            verdict: Verdict::Fine,
+            verdict: FindingVerdict::Fine,
             detail: "nothing that programs run in the project is new".into(),
             cure: None,
         });
     }
 }
 
-fn state_room(cx: &Context) -> Option<Finding> {
+fn state_room(cx: &CommandContext) -> Option<DoctorFinding> {
     let folder = &cx.folders.state;
-    let free = disk::free(folder)?;
+    let free = disk::free_disk_bytes(folder)?;
     // Tokens and records need next to nothing, but they do need it.
     let short = match free {
-        0..0x10_0000 => Verdict::Broken,
-        _ => Verdict::Warning,
+        0..0x10_0000 => FindingVerdict::Broken,
+        _ => FindingVerdict::Warning,
     };
     let cure = "make room: `osctl ls` lists the instances, `osctl --instance NAME down --purge` forgets one with its image and state";
-    let verdict = roomy(free, disk::STATE, short);
-    Some(room(
+    let verdict = disk_verdict(free, disk::STATE_DISK_BYTES, short);
+    Some(disk_finding(
         "state's disk",
         folder,
-        (free, disk::STATE),
+        (free, disk::STATE_DISK_BYTES),
         verdict,
         cure,
     ))
 }
 
-fn roomy(free: u64, needed: u64, short: Verdict) -> Verdict {
-    if free < needed { short } else { Verdict::Fine }
+fn disk_verdict(free: u64, needed: u64, short: FindingVerdict) -> FindingVerdict {
+    if free < needed {
+        short
+    } else {
+        FindingVerdict::Fine
+    }
 }
 
-fn room(
+fn disk_finding(
     what: &'static str,
     folder: &Path,
     (free, needed): (u64, u64),
-    verdict: Verdict,
+    verdict: FindingVerdict,
     cure: &str,
-) -> Finding {
-    let mut detail = format!("{} free at {}", crate::ui::bytes(free), folder.display());
-    if verdict != Verdict::Fine {
-        detail += &format!(", {} may be needed", crate::ui::bytes(needed));
+) -> DoctorFinding {
+    let mut detail = format!(
+        "{} free at {}",
+        crate::ui::format_bytes(free),
+        folder.display()
+    );
+    if verdict != FindingVerdict::Fine {
+        detail += &format!(", {} may be needed", crate::ui::format_bytes(needed));
     }
-    Finding {
+    DoctorFinding {
         what,
         verdict,
         detail,
-        cure: (verdict != Verdict::Fine).then(|| cure.into()),
+        cure: (verdict != FindingVerdict::Fine).then(|| cure.into()),
     }
 }
 
 /// Writes down how a check went, and hands on what it found.
-fn judge<T>(
-    findings: &mut Vec<Finding>,
+fn record_check<T>(
+    findings: &mut Vec<DoctorFinding>,
     what: &'static str,
     found: Result<T>,
     say: impl Fn(&T) -> String,
 ) -> Option<T> {
     match found {
         Ok(value) => {
-            findings.push(Finding {
+            findings.push(DoctorFinding {
                 what,
-                verdict: Verdict::Fine,
+                verdict: FindingVerdict::Fine,
                 detail: say(&value),
                 cure: None,
             });
@@ -343,9 +371,9 @@ fn judge<T>(
         }
         Err(error) => {
             let cure = error.downcast_ref::<Error>().and_then(Error::hint);
-            findings.push(Finding {
+            findings.push(DoctorFinding {
                 what,
-                verdict: Verdict::Broken,
+                verdict: FindingVerdict::Broken,
                 detail: format!("{error:#}"),
                 cure,
             });
@@ -354,27 +382,27 @@ fn judge<T>(
     }
 }
 
-fn report(cx: &Context, findings: &[Finding]) -> Result<Outcome> {
-    let broken = findings.iter().any(|f| f.verdict == Verdict::Broken);
+fn print_findings(cx: &CommandContext, findings: &[DoctorFinding]) -> Result<VerbOutcome> {
+    let broken = findings.iter().any(|f| f.verdict == FindingVerdict::Broken);
     let outcome = if broken {
-        Outcome::Code(NO)
+        VerbOutcome::Code(EXIT_NO)
     } else {
-        Outcome::Done
+        VerbOutcome::Done
     };
     if cx.ui.json {
-        cx.ui.document(&findings)?;
+        cx.ui.print_json(&findings)?;
         return Ok(outcome);
     }
     for finding in findings {
         let mark = match finding.verdict {
-            Verdict::Fine => "ok",
-            Verdict::Warning => "warning",
-            Verdict::Broken => "broken",
+            FindingVerdict::Fine => "ok",
+            FindingVerdict::Warning => "warning",
+            FindingVerdict::Broken => "broken",
         };
         cx.ui
-            .line(format!("{mark:<9}{:<15}{}", finding.what, finding.detail));
+            .print_line(format!("{mark:<9}{:<15}{}", finding.what, finding.detail));
         if let Some(cure) = &finding.cure {
-            cx.ui.line(format!("{:<24}cure: {cure}", ""));
+            cx.ui.print_line(format!("{:<24}cure: {cure}", ""));
         }
     }
     Ok(outcome)

@@ -1,16 +1,16 @@
 //! `osctl down`: stop and remove the container; its state stays.
 
-use super::{Context, snapshot};
+use super::{CommandContext, snapshot};
 use crate::config::EngineChoice;
-use crate::engine::{Engine, Progress};
-use crate::error::{Error, Outcome, Result};
+use crate::engine::{Engine, EngineProgress};
+use crate::error::{Error, Result, VerbOutcome};
 use crate::host::build;
 use crate::host::client::not_running;
 use crate::host::folders::Folders;
-use crate::host::instance::{Instance, LABEL};
-use crate::host::keeper::Keeper;
-use crate::host::remote::Volumes;
-use crate::protocol::cryo::Reason;
+use crate::host::instance::{INSTANCE_LABEL, Instance};
+use crate::host::keeper::KeeperContainer;
+use crate::host::remote::RemoteVolumes;
+use crate::protocol::cryo::StoreReason;
 use clap::Args;
 use serde_json::json;
 
@@ -28,13 +28,13 @@ pub(crate) struct DownArgs {
 }
 
 #[derive(Debug)]
-struct Plan {
+struct DownPlan {
     purge: bool,
     force: bool,
     yes: bool,
 }
 
-impl From<DownArgs> for Plan {
+impl From<DownArgs> for DownPlan {
     fn from(args: DownArgs) -> Self {
         let DownArgs { purge, force, yes } = args;
         Self { purge, force, yes }
@@ -43,11 +43,11 @@ impl From<DownArgs> for Plan {
 
 /// # Errors
 /// When a run is on, with the way to be down even so: whoever is inside can begin one again and again.
-async fn check_idle(engine: &Engine, cx: &Context) -> Result<()> {
+async fn check_idle(engine: &Engine, cx: &CommandContext) -> Result<()> {
     let checked = super::evolve::check_idle(engine, cx).await;
     checked.map_err(|error| match error.downcast::<Error>() {
         Ok(Error::Precondition { message, hint }) => {
-            let down = cx.instance.command("down --force");
+            let down = cx.instance.osctl_command("down --force");
             Error::precondition(message, format!("{hint}, `{down}` does both")).into()
         }
         Ok(other) => other.into(),
@@ -58,19 +58,19 @@ async fn check_idle(engine: &Engine, cx: &Context) -> Result<()> {
 /// Whether an instance is left that may be on the embedded engine.
 fn is_used(folders: &Folders) -> Result<bool> {
     let is_docker = |instance: Instance| {
-        let record = instance.record();
+        let record = instance.read_record();
         record.is_ok_and(|r| r.is_some_and(|r| r.engine == EngineChoice::Docker))
     };
-    Ok(!Instance::all(folders)?.into_iter().all(is_docker))
+    Ok(!Instance::list_all(folders)?.into_iter().all(is_docker))
 }
 
 /// The engine that has something of an instance that was never up, as `osctl build` leaves it.
 ///
 /// # Errors
 /// When there is nothing.
-async fn find_remains(cx: &Context) -> Result<Engine> {
+async fn find_remains(cx: &CommandContext) -> Result<Engine> {
     let instance = &cx.instance;
-    let engine = match cx.engine(EngineChoice::Docker).await {
+    let engine = match cx.connect_engine(EngineChoice::Docker).await {
         Ok(engine) => engine,
         Err(error) => match error.downcast_ref() {
             Some(Error::NoEngine { .. }) => return Err(not_running(instance)),
@@ -78,9 +78,9 @@ async fn find_remains(cx: &Context) -> Result<Engine> {
         },
     };
     if let Engine::Docker(docker) = &engine {
-        let label = format!("{LABEL}={}", instance.name);
+        let label = format!("{INSTANCE_LABEL}={}", instance.name);
         let volumes = [instance.keeper_state(), instance.keeper_door()];
-        let mut is_there = !docker.labelled(&label).await?.is_empty();
+        let mut is_there = !docker.list_labelled_containers(&label).await?.is_empty();
         is_there = is_there || build::has_images(docker, instance).await?;
         for volume in volumes {
             is_there = is_there || docker.has_volume(&volume).await?;
@@ -92,45 +92,47 @@ async fn find_remains(cx: &Context) -> Result<Engine> {
     Err(not_running(instance))
 }
 
-pub(crate) async fn run(args: DownArgs, cx: &Context) -> Result<Outcome> {
-    let plan = Plan::from(args);
+pub(crate) async fn run(args: DownArgs, cx: &CommandContext) -> Result<VerbOutcome> {
+    let plan = DownPlan::from(args);
     let instance = &cx.instance;
-    let (record, engine) = match instance.record()? {
+    let (record, engine) = match instance.read_record()? {
         None if plan.purge => (None, find_remains(cx).await?),
         None => return Err(not_running(instance)),
         Some(record) => {
-            let engine = cx.engine(record.engine).await?;
+            let engine = cx.connect_engine(record.engine).await?;
             (Some(record), engine)
         }
     };
     if plan.purge && !plan.yes {
-        let [_, data, project] = instance.volumes();
+        let [_, data, project] = instance.volume_names();
         let state = match record.and_then(|record| record.remote) {
-            None => instance.data().display().to_string(),
+            None => instance.data_folder().display().to_string(),
             Some(_) => format!("the volumes `{data}` and `{project}`, the project's copy"),
         };
         let question = format!("Forget the state of `{}` ({state})?", instance.name);
         if !cx.ui.confirm(&question, "--yes")? {
-            return Ok(Outcome::Code(crate::error::NO));
+            return Ok(VerbOutcome::Code(crate::error::EXIT_NO));
         }
     }
     match plan.force {
-        true => super::evolve::clear(&engine, cx).await?,
+        true => super::evolve::end_current_run(&engine, cx).await?,
         false => check_idle(&engine, cx).await?,
     }
     if !plan.purge {
-        snapshot::before(Reason::Down, cx).await?;
+        snapshot::store_before_stop(StoreReason::Down, cx).await?;
     }
     let lock = instance.lock()?;
-    let name = instance.container();
-    let work = cx.ui.work(&format!("stopping `{name}`"));
+    let name = instance.container_name();
+    let work = cx.ui.start_work(&format!("stopping `{name}`"));
     if let Engine::Docker(docker) = &engine {
         // First, so that nothing is begun meanwhile. What it knows stays.
-        Keeper { docker, instance }.dismiss().await?;
+        KeeperContainer { docker, instance }
+            .remove_container()
+            .await?;
     }
     let found = engine.inspect(&name).await?;
     if let Some(container) = &found {
-        if container.labels.get(LABEL) != Some(&instance.name) {
+        if container.labels.get(INSTANCE_LABEL) != Some(&instance.name) {
             return Err(Error::Foreign {
                 what: "container",
                 name,
@@ -144,43 +146,45 @@ pub(crate) async fn run(args: DownArgs, cx: &Context) -> Result<Outcome> {
     if let Engine::Docker(docker) = &engine {
         // Also what an interrupted `up` left, of which an old container may still run.
         for left in docker
-            .labelled(&format!("{LABEL}={}", instance.name))
+            .list_labelled_containers(&format!("{INSTANCE_LABEL}={}", instance.name))
             .await?
         {
             engine.stop(&left).await?;
             engine.remove(&left).await?;
         }
-        for network in [instance.network(), instance.portless_network()] {
+        for network in [instance.network_name(), instance.portless_network()] {
             docker
-                .remove_network(&network, (LABEL, &instance.name))
+                .remove_network(&network, (INSTANCE_LABEL, &instance.name))
                 .await?;
         }
         if plan.purge {
-            build::remove(docker, instance, &cx.folders).await?;
-            Keeper { docker, instance }.forget(&cx.folders).await?;
-            if let Some(volumes) = Volumes::of(docker, instance, &work) {
-                volumes.forget().await?;
+            build::remove_instance_images(docker, instance, &cx.folders).await?;
+            KeeperContainer { docker, instance }
+                .remove_state(&cx.folders)
+                .await?;
+            if let Some(volumes) = RemoteVolumes::for_instance(docker, instance, &work) {
+                volumes.remove_volumes().await?;
             }
         }
     }
     if plan.purge {
         work.step("forgetting its state");
-        instance.forget()?;
+        instance.remove_host_state()?;
         if let Engine::Embedded(embedded) = &engine
             && !is_used(&cx.folders)?
         {
-            embedded.forget(&work).await?;
+            embedded.remove_bodies(&work).await?;
         }
     }
     drop((work, lock));
     if cx.ui.json {
-        cx.ui.document(
+        cx.ui.print_json(
             &json!({"instance": instance.name, "removed": found.is_some(), "purged": plan.purge}),
         )?;
     } else if found.is_some() {
-        cx.ui.say(format!("`{name}` is down"));
+        cx.ui.print_message(format!("`{name}` is down"));
     } else {
-        cx.ui.say(format!("`{name}` was not there"));
+        cx.ui.print_message(format!("`{name}` was not there"));
     }
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }

@@ -2,7 +2,7 @@
 
 /// When somebody ends this process: Ctrl-C or SIGTERM.
 #[cfg(unix)]
-pub(crate) fn ended() -> std::io::Result<impl Future<Output = ()>> {
+pub(crate) fn shutdown_signal() -> std::io::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -15,7 +15,7 @@ pub(crate) fn ended() -> std::io::Result<impl Future<Output = ()>> {
 }
 
 #[cfg(windows)]
-pub(crate) fn ended() -> std::io::Result<impl Future<Output = ()>> {
+pub(crate) fn shutdown_signal() -> std::io::Result<impl Future<Output = ()>> {
     let mut interrupt = tokio::signal::windows::ctrl_c()?;
     Ok(async move {
         interrupt.recv().await;

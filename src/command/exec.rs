@@ -1,10 +1,10 @@
 //! `osctl exec`: Python in the kernel, which keeps its state.
 
-use super::Context;
+use super::CommandContext;
 use super::candidates::session_names;
-use super::follow::{self, CtrlC, View};
-use crate::error::{Error, Outcome, Result, is_unread};
-use crate::host::client::Client;
+use super::follow::{self, CtrlCAction, RunView};
+use crate::error::{Error, Result, VerbOutcome, is_unread};
+use crate::host::client::CompanionClient;
 use crate::protocol::hex::hex;
 use crate::protocol::kernel::{DEFAULT_SESSION, Execute};
 use anyhow::Context as _;
@@ -15,7 +15,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// The size of the code in a file, which the companion limits, too.
-const MAX_CODE_BYTES: u64 = 64 << 20;
+const MAX_CODE_FILE_BYTES: u64 = 64 << 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
@@ -40,8 +40,8 @@ pub(crate) struct ExecArgs {
 }
 
 #[derive(Debug)]
-struct Plan {
-    source: Source,
+struct ExecPlan {
+    source: CodeSource,
     timeout: Option<f64>,
     session: String,
     detach: bool,
@@ -49,13 +49,13 @@ struct Plan {
 }
 
 #[derive(Debug)]
-enum Source {
+enum CodeSource {
     Argument(String),
     File(PathBuf),
     Stdin,
 }
 
-impl From<ExecArgs> for Plan {
+impl From<ExecArgs> for ExecPlan {
     fn from(args: ExecArgs) -> Self {
         let ExecArgs {
             code,
@@ -66,10 +66,10 @@ impl From<ExecArgs> for Plan {
             out,
         } = args;
         let source = match (code, file) {
-            (Some(code), _) if code == "-" => Source::Stdin,
-            (_, Some(file)) if file == Path::new("-") => Source::Stdin,
-            (_, Some(file)) => Source::File(file),
-            (code, None) => Source::Argument(code.unwrap_or_default()),
+            (Some(code), _) if code == "-" => CodeSource::Stdin,
+            (_, Some(file)) if file == Path::new("-") => CodeSource::Stdin,
+            (_, Some(file)) => CodeSource::File(file),
+            (code, None) => CodeSource::Argument(code.unwrap_or_default()),
         };
         Self {
             source,
@@ -81,8 +81,8 @@ impl From<ExecArgs> for Plan {
     }
 }
 
-impl Source {
-    fn read(self, cx: &Context) -> Result<String> {
+impl CodeSource {
+    fn read_code(self, cx: &CommandContext) -> Result<String> {
         match self {
             Self::Argument(code) => Ok(code),
             Self::File(file) => {
@@ -93,9 +93,9 @@ impl Source {
                 let opened = cx.path_resolver()?.open_file(&file);
                 let (opened, _) = opened.map_err(|why| why.into_error(unreadable))?;
                 let mut code = String::new();
-                let mut opened = opened.take(MAX_CODE_BYTES + 1);
+                let mut opened = opened.take(MAX_CODE_FILE_BYTES + 1);
                 opened.read_to_string(&mut code).map_err(unreadable)?;
-                match code.len() as u64 > MAX_CODE_BYTES {
+                match code.len() as u64 > MAX_CODE_FILE_BYTES {
                     true => Err(unreadable(io::ErrorKind::FileTooLarge.into())),
                     false => Ok(code),
                 }
@@ -111,9 +111,9 @@ impl Source {
     }
 }
 
-pub(crate) async fn run(args: ExecArgs, cx: &Context) -> Result<Outcome> {
-    let plan = Plan::from(args);
-    let client = cx.client()?;
+pub(crate) async fn run(args: ExecArgs, cx: &CommandContext) -> Result<VerbOutcome> {
+    let plan = ExecPlan::from(args);
+    let client = cx.companion_client()?;
     let id = run_id()?;
     let request = Execute {
         id: Some(id.clone()),
@@ -121,32 +121,33 @@ pub(crate) async fn run(args: ExecArgs, cx: &Context) -> Result<Outcome> {
         session: plan.session,
         queue: true,
         wait: plan.detach.then_some(0.0),
-        ..Execute::new(plan.source.read(cx)?)
+        ..Execute::new(plan.source.read_code(cx)?)
     };
     ensure_session(&client, &request.session).await?;
     if plan.detach {
-        client.begin(&request).await?;
+        client.begin_run(&request).await?;
         if cx.ui.json {
-            cx.ui.document(&json!({"id": id}))?;
+            cx.ui.print_json(&json!({"id": id}))?;
         } else {
-            cx.ui.line(&id);
-            let attach = cx.instance.command(&format!("attach {id}"));
-            cx.ui.say(format!("next: {attach}"));
+            cx.ui.print_line(&id);
+            let attach = cx.instance.osctl_command(&format!("attach {id}"));
+            cx.ui.print_message(format!("next: {attach}"));
         }
-        return Ok(Outcome::Done);
+        return Ok(VerbOutcome::Done);
     }
-    let mut view = View::new(cx, plan.out)?;
+    let mut view = RunView::new(cx, plan.out)?;
     let begin = async { client.execute(&request).await };
-    let outcome = follow::run(&client, &id, begin, CtrlC::Interrupt, &mut view, cx).await;
+    let outcome =
+        follow::follow_run(&client, &id, begin, CtrlCAction::Interrupt, &mut view, cx).await;
     // `osctl exec … | head`: what nobody reads any more ends, as a program here would.
     if outcome.as_ref().is_err_and(is_unread) {
-        client.interrupt(&id).await?;
+        client.interrupt_run(&id).await?;
     }
     outcome
 }
 
 /// The default session is always there; another one is made at its first use.
-pub(super) async fn ensure_session(client: &Client, session: &str) -> Result<()> {
+pub(super) async fn ensure_session(client: &CompanionClient, session: &str) -> Result<()> {
     if session != DEFAULT_SESSION {
         client.create_session(Some(session)).await?;
     }
@@ -162,7 +163,7 @@ pub(super) fn run_id() -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ExecArgs, Plan, Source};
+    use super::{CodeSource, ExecArgs, ExecPlan};
 
     #[test]
     fn a_dash_is_stdin_in_both_places() {
@@ -175,20 +176,20 @@ mod tests {
             out: None,
         };
         assert!(matches!(
-            Plan::from(args(Some("-"), None)).source,
-            Source::Stdin
+            ExecPlan::from(args(Some("-"), None)).source,
+            CodeSource::Stdin
         ));
         assert!(matches!(
-            Plan::from(args(None, Some("-"))).source,
-            Source::Stdin
+            ExecPlan::from(args(None, Some("-"))).source,
+            CodeSource::Stdin
         ));
         assert!(matches!(
-            Plan::from(args(Some("-1"), None)).source,
-            Source::Argument(_)
+            ExecPlan::from(args(Some("-1"), None)).source,
+            CodeSource::Argument(_)
         ));
         assert!(matches!(
-            Plan::from(args(None, Some("x.py"))).source,
-            Source::File(_)
+            ExecPlan::from(args(None, Some("x.py"))).source,
+            CodeSource::File(_)
         ));
     }
 }

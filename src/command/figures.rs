@@ -1,10 +1,10 @@
 //! Figures that code has shown: on terminals that can show them, else saved and told where.
 
-use super::Context;
-use crate::archive::{Folder, settle};
+use super::CommandContext;
+use crate::archive::{Folder, set_mode_and_mtime};
 use crate::error::{Error, Result};
 use crate::host::sanitize::sanitize_svg;
-use crate::protocol::kernel::Shown;
+use crate::protocol::kernel::DisplayData;
 use crate::ui::picture;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -15,39 +15,39 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What is a figure, the best form first: its type, the ending of its file, and how its bytes begin.
-const FORMS: &[(&str, &str, &[&[u8]])] = &[
+const FIGURE_FORMATS: &[(&str, &str, &[&[u8]])] = &[
     ("image/png", "png", &[b"\x89PNG\r\n\x1a\n"]),
     ("image/jpeg", "jpg", &[b"\xff\xd8\xff"]),
     ("image/gif", "gif", &[b"GIF87a", b"GIF89a"]),
-    (SVG, "svg", &[b"<"]),
+    (SVG_MIME, "svg", &[b"<"]),
     ("application/pdf", "pdf", &[b"%PDF-"]),
 ];
 
-const SVG: &str = "image/svg+xml";
+const SVG_MIME: &str = "image/svg+xml";
 /// Of a drawing as text; a longer one is not saved.
 const MAX_DRAWING_BYTES: usize = 16 << 20;
 /// Files in the folder for figures that nobody gave a place.
-const KEPT: usize = 100;
+const MAX_KEPT_FIGURES: usize = 100;
 
 #[derive(Debug)]
-pub(super) struct Figures<'a> {
-    cx: &'a Context,
-    out: Option<Out>,
+pub(super) struct FigureOutput<'a> {
+    cx: &'a CommandContext,
+    out: Option<FigureFolder>,
     saved: Vec<PathBuf>,
 }
 
 /// The folder that the user named for figures, held open.
 #[derive(Debug)]
-struct Out {
+struct FigureFolder {
     folder: Folder,
     path: PathBuf,
 }
 
-impl<'a> Figures<'a> {
-    pub(super) fn new(cx: &'a Context, out: Option<PathBuf>) -> Result<Self> {
+impl<'a> FigureOutput<'a> {
+    pub(super) fn new(cx: &'a CommandContext, out: Option<PathBuf>) -> Result<Self> {
         let out = match out {
-            Some(path) => Some(Out {
-                folder: folder(cx, &path)?,
+            Some(path) => Some(FigureFolder {
+                folder: open_figure_folder(cx, &path)?,
                 path,
             }),
             None => None,
@@ -60,25 +60,25 @@ impl<'a> Figures<'a> {
     }
 
     /// Shows the figure in what was shown, or saves it; `false` when there is none.
-    pub(super) fn show(&mut self, shown: &Shown) -> Result<bool> {
-        let Some((bytes, ending)) = figure(shown) else {
+    pub(super) fn show_figure(&mut self, shown: &DisplayData) -> Result<bool> {
+        let Some((bytes, ending)) = decode_figure(shown) else {
             self.tell_too_long(shown);
             return Ok(false);
         };
-        let is_seen = picture::show(&bytes, ending);
+        let is_seen = picture::show_picture(&bytes, ending);
         if self.out.is_some() || !is_seen {
-            self.write(&bytes, ending)?;
+            self.write_figure(&bytes, ending)?;
         }
         Ok(true)
     }
 
     /// Saves the figure where the person wants figures.
-    pub(super) fn save(&mut self, shown: &Shown) -> Result<()> {
+    pub(super) fn save_figure(&mut self, shown: &DisplayData) -> Result<()> {
         if self.out.is_none() {
             return Ok(());
         }
-        match figure(shown) {
-            Some((bytes, ending)) => self.write(&bytes, ending),
+        match decode_figure(shown) {
+            Some((bytes, ending)) => self.write_figure(&bytes, ending),
             None => {
                 self.tell_too_long(shown);
                 Ok(())
@@ -86,25 +86,25 @@ impl<'a> Figures<'a> {
         }
     }
 
-    fn tell_too_long(&self, shown: &Shown) {
+    fn tell_too_long(&self, shown: &DisplayData) {
         if is_too_long(shown) {
             let most = MAX_DRAWING_BYTES >> 20;
-            self.cx.ui.say(format!(
+            self.cx.ui.print_message(format!(
                 "the drawing is longer than {most} MiB and is not saved"
             ));
         }
     }
 
-    fn write(&mut self, bytes: &[u8], ending: &str) -> Result<()> {
+    fn write_figure(&mut self, bytes: &[u8], ending: &str) -> Result<()> {
         let (path, written) = match &self.out {
-            Some(Out { folder, path }) => {
+            Some(FigureFolder { folder, path }) => {
                 let name = |number: usize| format!("figure-{number}.{ending}");
                 let written = write_new(folder, (1..).map(name), bytes);
                 (path.clone(), written)
             }
             None => {
-                let path = self.cx.instance.figures();
-                let folder = folder(self.cx, &path)?;
+                let path = self.cx.instance.figures_folder();
+                let folder = open_figure_folder(self.cx, &path)?;
                 make_room(&folder);
                 let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_micros();
                 let names = (now..).map(|time| format!("{time}.{ending}"));
@@ -120,16 +120,18 @@ impl<'a> Figures<'a> {
     }
 
     /// Says where figures were saved.
-    pub(super) fn tell(&mut self) {
+    pub(super) fn report_saved(&mut self) {
         for path in self.saved.drain(..) {
-            self.cx.ui.say(format!("figure: {}", path.display()));
+            self.cx
+                .ui
+                .print_message(format!("figure: {}", path.display()));
         }
     }
 }
 
-fn figure(shown: &Shown) -> Option<(Vec<u8>, &'static str)> {
-    FORMS.iter().find_map(|(mime, ending, begins)| {
-        let text = text(shown, mime)?;
+fn decode_figure(shown: &DisplayData) -> Option<(Vec<u8>, &'static str)> {
+    FIGURE_FORMATS.iter().find_map(|(mime, ending, begins)| {
+        let text = mime_text(shown, mime)?;
         let bytes = if *ending == "svg" {
             // A browser that opens the file runs its scripts.
             let short = Some(text).filter(|text| text.len() <= MAX_DRAWING_BYTES)?;
@@ -143,7 +145,7 @@ fn figure(shown: &Shown) -> Option<(Vec<u8>, &'static str)> {
     })
 }
 
-fn text(shown: &Shown, mime: &str) -> Option<String> {
+fn mime_text(shown: &DisplayData, mime: &str) -> Option<String> {
     match shown.data.get(mime)? {
         Value::String(text) => Some(text.clone()),
         Value::Array(lines) => Some(lines.iter().filter_map(Value::as_str).collect()),
@@ -151,12 +153,12 @@ fn text(shown: &Shown, mime: &str) -> Option<String> {
     }
 }
 
-fn is_too_long(shown: &Shown) -> bool {
-    text(shown, SVG).is_some_and(|text| text.len() > MAX_DRAWING_BYTES)
+fn is_too_long(shown: &DisplayData) -> bool {
+    mime_text(shown, SVG_MIME).is_some_and(|text| text.len() > MAX_DRAWING_BYTES)
 }
 
 /// The folder at that path, which is created where it is missing.
-fn folder(cx: &Context, path: &Path) -> Result<Folder> {
+fn open_figure_folder(cx: &CommandContext, path: &Path) -> Result<Folder> {
     let made = cx.path_resolver()?.make_folder(path);
     made.map_err(|unresolved| {
         unresolved.into_error(|e| {
@@ -174,12 +176,12 @@ fn write_new(
     bytes: &[u8],
 ) -> io::Result<OsString> {
     for name in names.into_iter().map(OsString::from) {
-        match folder.create(&name) {
+        match folder.create_file(&name) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             created => {
                 let mut file = created?;
                 file.write_all(bytes)?;
-                settle(&file, 0o644, None)?;
+                set_mode_and_mtime(&file, 0o644, None)?;
                 return Ok(name);
             }
         }
@@ -189,7 +191,7 @@ fn write_new(
 
 fn make_room(folder: &Folder) {
     let files = folder.names().unwrap_or_default();
-    let too_many = (files.len() + 1).saturating_sub(KEPT);
+    let too_many = (files.len() + 1).saturating_sub(MAX_KEPT_FIGURES);
     for old in &files[..too_many] {
         // One that can't be removed only takes room.
         let _ = folder.remove(OsStr::new(old));
@@ -198,43 +200,49 @@ fn make_room(folder: &Folder) {
 
 #[cfg(test)]
 mod tests {
-    use super::{MAX_DRAWING_BYTES, figure, is_too_long};
-    use crate::protocol::kernel::Shown;
+    use super::{MAX_DRAWING_BYTES, decode_figure, is_too_long};
+    use crate::protocol::kernel::DisplayData;
     use serde_json::json;
     use std::sync::Arc;
 
-    fn shown(data: serde_json::Value) -> Shown {
-        Shown {
+    fn shown(data: serde_json::Value) -> DisplayData {
+        DisplayData {
             data: Arc::new(data.as_object().unwrap().clone()),
-            ..Shown::default()
+            ..DisplayData::default()
         }
     }
 
     #[test]
     fn the_best_form_is_taken_and_text_is_no_figure() {
         let both = shown(json!({"image/svg+xml": "<svg/>", "image/png": "iVBORw0KGgo=\n"}));
-        assert_eq!(figure(&both), Some((b"\x89PNG\r\n\x1a\n".to_vec(), "png")));
+        assert_eq!(
+            decode_figure(&both),
+            Some((b"\x89PNG\r\n\x1a\n".to_vec(), "png"))
+        );
         let drawn = shown(json!({"image/svg+xml": ["<svg>", "</svg>"]}));
-        let (bytes, ending) = figure(&drawn).unwrap();
+        let (bytes, ending) = decode_figure(&drawn).unwrap();
         assert!(bytes.starts_with(b"<svg xmlns=") && bytes.ends_with(b"</svg>"));
         assert_eq!(ending, "svg");
-        assert_eq!(figure(&shown(json!({"text/html": "<b>"}))), None);
-        assert_eq!(figure(&shown(json!({"image/png": "%"}))), None);
+        assert_eq!(decode_figure(&shown(json!({"text/html": "<b>"}))), None);
+        assert_eq!(decode_figure(&shown(json!({"image/png": "%"}))), None);
     }
 
     #[test]
     fn a_drawing_that_is_too_long_is_known_as_one() {
         let long = "<svg>".to_owned() + &" ".repeat(MAX_DRAWING_BYTES);
         let drawn = shown(json!({"image/svg+xml": [long, "</svg>"]}));
-        assert!(figure(&drawn).is_none() && is_too_long(&drawn));
+        assert!(decode_figure(&drawn).is_none() && is_too_long(&drawn));
         assert!(!is_too_long(&shown(json!({"image/svg+xml": "<svg/>"}))));
     }
 
     #[test]
     fn bytes_that_are_no_picture_are_not_a_figure() {
         for mime in ["image/png", "image/jpeg", "image/gif", "application/pdf"] {
-            assert_eq!(figure(&shown(json!({mime: "dG91Y2ggeA=="}))), None);
+            assert_eq!(decode_figure(&shown(json!({mime: "dG91Y2ggeA=="}))), None);
         }
-        assert_eq!(figure(&shown(json!({"image/svg+xml": "touch x"}))), None);
+        assert_eq!(
+            decode_figure(&shown(json!({"image/svg+xml": "touch x"}))),
+            None
+        );
     }
 }

@@ -1,27 +1,29 @@
 //! Showing a run while it goes on: shared by the verbs that follow one.
 
-use super::Context;
-use super::figures::Figures;
-use crate::error::{Error, INTERRUPTED, NO, Outcome, Result};
-use crate::host::client::Client;
-use crate::host::events::Events;
-use crate::protocol::kernel::{Event, Happened, KernelState, Raised, Reply, RunStatus, Shown};
+use super::CommandContext;
+use super::figures::FigureOutput;
+use crate::error::{EXIT_INTERRUPTED, EXIT_NO, Error, Result, VerbOutcome};
+use crate::host::client::CompanionClient;
+use crate::host::events::ClientRunEvents;
+use crate::protocol::kernel::{
+    DisplayData, ExecReply, KernelState, RunError, RunEvent, RunEventKind, RunStatus,
+};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// Nothing waits in silence for longer.
-const SILENCE: Duration = Duration::from_millis(500);
+const FOLLOW_SPINNER_DELAY: Duration = Duration::from_millis(500);
 
 /// What a shell says of a program that Ctrl-C ended.
-pub(super) const BY_CTRL_C: u8 = 130;
+pub(super) const CTRL_C_EXIT_CODE: u8 = 130;
 
 /// Said of a run that the disk did not take.
-pub(super) const NOT_RECORDED: &str = "the run is not recorded on disk, and is not found again if the companion ends; `df -h /data` inside shows the room";
+pub(super) const NOT_RECORDED_WARNING: &str = "the run is not recorded on disk, and is not found again if the companion ends; `df -h /data` inside shows the room";
 
 /// What Ctrl-C does to the run that is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CtrlC {
+pub(super) enum CtrlCAction {
     /// Interrupts it; a second one stops following. For the verb that began the run.
     Interrupt,
     /// Stops following it.
@@ -29,46 +31,48 @@ pub(super) enum CtrlC {
 }
 
 /// Follows a run to its end, which is the verb's.
-pub(super) async fn run(
-    client: &Client,
+pub(super) async fn follow_run(
+    client: &CompanionClient,
     id: &str,
-    begin: impl Future<Output = Result<Events>>,
-    ctrl_c: CtrlC,
-    view: &mut View<'_>,
-    cx: &Context,
-) -> Result<Outcome> {
+    begin: impl Future<Output = Result<ClientRunEvents>>,
+    ctrl_c: CtrlCAction,
+    view: &mut RunView<'_>,
+    cx: &CommandContext,
+) -> Result<VerbOutcome> {
     let reply = to_end(client, id, begin, ctrl_c, view, cx).await?;
     Ok(match reply.map(|reply| reply.status) {
-        Some(RunStatus::Completed) => Outcome::Done,
-        Some(RunStatus::Failed | RunStatus::Lost) => Outcome::Code(NO),
-        None if ctrl_c == CtrlC::Detach => Outcome::Code(BY_CTRL_C),
-        Some(RunStatus::Interrupted | RunStatus::Running) | None => Outcome::Code(INTERRUPTED),
+        Some(RunStatus::Completed) => VerbOutcome::Done,
+        Some(RunStatus::Failed | RunStatus::Lost) => VerbOutcome::Code(EXIT_NO),
+        None if ctrl_c == CtrlCAction::Detach => VerbOutcome::Code(CTRL_C_EXIT_CODE),
+        Some(RunStatus::Interrupted | RunStatus::Running) | None => {
+            VerbOutcome::Code(EXIT_INTERRUPTED)
+        }
     })
 }
 
 /// Says that the run continues, and how to stop it.
-pub(super) fn say_detached(what: &str, id: &str, cx: &Context) {
-    let interrupt = cx.instance.command(&format!("interrupt {id}"));
-    let attach = cx.instance.command(&format!("attach {id}"));
-    cx.ui.say(format!(
+pub(super) fn say_detached(what: &str, id: &str, cx: &CommandContext) {
+    let interrupt = cx.instance.osctl_command(&format!("interrupt {id}"));
+    let attach = cx.instance.osctl_command(&format!("attach {id}"));
+    cx.ui.print_message(format!(
         "no longer following {what} `{id}`, which goes on; `{interrupt}` stops it, `{attach}` follows it again"
     ));
 }
 
 /// The reply, or nothing when the run was left alone before its end.
 pub(super) async fn to_end(
-    client: &Client,
+    client: &CompanionClient,
     id: &str,
-    begin: impl Future<Output = Result<Events>>,
-    ctrl_c: CtrlC,
-    view: &mut View<'_>,
-    cx: &Context,
-) -> Result<Option<Reply>> {
-    let followed = watched(client, id, begin, ctrl_c, view, cx).await;
+    begin: impl Future<Output = Result<ClientRunEvents>>,
+    ctrl_c: CtrlCAction,
+    view: &mut RunView<'_>,
+    cx: &CommandContext,
+) -> Result<Option<ExecReply>> {
+    let followed = follow_events(client, id, begin, ctrl_c, view, cx).await;
     if followed.as_ref().is_err_and(goes_on) {
-        let attach = cx.instance.command(&format!("attach {id}"));
+        let attach = cx.instance.osctl_command(&format!("attach {id}"));
         cx.ui
-            .say(format!("run `{id}` may go on; `{attach}` follows it again"));
+            .print_message(format!("run `{id}` may go on; `{attach}` follows it again"));
     }
     followed
 }
@@ -88,15 +92,15 @@ fn goes_on(error: &anyhow::Error) -> bool {
     !ended
 }
 
-async fn watched(
-    client: &Client,
+async fn follow_events(
+    client: &CompanionClient,
     id: &str,
-    begin: impl Future<Output = Result<Events>>,
-    ctrl_c: CtrlC,
-    view: &mut View<'_>,
-    cx: &Context,
-) -> Result<Option<Reply>> {
-    let mut silent = std::pin::pin!(tokio::time::sleep(SILENCE));
+    begin: impl Future<Output = Result<ClientRunEvents>>,
+    ctrl_c: CtrlCAction,
+    view: &mut RunView<'_>,
+    cx: &CommandContext,
+) -> Result<Option<ExecReply>> {
+    let mut silent = std::pin::pin!(tokio::time::sleep(FOLLOW_SPINNER_DELAY));
     let mut begin = std::pin::pin!(begin);
     let mut events = None;
     let mut work = None;
@@ -107,43 +111,43 @@ async fn watched(
     let reply = loop {
         let next = async {
             match &mut events {
-                Some(events) => next(events).await.map(Step::Event),
+                Some(events) => next_event(events).await.map(FollowStep::Event),
                 None => begin
                     .as_mut()
                     .await
-                    .map(|begun| Step::Begun(Box::new(begun))),
+                    .map(|begun| FollowStep::Begun(Box::new(begun))),
             }
         };
         tokio::select! {
             step = next => match step? {
-                Step::Begun(begun) => events = Some(*begun),
-                Step::Event(Event { happened: Happened::Done { reply }, .. }) => break *reply,
-                Step::Event(Event { happened: Happened::Heartbeat, .. }) => {}
-                Step::Event(event) => {
+                FollowStep::Begun(begun) => events = Some(*begun),
+                FollowStep::Event(RunEvent { happened: RunEventKind::Done { reply }, .. }) => break *reply,
+                FollowStep::Event(RunEvent { happened: RunEventKind::Heartbeat, .. }) => {}
+                FollowStep::Event(event) => {
                     (work, is_silent) = (None, false);
-                    view.show(event.happened)?;
+                    view.show_event(event.happened)?;
                 }
             },
             () = &mut silent, if is_silent && work.is_none() && cx.ui.can_ask() => {
                 is_silent = false;
-                work = Some(cx.ui.work("running, or waiting for its turn"));
+                work = Some(cx.ui.start_work("running, or waiting for its turn"));
             }
             Some(()) = presses.recv() => {
                 work = None;
-                if ctrl_c == CtrlC::Detach {
+                if ctrl_c == CtrlCAction::Detach {
                     view.end_line()?;
                     say_detached("run", id, cx);
                     return Ok(None);
                 }
                 if stopping {
-                    let attach = cx.instance.command(&format!("attach {id}"));
-                    cx.ui.say(format!(
+                    let attach = cx.instance.osctl_command(&format!("attach {id}"));
+                    cx.ui.print_message(format!(
                         "no longer following run `{id}`, which is being interrupted; `{attach}` follows it again"
                     ));
                     return Ok(None);
                 }
                 (stopping, is_silent) = (true, false);
-                cx.ui.say("interrupting the code; Ctrl-C again stops following it");
+                cx.ui.print_message("interrupting the code; Ctrl-C again stops following it");
                 let (client, id) = (client.clone(), id.to_owned());
                 // Its outcome comes with the events that are followed anyway.
                 tokio::spawn(async move { client.interrupt_begun(&id).await });
@@ -151,16 +155,16 @@ async fn watched(
         }
     };
     drop(work);
-    view.end(&reply)?;
+    view.show_end(&reply)?;
     Ok(Some(reply))
 }
 
-enum Step {
-    Begun(Box<Events>),
-    Event(Event),
+enum FollowStep {
+    Begun(Box<ClientRunEvents>),
+    Event(RunEvent),
 }
 
-async fn next(events: &mut Events) -> Result<Event> {
+async fn next_event(events: &mut ClientRunEvents) -> Result<RunEvent> {
     let event = events.next().await?;
     event.ok_or_else(|| anyhow::anyhow!("the run's events ended without an end"))
 }
@@ -182,65 +186,65 @@ pub(super) fn listen_for_ctrl_c() -> std::io::Result<Presses> {
 
 /// What a person sees of a run.
 #[derive(Debug)]
-pub(super) struct View<'a> {
-    cx: &'a Context,
-    figures: Figures<'a>,
+pub(super) struct RunView<'a> {
+    cx: &'a CommandContext,
+    figures: FigureOutput<'a>,
     /// Whether what was written so far ends within a line.
     within_line: bool,
 }
 
-impl<'a> View<'a> {
+impl<'a> RunView<'a> {
     /// `out`: where figures are saved.
-    pub(super) fn new(cx: &'a Context, out: Option<PathBuf>) -> Result<Self> {
+    pub(super) fn new(cx: &'a CommandContext, out: Option<PathBuf>) -> Result<Self> {
         Ok(Self {
             cx,
-            figures: Figures::new(cx, out)?,
+            figures: FigureOutput::new(cx, out)?,
             within_line: false,
         })
     }
 
-    fn show(&mut self, happened: Happened) -> Result<()> {
+    fn show_event(&mut self, happened: RunEventKind) -> Result<()> {
         let ui = self.cx.ui;
         if ui.json {
-            if let Happened::Display(shown) | Happened::Result(shown) = happened {
-                self.figures.save(&shown)?;
+            if let RunEventKind::Display(shown) | RunEventKind::Result(shown) = happened {
+                self.figures.save_figure(&shown)?;
             }
             return Ok(());
         }
         match happened {
-            Happened::Stdout { text, .. } => {
+            RunEventKind::Stdout { text, .. } => {
                 self.within_line = !text.ends_with('\n');
-                ui.data(&text)?;
+                ui.print_data(&text)?;
             }
-            Happened::Stderr { text, .. } => ui.side(&text)?,
-            Happened::Display(shown) => self.value(&shown, false)?,
-            Happened::Result(shown) => self.value(&shown, true)?,
-            Happened::Error { error } => self.error(&error)?,
-            Happened::Clear { .. } | Happened::Heartbeat | Happened::Done { .. } => {}
+            RunEventKind::Stderr { text, .. } => ui.print_stderr(&text)?,
+            RunEventKind::Display(shown) => self.show_value(&shown, false)?,
+            RunEventKind::Result(shown) => self.show_value(&shown, true)?,
+            RunEventKind::Error { error } => self.show_error(&error)?,
+            RunEventKind::Clear { .. } | RunEventKind::Heartbeat | RunEventKind::Done { .. } => {}
         }
         Ok(())
     }
 
-    fn value(&mut self, shown: &Shown, is_result: bool) -> Result<()> {
+    fn show_value(&mut self, shown: &DisplayData, is_result: bool) -> Result<()> {
         self.end_line()?;
-        let has_figure = self.figures.show(shown)?;
+        let has_figure = self.figures.show_figure(shown)?;
         let text = shown.data.get("text/plain").and_then(Value::as_str);
         // `<Figure size 640x480 with 1 Axes>` says nothing beside the figure.
         if let Some(text) = text.filter(|_| is_result || !has_figure) {
-            self.cx.ui.data(&format!("{text}\n"))?;
+            self.cx.ui.print_data(&format!("{text}\n"))?;
         }
         Ok(())
     }
 
-    fn error(&mut self, error: &Raised) -> Result<()> {
+    fn show_error(&mut self, error: &RunError) -> Result<()> {
         self.end_line()?;
         let ui = self.cx.ui;
         for line in &error.traceback {
-            ui.side(&format!("{}\n", line.trim_end_matches('\n')))?;
+            ui.print_stderr(&format!("{}\n", line.trim_end_matches('\n')))?;
         }
         // A traceback ends with the code's exception; what became of the run is told besides.
         if error.traceback.is_empty() {
-            ui.side(&format!("{}: {}\n", error.kind, error.message))?;
+            ui.print_stderr(&format!("{}: {}\n", error.kind, error.message))?;
         }
         Ok(())
     }
@@ -248,46 +252,46 @@ impl<'a> View<'a> {
     /// What follows begins a line of its own.
     pub(super) fn end_line(&mut self) -> Result<()> {
         if std::mem::take(&mut self.within_line) {
-            self.cx.ui.data("\n")?;
+            self.cx.ui.print_data("\n")?;
         }
         Ok(())
     }
 
-    fn end(&mut self, reply: &Reply) -> Result<()> {
+    fn show_end(&mut self, reply: &ExecReply) -> Result<()> {
         let ui = self.cx.ui;
-        self.figures.tell();
+        self.figures.report_saved();
         if ui.json {
-            return ui.document(reply);
+            return ui.print_json(reply);
         }
         if let Some(error) = &reply.error
             && reply.status == RunStatus::Interrupted
             && !error.traceback.is_empty()
         {
-            ui.side(&format!("{}: {}\n", error.kind, error.message))?;
+            ui.print_stderr(&format!("{}: {}\n", error.kind, error.message))?;
         }
         for (what, cut) in reply.truncated.iter().flatten() {
             if what == "data" {
-                ui.warn(format!(
+                ui.print_warning(format!(
                     "{what} was cut: {} of {} bytes are kept",
                     cut.kept, cut.total
                 ));
             }
         }
         if reply.durable == Some(false) {
-            ui.warn(NOT_RECORDED);
+            ui.print_warning(NOT_RECORDED_WARNING);
         }
         let generation = reply.kernel.generation;
         match reply.kernel.state {
             KernelState::Kept => {}
             // The error of a run that did not survive it says so.
             KernelState::Lost if reply.error.as_ref().is_some_and(|e| e.traceback.is_empty()) => {}
-            KernelState::Lost => ui.warn(format!(
+            KernelState::Lost => ui.print_warning(format!(
                 "the kernel's state was lost; this is generation {generation}"
             )),
-            KernelState::Restored => ui.warn(match &reply.kernel.restored_from {
+            KernelState::Restored => ui.print_warning(match &reply.kernel.restored_from {
                 Some(from) => format!(
                     "the kernel's state was restored from {}; the kernel is generation {generation}",
-                    from.words()
+                    from.describe()
                 ),
                 None => format!("the kernel's state was restored; this is generation {generation}"),
             }),

@@ -1,22 +1,22 @@
 //! `osctl health`: the engine's question to the companion, over its private socket.
 
-use crate::error::{Outcome, Result};
+use crate::error::{Result, VerbOutcome};
 use clap::Args;
 
 #[derive(Debug, Args)]
 pub(crate) struct HealthArgs {}
 
 #[cfg(target_os = "linux")]
-pub(crate) async fn run(args: HealthArgs) -> Result<Outcome> {
+pub(crate) async fn run(args: HealthArgs) -> Result<VerbOutcome> {
     let HealthArgs {} = args;
     Ok(if crate::companion::is_healthy().await? {
-        Outcome::Done
+        VerbOutcome::Done
     } else {
-        Outcome::Code(crate::error::NO)
+        VerbOutcome::Code(crate::error::EXIT_NO)
     })
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) async fn run(_args: HealthArgs) -> Result<Outcome> {
+pub(crate) async fn run(_args: HealthArgs) -> Result<VerbOutcome> {
     Err(super::linux_only())
 }

@@ -1,9 +1,9 @@
 //! `osctl init`: the body as files of the project, to be changed there.
 
-use super::Context;
+use super::CommandContext;
 use crate::archive::Folder;
-use crate::error::{Error, Outcome, Result};
-use crate::image::{Body, Update};
+use crate::error::{Error, Result, VerbOutcome};
+use crate::image::{Body, BodyFileUpdate};
 use clap::Args;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -22,12 +22,12 @@ pub(crate) struct InitArgs {
 }
 
 #[derive(Debug)]
-struct Plan {
+struct InitPlan {
     project: PathBuf,
     update: bool,
 }
 
-impl From<InitArgs> for Plan {
+impl From<InitArgs> for InitPlan {
     fn from(args: InitArgs) -> Self {
         let InitArgs { project, update } = args;
         Self {
@@ -37,8 +37,8 @@ impl From<InitArgs> for Plan {
     }
 }
 
-pub(crate) fn run(args: InitArgs, cx: &Context) -> Result<Outcome> {
-    let plan = Plan::from(args);
+pub(crate) fn run(args: InitArgs, cx: &CommandContext) -> Result<VerbOutcome> {
+    let plan = InitPlan::from(args);
     let folder = plan.project.join("body");
     let body = Body::embedded();
     let unmade = |e: io::Error| {
@@ -56,8 +56,8 @@ pub(crate) fn run(args: InitArgs, cx: &Context) -> Result<Outcome> {
         }
         false => unmade(e),
     })?;
-    let has_body = opened.look(OsStr::new("Dockerfile")).is_ok();
-    let done: BTreeMap<String, Update> = match (has_body, plan.update) {
+    let has_body = opened.stat(OsStr::new("Dockerfile")).is_ok();
+    let done: BTreeMap<String, BodyFileUpdate> = match (has_body, plan.update) {
         (true, false) => {
             let message = format!("`{}` is there already", folder.display());
             return Err(Error::usage(
@@ -67,31 +67,31 @@ pub(crate) fn run(args: InitArgs, cx: &Context) -> Result<Outcome> {
             .into());
         }
         (false, _) => {
-            body.write(&opened, &folder)?;
+            body.write_to_folder(&opened, &folder)?;
             body.files
                 .keys()
-                .map(|path| (path.clone(), Update::Added))
+                .map(|path| (path.clone(), BodyFileUpdate::Added))
                 .collect()
         }
-        (true, true) => body.update(&opened, &folder)?,
+        (true, true) => body.update_folder(&opened, &folder)?,
     };
     if cx.ui.json {
-        cx.ui.document(&json!({"body": folder, "files": done}))?;
-        return Ok(Outcome::Done);
+        cx.ui.print_json(&json!({"body": folder, "files": done}))?;
+        return Ok(VerbOutcome::Done);
     }
     for (path, update) in &done {
         let what = match update {
-            Update::Added => "added",
-            Update::Updated => "updated",
-            Update::Kept => "kept your edit of",
-            Update::Conflict => "both changed, ours is beside it as .new:",
+            BodyFileUpdate::Added => "added",
+            BodyFileUpdate::Updated => "updated",
+            BodyFileUpdate::Kept => "kept your edit of",
+            BodyFileUpdate::Conflict => "both changed, ours is beside it as .new:",
         };
-        cx.ui.say(format!("{what} {path}"));
+        cx.ui.print_message(format!("{what} {path}"));
     }
-    cx.ui.line(format!(
+    cx.ui.print_line(format!(
         "{} files in {}",
         body.files.len(),
         folder.display()
     ));
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }

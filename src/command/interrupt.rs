@@ -1,10 +1,10 @@
 //! `osctl interrupt`: stop what runs, and say what became of the state.
 
-use super::Context;
+use super::CommandContext;
 use super::attach::is_unknown;
 use super::candidates::{run_ids, session_names};
-use crate::error::{Outcome, Result};
-use crate::protocol::kernel::{DEFAULT_SESSION, KernelReport, KernelState, Reply, RunStatus};
+use crate::error::{Result, VerbOutcome};
+use crate::protocol::kernel::{DEFAULT_SESSION, ExecReply, KernelReport, KernelState, RunStatus};
 use crate::protocol::shell::ShellReply;
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
@@ -19,16 +19,16 @@ pub(crate) struct InterruptArgs {
     session: String,
 }
 
-pub(crate) async fn run(args: InterruptArgs, cx: &Context) -> Result<Outcome> {
+pub(crate) async fn run(args: InterruptArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let InterruptArgs { id, session } = args;
-    let client = cx.client()?;
-    let work = cx.ui.work("interrupting");
+    let client = cx.companion_client()?;
+    let work = cx.ui.start_work("interrupting");
     let (what, kernel) = match id {
         Some(id) => {
-            let reply = match client.interrupt(&id).await {
+            let reply = match client.interrupt_run(&id).await {
                 Err(error) if is_unknown(&error) => {
                     return match client.interrupt_shell(&id).await {
-                        Ok(reply) => ended(&reply, cx),
+                        Ok(reply) => report_ended(&reply, cx),
                         Err(other) if is_unknown(&other) => Err(error),
                         Err(other) => Err(other),
                     };
@@ -37,7 +37,7 @@ pub(crate) async fn run(args: InterruptArgs, cx: &Context) -> Result<Outcome> {
             };
             drop(work);
             if cx.ui.json {
-                cx.ui.document(&reply)?;
+                cx.ui.print_json(&reply)?;
             }
             (what_became(&reply), reply.kernel)
         }
@@ -45,27 +45,29 @@ pub(crate) async fn run(args: InterruptArgs, cx: &Context) -> Result<Outcome> {
             let reply = client.interrupt_session(&session).await?;
             drop(work);
             if cx.ui.json {
-                cx.ui.document(&reply)?;
+                cx.ui.print_json(&reply)?;
             }
             ("what ran has ended".to_owned(), reply.kernel)
         }
     };
     if !cx.ui.json {
-        tell(&what, &kernel, cx);
+        report_state(&what, &kernel, cx);
     }
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }
 
-fn ended(reply: &ShellReply, cx: &Context) -> Result<Outcome> {
+fn report_ended(reply: &ShellReply, cx: &CommandContext) -> Result<VerbOutcome> {
     match cx.ui.json {
-        true => cx.ui.document(reply)?,
-        false => cx.ui.say(format!("command `{}` has ended", reply.id)),
+        true => cx.ui.print_json(reply)?,
+        false => cx
+            .ui
+            .print_message(format!("command `{}` has ended", reply.id)),
     }
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }
 
 /// A run whose end was waited for.
-fn what_became(reply: &Reply) -> String {
+fn what_became(reply: &ExecReply) -> String {
     let how = match (reply.status, reply.execution_count) {
         (RunStatus::Interrupted, None) => "was interrupted before it began",
         (RunStatus::Interrupted, Some(_)) => "was interrupted",
@@ -76,14 +78,14 @@ fn what_became(reply: &Reply) -> String {
     format!("run `{}` {how}", reply.id)
 }
 
-fn tell(what: &str, kernel: &KernelReport, cx: &Context) {
+fn report_state(what: &str, kernel: &KernelReport, cx: &CommandContext) {
     let generation = kernel.generation;
     let state = match kernel.state {
         KernelState::Kept => "kept",
         KernelState::Lost => "lost",
         KernelState::Restored => "restored",
     };
-    cx.ui.say(format!(
+    cx.ui.print_message(format!(
         "{what}; the kernel's state is {state}, generation {generation}"
     ));
 }
@@ -91,11 +93,11 @@ fn tell(what: &str, kernel: &KernelReport, cx: &Context) {
 #[cfg(test)]
 mod tests {
     use super::what_became;
-    use crate::protocol::kernel::Reply;
+    use crate::protocol::kernel::ExecReply;
     use serde_json::json;
 
     fn told(status: &str, number: Option<u64>) -> String {
-        let reply: Reply = serde_json::from_value(json!({
+        let reply: ExecReply = serde_json::from_value(json!({
             "id": "a", "status": status, "stdout": "", "stderr": "", "result": null, "data": [],
             "error": null, "execution_count": number, "timing_ms": 0.0,
             "kernel": {"generation": 1, "state": "kept"}, "truncated": null,

@@ -1,12 +1,13 @@
 //! `osctl jupyter`: notebooks that see a session. `kernel` is what Jupyter starts.
 
-use super::Context;
+use super::CommandContext;
 use super::candidates::session_names;
 use super::itself;
-use crate::error::{NO, Outcome, Result};
+use crate::error::{EXIT_NO, Result, VerbOutcome};
 use crate::host::instance::DEFAULT;
 use crate::host::jupyter::{
-    Attached, Connection, Kernelspec, Opens, OutputPolicy, data_folder, serve,
+    ConnectionFile, Kernelspec, KernelspecTarget, NotebookSession, OutputPolicy, data_folder,
+    serve_kernel,
 };
 use crate::host::reach::check_kernels_folder;
 use crate::protocol::kernel::DEFAULT_SESSION;
@@ -24,19 +25,19 @@ pub(crate) struct JupyterArgs {
 #[derive(Debug, Subcommand)]
 enum JupyterVerb {
     /// Let JupyterLab and VS Code open a session as a notebook's kernel
-    Install(InstallArgs),
+    Install(KernelspecInstallArgs),
     /// Take that back
     Uninstall {
         /// The kernelspec [default: the instance's]
         #[arg(long, value_name = "KERNELSPEC")]
         name: Option<String>,
         #[command(flatten)]
-        place: Place,
+        place: KernelspecLocation,
     },
     /// List what is installed
     List {
         #[command(flatten)]
-        place: Place,
+        place: KernelspecLocation,
     },
     /// The kernel process; run by Jupyter
     #[command(hide = true)]
@@ -51,7 +52,7 @@ enum JupyterVerb {
 }
 
 #[derive(Debug, Args)]
-struct InstallArgs {
+struct KernelspecInstallArgs {
     /// The session that notebooks see, made when there is none of that name
     #[arg(long, value_name = "NAME", default_value = DEFAULT_SESSION, hide_default_value = true, add = ArgValueCandidates::new(session_names))]
     session: String,
@@ -65,11 +66,11 @@ struct InstallArgs {
     #[arg(long)]
     trust_html: bool,
     #[command(flatten)]
-    place: Place,
+    place: KernelspecLocation,
 }
 
 #[derive(Debug, Args)]
-struct Place {
+struct KernelspecLocation {
     /// For this person alone, which is the default
     #[arg(long)]
     user: bool,
@@ -78,9 +79,9 @@ struct Place {
     prefix: Option<PathBuf>,
 }
 
-impl Place {
+impl KernelspecLocation {
     /// Jupyter's data folder.
-    fn folder(self, cx: &Context) -> PathBuf {
+    fn jupyter_folder(self, cx: &CommandContext) -> PathBuf {
         let Self { user: _, prefix } = self;
         match prefix {
             Some(prefix) => prefix.join("share/jupyter"),
@@ -89,11 +90,11 @@ impl Place {
     }
 }
 
-pub(crate) async fn run(args: JupyterArgs, cx: &Context) -> Result<Outcome> {
+pub(crate) async fn run(args: JupyterArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     match args.verb {
-        JupyterVerb::Install(args) => install(args, cx),
-        JupyterVerb::Uninstall { name, place } => uninstall(name, place, cx),
-        JupyterVerb::List { place } => list(place, cx),
+        JupyterVerb::Install(args) => install_kernelspec(args, cx),
+        JupyterVerb::Uninstall { name, place } => uninstall_kernelspec(name, place, cx),
+        JupyterVerb::List { place } => list_kernelspecs(place, cx),
         JupyterVerb::Kernel {
             connection,
             session,
@@ -103,15 +104,15 @@ pub(crate) async fn run(args: JupyterArgs, cx: &Context) -> Result<Outcome> {
                 true => OutputPolicy::Trusted,
                 false => OutputPolicy::Sanitized,
             };
-            let attached = Attached::new(session, outputs, || cx.client());
-            serve(&Connection::read(&connection)?, &attached).await?;
-            Ok(Outcome::Done)
+            let attached = NotebookSession::new(session, outputs, || cx.companion_client());
+            serve_kernel(&ConnectionFile::read(&connection)?, &attached).await?;
+            Ok(VerbOutcome::Done)
         }
     }
 }
 
-fn install(args: InstallArgs, cx: &Context) -> Result<Outcome> {
-    let InstallArgs {
+fn install_kernelspec(args: KernelspecInstallArgs, cx: &CommandContext) -> Result<VerbOutcome> {
+    let KernelspecInstallArgs {
         session,
         name,
         trust_html,
@@ -123,81 +124,89 @@ fn install(args: InstallArgs, cx: &Context) -> Result<Outcome> {
             true => format!("os-host ({})", cx.instance.name),
             false => format!("os-host ({}, {session})", cx.instance.name),
         },
-        argv: argv(&session, trust_html, cx)?,
-        env: itself::environment(),
-        opens: Opens {
+        argv: kernel_argv(&session, trust_html, cx)?,
+        env: itself::state_environment(),
+        opens: KernelspecTarget {
             instance: cx.instance.name.clone(),
             session,
         },
     };
-    let data = place.folder(cx);
+    let data = place.jupyter_folder(cx);
     check_kernels_folder(&data, &cx.path_resolver()?)?;
     let folder = spec.write(&data)?;
     if cx.ui.json {
         cx.ui
-            .document(&json!({"folder": folder, "kernelspec": spec}))?;
-        return Ok(Outcome::Done);
+            .print_json(&json!({"folder": folder, "kernelspec": spec}))?;
+        return Ok(VerbOutcome::Done);
     }
-    cx.ui.say(format!(
+    cx.ui.print_message(format!(
         "Jupyter has the kernel `{}` now, in `{}`",
         spec.display_name,
         folder.display()
     ));
     match trust_html {
-        true => cx.ui.warn(
+        true => cx.ui.print_warning(
             "code inside can run scripts in the page of JupyterLab, which can start programs on this machine; \
              `osctl jupyter install` without `--trust-html` takes that back",
         ),
-        false => cx.ui.say(
+        false => cx.ui.print_message(
             "notebooks show text, tables and pictures, without scripts, widgets and interactive charts; \
              `--trust-html` passes all types on and lets code inside run scripts in the page of JupyterLab",
         ),
     }
     // Without an instance, the notebook would begin with an error.
-    match cx.instance.record()? {
-        Some(_) => cx.ui.say(format!(
+    match cx.instance.read_record()? {
+        Some(_) => cx.ui.print_message(format!(
             "next: jupyter lab, or jupyter console --kernel {}",
             spec.name
         )),
-        None => cx.ui.say(format!("next: {}", cx.instance.command("up"))),
+        None => cx
+            .ui
+            .print_message(format!("next: {}", cx.instance.osctl_command("up"))),
     }
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }
 
-fn uninstall(name: Option<String>, place: Place, cx: &Context) -> Result<Outcome> {
+fn uninstall_kernelspec(
+    name: Option<String>,
+    place: KernelspecLocation,
+    cx: &CommandContext,
+) -> Result<VerbOutcome> {
     let name = name.unwrap_or_else(|| usual_name(&cx.instance.name, DEFAULT_SESSION));
-    let data = place.folder(cx);
+    let data = place.jupyter_folder(cx);
     check_kernels_folder(&data, &cx.path_resolver()?)?;
     let removed = Kernelspec::remove(&data, &name)?;
     if cx.ui.json {
-        cx.ui.document(&json!({"name": name, "removed": removed}))?;
+        cx.ui
+            .print_json(&json!({"name": name, "removed": removed}))?;
     } else if removed {
-        cx.ui.say(format!(
+        cx.ui.print_message(format!(
             "the kernelspec `{name}` is gone; its session lives on"
         ));
     } else {
-        cx.ui.say(format!("there is no kernelspec `{name}`"));
+        cx.ui
+            .print_message(format!("there is no kernelspec `{name}`"));
     }
     Ok(match removed {
-        true => Outcome::Done,
-        false => Outcome::Code(NO),
+        true => VerbOutcome::Done,
+        false => VerbOutcome::Code(EXIT_NO),
     })
 }
 
-fn list(place: Place, cx: &Context) -> Result<Outcome> {
-    let all = Kernelspec::all(&place.folder(cx))?;
+fn list_kernelspecs(place: KernelspecLocation, cx: &CommandContext) -> Result<VerbOutcome> {
+    let all = Kernelspec::list_all(&place.jupyter_folder(cx))?;
     if cx.ui.json {
-        cx.ui.document(&json!({"kernelspecs": all}))?;
-        return Ok(Outcome::Done);
+        cx.ui.print_json(&json!({"kernelspecs": all}))?;
+        return Ok(VerbOutcome::Done);
     }
     let heads = ["NAME", "INSTANCE", "SESSION", "SHOWN AS"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     rows.extend(all.into_iter().map(|spec| {
-        let Opens { instance, session } = spec.opens;
+        let KernelspecTarget { instance, session } = spec.opens;
         vec![spec.name, instance, session, spec.display_name]
     }));
-    cx.ui.table(&rows);
-    Ok(Outcome::Done)
+    cx.ui.print_table(&rows);
+    Ok(VerbOutcome::Done)
 }
 
 fn usual_name(instance: &str, session: &str) -> String {
@@ -208,10 +217,10 @@ fn usual_name(instance: &str, session: &str) -> String {
 }
 
 /// How Jupyter starts the kernel: this very binary, from any folder.
-fn argv(session: &str, trust_html: bool, cx: &Context) -> Result<Vec<String>> {
-    let mut argv = vec![itself::program(cx)?];
+fn kernel_argv(session: &str, trust_html: bool, cx: &CommandContext) -> Result<Vec<String>> {
+    let mut argv = vec![itself::program_path(cx)?];
     argv.extend(["--instance".into(), cx.instance.name.clone()]);
-    argv.extend(itself::configuration(cx)?);
+    argv.extend(itself::config_args(cx)?);
     argv.extend(["jupyter", "kernel", "--session", session].map(str::to_owned));
     argv.extend(trust_html.then(|| "--trust-html".to_owned()));
     argv.extend(["-f", "{connection_file}"].map(str::to_owned));

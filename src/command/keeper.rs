@@ -1,6 +1,6 @@
 //! `osctl keeper`: the service that replaces the container, and the way to ask it; both hidden.
 
-use crate::error::{Outcome, Result};
+use crate::error::{Result, VerbOutcome};
 use clap::{Args, Subcommand};
 
 #[derive(Debug, Args)]
@@ -17,23 +17,24 @@ enum KeeperVerb {
 
 impl KeeperArgs {
     /// Whether it is the service itself.
-    pub(crate) fn serves(&self) -> bool {
+    pub(crate) fn is_service(&self) -> bool {
         self.verb.is_none()
     }
 }
 
 #[cfg(target_os = "linux")]
-pub(crate) async fn run(args: KeeperArgs, ui: crate::ui::Ui) -> Result<Outcome> {
+pub(crate) async fn run(args: KeeperArgs, ui: crate::ui::Ui) -> Result<VerbOutcome> {
     use crate::error::Error;
-    use crate::keeper::{self, Settings};
+    use crate::keeper::{self, KeeperSettings};
     use tokio::signal::unix::{SignalKind, signal};
 
     let KeeperArgs { verb } = args;
     if let Some(KeeperVerb::Ask { question }) = verb {
-        keeper::ask(&question, &mut |line| ui.data(&format!("{line}\n"))).await?;
-        return Ok(Outcome::Done);
+        keeper::send_host_request(&question, &mut |line| ui.print_data(&format!("{line}\n")))
+            .await?;
+        return Ok(VerbOutcome::Done);
     }
-    let settings = Settings::default();
+    let settings = KeeperSettings::default();
     if !settings.state.is_dir() || !settings.door.is_dir() {
         let hint = "`osctl up` starts it where it belongs";
         let message = "the keeper runs in a container of its own";
@@ -44,11 +45,11 @@ pub(crate) async fn run(args: KeeperArgs, ui: crate::ui::Ui) -> Result<Outcome> 
     let shutdown = async move {
         tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
     };
-    keeper::serve(settings, shutdown).await?;
-    Ok(Outcome::Done)
+    keeper::serve_keeper(settings, shutdown).await?;
+    Ok(VerbOutcome::Done)
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) async fn run(_args: KeeperArgs, _ui: crate::ui::Ui) -> Result<Outcome> {
+pub(crate) async fn run(_args: KeeperArgs, _ui: crate::ui::Ui) -> Result<VerbOutcome> {
     Err(super::linux_only())
 }

@@ -1,8 +1,8 @@
 //! `osctl logs`: what the container wrote.
 
-use super::Context;
+use super::CommandContext;
 use crate::engine::LogOptions;
-use crate::error::{NO, Outcome, Result};
+use crate::error::{EXIT_NO, Result, VerbOutcome};
 use crate::host::client::not_running;
 use clap::Args;
 
@@ -19,12 +19,12 @@ pub(crate) struct LogsArgs {
 }
 
 #[derive(Debug)]
-struct Plan {
+struct LogsPlan {
     service: Option<String>,
     options: LogOptions,
 }
 
-impl From<LogsArgs> for Plan {
+impl From<LogsArgs> for LogsPlan {
     fn from(args: LogsArgs) -> Self {
         let LogsArgs {
             service,
@@ -38,13 +38,13 @@ impl From<LogsArgs> for Plan {
     }
 }
 
-pub(crate) async fn run(args: LogsArgs, cx: &Context) -> Result<Outcome> {
-    let plan = Plan::from(args);
+pub(crate) async fn run(args: LogsArgs, cx: &CommandContext) -> Result<VerbOutcome> {
+    let plan = LogsPlan::from(args);
     if let Some(server) = plan.service.as_deref().and_then(|s| s.strip_prefix("mcp/")) {
         return of_server(server, plan.options, cx).await;
     }
-    let engine = cx.engine(cx.record()?.engine).await?;
-    let name = cx.instance.container();
+    let engine = cx.connect_engine(cx.require_record()?.engine).await?;
+    let name = cx.instance.container_name();
     if engine.inspect(&name).await?.is_none() {
         return Err(not_running(&cx.instance));
     }
@@ -55,33 +55,33 @@ pub(crate) async fn run(args: LogsArgs, cx: &Context) -> Result<Outcome> {
             return Ok(());
         }
         is_silent = false;
-        cx.ui.text(&format!("{line}\n"))
+        cx.ui.print_text(&format!("{line}\n"))
     };
     engine.logs(&name, plan.options, &mut print).await?;
     match service {
         Some(service) if is_silent => {
-            let status = cx.instance.command("status");
-            cx.ui.warn(format!(
+            let status = cx.instance.osctl_command("status");
+            cx.ui.print_warning(format!(
                 "no line of the log is `{service}`'s; `{status}` lists the services"
             ));
-            Ok(Outcome::Code(NO))
+            Ok(VerbOutcome::Code(EXIT_NO))
         }
-        _ => Ok(Outcome::Done),
+        _ => Ok(VerbOutcome::Done),
     }
 }
 
 /// What a server inside has said, which the container's log does not hold.
-async fn of_server(server: &str, options: LogOptions, cx: &Context) -> Result<Outcome> {
-    let client = cx.client()?;
+async fn of_server(server: &str, options: LogOptions, cx: &CommandContext) -> Result<VerbOutcome> {
+    let client = cx.companion_client()?;
     let mut log = client
         .server_log(server, options.tail, options.follow)
         .await?;
     let mut unread = Vec::new();
     while let Some(piece) = log.next().await? {
         unread.extend_from_slice(&piece);
-        cx.ui.text(&take_text(&mut unread))?;
+        cx.ui.print_text(&take_text(&mut unread))?;
     }
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }
 
 /// The text of bytes that come in pieces, but for a character that is not whole.

@@ -1,10 +1,10 @@
 //! `osctl ls`: the instances that were ever up.
 
-use super::Context;
+use super::CommandContext;
 use crate::config::{Config, EngineChoice};
-use crate::engine::Phase;
-use crate::error::{Outcome, Result};
-use crate::host::instance::{Instance, Record};
+use crate::engine::ContainerPhase;
+use crate::error::{Result, VerbOutcome};
+use crate::host::instance::{Instance, InstanceRecord};
 use clap::Args;
 use serde::Serialize;
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 pub(crate) struct LsArgs {}
 
 #[derive(Debug, Serialize)]
-struct Row {
+struct InstanceRow {
     instance: String,
     state: &'static str,
     engine: Option<EngineChoice>,
@@ -24,21 +24,28 @@ struct Row {
     project: Option<String>,
 }
 
-impl Row {
+impl InstanceRow {
     /// Without a record, nothing but its name is known.
-    fn new(instance: String, state: &'static str, record: Option<Record>, bind: IpAddr) -> Self {
+    fn new(
+        instance: String,
+        state: &'static str,
+        record: Option<InstanceRecord>,
+        bind: IpAddr,
+    ) -> Self {
         let record = record.as_ref();
         Self {
             instance,
             state,
             engine: record.map(|r| r.engine),
-            machine: record.and_then(Record::machine).map(str::to_owned),
+            machine: record
+                .and_then(InstanceRecord::engine_machine)
+                .map(str::to_owned),
             kernel: record.map(|r| SocketAddr::new(bind, r.ports.kernel).to_string()),
             project: record.map(|r| r.project.display().to_string()),
         }
     }
 
-    fn columns(self) -> Vec<String> {
+    fn into_columns(self) -> Vec<String> {
         let engine = self.engine.map(|engine| match (engine, self.machine) {
             (EngineChoice::Docker, None) => "docker".into(),
             (EngineChoice::Docker, Some(machine)) => format!("docker at {machine}"),
@@ -53,70 +60,72 @@ impl Row {
     }
 }
 
-pub(crate) async fn run(args: LsArgs, cx: &Context) -> Result<Outcome> {
+pub(crate) async fn run(args: LsArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let LsArgs {} = args;
     let mut rows = Vec::new();
     // What is broken is told, and hides no instance.
-    let bind = match cx.config(None, Vec::new()) {
+    let bind = match cx.lenient_config(None, Vec::new()) {
         Ok(resolved) => resolved.config.bind,
         Err(error) => {
-            cx.ui.warn(format!("{error:#}"));
+            cx.ui.print_warning(format!("{error:#}"));
             Config::default().bind
         }
     };
-    for instance in Instance::all(&cx.folders)? {
-        let record = match instance.record() {
+    for instance in Instance::list_all(&cx.folders)? {
+        let record = match instance.read_record() {
             Ok(Some(record)) => record,
             Ok(None) => continue,
             Err(error) => {
-                cx.ui.warn(format!("{error:#}"));
-                rows.push(Row::new(instance.name, "unreadable", None, bind));
+                cx.ui.print_warning(format!("{error:#}"));
+                rows.push(InstanceRow::new(instance.name, "unreadable", None, bind));
                 continue;
             }
         };
         let found = match cx.engine_of(&record, record.engine).await {
-            Ok(engine) => engine.inspect(&instance.container()).await,
+            Ok(engine) => engine.inspect(&instance.container_name()).await,
             Err(error) => Err(error),
         };
         let state = match found.map(|container| container.map(|c| c.phase)) {
             Ok(None) => "absent",
-            Ok(Some(Phase::Running)) => "running",
-            Ok(Some(Phase::Restarting)) => "restarting",
-            Ok(Some(Phase::Paused)) => "paused",
-            Ok(Some(Phase::Created | Phase::Stopped | Phase::Dead)) => "stopped",
+            Ok(Some(ContainerPhase::Running)) => "running",
+            Ok(Some(ContainerPhase::Restarting)) => "restarting",
+            Ok(Some(ContainerPhase::Paused)) => "paused",
+            Ok(Some(ContainerPhase::Created | ContainerPhase::Stopped | ContainerPhase::Dead)) => {
+                "stopped"
+            }
             Err(_) => "unknown: its engine does not answer",
         };
-        let bind = record.bind(bind);
-        rows.push(Row::new(instance.name, state, Some(record), bind));
+        let bind = record.bind_address(bind);
+        rows.push(InstanceRow::new(instance.name, state, Some(record), bind));
     }
     if cx.ui.json {
-        cx.ui.document(&rows)?;
-        return Ok(Outcome::Done);
+        cx.ui.print_json(&rows)?;
+        return Ok(VerbOutcome::Done);
     }
     let header = ["INSTANCE", "STATE", "ENGINE", "KERNEL", "PROJECT"]
         .map(str::to_owned)
         .to_vec();
-    let lines = rows.into_iter().map(Row::columns);
+    let lines = rows.into_iter().map(InstanceRow::into_columns);
     cx.ui
-        .table(&std::iter::once(header).chain(lines).collect::<Vec<_>>());
-    Ok(Outcome::Done)
+        .print_table(&std::iter::once(header).chain(lines).collect::<Vec<_>>());
+    Ok(VerbOutcome::Done)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Row, run};
-    use crate::command::Context;
+    use super::{InstanceRow, run};
+    use crate::command::CommandContext;
     use crate::config::{Config, EngineChoice};
-    use crate::error::Outcome;
+    use crate::error::VerbOutcome;
     use crate::host::applied_settings::AppliedSettings;
     use crate::host::folders::Folders;
-    use crate::host::instance::{Instance, Record};
+    use crate::host::instance::{Instance, InstanceRecord};
     use crate::ui::Ui;
     use std::net::Ipv6Addr;
 
     #[test]
     fn a_row_has_the_address_that_is_bound_or_nothing() {
-        let record = Record {
+        let record = InstanceRecord {
             project: "/p".into(),
             engine: EngineChoice::Docker,
             ports: Config::default().ports,
@@ -125,13 +134,13 @@ mod tests {
             applied: AppliedSettings::default(),
         };
         let bind = Ipv6Addr::LOCALHOST.into();
-        let row = Row::new("a".into(), "running", Some(record), bind);
+        let row = InstanceRow::new("a".into(), "running", Some(record), bind);
         assert_eq!(
-            row.columns(),
+            row.into_columns(),
             ["a", "running", "docker", "[::1]:8080", "/p"]
         );
-        let row = Row::new("b".into(), "unreadable", None, bind);
-        assert_eq!(row.columns(), ["b", "unreadable", "-", "-", "-"]);
+        let row = InstanceRow::new("b".into(), "unreadable", None, bind);
+        assert_eq!(row.into_columns(), ["b", "unreadable", "-", "-", "-"]);
     }
 
     #[tokio::test]
@@ -148,10 +157,10 @@ mod tests {
             std::fs::write(folder.join("instance.json"), "{").unwrap();
         }
         let ui = Ui::new(true, true, 0, None);
-        let cx = Context::new(ui, folders, "default", None).unwrap();
-        let names: Vec<_> = Instance::all(&cx.folders).unwrap();
+        let cx = CommandContext::new(ui, folders, "default", None).unwrap();
+        let names: Vec<_> = Instance::list_all(&cx.folders).unwrap();
         assert_eq!(names.len(), 1);
         let listed = run(super::LsArgs {}, &cx).await.unwrap();
-        assert_eq!(listed, Outcome::Done);
+        assert_eq!(listed, VerbOutcome::Done);
     }
 }

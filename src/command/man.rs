@@ -1,15 +1,15 @@
 //! `osctl man`: a man page for each verb that `osctl --help` lists, for packages.
 
-use super::Context;
+use super::CommandContext;
 use crate::archive::Folder;
 use crate::cli;
-use crate::error::{Error, Outcome, Result};
+use crate::error::{Error, Result, VerbOutcome};
 use clap::{Args, Command};
 use clap_mangen::Man;
 use std::io;
 use std::path::PathBuf;
 
-const VERSION: &str = concat!("osctl ", env!("CARGO_PKG_VERSION"));
+const MAN_VERSION: &str = concat!("osctl ", env!("CARGO_PKG_VERSION"));
 
 #[derive(Debug, Args)]
 pub(crate) struct ManArgs {
@@ -18,7 +18,7 @@ pub(crate) struct ManArgs {
     folder: PathBuf,
 }
 
-pub(crate) fn run(args: ManArgs, cx: &Context) -> Result<Outcome> {
+pub(crate) fn run(args: ManArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let ManArgs { folder } = args;
     let failed = |why: io::Error| {
         let message = format!("no pages can be written to `{}`: {why}", folder.display());
@@ -26,22 +26,22 @@ pub(crate) fn run(args: ManArgs, cx: &Context) -> Result<Outcome> {
     };
     let opened = cx.path_resolver()?.make_folder(&folder);
     let opened = opened.map_err(|unresolved| unresolved.into_error(failed))?;
-    let mut command = cli::command().disable_help_subcommand(true);
+    let mut command = cli::clap_command().disable_help_subcommand(true);
     command.build();
-    let pages = write(command, &opened).map_err(failed)?;
+    let pages = write_pages(command, &opened).map_err(failed)?;
     cx.ui
-        .say(format!("{pages} pages in `{}`", folder.display()));
-    Ok(Outcome::Done)
+        .print_message(format!("{pages} pages in `{}`", folder.display()));
+    Ok(VerbOutcome::Done)
 }
 
 /// Writes the page of this command and of those beneath it, and counts them.
-fn write(command: Command, folder: &Folder) -> io::Result<usize> {
+fn write_pages(command: Command, folder: &Folder) -> io::Result<usize> {
     let mut pages = 1;
     for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
-        pages += write(verb.clone(), folder)?;
+        pages += write_pages(verb.clone(), folder)?;
     }
     // An empty date would be left out of the title, and the version would take its place.
-    let man = Man::new(command).date(" ").source(VERSION);
+    let man = Man::new(command).date(" ").source(MAN_VERSION);
     let mut page = Vec::new();
     man.render(&mut page)?;
     folder.replace_file(man.get_filename().as_ref(), 0o644, &page)?;

@@ -1,12 +1,12 @@
 //! `osctl mcp stdio`: the bridge that clients start which speak MCP with a command.
 
 use super::candidates::server_names;
-use super::mcp::NarrowArgs;
-use super::{Context, ended};
-use crate::config::Resolved;
-use crate::error::{Error, Outcome, Result};
-use crate::host::bridge::{self, Find, Start, Unread, Way};
-use crate::host::client::{Client, not_running};
+use super::mcp::McpFilterArgs;
+use super::{CommandContext, shutdown_signal};
+use crate::config::ResolvedConfig;
+use crate::error::{Error, Result, VerbOutcome};
+use crate::host::bridge::{self, BridgeOptions, BridgeOutputLine, FindInstance, StartInstance};
+use crate::host::client::{CompanionClient, not_running};
 use bytes::Bytes;
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
@@ -19,50 +19,50 @@ use tokio::process::Command;
 use tokio::sync::mpsc;
 
 /// Lines on their way, each way.
-const DEPTH: usize = 64;
+const MAX_QUEUED_STDIO_LINES: usize = 64;
 /// For what was said already to be read, by a client that wants the end.
-const LAST: Duration = Duration::from_millis(500);
+const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
-pub(crate) struct StdioArgs {
+pub(crate) struct McpStdioArgs {
     /// Only this server, under its own names; all of them as one unless this is given
     #[arg(long, value_name = "NAME", conflicts_with = "servers", add = ArgValueCandidates::new(server_names))]
     server: Option<String>,
     #[command(flatten)]
-    narrow: NarrowArgs,
+    narrow: McpFilterArgs,
 }
 
-pub(crate) async fn run(args: StdioArgs, cx: &Context) -> Result<Outcome> {
-    let StdioArgs { server, narrow } = args;
+pub(crate) async fn run(args: McpStdioArgs, cx: &CommandContext) -> Result<VerbOutcome> {
+    let McpStdioArgs { server, narrow } = args;
     // Listening begins before the first word is said.
-    let ended = ended()?.shared();
-    let starts = cx.config(None, Vec::new())?.config.mcp.start;
-    let way = Way {
-        find: find(cx),
-        start: starts.then(|| start(cx)),
-        wish: narrow.of(server),
+    let ended = shutdown_signal()?.shared();
+    let starts = cx.lenient_config(None, Vec::new())?.config.mcp.start;
+    let way = BridgeOptions {
+        find: instance_finder(cx),
+        start: starts.then(|| instance_starter(cx)),
+        wish: narrow.into_target(server),
     };
-    let (line, lines) = mpsc::channel(DEPTH);
-    let (out, told) = mpsc::channel(DEPTH);
+    let (line, lines) = mpsc::channel(MAX_QUEUED_STDIO_LINES);
+    let (out, told) = mpsc::channel(MAX_QUEUED_STDIO_LINES);
     // Stdin can't be waited for, and its thread must keep nobody from ending.
-    std::thread::spawn(move || read(&line));
-    let output = cx.ui.output();
-    let writer = std::thread::spawn(move || write(output, told));
-    bridge::run(way, lines, out, ended.clone()).await?;
+    std::thread::spawn(move || read_lines(&line));
+    let output = cx.ui.stdout_writer();
+    let writer = std::thread::spawn(move || write_lines(output, told));
+    bridge::run_bridge(way, lines, out, ended.clone()).await?;
     // The last line is to be out before the process ends, unless that is wanted now.
     let written = tokio::task::spawn_blocking(move || writer.join());
     let wanted = async {
         ended.await;
-        tokio::time::sleep(LAST).await;
+        tokio::time::sleep(LAST_OUTPUT_TIMEOUT).await;
     };
     tokio::select! {
         _ = written => {}
         () = wanted => {}
     }
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }
 
-fn read(line: &mpsc::Sender<Bytes>) {
+fn read_lines(line: &mpsc::Sender<Bytes>) {
     let mut stdin = std::io::stdin().lock();
     loop {
         let mut text = Vec::new();
@@ -80,7 +80,7 @@ fn read(line: &mpsc::Sender<Bytes>) {
 }
 
 /// Ends when nobody reads, which ends the bridge.
-fn write(mut output: impl Write, mut told: mpsc::Receiver<Unread>) {
+fn write_lines(mut output: impl Write, mut told: mpsc::Receiver<BridgeOutputLine>) {
     while let Some(unread) = told.blocking_recv() {
         let line = [&unread.text[..], b"\n"].concat();
         if output
@@ -94,26 +94,34 @@ fn write(mut output: impl Write, mut told: mpsc::Receiver<Unread>) {
 }
 
 /// The instance as it is now.
-fn find(cx: &Context) -> Find {
+fn instance_finder(cx: &CommandContext) -> FindInstance {
     let instance = cx.instance.clone();
     let file = cx.trusted_config_file().ok().map(Path::to_owned);
     Box::new(move || {
-        let record = instance.record()?.ok_or_else(|| not_running(&instance))?;
+        let record = instance
+            .read_record()?
+            .ok_or_else(|| not_running(&instance))?;
         let project = Some(record.project.as_path());
         let (resolved, _) =
-            Resolved::load_without_bad_project(file.as_deref(), project, Vec::new())?;
-        Client::new(&instance, &record, record.bind(resolved.config.bind))
+            ResolvedConfig::load_without_bad_project(file.as_deref(), project, Vec::new())?;
+        CompanionClient::new(
+            &instance,
+            &record,
+            record.bind_address(resolved.config.bind),
+        )
     })
 }
 
 /// `osctl up`, whose words are for the log of the client.
-fn start(cx: &Context) -> Start {
+fn instance_starter(cx: &CommandContext) -> StartInstance {
     let (instance, file) = (cx.instance.clone(), cx.config_file.clone());
     Box::new(move || {
         let (instance, file) = (instance.clone(), file.clone());
         async move {
             // From where it is started says nothing about the project.
-            let record = instance.record()?.ok_or_else(|| not_running(&instance))?;
+            let record = instance
+                .read_record()?
+                .ok_or_else(|| not_running(&instance))?;
             let mut command = Command::new(std::env::current_exe()?);
             command
                 .arg("--instance")
@@ -128,8 +136,8 @@ fn start(cx: &Context) -> Start {
             if status.success() {
                 return Ok(());
             }
-            let message = format!("`{}` can't be started", instance.container());
-            let hint = format!("`{}` says why", instance.command("up"));
+            let message = format!("`{}` can't be started", instance.container_name());
+            let hint = format!("`{}` says why", instance.osctl_command("up"));
             Err(Error::precondition(message, hint).into())
         }
         .boxed()

@@ -52,19 +52,19 @@ mod told;
 pub(crate) mod up;
 pub(crate) mod verify;
 
-pub(crate) use completer::SHELLS as COMPLETERS;
-pub(crate) use context::Context;
-pub(crate) use ended::ended;
+pub(crate) use completer::SHELL_COMPLETERS as COMPLETERS;
+pub(crate) use context::CommandContext;
+pub(crate) use ended::shutdown_signal;
 
 use crate::cli::{Cli, Verb};
-use crate::error::{Outcome, Result};
+use crate::error::{Result, VerbOutcome};
 use crate::host::folders::Folders;
 use crate::host::older_companion::is_unproven;
 use crate::ui::Ui;
 use serde_json::Value;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-pub(crate) async fn run(cli: Cli, ui: Ui) -> Result<Outcome> {
+pub(crate) async fn run_command(cli: Cli, ui: Ui) -> Result<VerbOutcome> {
     match cli.verb {
         Verb::Companion => return companion::run().await,
         Verb::Health(args) => return health::run(args).await,
@@ -78,14 +78,14 @@ pub(crate) async fn run(cli: Cli, ui: Ui) -> Result<Outcome> {
         Verb::Completions(args) => return completions::run(args, ui),
         _ => {}
     }
-    let cx = Context::new(ui, Folders::find()?, &cli.instance, cli.config.as_deref())?;
-    match act(cli.verb, &cx).await {
-        Err(error) if is_unproven(&error) => Err(cx.explain(error).await),
+    let cx = CommandContext::new(ui, Folders::find()?, &cli.instance, cli.config.as_deref())?;
+    match run_verb(cli.verb, &cx).await {
+        Err(error) if is_unproven(&error) => Err(cx.explain_error(error).await),
         done => done,
     }
 }
 
-async fn act(verb: Verb, cx: &Context) -> Result<Outcome> {
+async fn run_verb(verb: Verb, cx: &CommandContext) -> Result<VerbOutcome> {
     match verb {
         Verb::Up(args) => up::run(args, cx).await,
         Verb::Down(args) => down::run(args, cx).await,
@@ -124,25 +124,25 @@ async fn act(verb: Verb, cx: &Context) -> Result<Outcome> {
         | Verb::Selftest(_)
         | Verb::Quiesce(_)
         | Verb::Resume(_)
-        | Verb::Verify(_) => Ok(Outcome::Done),
+        | Verb::Verify(_) => Ok(VerbOutcome::Done),
     }
 }
 
 /// Has the companion of this container do something, and tells what came of it.
 #[cfg(target_os = "linux")]
-async fn ask_inside(path: &str, body: &Value, ui: Ui) -> Result<Outcome> {
-    let answer = crate::companion::ask(path, body).await?;
-    ui.document(&answer)?;
-    Ok(Outcome::Done)
+async fn ask_inside(path: &str, body: &Value, ui: Ui) -> Result<VerbOutcome> {
+    let answer = crate::companion::post_to_companion(path, body).await?;
+    ui.print_json(&answer)?;
+    Ok(VerbOutcome::Done)
 }
 
 #[cfg(not(target_os = "linux"))]
-async fn ask_inside(_path: &str, _body: &Value, _ui: Ui) -> Result<Outcome> {
+async fn ask_inside(_path: &str, _body: &Value, _ui: Ui) -> Result<VerbOutcome> {
     Err(linux_only())
 }
 
 /// Seconds, as people read them.
-fn duration(seconds: f64) -> String {
+fn format_duration(seconds: f64) -> String {
     match seconds {
         s if s < 1.0 => format!("{:.0} ms", s * 1e3),
         s if s < 120.0 => format!("{s:.1} s"),
@@ -152,9 +152,9 @@ fn duration(seconds: f64) -> String {
 }
 
 /// How long ago that was, of seconds since 1970.
-fn age(created: f64) -> String {
+fn format_age(created: f64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    duration((now.unwrap_or_default().as_secs_f64() - created).max(0.0))
+    format_duration((now.unwrap_or_default().as_secs_f64() - created).max(0.0))
 }
 
 /// Why a verb of the container's inside does not run on this system.

@@ -1,7 +1,7 @@
 //! `osctl quiesce`: nothing new begins, what runs is waited for, and everything is stored.
 //! Run inside by the keeper; one JSON document is the answer.
 
-use crate::error::{Outcome, Result};
+use crate::error::{Result, VerbOutcome};
 use crate::ui::Ui;
 use clap::Args;
 use serde_json::json;
@@ -16,7 +16,7 @@ pub(crate) struct QuiesceArgs {
     force: bool,
 }
 
-pub(crate) async fn run(args: QuiesceArgs, ui: Ui) -> Result<Outcome> {
+pub(crate) async fn run(args: QuiesceArgs, ui: Ui) -> Result<VerbOutcome> {
     let QuiesceArgs { grace, force } = args;
     let wish = json!({"grace": grace, "force": force});
     super::ask_inside("/evolve/quiesce", &wish, ui).await

@@ -1,7 +1,7 @@
 //! `osctl reaper`: guards a kernel, a command, a service or the shell of a terminal, and ends all
 //! its descendants with it.
 
-use crate::error::{Outcome, Result};
+use crate::error::{Result, VerbOutcome};
 use clap::Args;
 use std::ffi::OsString;
 
@@ -32,9 +32,9 @@ pub(crate) struct ReaperArgs {
 }
 
 #[cfg(target_os = "linux")]
-pub(crate) fn run(args: ReaperArgs) -> Result<Outcome> {
+pub(crate) fn run(args: ReaperArgs) -> Result<VerbOutcome> {
     use crate::companion::{guard_command, reaper, spawn_service, spawn_shell};
-    use reaper::TEARDOWN;
+    use reaper::SUPERVISOR_TEARDOWN_TIMEOUT;
     use std::time::Duration;
     let ReaperArgs {
         adopt,
@@ -46,23 +46,23 @@ pub(crate) fn run(args: ReaperArgs) -> Result<Outcome> {
         files,
     } = args;
     match (adopt, thaw.as_slice()) {
-        (Some(pid), _) => reaper::run(pid, TEARDOWN)?,
+        (Some(pid), _) => reaper::supervise_process(pid, SUPERVISOR_TEARDOWN_TIMEOUT)?,
         (None, [file, program @ ..]) => {
-            if let Some(pid) = reaper::thaw(file.as_ref(), program)? {
-                reaper::run(pid, TEARDOWN)?;
+            if let Some(pid) = reaper::run_kernel_restore(file.as_ref(), program)? {
+                reaper::supervise_process(pid, SUPERVISOR_TEARDOWN_TIMEOUT)?;
             }
         }
         _ if waiting => guard_command()?,
         _ if !service.is_empty() => {
-            let grace = grace.map_or(TEARDOWN, Duration::from_secs);
-            reaper::run(spawn_service(&service, files)?, grace)?;
+            let grace = grace.map_or(SUPERVISOR_TEARDOWN_TIMEOUT, Duration::from_secs);
+            reaper::supervise_process(spawn_service(&service, files)?, grace)?;
         }
-        _ => reaper::run(spawn_shell(&terminal)?, TEARDOWN)?,
+        _ => reaper::supervise_process(spawn_shell(&terminal)?, SUPERVISOR_TEARDOWN_TIMEOUT)?,
     }
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn run(_args: ReaperArgs) -> Result<Outcome> {
+pub(crate) fn run(_args: ReaperArgs) -> Result<VerbOutcome> {
     Err(super::linux_only())
 }

@@ -1,7 +1,7 @@
 //! `osctl remember`: what is idle is stored, before a new body is tried with it.
 //! Run inside by the keeper; one JSON document is the answer.
 
-use crate::error::{Outcome, Result};
+use crate::error::{Result, VerbOutcome};
 use crate::ui::Ui;
 use clap::Args;
 use serde_json::json;
@@ -9,7 +9,7 @@ use serde_json::json;
 #[derive(Debug, Args)]
 pub(crate) struct RememberArgs {}
 
-pub(crate) async fn run(args: RememberArgs, ui: Ui) -> Result<Outcome> {
+pub(crate) async fn run(args: RememberArgs, ui: Ui) -> Result<VerbOutcome> {
     let RememberArgs {} = args;
     super::ask_inside("/evolve/remember", &json!({}), ui).await
 }

@@ -1,8 +1,8 @@
 //! `osctl reset`: an empty namespace; files and packages stay.
 
-use super::Context;
+use super::CommandContext;
 use super::candidates::session_names;
-use crate::error::{Outcome, Result};
+use crate::error::{Result, VerbOutcome};
 use crate::protocol::kernel::DEFAULT_SESSION;
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
@@ -17,20 +17,20 @@ pub(crate) struct ResetArgs {
     restart: bool,
 }
 
-pub(crate) async fn run(args: ResetArgs, cx: &Context) -> Result<Outcome> {
+pub(crate) async fn run(args: ResetArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let ResetArgs { session, restart } = args;
-    let client = cx.client()?;
+    let client = cx.companion_client()?;
     let reply = match restart {
         true => client.restart_session(&session).await?,
-        false => client.reset(&session).await?,
+        false => client.reset_session(&session).await?,
     };
     if cx.ui.json {
-        cx.ui.document(&reply)?;
+        cx.ui.print_json(&reply)?;
     } else {
         let generation = reply.kernel.generation;
-        cx.ui.say(format!(
+        cx.ui.print_message(format!(
             "the namespace is empty; this is generation {generation}"
         ));
     }
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }

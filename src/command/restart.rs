@@ -1,29 +1,29 @@
 //! `osctl restart`: stop the container and start it again; everything on disk stays.
 
-use super::{Context, snapshot, up};
-use crate::engine::Progress;
-use crate::error::{Error, Outcome, Result};
+use super::{CommandContext, snapshot, up};
+use crate::engine::EngineProgress;
+use crate::error::{Error, Result, VerbOutcome};
 use crate::host::client::not_running;
-use crate::host::instance::LABEL;
-use crate::protocol::cryo::Reason;
+use crate::host::instance::INSTANCE_LABEL;
+use crate::protocol::cryo::StoreReason;
 use clap::Args;
 
 #[derive(Debug, Args)]
 pub(crate) struct RestartArgs {}
 
-pub(crate) async fn run(args: RestartArgs, cx: &Context) -> Result<Outcome> {
+pub(crate) async fn run(args: RestartArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let RestartArgs {} = args;
-    let record = cx.record()?;
-    let engine = cx.engine(record.engine).await?;
+    let record = cx.require_record()?;
+    let engine = cx.connect_engine(record.engine).await?;
     super::evolve::check_idle(&engine, cx).await?;
-    snapshot::before(Reason::Restart, cx).await?;
+    snapshot::store_before_stop(StoreReason::Restart, cx).await?;
     {
         let _lock = cx.instance.lock()?;
-        let name = cx.instance.container();
-        let work = cx.ui.work(&format!("stopping `{name}`"));
+        let name = cx.instance.container_name();
+        let work = cx.ui.start_work(&format!("stopping `{name}`"));
         match engine.inspect(&name).await? {
             None => return Err(not_running(&cx.instance)),
-            Some(container) if container.labels.get(LABEL) != Some(&cx.instance.name) => {
+            Some(container) if container.labels.get(INSTANCE_LABEL) != Some(&cx.instance.name) => {
                 return Err(Error::Foreign {
                     what: "container",
                     name,
@@ -36,5 +36,5 @@ pub(crate) async fn run(args: RestartArgs, cx: &Context) -> Result<Outcome> {
         work.step(&format!("starting `{name}`"));
         engine.start(&name).await?;
     }
-    up::wait(&record, cx).await
+    up::wait_and_report(&record, cx).await
 }

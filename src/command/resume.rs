@@ -1,7 +1,7 @@
 //! `osctl resume`: requests are answered again, after `osctl quiesce`.
 //! Run inside by the keeper; one JSON document is the answer.
 
-use crate::error::{Outcome, Result};
+use crate::error::{Result, VerbOutcome};
 use crate::ui::Ui;
 use clap::Args;
 use serde_json::json;
@@ -9,7 +9,7 @@ use serde_json::json;
 #[derive(Debug, Args)]
 pub(crate) struct ResumeArgs {}
 
-pub(crate) async fn run(args: ResumeArgs, ui: Ui) -> Result<Outcome> {
+pub(crate) async fn run(args: ResumeArgs, ui: Ui) -> Result<VerbOutcome> {
     let ResumeArgs {} = args;
     super::ask_inside("/evolve/resume", &json!({}), ui).await
 }

@@ -1,13 +1,13 @@
 //! `osctl runs`: what was executed lately, and what is: code and commands of the shell.
 
-use super::Context;
-use crate::error::{Outcome, Result};
+use super::CommandContext;
+use crate::error::{Result, VerbOutcome};
 use crate::protocol::kernel::RunStatus;
 use clap::Args;
 use std::collections::BTreeSet;
 
 /// Characters of the code that a line shows.
-const CODE: usize = 40;
+const MAX_SHOWN_CODE_CHARS: usize = 40;
 
 #[derive(Debug, Args)]
 pub(crate) struct RunsArgs {
@@ -16,10 +16,10 @@ pub(crate) struct RunsArgs {
     running: bool,
 }
 
-pub(crate) async fn run(args: RunsArgs, cx: &Context) -> Result<Outcome> {
+pub(crate) async fn run(args: RunsArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let RunsArgs { running } = args;
-    let client = cx.client()?;
-    let (mut found, commands) = tokio::try_join!(client.runs(), client.commands())?;
+    let client = cx.companion_client()?;
+    let (mut found, commands) = tokio::try_join!(client.list_runs(), client.list_shell_runs())?;
     let is_command: BTreeSet<String> = commands.runs.iter().map(|run| run.id.clone()).collect();
     found.runs.extend(commands.runs);
     found.runs.sort_by(|a, b| a.created.total_cmp(&b.created));
@@ -27,8 +27,8 @@ pub(crate) async fn run(args: RunsArgs, cx: &Context) -> Result<Outcome> {
         .runs
         .retain(|run| !running || run.status == RunStatus::Running);
     if cx.ui.json {
-        cx.ui.document(&found)?;
-        return Ok(Outcome::Done);
+        cx.ui.print_json(&found)?;
+        return Ok(VerbOutcome::Done);
     }
     let mut rows = vec![
         ["ID", "SESSION", "STATUS", "TOOK", "CODE"]
@@ -47,15 +47,15 @@ pub(crate) async fn run(args: RunsArgs, cx: &Context) -> Result<Outcome> {
             true => format!("$ {}", run.code),
             false => run.code,
         };
-        let code = code.chars().take(CODE).collect();
+        let code = code.chars().take(MAX_SHOWN_CODE_CHARS).collect();
         vec![
             run.id,
             run.session,
             status.into(),
-            super::duration(run.timing_ms / 1e3),
+            super::format_duration(run.timing_ms / 1e3),
             code,
         ]
     }));
-    cx.ui.table(&rows);
-    Ok(Outcome::Done)
+    cx.ui.print_table(&rows);
+    Ok(VerbOutcome::Done)
 }

@@ -1,9 +1,9 @@
 //! `osctl screenshot`: a picture of the screen inside, as a file.
 
-use super::Context;
-use crate::error::{Error, Outcome, Result};
-use crate::host::display::Shot;
-use crate::protocol::display::{Screenshot, moment};
+use super::CommandContext;
+use crate::error::{Error, Result, VerbOutcome};
+use crate::host::display::ScreenshotFile;
+use crate::protocol::display::{ScreenshotQuery, format_taken_time};
 use clap::Args;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -21,12 +21,12 @@ pub(crate) struct ScreenshotArgs {
 }
 
 #[derive(Debug)]
-struct Plan {
+struct ScreenshotPlan {
     file: PathBuf,
-    query: Screenshot,
+    query: ScreenshotQuery,
 }
 
-impl From<ScreenshotArgs> for Plan {
+impl From<ScreenshotArgs> for ScreenshotPlan {
     fn from(args: ScreenshotArgs) -> Self {
         let ScreenshotArgs {
             file,
@@ -35,14 +35,14 @@ impl From<ScreenshotArgs> for Plan {
         } = args;
         Self {
             file,
-            query: Screenshot { region, scale },
+            query: ScreenshotQuery { region, scale },
         }
     }
 }
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
-struct Document<'a> {
+struct ScreenshotDocument<'a> {
     file: &'a Path,
     bytes: usize,
     /// `WIDTHxHEIGHT`.
@@ -52,14 +52,14 @@ struct Document<'a> {
     taken: u64,
 }
 
-pub(crate) async fn run(args: ScreenshotArgs, cx: &Context) -> Result<Outcome> {
-    let Plan { file, query } = args.into();
-    let work = cx.ui.work("looking at the screen");
-    let shot = cx.client()?.screenshot(&query).await?;
+pub(crate) async fn run(args: ScreenshotArgs, cx: &CommandContext) -> Result<VerbOutcome> {
+    let ScreenshotPlan { file, query } = args.into();
+    let work = cx.ui.start_work("looking at the screen");
+    let shot = cx.companion_client()?.take_screenshot(&query).await?;
     drop(work);
-    save(&file, &shot.file, cx)?;
+    save_picture(&file, &shot.file, cx)?;
     if cx.ui.json {
-        cx.ui.document(&Document {
+        cx.ui.print_json(&ScreenshotDocument {
             file: &file,
             bytes: shot.file.len(),
             picture: shot.picture,
@@ -67,24 +67,24 @@ pub(crate) async fn run(args: ScreenshotArgs, cx: &Context) -> Result<Outcome> {
             taken: shot.taken,
         })?;
     } else {
-        cx.ui.say(words(&file, &shot));
+        cx.ui.print_message(describe_shot(&file, &shot));
     }
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }
 
 /// The picture's size, and when it was taken, by the container's clock.
-fn words(file: &Path, shot: &Shot) -> String {
-    let (name, picture, taken) = (file.display(), &shot.picture, moment(shot.taken));
+fn describe_shot(file: &Path, shot: &ScreenshotFile) -> String {
+    let (name, picture, taken) = (file.display(), &shot.picture, format_taken_time(shot.taken));
     format!("`{name}` has {picture} pixels, taken at {taken}")
 }
 
 /// Replaces a picture of before by a rename, so that it stays whole until then.
-fn save(path: &Path, content: &[u8], cx: &Context) -> Result<()> {
+fn save_picture(path: &Path, content: &[u8], cx: &CommandContext) -> Result<()> {
     let failed = |why: std::io::Error| {
         let message = format!("`{}` can't be written: {why}", path.display());
         Error::precondition(message, "name a file in a folder that you may write").into()
     };
-    let place = cx.path_resolver()?.place(path);
+    let place = cx.path_resolver()?.resolve_name(path);
     let place = place.map_err(|unresolved| unresolved.into_error(failed))?;
     let written = place.folder.replace_file(&place.name, 0o644, content);
     written.map_err(failed)
@@ -92,19 +92,19 @@ fn save(path: &Path, content: &[u8], cx: &Context) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::words;
-    use crate::host::display::Shot;
+    use super::describe_shot;
+    use crate::host::display::ScreenshotFile;
     use std::path::Path;
 
     #[test]
     fn a_picture_is_told_with_its_size_and_time() {
-        let shot = Shot {
+        let shot = ScreenshotFile {
             file: Vec::new(),
             picture: "90x70".into(),
             screen: "1280x800".into(),
             taken: 1_700_000_000_042,
         };
-        let told = words(Path::new("a.png"), &shot);
+        let told = describe_shot(Path::new("a.png"), &shot);
         assert_eq!(
             told,
             "`a.png` has 90x70 pixels, taken at 2023-11-14T22:13:20.042Z"

@@ -1,7 +1,7 @@
 //! `osctl selftest`: whether this body works, asked of a container with throw-away data.
 //! Run inside by the keeper; one JSON document is the answer.
 
-use crate::error::{Outcome, Result};
+use crate::error::{Result, VerbOutcome};
 use crate::ui::Ui;
 use clap::Args;
 use serde_json::json;
@@ -14,7 +14,7 @@ pub(crate) struct SelfTestArgs {
     snapshot: Option<PathBuf>,
 }
 
-pub(crate) async fn run(args: SelfTestArgs, ui: Ui) -> Result<Outcome> {
+pub(crate) async fn run(args: SelfTestArgs, ui: Ui) -> Result<VerbOutcome> {
     let SelfTestArgs { snapshot } = args;
     super::ask_inside("/evolve/selftest", &json!({"snapshot": snapshot}), ui).await
 }

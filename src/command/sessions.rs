@@ -1,8 +1,8 @@
 //! `osctl sessions`: the kernels of the instance.
 
-use super::Context;
+use super::CommandContext;
 use super::candidates::session_names;
-use crate::error::{Outcome, Result};
+use crate::error::{Result, VerbOutcome};
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
 
@@ -28,48 +28,49 @@ enum SessionsVerb {
     },
 }
 
-pub(crate) async fn run(args: SessionsArgs, cx: &Context) -> Result<Outcome> {
-    let client = cx.client()?;
+pub(crate) async fn run(args: SessionsArgs, cx: &CommandContext) -> Result<VerbOutcome> {
+    let client = cx.companion_client()?;
     match args.verb.unwrap_or(SessionsVerb::List) {
         SessionsVerb::List => {
-            let found = client.sessions().await?;
+            let found = client.list_sessions().await?;
             if cx.ui.json {
-                cx.ui.document(&found)?;
-                return Ok(Outcome::Done);
+                cx.ui.print_json(&found)?;
+                return Ok(VerbOutcome::Done);
             }
             let heads = ["NAME", "STATE", "RUNS", "GLOBALS", "IDLE", "MEMORY"];
             let mut rows = vec![heads.map(str::to_owned).to_vec()];
             rows.extend(found.sessions.into_iter().map(|session| {
-                let memory = session.memory.map(crate::ui::bytes);
+                let memory = session.memory.map(crate::ui::format_bytes);
                 vec![
                     session.name,
                     session.detail,
                     session.exec_count.to_string(),
                     session.globals_count.to_string(),
-                    super::duration(session.idle),
+                    super::format_duration(session.idle),
                     memory.unwrap_or_default(),
                 ]
             }));
-            cx.ui.table(&rows);
+            cx.ui.print_table(&rows);
         }
         SessionsVerb::Create { name } => {
             let made = client.create_session(name.as_deref()).await?;
             if cx.ui.json {
-                cx.ui.document(&made)?;
+                cx.ui.print_json(&made)?;
             } else {
-                cx.ui.line(&made.name);
-                let exec = cx.instance.command("exec --session");
-                cx.ui.say(format!("next: {exec} {} 'x = 1'", made.name));
+                cx.ui.print_line(&made.name);
+                let exec = cx.instance.osctl_command("exec --session");
+                cx.ui
+                    .print_message(format!("next: {exec} {} 'x = 1'", made.name));
             }
         }
         SessionsVerb::Rm { name } => {
             let deleted = client.delete_session(&name).await?;
             if cx.ui.json {
-                cx.ui.document(&deleted)?;
+                cx.ui.print_json(&deleted)?;
             } else {
-                cx.ui.say(format!("session `{name}` has ended"));
+                cx.ui.print_message(format!("session `{name}` has ended"));
             }
         }
     }
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }

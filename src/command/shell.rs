@@ -1,14 +1,14 @@
 //! `osctl shell`: a command inside, or a terminal.
 
-use super::Context;
-use super::candidates::{session_names, terminal_ids, words};
+use super::CommandContext;
+use super::candidates::{inside_path_candidates, session_names, terminal_ids};
 use super::exec::ensure_session;
 use super::shell_command;
-use super::terminal::{self, Plan};
-use crate::error::{Error, Outcome, Result};
-use crate::host::client::Client;
+use super::terminal::{self, TerminalPlan};
+use crate::error::{Error, Result, VerbOutcome};
+use crate::host::client::CompanionClient;
 use crate::protocol::kernel::DEFAULT_SESSION;
-use crate::protocol::pty::{Attach, Role};
+use crate::protocol::pty::{AttachQuery, TerminalRole};
 use clap::Args;
 use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter};
 use std::ffi::OsString;
@@ -17,7 +17,7 @@ use std::ffi::OsString;
 const DETACH_KEYS: &str = "ctrl-],ctrl-]";
 
 /// Stands for the terminal that was used last.
-const LAST: &str = "last";
+const LAST_TERMINAL: &str = "last";
 
 #[derive(Debug, Args)]
 pub(crate) struct ShellArgs {
@@ -26,7 +26,7 @@ pub(crate) struct ShellArgs {
         trailing_var_arg = true,
         allow_hyphen_values = true,
         value_name = "COMMAND",
-        add = ArgValueCompleter::new(words)
+        add = ArgValueCompleter::new(inside_path_candidates)
     )]
     command: Vec<OsString>,
     /// End the command after so many seconds
@@ -36,7 +36,7 @@ pub(crate) struct ShellArgs {
     #[arg(long, requires = "command")]
     detach: bool,
     /// Come back to a terminal, the one that was used last when no id is given
-    #[arg(long, value_name = "ID", num_args = 0..=1, conflicts_with = "command", default_missing_value = LAST, add = ArgValueCandidates::new(terminal_ids))]
+    #[arg(long, value_name = "ID", num_args = 0..=1, conflicts_with = "command", default_missing_value = LAST_TERMINAL, add = ArgValueCandidates::new(terminal_ids))]
     attach: Option<String>,
     /// See only, and type nothing
     #[arg(long, requires = "attach")]
@@ -55,7 +55,7 @@ pub(crate) struct ShellArgs {
     list: bool,
 }
 
-pub(crate) async fn run(args: ShellArgs, cx: &Context) -> Result<Outcome> {
+pub(crate) async fn run(args: ShellArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let ShellArgs {
         command,
         timeout,
@@ -68,11 +68,11 @@ pub(crate) async fn run(args: ShellArgs, cx: &Context) -> Result<Outcome> {
         list: lists,
     } = args;
     if lists {
-        return list(cx).await;
+        return list_terminals(cx).await;
     }
     if !command.is_empty() {
-        let plan = shell_command::Plan {
-            text: shell_command::text(&command)?,
+        let plan = shell_command::ShellCommandPlan {
+            text: shell_command::command_text(&command)?,
             session,
             timeout,
             detach,
@@ -81,29 +81,29 @@ pub(crate) async fn run(args: ShellArgs, cx: &Context) -> Result<Outcome> {
     }
     let refuse = |message: &str, hint: String| Err(Error::usage(message, hint).into());
     if cx.ui.json {
-        let instead = cx.instance.command("--json shell --list");
+        let instead = cx.instance.osctl_command("--json shell --list");
         return refuse("a terminal has no JSON", format!("`{instead}`"));
     }
     if !cx.ui.is_typed_at() {
-        let instead = cx.instance.command("shell COMMAND");
+        let instead = cx.instance.osctl_command("shell COMMAND");
         return refuse(
             "a terminal inside needs one outside",
             format!("`{instead}` runs a command without one"),
         );
     }
-    let client = cx.client()?;
+    let client = cx.companion_client()?;
     let id = match attach.as_deref() {
-        Some(LAST) => Some(last(&client, cx).await?),
+        Some(LAST_TERMINAL) => Some(last_terminal(&client, cx).await?),
         id => id.map(str::to_owned),
     };
     if id.is_none() {
         ensure_session(&client, &session).await?;
     }
     let role = match view {
-        true => Role::View,
-        false => Role::Write,
+        true => TerminalRole::View,
+        false => TerminalRole::Write,
     };
-    let attach = Attach {
+    let attach = AttachQuery {
         id,
         client: None,
         since: None,
@@ -114,28 +114,28 @@ pub(crate) async fn run(args: ShellArgs, cx: &Context) -> Result<Outcome> {
         role,
         take,
     };
-    let plan = Plan {
+    let plan = TerminalPlan {
         attach,
         detach_keys,
     };
     terminal::run(plan, cx).await
 }
 
-async fn last(client: &Client, cx: &Context) -> Result<String> {
-    let found = client.terminals().await?.terminals.into_iter();
+async fn last_terminal(client: &CompanionClient, cx: &CommandContext) -> Result<String> {
+    let found = client.list_terminals().await?.terminals.into_iter();
     let living = found.filter(|terminal| terminal.exit.is_none());
     let last = living.min_by(|a, b| a.idle.total_cmp(&b.idle));
     last.map(|terminal| terminal.id).ok_or_else(|| {
-        let hint = format!("`{}` opens one", cx.instance.command("shell"));
+        let hint = format!("`{}` opens one", cx.instance.osctl_command("shell"));
         Error::usage("there is no terminal to come back to", hint).into()
     })
 }
 
-async fn list(cx: &Context) -> Result<Outcome> {
-    let found = cx.client()?.terminals().await?;
+async fn list_terminals(cx: &CommandContext) -> Result<VerbOutcome> {
+    let found = cx.companion_client()?.list_terminals().await?;
     if cx.ui.json {
-        cx.ui.document(&found)?;
-        return Ok(Outcome::Done);
+        cx.ui.print_json(&found)?;
+        return Ok(VerbOutcome::Done);
     }
     let heads = ["ID", "STATE", "SIZE", "VIEWERS", "WRITER", "IDLE"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
@@ -151,9 +151,9 @@ async fn list(cx: &Context) -> Result<Outcome> {
             format!("{}x{}", terminal.cols, terminal.rows),
             terminal.viewers.to_string(),
             if terminal.writer { "yes" } else { "no" }.into(),
-            super::duration(terminal.idle),
+            super::format_duration(terminal.idle),
         ]
     }));
-    cx.ui.table(&rows);
-    Ok(Outcome::Done)
+    cx.ui.print_table(&rows);
+    Ok(VerbOutcome::Done)
 }

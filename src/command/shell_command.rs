@@ -1,13 +1,15 @@
 //! `osctl shell COMMAND`: what it writes comes as it is written, byte by byte, and its exit code is
 //! ours.
 
-use super::Context;
+use super::CommandContext;
 use super::exec::{ensure_session, run_id};
-use super::follow::{BY_CTRL_C, CtrlC, NOT_RECORDED, Presses, listen_for_ctrl_c, say_detached};
-use crate::error::{Error, INTERRUPTED, Outcome, Result, is_unread};
-use crate::host::client::Client;
-use crate::host::events::Events;
-use crate::protocol::kernel::{Event, Happened, RunStatus};
+use super::follow::{
+    CTRL_C_EXIT_CODE, CtrlCAction, NOT_RECORDED_WARNING, Presses, listen_for_ctrl_c, say_detached,
+};
+use crate::error::{EXIT_INTERRUPTED, Error, Result, VerbOutcome, is_unread};
+use crate::host::client::CompanionClient;
+use crate::host::events::ClientRunEvents;
+use crate::protocol::kernel::{RunEvent, RunEventKind, RunStatus};
 use crate::protocol::quote::quote_word;
 use crate::protocol::shell::{Command, ShellReply};
 use anyhow::Context as _;
@@ -20,10 +22,10 @@ use std::io::{self, IsTerminal, Read, Write};
 use tokio::sync::mpsc;
 
 /// Bytes read of stdin at once.
-const PIECE: usize = 64 << 10;
+const STDIN_CHUNK_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct ShellCommandPlan {
     pub(super) text: String,
     pub(super) session: String,
     pub(super) timeout: Option<f64>,
@@ -34,7 +36,7 @@ pub(super) struct Plan {
 ///
 /// # Errors
 /// When the one word is no text.
-pub(super) fn text(words: &[OsString]) -> Result<String> {
+pub(super) fn command_text(words: &[OsString]) -> Result<String> {
     if let [word] = words {
         return word.to_str().map(str::to_owned).ok_or_else(|| {
             let hint = "give the command and its arguments as words of their own";
@@ -49,14 +51,14 @@ pub(super) fn text(words: &[OsString]) -> Result<String> {
     Ok(words.join(" "))
 }
 
-pub(super) async fn run(plan: Plan, cx: &Context) -> Result<Outcome> {
-    let Plan {
+pub(super) async fn run(plan: ShellCommandPlan, cx: &CommandContext) -> Result<VerbOutcome> {
+    let ShellCommandPlan {
         text,
         session,
         timeout,
         detach,
     } = plan;
-    let client = cx.client()?;
+    let client = cx.companion_client()?;
     let id = run_id()?;
     let is_fed = !detach && !io::stdin().is_terminal();
     let command = Command {
@@ -71,18 +73,18 @@ pub(super) async fn run(plan: Plan, cx: &Context) -> Result<Outcome> {
     if detach {
         client.begin_shell(&command).await?;
         match cx.ui.json {
-            true => cx.ui.document(&json!({"id": id}))?,
-            false => cx.ui.line(&id),
+            true => cx.ui.print_json(&json!({"id": id}))?,
+            false => cx.ui.print_line(&id),
         }
-        return Ok(Outcome::Done);
+        return Ok(VerbOutcome::Done);
     }
     // Before it begins, so that no press is missed.
     let presses = listen_for_ctrl_c()?;
-    let events = client.shell(&command).await?;
+    let events = client.execute_shell(&command).await?;
     if is_fed {
-        tokio::spawn(feed(client.clone(), id.clone()));
+        tokio::spawn(feed_stdin(client.clone(), id.clone()));
     }
-    let outcome = show_all(&client, &id, events, (presses, CtrlC::Interrupt), cx).await;
+    let outcome = show_all(&client, &id, events, (presses, CtrlCAction::Interrupt), cx).await;
     // What nobody reads any more ends, as it would here.
     if outcome.as_ref().is_err_and(is_unread) {
         client.interrupt_shell(&id).await?;
@@ -91,43 +93,43 @@ pub(super) async fn run(plan: Plan, cx: &Context) -> Result<Outcome> {
 }
 
 /// Follows a command that runs, or has run, to its end, which is the verb's.
-pub(super) async fn follow(
-    client: &Client,
+pub(super) async fn follow_command(
+    client: &CompanionClient,
     id: &str,
-    events: Events<ShellReply>,
-    cx: &Context,
-) -> Result<Outcome> {
+    events: ClientRunEvents<ShellReply>,
+    cx: &CommandContext,
+) -> Result<VerbOutcome> {
     let presses = listen_for_ctrl_c()?;
-    show_all(client, id, events, (presses, CtrlC::Detach), cx).await
+    show_all(client, id, events, (presses, CtrlCAction::Detach), cx).await
 }
 
 /// Shows a command to its end.
 async fn show_all(
-    client: &Client,
+    client: &CompanionClient,
     id: &str,
-    mut events: Events<ShellReply>,
-    (mut presses, ctrl_c): (Presses, CtrlC),
-    cx: &Context,
-) -> Result<Outcome> {
+    mut events: ClientRunEvents<ShellReply>,
+    (mut presses, ctrl_c): (Presses, CtrlCAction),
+    cx: &CommandContext,
+) -> Result<VerbOutcome> {
     let mut was_pressed = false;
     let reply = loop {
         tokio::select! {
             event = events.next() => {
                 let event = event?.context("the command's events ended without an end")?;
-                match show(event, cx) {
+                match write_event(event, cx) {
                     Ok(None) => {}
                     Ok(Some(reply)) => break reply,
                     Err(error) => return Err(Error::from(error).into()),
                 }
             }
             Some(()) = presses.recv() => {
-                if ctrl_c == CtrlC::Detach {
+                if ctrl_c == CtrlCAction::Detach {
                     say_detached("command", id, cx);
-                    return Ok(Outcome::Code(BY_CTRL_C));
+                    return Ok(VerbOutcome::Code(CTRL_C_EXIT_CODE));
                 }
                 if was_pressed {
-                    cx.ui.say(format!("no longer following command `{id}`, which is being ended"));
-                    return Ok(Outcome::Code(BY_CTRL_C));
+                    cx.ui.print_message(format!("no longer following command `{id}`, which is being ended"));
+                    return Ok(VerbOutcome::Code(CTRL_C_EXIT_CODE));
                 }
                 was_pressed = true;
                 // Its outcome comes with the events that are followed anyway.
@@ -137,33 +139,33 @@ async fn show_all(
         }
     };
     if cx.ui.json {
-        cx.ui.document(&reply)?;
+        cx.ui.print_json(&reply)?;
     } else if let Some(error) = reply.error.as_ref().filter(|_| !was_pressed) {
-        cx.ui.warn(&error.message);
+        cx.ui.print_warning(&error.message);
     }
     if reply.durable == Some(false) && !cx.ui.json {
-        cx.ui.warn(NOT_RECORDED);
+        cx.ui.print_warning(NOT_RECORDED_WARNING);
     }
-    Ok(outcome(&reply, was_pressed))
+    Ok(exit_outcome(&reply, was_pressed))
 }
 
-fn outcome(reply: &ShellReply, was_pressed: bool) -> Outcome {
+fn exit_outcome(reply: &ShellReply, was_pressed: bool) -> VerbOutcome {
     match (reply.status, reply.returncode) {
-        (RunStatus::Interrupted, _) if was_pressed => Outcome::Code(BY_CTRL_C),
-        (RunStatus::Interrupted, _) => Outcome::Code(INTERRUPTED),
-        (_, Some(0)) => Outcome::Done,
-        (_, Some(code)) => Outcome::Code(u8::try_from(code).unwrap_or(u8::MAX)),
-        (_, None) => Outcome::Code(u8::MAX),
+        (RunStatus::Interrupted, _) if was_pressed => VerbOutcome::Code(CTRL_C_EXIT_CODE),
+        (RunStatus::Interrupted, _) => VerbOutcome::Code(EXIT_INTERRUPTED),
+        (_, Some(0)) => VerbOutcome::Done,
+        (_, Some(code)) => VerbOutcome::Code(u8::try_from(code).unwrap_or(u8::MAX)),
+        (_, None) => VerbOutcome::Code(u8::MAX),
     }
 }
 
 /// Writes what came; the reply, when that was the end.
-fn show(event: Event<ShellReply>, cx: &Context) -> io::Result<Option<ShellReply>> {
+fn write_event(event: RunEvent<ShellReply>, cx: &CommandContext) -> io::Result<Option<ShellReply>> {
     let (mut to, text, base64): (Box<dyn Write>, _, _) = match event.happened {
-        Happened::Done { reply } => return Ok(Some(*reply)),
+        RunEventKind::Done { reply } => return Ok(Some(*reply)),
         _ if cx.ui.json => return Ok(None),
-        Happened::Stdout { text, base64 } => (Box::new(cx.ui.output()), text, base64),
-        Happened::Stderr { text, base64 } => (Box::new(cx.ui.errors()), text, base64),
+        RunEventKind::Stdout { text, base64 } => (Box::new(cx.ui.stdout_writer()), text, base64),
+        RunEventKind::Stderr { text, base64 } => (Box::new(cx.ui.stderr_writer()), text, base64),
         _ => return Ok(None),
     };
     match base64 {
@@ -175,13 +177,13 @@ fn show(event: Event<ShellReply>, cx: &Context) -> io::Result<Option<ShellReply>
 }
 
 /// Brings our stdin to the command, as it is asked for.
-async fn feed(client: Client, id: String) {
+async fn feed_stdin(client: CompanionClient, id: String) {
     let (pieces, coming) = mpsc::channel(2);
     // A thread of its own: nothing wakes a read of stdin, and nobody waits for it in the end.
     std::thread::spawn(move || {
         let mut stdin = io::stdin().lock();
         loop {
-            let mut piece = vec![0; PIECE];
+            let mut piece = vec![0; STDIN_CHUNK_BYTES];
             let read = match stdin.read(&mut piece) {
                 Ok(0) => return,
                 Ok(count) => {
@@ -200,19 +202,22 @@ async fn feed(client: Client, id: String) {
         coming.recv().await.map(|piece| (piece, coming))
     });
     // A command that has ended needs no more; its end is told anyway.
-    let _ = client.stdin(&id, bytes).await;
+    let _ = client.send_stdin(&id, bytes).await;
 }
 
 #[cfg(test)]
 mod tests {
-    use super::text;
+    use super::command_text;
 
     #[test]
     fn one_word_is_bash_and_several_are_words() {
-        assert_eq!(text(&["echo $HOME *".into()]).unwrap(), "echo $HOME *");
+        assert_eq!(
+            command_text(&["echo $HOME *".into()]).unwrap(),
+            "echo $HOME *"
+        );
         let words = ["echo", "$HOME", "", "it's", "a b", "-n", "*"].map(Into::into);
         assert_eq!(
-            text(&words).unwrap(),
+            command_text(&words).unwrap(),
             "'echo' '$HOME' '' 'it'\\''s' 'a b' -n '*'"
         );
     }

@@ -1,12 +1,12 @@
 //! `osctl status`: how the instance stands.
 
-use super::Context;
+use super::CommandContext;
 use super::came_back::{self, SessionStatus};
 use crate::config::{Config, EngineChoice};
-use crate::engine::{Engine, Phase};
-use crate::error::{Error, NO, Outcome, Result};
-use crate::host::client::Client;
-use crate::host::instance::{Instance, Record};
+use crate::engine::{ContainerPhase, Engine};
+use crate::error::{EXIT_NO, Error, Result, VerbOutcome};
+use crate::host::client::CompanionClient;
+use crate::host::instance::{Instance, InstanceRecord};
 use crate::host::older_companion::name_older_companion;
 use crate::host::ports::endpoints;
 use crate::protocol::plain;
@@ -21,10 +21,10 @@ pub(crate) struct StatusArgs {}
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
-pub(crate) struct Status {
+pub(crate) struct InstanceStatus {
     pub(crate) instance: String,
     pub(crate) engine: &'static str,
-    pub(crate) state: State,
+    pub(crate) state: InstanceState,
     pub(crate) healthy: bool,
     pub(crate) image: Option<String>,
     pub(crate) version: Option<String>,
@@ -42,35 +42,35 @@ pub(crate) struct Status {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum State {
+pub(crate) enum InstanceState {
     Running,
     Stopped,
     Absent,
 }
 
-pub(crate) async fn run(args: StatusArgs, cx: &Context) -> Result<Outcome> {
+pub(crate) async fn run(args: StatusArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let StatusArgs {} = args;
-    let record = cx.record()?;
-    let config = cx.config(Some(&record.project), Vec::new())?.config;
-    let engine = cx.engine(record.engine).await?;
-    let status = gather(cx, &record, &config, &engine).await?;
+    let record = cx.require_record()?;
+    let config = cx.lenient_config(Some(&record.project), Vec::new())?.config;
+    let engine = cx.connect_engine(record.engine).await?;
+    let status = gather_status(cx, &record, &config, &engine).await?;
     let outcome = if status.healthy {
-        Outcome::Done
+        VerbOutcome::Done
     } else {
-        Outcome::Code(NO)
+        VerbOutcome::Code(EXIT_NO)
     };
     if cx.ui.json {
-        cx.ui.document(&status)?;
+        cx.ui.print_json(&status)?;
         return Ok(outcome);
     }
     for warning in &status.warnings {
-        cx.ui.warn(warning);
+        cx.ui.print_warning(warning);
     }
     let state = match (status.state, status.healthy) {
-        (State::Running, true) => "running, healthy",
-        (State::Running, false) => "running, not healthy",
-        (State::Stopped, _) => "stopped",
-        (State::Absent, _) => "absent",
+        (InstanceState::Running, true) => "running, healthy",
+        (InstanceState::Running, false) => "running, not healthy",
+        (InstanceState::Stopped, _) => "stopped",
+        (InstanceState::Absent, _) => "absent",
     };
     let mut rows = vec![
         ("instance", status.instance),
@@ -79,7 +79,11 @@ pub(crate) async fn run(args: StatusArgs, cx: &Context) -> Result<Outcome> {
         ("project", status.project.display().to_string()),
     ];
     rows.extend(status.machine.map(|m| ("machine", m)));
-    rows.extend(status.version.map(|v| ("version", plain::line(&v))));
+    rows.extend(
+        status
+            .version
+            .map(|v| ("version", plain::sanitize_line(&v))),
+    );
     rows.extend(status.image.map(|i| ("image", i)));
     rows.extend(
         status
@@ -87,53 +91,60 @@ pub(crate) async fn run(args: StatusArgs, cx: &Context) -> Result<Outcome> {
             .iter()
             .map(|(what, address)| (*what, address.clone())),
     );
-    rows.extend(
-        status
-            .services
-            .iter()
-            .map(|s| ("service", plain::line(&format!("{}: {}", s.name, s.detail)))),
-    );
+    rows.extend(status.services.iter().map(|s| {
+        (
+            "service",
+            plain::sanitize_line(&format!("{}: {}", s.name, s.detail)),
+        )
+    }));
     rows.extend(
         status
             .sessions
             .iter()
-            .filter_map(|s| Some(("variables", plain::line(&s.row()?)))),
+            .filter_map(|s| Some(("variables", plain::sanitize_line(&s.status_row()?)))),
     );
     rows.push(("token", status.token_file.display().to_string()));
     let password = status.vnc_password_file.display();
     rows.push(("vnc key", password.to_string()));
     for (what, value) in rows {
-        cx.ui.line(format!("{what:<10}{value}"));
+        cx.ui.print_line(format!("{what:<10}{value}"));
     }
     if !status.healthy {
-        cx.ui.say(format!("next: {}", cx.instance.command("up")));
+        cx.ui
+            .print_message(format!("next: {}", cx.instance.osctl_command("up")));
     }
     Ok(outcome)
 }
 
-pub(crate) async fn gather(
-    cx: &Context,
-    record: &Record,
+pub(crate) async fn gather_status(
+    cx: &CommandContext,
+    record: &InstanceRecord,
     config: &Config,
     engine: &Engine,
-) -> Result<Status> {
-    let container = engine.inspect(&cx.instance.container()).await?;
+) -> Result<InstanceStatus> {
+    let container = engine.inspect(&cx.instance.container_name()).await?;
     let state = match &container {
-        None => State::Absent,
-        Some(c) if matches!(c.phase, Phase::Running | Phase::Restarting | Phase::Paused) => {
-            State::Running
+        None => InstanceState::Absent,
+        Some(c)
+            if matches!(
+                c.phase,
+                ContainerPhase::Running | ContainerPhase::Restarting | ContainerPhase::Paused
+            ) =>
+        {
+            InstanceState::Running
         }
-        Some(_) => State::Stopped,
+        Some(_) => InstanceState::Stopped,
     };
-    let mut warnings = warnings(record.engine, config, record.criu, &cx.instance);
+    let mut warnings = isolation_warnings(record.engine, config, record.criu, &cx.instance);
     let mut sessions = Vec::new();
     let health = match state {
-        State::Running => {
-            let client = Client::new(&cx.instance, record, record.bind(config.bind))?;
-            match client.health().await {
+        InstanceState::Running => {
+            let client =
+                CompanionClient::new(&cx.instance, record, record.bind_address(config.bind))?;
+            match client.fetch_health().await {
                 Ok(health) => {
                     if health.status == HealthStatus::Healthy {
-                        sessions = came_back::sessions(&client).await;
+                        sessions = came_back::fetch_sessions(&client).await;
                     }
                     Some(health)
                 }
@@ -149,7 +160,7 @@ pub(crate) async fn gather(
         }
         _ => None,
     };
-    Ok(Status {
+    Ok(InstanceStatus {
         instance: cx.instance.name.clone(),
         engine: engine.name(),
         state,
@@ -159,8 +170,8 @@ pub(crate) async fn gather(
         image: container.map(|c| c.image),
         version: health.as_ref().map(|h| h.version.clone()),
         project: record.project.clone(),
-        machine: record.machine().map(str::to_owned),
-        endpoints: endpoints(record, record.bind(config.bind)),
+        machine: record.engine_machine().map(str::to_owned),
+        endpoints: endpoints(record, record.bind_address(config.bind)),
         token_file: cx.instance.token_file(),
         vnc_password_file: cx.instance.vnc_password_file(),
         services: health.map(|h| h.services).unwrap_or_default(),
@@ -170,7 +181,7 @@ pub(crate) async fn gather(
 }
 
 /// What a person must know who relies on isolation.
-pub(crate) fn warnings(
+pub(crate) fn isolation_warnings(
     engine: EngineChoice,
     config: &Config,
     criu: bool,
@@ -185,7 +196,7 @@ pub(crate) fn warnings(
         );
     }
     if criu && engine == EngineChoice::Docker {
-        let up = instance.command("up --criu=false");
+        let up = instance.osctl_command("up --criu=false");
         warnings.push(format!("criu is on: the container has SYS_ADMIN and SYS_PTRACE and no seccomp profile, and code inside can become root on this machine; `{up}` takes that back"));
     }
     if !config.auth {

@@ -1,19 +1,19 @@
 //! `osctl up`: from nothing to a healthy `os-host`.
 
-use super::{Context, came_back};
-use crate::config::{Config, Source};
+use super::{CommandContext, came_back};
+use crate::config::{Config, ConfigSource};
 use crate::engine::Engine;
-use crate::error::{Error, Outcome, Result};
+use crate::error::{Error, Result, VerbOutcome};
 use crate::host::applied_settings::SettingChanges;
-use crate::host::autorun::{self, Scan};
-use crate::host::client::Client;
-use crate::host::health::Watch;
-use crate::host::instance::Record;
+use crate::host::autorun::{self, AutorunScan};
+use crate::host::client::CompanionClient;
+use crate::host::health::HealthWatch;
+use crate::host::instance::InstanceRecord;
 use crate::host::passed_env::{EnvArg, EnvArgs};
 use crate::host::project;
-use crate::host::raise::{Done, Raise, Raised};
+use crate::host::raise::{UpOutcome, UpResult, UpRunner};
 use crate::host::reach::check_sources;
-use crate::ui::Work;
+use crate::ui::WorkSpinner;
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ pub(crate) struct UpArgs {
 
 /// What is meant.
 #[derive(Debug)]
-struct Plan {
+struct UpPlan {
     yes: bool,
     project: Option<PathBuf>,
     force: bool,
@@ -65,7 +65,7 @@ struct Plan {
     flags: Vec<(&'static str, Value)>,
 }
 
-impl From<UpArgs> for Plan {
+impl From<UpArgs> for UpPlan {
     fn from(args: UpArgs) -> Self {
         let UpArgs {
             yes,
@@ -97,12 +97,12 @@ impl From<UpArgs> for Plan {
 }
 
 /// Changes that `up` names one by one.
-const MAX_CHANGES: usize = 10;
+const MAX_NAMED_CHANGES: usize = 10;
 
-pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
-    let plan = Plan::from(args);
+pub(crate) async fn run(args: UpArgs, cx: &CommandContext) -> Result<VerbOutcome> {
+    let plan = UpPlan::from(args);
     let _lock = cx.instance.lock()?;
-    let recorded = cx.instance.record()?;
+    let recorded = cx.instance.read_record()?;
     let mut flags = plan.flags.clone();
     if let Some(record) = recorded
         .as_ref()
@@ -119,18 +119,18 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
         let message = format!("instance `{}` runs on another engine", cx.instance.name);
         let hint = format!(
             "`{}` first, or another `--instance`",
-            cx.instance.command("down --purge")
+            cx.instance.osctl_command("down --purge")
         );
         return Err(Error::precondition(message, hint).into());
     }
-    let work = cx.ui.work("looking for the container engine");
+    let work = cx.ui.start_work("looking for the container engine");
     let may_install = |question: &str| cx.may_install(question, plan.yes, &work);
     let engine = cx.provided_engine(choice, &may_install, &work).await?;
-    super::evolve::wake(&engine, cx).await;
+    super::evolve::wake_keeper(&engine, cx).await;
     super::evolve::check_idle(&engine, cx).await?;
-    let remote = engine.elsewhere();
-    let socket = socket(&engine);
-    let project = project::find(
+    let remote = engine.remote_host();
+    let socket = engine_socket(&engine);
+    let project = project::find_project(
         plan.project.as_deref(),
         recorded.as_ref(),
         &cx.instance.name,
@@ -140,7 +140,7 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
     let mut resolved = cx.complete_config(Some(&project), flags.clone())?;
     let is_said = |key| {
         let said = resolved.values.get(key);
-        said.is_some_and(|(_, source)| *source != Source::Default)
+        said.is_some_and(|(_, source)| *source != ConfigSource::Default)
     };
     if recorded.as_ref().is_some_and(|record| record.criu) && !is_said("criu") {
         flags.push(("criu", json!(true)));
@@ -164,7 +164,7 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
         &cx.folders,
     )?;
     // Until the container is replaced, the old one writes what it could write before.
-    let both = [cx.instance.mounts()?, mounts.clone()].concat();
+    let both = [cx.instance.recorded_mounts()?, mounts.clone()].concat();
     cx.instance.save_mounts(&both)?;
     // Before the container runs: from now on the agent writes in the project.
     let found = match remote {
@@ -172,7 +172,7 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
         None => warn_of_autorun(cx, &project),
     };
     let scanned = project.clone();
-    let raise = Raise {
+    let raise = UpRunner {
         instance: &cx.instance,
         folders: &cx.folders,
         engine: &engine,
@@ -185,10 +185,10 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
             given: &plan.env,
             taken: &plan.no_env,
         },
-        may_replace: &|changes| consent(changes, plan.yes, cx, &work),
+        may_replace: &|changes| ask_consent(changes, plan.yes, cx, &work),
         progress: &work,
     };
-    let Raised {
+    let UpResult {
         record,
         done,
         without_keeper,
@@ -199,64 +199,67 @@ pub(crate) async fn run(args: UpArgs, cx: &Context) -> Result<Outcome> {
     };
     // What was shown is known once `up` has succeeded. What can't be recorded is no reason to fail.
     if let Some((scan, unseen)) = found
-        && let Err(error) = autorun::record(&cx.instance, &scanned, scan, &unseen)
+        && let Err(error) = autorun::record_baseline(&cx.instance, &scanned, scan, &unseen)
     {
-        cx.ui.warn(format!("{error:#}"));
+        cx.ui.print_warning(format!("{error:#}"));
     }
     cx.instance.save_mounts(&mounts)?;
     drop(work);
     for note in notes {
-        cx.ui.say(note);
+        cx.ui.print_message(note);
     }
     if let Some(error) = without_keeper {
-        let keeper = cx.instance.keeper();
-        cx.ui.warn(format!(
+        let keeper = cx.instance.keeper_container_name();
+        cx.ui.print_warning(format!(
             "`{keeper}` does not run, so that nothing can evolve: {error:#}"
         ));
     }
-    if done == Done::NothingWithOtherKeys {
-        let (down, up) = (cx.instance.command("down"), cx.instance.command("up"));
-        cx.ui.say(format!("this shell's values of passed variables differ from the container's; `{down}` and `{up}` pass them"));
+    if done == UpOutcome::NothingWithOtherKeys {
+        let (down, up) = (
+            cx.instance.osctl_command("down"),
+            cx.instance.osctl_command("up"),
+        );
+        cx.ui.print_message(format!("this shell's values of passed variables differ from the container's; `{down}` and `{up}` pass them"));
     }
     let outcome = match done {
-        Done::Nothing | Done::NothingWithOtherKeys => "is up to date and healthy",
-        Done::Started => "was started and is healthy",
-        Done::Created => "is healthy",
-        Done::HandedOver => "was replaced and is healthy; its variables went along",
-        Done::Replaced => "was replaced and is healthy",
+        UpOutcome::Nothing | UpOutcome::NothingWithOtherKeys => "is up to date and healthy",
+        UpOutcome::Started => "was started and is healthy",
+        UpOutcome::Created => "is healthy",
+        UpOutcome::HandedOver => "was replaced and is healthy; its variables went along",
+        UpOutcome::Replaced => "was replaced and is healthy",
     };
-    if !matches!(done, Done::Nothing | Done::NothingWithOtherKeys) && !cx.ui.json {
-        let bind = record.bind(resolved.config.bind);
-        let client = Client::new(&cx.instance, &record, bind)?;
-        came_back::tell(&came_back::settled(&client).await, cx);
+    if !matches!(done, UpOutcome::Nothing | UpOutcome::NothingWithOtherKeys) && !cx.ui.json {
+        let bind = record.bind_address(resolved.config.bind);
+        let client = CompanionClient::new(&cx.instance, &record, bind)?;
+        came_back::report_sessions(&came_back::wait_for_sessions(&client).await, cx);
     }
-    report(cx, &engine, &record, &resolved.config, outcome).await
+    report_instance(cx, &engine, &record, &resolved.config, outcome).await
 }
 
 /// Names what programs of this machine run in the project and what is new since the last `up`. Returns the scan, and
 /// the changes that were too many to name.
-fn warn_of_autorun(cx: &Context, project: &Path) -> Option<(Scan, Vec<String>)> {
-    let (mut changes, scan) = match autorun::changes(&cx.instance, project) {
+fn warn_of_autorun(cx: &CommandContext, project: &Path) -> Option<(AutorunScan, Vec<String>)> {
+    let (mut changes, scan) = match autorun::find_autorun_changes(&cx.instance, project) {
         Ok(found) => found,
         Err(error) => {
-            cx.ui.warn(format!("{error:#}"));
+            cx.ui.print_warning(format!("{error:#}"));
             return None;
         }
     };
-    let doctor = cx.instance.command("doctor");
+    let doctor = cx.instance.osctl_command("doctor");
     if let Some(why) = &scan.incomplete {
-        cx.ui.warn(format!(
+        cx.ui.print_warning(format!(
             "`{}` was not scanned completely: {why}; `{doctor}` shows the findings",
             project.display()
         ));
     }
-    let unseen = changes.split_off(changes.len().min(MAX_CHANGES));
+    let unseen = changes.split_off(changes.len().min(MAX_NAMED_CHANGES));
     if !changes.is_empty() {
         let mut shown = changes.join(", ");
         if !unseen.is_empty() {
             shown += &format!(", and {} more, which `{doctor}` lists", unseen.len());
         }
-        cx.ui.warn(format!(
+        cx.ui.print_warning(format!(
             "since the last `osctl up`, in `{}`: {shown}; git, editors and shells run these, so read them first",
             project.display()
         ));
@@ -265,8 +268,13 @@ fn warn_of_autorun(cx: &Context, project: &Path) -> Option<(Scan, Vec<String>)> 
 }
 
 /// Tells how the next container differs, and asks where a setting is changed or taken away.
-fn consent(changes: &SettingChanges, yes: bool, cx: &Context, work: &Work) -> Result<()> {
-    let container = cx.instance.container();
+fn ask_consent(
+    changes: &SettingChanges,
+    yes: bool,
+    cx: &CommandContext,
+    work: &WorkSpinner,
+) -> Result<()> {
+    let container = cx.instance.container_name();
     let must_ask = changes.needs_consent && !yes;
     if must_ask && !cx.ui.can_ask() {
         let list = changes.lines.join("; ");
@@ -276,15 +284,15 @@ fn consent(changes: &SettingChanges, yes: bool, cx: &Context, work: &Work) -> Re
             "`osctl up --yes` replaces it; `osctl config show` prints each value with its source";
         return Err(Error::precondition(message, hint).into());
     }
-    work.pause(|| {
+    work.suspend(|| {
         if changes.lines.is_empty() {
             return Ok(());
         }
-        cx.ui.say(format!(
+        cx.ui.print_message(format!(
             "a replacement of `{container}` changes these settings:"
         ));
         for line in &changes.lines {
-            cx.ui.say(format!("  {line}"));
+            cx.ui.print_message(format!("  {line}"));
         }
         let question = format!("Replace `{container}`?");
         if must_ask && !cx.ui.confirm(&question, "--yes")? {
@@ -297,62 +305,66 @@ fn consent(changes: &SettingChanges, yes: bool, cx: &Context, work: &Work) -> Re
     })
 }
 
-fn socket(engine: &Engine) -> Option<PathBuf> {
+fn engine_socket(engine: &Engine) -> Option<PathBuf> {
     match engine {
-        Engine::Docker(docker) => docker.address().socket().map(Path::to_owned),
+        Engine::Docker(docker) => docker.address().socket_path().map(Path::to_owned),
         Engine::Embedded(_) => None,
     }
 }
 
-async fn report(
-    cx: &Context,
+async fn report_instance(
+    cx: &CommandContext,
     engine: &Engine,
-    record: &Record,
+    record: &InstanceRecord,
     config: &Config,
     outcome: &str,
-) -> Result<Outcome> {
-    let status = super::status::gather(cx, record, config, engine).await?;
+) -> Result<VerbOutcome> {
+    let status = super::status::gather_status(cx, record, config, engine).await?;
     for warning in &status.warnings {
-        cx.ui.warn(warning);
+        cx.ui.print_warning(warning);
     }
     if cx.ui.json {
-        cx.ui.document(&status)?;
-        return Ok(Outcome::Done);
-    }
-    cx.ui.line(format!("{} {outcome}", cx.instance.container()));
-    for (what, address) in &status.endpoints {
-        cx.ui.line(format!("  {what:<8}{address}"));
+        cx.ui.print_json(&status)?;
+        return Ok(VerbOutcome::Done);
     }
     cx.ui
-        .line(format!("  {:<8}{}", "token", status.token_file.display()));
-    cx.ui.say(format!(
+        .print_line(format!("{} {outcome}", cx.instance.container_name()));
+    for (what, address) in &status.endpoints {
+        cx.ui.print_line(format!("  {what:<8}{address}"));
+    }
+    cx.ui
+        .print_line(format!("  {:<8}{}", "token", status.token_file.display()));
+    cx.ui.print_message(format!(
         "next: {}",
-        cx.instance.command("exec 'print(6*7)'")
+        cx.instance.osctl_command("exec 'print(6*7)'")
     ));
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }
 
 /// Waits for a container that was started otherwise, and reports as `up` does.
-pub(super) async fn wait(record: &Record, cx: &Context) -> Result<Outcome> {
-    let resolved = cx.config(Some(&record.project), Vec::new())?;
-    let engine = cx.engine(record.engine).await?;
-    let work = cx.ui.work("waiting");
-    let bind = record.bind(resolved.config.bind);
-    let client = Client::new(&cx.instance, record, bind)?;
-    let watch = Watch {
+pub(super) async fn wait_and_report(
+    record: &InstanceRecord,
+    cx: &CommandContext,
+) -> Result<VerbOutcome> {
+    let resolved = cx.lenient_config(Some(&record.project), Vec::new())?;
+    let engine = cx.connect_engine(record.engine).await?;
+    let work = cx.ui.start_work("waiting");
+    let bind = record.bind_address(resolved.config.bind);
+    let client = CompanionClient::new(&cx.instance, record, bind)?;
+    let watch = HealthWatch {
         instance: &cx.instance,
         engine: &engine,
         client: &client,
-        name: &cx.instance.container(),
+        name: &cx.instance.container_name(),
         progress: &work,
     };
     watch.until_healthy().await?;
     watch.until_open().await;
-    let sessions = came_back::settled(&client).await;
+    let sessions = came_back::wait_for_sessions(&client).await;
     drop(work);
     if !cx.ui.json {
-        came_back::tell(&sessions, cx);
+        came_back::report_sessions(&sessions, cx);
     }
     let outcome = "was restarted and is healthy; its files stay";
-    report(cx, &engine, record, &resolved.config, outcome).await
+    report_instance(cx, &engine, record, &resolved.config, outcome).await
 }

@@ -1,7 +1,7 @@
 //! `osctl verify`: whether this container lives up to the one before it.
 //! Run inside by the keeper; one JSON document is the answer.
 
-use crate::error::{Error, Outcome, Result};
+use crate::error::{Error, Result, VerbOutcome};
 use crate::ui::Ui;
 use clap::Args;
 use serde_json::Value;
@@ -13,7 +13,7 @@ pub(crate) struct VerifyArgs {
     expected: String,
 }
 
-pub(crate) async fn run(args: VerifyArgs, ui: Ui) -> Result<Outcome> {
+pub(crate) async fn run(args: VerifyArgs, ui: Ui) -> Result<VerbOutcome> {
     let VerifyArgs { expected } = args;
     let expected: Value = serde_json::from_str(&expected).map_err(|error| {
         let hint = "`osctl quiesce` tells it as `expected`";

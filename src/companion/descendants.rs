@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 
 /// Units of a process's start time: the kernel's USER_HZ, which is 100 on every Linux.
-const TICKS: i64 = 100;
+const CLOCK_TICKS_PER_SECOND: i64 = 100;
 
 /// A living process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,16 +21,16 @@ pub(super) struct Descendant {
 }
 
 /// Now, as a process that starts now would say it.
-pub(super) fn now() -> i64 {
+pub(super) fn read_boot_ticks() -> i64 {
     // A clock that every Linux has can't fail; at worst all processes count as later.
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0, |t| {
-        t.tv_sec() * TICKS + t.tv_nsec() / (1_000_000_000 / TICKS)
+        t.tv_sec() * CLOCK_TICKS_PER_SECOND + t.tv_nsec() / (1_000_000_000 / CLOCK_TICKS_PER_SECOND)
     })
 }
 
 /// Those below `root`, parents before their children.
-pub(super) fn of(root: Pid) -> Vec<Descendant> {
-    let all = read_all();
+pub(super) fn list_descendants(root: Pid) -> Vec<Descendant> {
+    let all = read_all_processes();
     let mut found = Vec::new();
     let mut parents = vec![root];
     while let Some(parent) = parents.pop() {
@@ -43,11 +43,13 @@ pub(super) fn of(root: Pid) -> Vec<Descendant> {
 }
 
 /// Whether one of those below `root` has a file open whose name ends so.
-pub(super) fn have_open(root: Pid, ending: &str) -> bool {
-    of(root).iter().any(|one| has_open(one.pid, ending))
+pub(super) fn have_file_open(root: Pid, ending: &str) -> bool {
+    list_descendants(root)
+        .iter()
+        .any(|one| has_file_open(one.pid, ending))
 }
 
-fn has_open(pid: Pid, ending: &str) -> bool {
+fn has_file_open(pid: Pid, ending: &str) -> bool {
     // One that has ended meanwhile has none.
     let files = fs::read_dir(format!("/proc/{pid}/fd"));
     let mut files = files.into_iter().flatten().flatten();
@@ -59,8 +61,8 @@ fn has_open(pid: Pid, ending: &str) -> bool {
 
 /// Those below `root` that `kernel` started at `since` or later. What an older process of its
 /// makes, such as a server that an earlier run left running, is not among them.
-pub(super) fn since(root: Pid, kernel: Pid, since: i64) -> Vec<Pid> {
-    let all = read_all();
+pub(super) fn list_started_since(root: Pid, kernel: Pid, since: i64) -> Vec<Pid> {
+    let all = read_all_processes();
     let mut found = Vec::new();
     let mut parents = vec![root];
     while let Some(parent) = parents.pop() {
@@ -76,19 +78,19 @@ pub(super) fn since(root: Pid, kernel: Pid, since: i64) -> Vec<Pid> {
     found
 }
 
-fn read_all() -> Vec<(Pid, Descendant)> {
+fn read_all_processes() -> Vec<(Pid, Descendant)> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
     let read_one = |entry: fs::DirEntry| {
         let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?);
-        read(pid, &fs::read_to_string(entry.path().join("stat")).ok()?)
+        parse_stat(pid, &fs::read_to_string(entry.path().join("stat")).ok()?)
     };
     entries.flatten().filter_map(read_one).collect()
 }
 
 /// The parent and the process of one line of `/proc/PID/stat`; nothing for the dead.
-fn read(pid: Pid, stat: &str) -> Option<(Pid, Descendant)> {
+fn parse_stat(pid: Pid, stat: &str) -> Option<(Pid, Descendant)> {
     // The name, in parentheses, may hold anything.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     // A process whose first thread has ended looks like a zombie while its others go on.
@@ -101,7 +103,7 @@ fn read(pid: Pid, stat: &str) -> Option<(Pid, Descendant)> {
 
 /// Kills all that `find` finds, and returns how many they were. All are stopped before any dies,
 /// so that none forks meanwhile.
-pub(super) fn end(find: impl Fn() -> Vec<Pid>) -> usize {
+pub(super) fn kill_found(find: impl Fn() -> Vec<Pid>) -> usize {
     let mut stopped = BTreeSet::new();
     loop {
         let fresh: Vec<Pid> = find()
@@ -125,31 +127,37 @@ pub(super) fn end(find: impl Fn() -> Vec<Pid>) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{end, have_open, now, of};
+    use super::{have_file_open, kill_found, list_descendants, read_boot_ticks};
     use nix::unistd::{Pid, getpid};
     use std::fs::File;
     use std::process::{Command, Stdio};
 
     fn below() -> Vec<Pid> {
-        of(getpid()).into_iter().map(|d| d.pid).collect()
+        list_descendants(getpid())
+            .into_iter()
+            .map(|d| d.pid)
+            .collect()
     }
 
     #[test]
     fn children_and_grandchildren_are_found_with_their_age_and_ended() {
-        let before = now();
+        let before = read_boot_ticks();
         let mut shell = Command::new("sh")
             .args(["-c", "sleep 1000 & wait"])
             .spawn()
             .unwrap();
         let shell_pid = Pid::from_raw(shell.id().cast_signed());
-        while of(shell_pid).is_empty() {
+        while list_descendants(shell_pid).is_empty() {
             std::thread::yield_now();
         }
-        let grandchild = of(shell_pid)[0];
-        assert!(grandchild.started >= before && grandchild.started <= now());
+        let grandchild = list_descendants(shell_pid)[0];
+        assert!(grandchild.started >= before && grandchild.started <= read_boot_ticks());
         assert!(below().contains(&grandchild.pid));
-        let count = end(|| {
-            let mut all: Vec<Pid> = of(shell_pid).into_iter().map(|d| d.pid).collect();
+        let count = kill_found(|| {
+            let mut all: Vec<Pid> = list_descendants(shell_pid)
+                .into_iter()
+                .map(|d| d.pid)
+                .collect();
             all.push(shell_pid);
             all
         });
@@ -161,14 +169,14 @@ mod tests {
     fn what_somebody_below_has_open_is_found_by_its_name() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a file.unfinished-here");
-        let is_open = || have_open(getpid(), ".unfinished-here");
+        let is_open = || have_file_open(getpid(), ".unfinished-here");
         assert!(!is_open());
         let mut child = Command::new("cat")
             .stdin(Stdio::piped())
             .stdout(File::create(&file).unwrap())
             .spawn()
             .unwrap();
-        assert!(is_open() && !have_open(getpid(), ".unfinished-elsewhere"));
+        assert!(is_open() && !have_file_open(getpid(), ".unfinished-elsewhere"));
         // It has its name of now.
         std::fs::rename(&file, folder.path().join("a file")).unwrap();
         assert!(!is_open());

@@ -8,38 +8,38 @@ use std::ops::Range;
 use std::time::Duration;
 
 /// Between two looks; far apart, because who comes back soon finds the memory still there.
-const EVERY: Duration = Duration::from_secs(10);
+const MEMORY_TRIM_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Growth in bytes that is worth a walk through the heap.
-const WORTH: u64 = 512 << 10;
+const MIN_TRIM_GROWTH_BYTES: u64 = 512 << 10;
 
 /// Free bytes at the end of the heap that are kept until the next look, and the size from which on a
 /// piece of memory is a mapping of its own.
 #[cfg(target_env = "gnu")]
-const KEPT: libc::c_int = 64 << 20;
+const HEAP_TRIM_THRESHOLD_BYTES: libc::c_int = 64 << 20;
 #[cfg(target_env = "gnu")]
-const MAPPED: libc::c_int = 8 << 20;
+const HEAP_MMAP_THRESHOLD_BYTES: libc::c_int = 8 << 20;
 
 /// Looks for ever.
-pub(super) async fn keep_small() {
+pub(super) async fn trim_periodically() {
     keep_for_now();
-    tokio::time::sleep(EVERY).await;
-    forget_the_start();
+    tokio::time::sleep(MEMORY_TRIM_INTERVAL).await;
+    drop_startup_pages();
     let mut settled = 0;
     loop {
-        if resident() > settled + WORTH {
+        if read_resident_bytes() > settled + MIN_TRIM_GROWTH_BYTES {
             // The walk takes milliseconds when much is free.
             if tokio::task::spawn_blocking(give_back).await.is_err() {
                 return;
             }
-            settled = resident();
+            settled = read_resident_bytes();
         }
-        tokio::time::sleep(EVERY).await;
+        tokio::time::sleep(MEMORY_TRIM_INTERVAL).await;
     }
 }
 
 /// The resident set in bytes; 0 when it can't be read.
-fn resident() -> u64 {
+fn read_resident_bytes() -> u64 {
     let told = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = told.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
@@ -48,9 +48,9 @@ fn resident() -> u64 {
 
 /// Most of the program that a start runs through is not needed after it; what is comes back from the
 /// page cache when it is run the next time.
-fn forget_the_start() {
+fn drop_startup_pages() {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    for part in unchanged(&maps, keep_small as *const () as usize) {
+    for part in find_unchanged_ranges(&maps, trim_periodically as *const () as usize) {
         // SAFETY: the range is a mapping of a file that nobody has written to, and nobody can: the
         // next access finds in it what was there.
         unsafe {
@@ -61,8 +61,8 @@ fn forget_the_start() {
 
 /// The mappings of the file that holds the code at `address`, as far as they are what the file says:
 /// code, and what is read-only from the beginning. What the loader has filled in is not among them.
-fn unchanged(maps: &str, address: usize) -> Vec<Range<usize>> {
-    let mappings: Vec<_> = maps.lines().filter_map(Mapping::parse).collect();
+fn find_unchanged_ranges(maps: &str, address: usize) -> Vec<Range<usize>> {
+    let mappings: Vec<_> = maps.lines().filter_map(MemoryMapping::parse).collect();
     let own = mappings.iter().find(|m| m.range.contains(&address));
     let Some(own) = own.filter(|own| own.file.starts_with('/')) else {
         return Vec::new();
@@ -74,7 +74,7 @@ fn unchanged(maps: &str, address: usize) -> Vec<Range<usize>> {
 }
 
 /// A line of `/proc/PID/maps`.
-struct Mapping<'a> {
+struct MemoryMapping<'a> {
     range: Range<usize>,
     access: &'a str,
     /// Bytes, in the file.
@@ -83,7 +83,7 @@ struct Mapping<'a> {
     file: &'a str,
 }
 
-impl<'a> Mapping<'a> {
+impl<'a> MemoryMapping<'a> {
     fn parse(line: &'a str) -> Option<Self> {
         let number = |text| usize::from_str_radix(text, 16).ok();
         let mut fields = line.splitn(6, ' ');
@@ -106,8 +106,8 @@ fn give_back() {
 #[cfg(target_env = "gnu")]
 fn keep_for_now() {
     for (option, bytes) in [
-        (libc::M_TRIM_THRESHOLD, KEPT),
-        (libc::M_MMAP_THRESHOLD, MAPPED),
+        (libc::M_TRIM_THRESHOLD, HEAP_TRIM_THRESHOLD_BYTES),
+        (libc::M_MMAP_THRESHOLD, HEAP_MMAP_THRESHOLD_BYTES),
     ] {
         // SAFETY: it takes numbers alone; one that it refuses changes nothing.
         unsafe { libc::mallopt(option, bytes) };
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn what_is_resident_is_known() {
-        assert!(resident() > 1 << 20);
+        assert!(read_resident_bytes() > 1 << 20);
     }
 
     #[test]
@@ -138,16 +138,19 @@ mod tests {
                     7000-8000 rw-p 00000000 00:00 0     [heap]\n\
                     8000-9000 r-xp 00000000 00:00 0 \n\
                     9000-a000 r-xp 00000000 fe:00 13    /lib/other\n";
-        assert_eq!(unchanged(maps, 0x2100), [0x1000..0x2000, 0x2000..0x5000]);
-        assert!(unchanged(maps, 0x8100).is_empty());
-        assert!(unchanged("", 0x2100).is_empty());
+        assert_eq!(
+            find_unchanged_ranges(maps, 0x2100),
+            [0x1000..0x2000, 0x2000..0x5000]
+        );
+        assert!(find_unchanged_ranges(maps, 0x8100).is_empty());
+        assert!(find_unchanged_ranges("", 0x2100).is_empty());
     }
 
     #[test]
     fn a_process_goes_on_without_its_start() {
         let words = ["what", "is", "read", "is", "as", "before"];
         let before = words.join(" ");
-        forget_the_start();
+        drop_startup_pages();
         assert_eq!(words.join(" "), before);
     }
 }

@@ -2,8 +2,8 @@
 //! environments and functions. It is kept on disk as it changes, so that it outlives the container,
 //! however that ends. Variables are cryo's.
 
-use super::evolve::Gate;
-use super::kernel::Sessions;
+use super::evolve::AdmissionControl;
+use super::kernel::KernelSessions;
 use super::shell::{self, Shells};
 use crate::error::Result;
 use anyhow::Context;
@@ -16,21 +16,21 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 
 /// Between two looks at whether something has changed.
-const TICK: Duration = Duration::from_secs(1);
+const SESSION_STATE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What is on disk.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Kept {
+struct SessionStateFile {
     sessions: Vec<String>,
-    shells: BTreeMap<String, shell::Kept>,
+    shells: BTreeMap<String, shell::RetainedContext>,
     /// Only between two containers.
     #[serde(default)]
-    frozen: Frozen,
+    frozen: EvolveCheckpoints,
 }
 
 /// Processes that were frozen for the next container.
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
-pub(crate) struct Frozen {
+pub(crate) struct EvolveCheckpoints {
     /// The digest of the kernel's code.
     pub(crate) kernel: String,
     /// The checkpoint of each session.
@@ -38,18 +38,23 @@ pub(crate) struct Frozen {
 }
 
 /// What tells whether it is another one.
-type Stamp = (Vec<String>, BTreeMap<String, u64>);
+type SessionStateStamp = (Vec<String>, BTreeMap<String, u64>);
 
 #[derive(Debug, Clone)]
-pub(crate) struct Mind {
+pub(crate) struct SessionStateStore {
     path: PathBuf,
-    sessions: Sessions,
+    sessions: KernelSessions,
     shells: Shells,
-    gate: Gate,
+    gate: AdmissionControl,
 }
 
-impl Mind {
-    pub(crate) fn new(data: &Path, sessions: Sessions, shells: Shells, gate: Gate) -> Self {
+impl SessionStateStore {
+    pub(crate) fn new(
+        data: &Path,
+        sessions: KernelSessions,
+        shells: Shells,
+        gate: AdmissionControl,
+    ) -> Self {
         Self {
             path: data.join("mind.json"),
             sessions,
@@ -60,44 +65,44 @@ impl Mind {
 
     /// Brings back what was there in the last life, and keeps what there is from now on. What is to be
     /// thawed is returned.
-    pub(crate) async fn wake(self) -> Frozen {
+    pub(crate) async fn restore_sessions(self) -> EvolveCheckpoints {
         let path = self.path.clone();
-        let read = spawn_blocking(move || read(&path)).await;
-        let Kept {
+        let read = spawn_blocking(move || read_state_file(&path)).await;
+        let SessionStateFile {
             sessions,
             shells,
             frozen,
         } = read.unwrap_or_default();
-        self.shells.adopt(shells);
+        self.shells.restore_contexts(shells);
         for name in sessions {
-            if let Err(refusal) = self.sessions.create(Some(name.clone())).await {
+            if let Err(refusal) = self.sessions.create_session(Some(name.clone())).await {
                 tracing::warn!(session = name, "it does not come back: {refusal:?}");
             }
         }
         if !frozen.checkpoints.is_empty() {
-            self.keep_or_say(Frozen::default()).await;
+            self.save_or_warn(EvolveCheckpoints::default()).await;
         }
-        tokio::spawn(self.keep_on());
+        tokio::spawn(self.save_on_change());
         frozen
     }
 
     /// Writes it down now, or says in the log why not.
-    pub(crate) async fn keep_or_say(&self, frozen: Frozen) -> bool {
-        let kept = self.keep(frozen).await;
+    pub(crate) async fn save_or_warn(&self, frozen: EvolveCheckpoints) -> bool {
+        let kept = self.save_state(frozen).await;
         if let Err(error) = &kept {
             tracing::warn!("what the shells hold is not kept: {error:#}");
         }
         kept.is_ok()
     }
 
-    async fn keep_on(self) {
-        let mut kept = self.stamp();
+    async fn save_on_change(self) {
+        let mut kept = self.take_stamp();
         loop {
-            tokio::time::sleep(TICK).await;
-            let now = self.stamp();
+            tokio::time::sleep(SESSION_STATE_INTERVAL).await;
+            let now = self.take_stamp();
             // Another container may have it by now.
-            let is_ours = now != kept && !self.gate.is_shut();
-            if is_ours && self.keep_or_say(Frozen::default()).await {
+            let is_ours = now != kept && !self.gate.is_closed();
+            if is_ours && self.save_or_warn(EvolveCheckpoints::default()).await {
                 kept = now;
             }
         }
@@ -107,42 +112,46 @@ impl Mind {
     ///
     /// # Errors
     /// When the disk does not take it; what was kept before is untouched.
-    pub(crate) async fn keep(&self, frozen: Frozen) -> Result<()> {
-        let (sessions, _) = self.stamp();
-        let shells = self.shells.keep();
-        let kept = Kept {
+    pub(crate) async fn save_state(&self, frozen: EvolveCheckpoints) -> Result<()> {
+        let (sessions, _) = self.take_stamp();
+        let shells = self.shells.retain_contexts();
+        let kept = SessionStateFile {
             sessions,
             shells,
             frozen,
         };
         let text = serde_json::to_vec(&kept)?;
         let path = self.path.clone();
-        spawn_blocking(move || write(&path, &text)).await?
+        spawn_blocking(move || write_state_file(&path, &text)).await?
     }
 
-    fn stamp(&self) -> Stamp {
-        let sessions = self.sessions.all().into_iter().map(|(name, _)| name);
-        (sessions.collect(), self.shells.serials())
+    fn take_stamp(&self) -> SessionStateStamp {
+        let sessions = self
+            .sessions
+            .list_sessions()
+            .into_iter()
+            .map(|(name, _)| name);
+        (sessions.collect(), self.shells.context_serials())
     }
 }
 
-fn read(path: &Path) -> Kept {
+fn read_state_file(path: &Path) -> SessionStateFile {
     let text = match fs::read(path) {
         Ok(text) => text,
         Err(error) => {
             if error.kind() != io::ErrorKind::NotFound {
                 tracing::warn!("`{}` can't be read: {error}", path.display());
             }
-            return Kept::default();
+            return SessionStateFile::default();
         }
     };
     serde_json::from_slice(&text).unwrap_or_else(|error| {
         tracing::warn!("`{}` is not used: {error}", path.display());
-        Kept::default()
+        SessionStateFile::default()
     })
 }
 
-fn write(path: &Path, text: &[u8]) -> Result<()> {
+fn write_state_file(path: &Path, text: &[u8]) -> Result<()> {
     let folder = path.parent().context("a file in no folder")?;
     // Readable by this user alone.
     let mut file = tempfile::NamedTempFile::new_in(folder)?;

@@ -1,7 +1,7 @@
 //! Inside the container: one process that owns the kernels, the terminals, the MCP servers and the
 //! desktop's services, and answers over HTTP.
 //!
-//! [`serve`] is its whole life. It is handed its sockets and its reason to stop, so tests and
+//! [`serve_companion`] is its whole life. It is handed its sockets and its reason to stop, so tests and
 //! production differ at the call alone.
 
 mod criu;
@@ -24,23 +24,23 @@ mod service;
 mod settings;
 mod shell;
 
-pub(crate) use pty::spawn as spawn_shell;
-pub(crate) use service::spawn as spawn_service;
-pub(crate) use settings::Settings;
+pub(crate) use pty::spawn_terminal_shell as spawn_shell;
+pub(crate) use service::spawn_service;
+pub(crate) use settings::CompanionSettings;
 pub(crate) use shell::guard_command;
 
 use crate::error::Result;
 use anyhow::Context;
-use criu::{Criu, Ground};
-use cryo::Cryo;
-use desktop::{DEBUGGER_PORT, Desktop, Tickets};
-use evolve::{Evolve, Gate};
-use files::Files;
-use http::Handles;
-use kernel::Sessions;
+use criu::{Criu, CriuPrerequisites};
+use cryo::CryoService;
+use desktop::{DEBUGGER_PORT, Desktop, OneTimeTokens};
+use evolve::{AdmissionControl, EvolveHandle};
+use files::FilesHandle;
+use http::HttpHandles;
+use kernel::KernelSessions;
 use mcp::{Hub, Os};
-use mind::{Frozen, Mind};
-use pty::Terminals;
+use mind::{EvolveCheckpoints, SessionStateStore};
+use pty::PtyTerminals;
 use runs::RunStore;
 use serde_json::Value;
 use shell::Shells;
@@ -60,11 +60,11 @@ use tokio::sync::watch;
 const VNC_PORT: u16 = 5900;
 
 /// Between two looks at which sessions are in use; they may be idle for longer.
-const TICK: Duration = Duration::from_secs(1);
+const SESSION_TOUCH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The sockets the companion answers on.
 #[derive(Debug)]
-pub(crate) struct Listeners {
+pub(crate) struct CompanionListeners {
     /// For everyone who has the token.
     pub(crate) tcp: TcpListener,
     /// The same, for clients of MCP.
@@ -72,14 +72,14 @@ pub(crate) struct Listeners {
     /// For those inside, guarded by the folder's rights.
     pub(crate) unix: UnixListener,
     /// For the desktop's clients, where there is one.
-    pub(crate) desktop: Option<desktop::Ports>,
+    pub(crate) desktop: Option<desktop::DesktopListeners>,
 }
 
 /// Opens the sockets and serves until SIGTERM or SIGINT.
 ///
 /// # Errors
 /// When a socket can't be opened.
-pub(crate) async fn run(settings: Settings) -> Result<()> {
+pub(crate) async fn run_companion(settings: CompanionSettings) -> Result<()> {
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
     if settings.embedded {
@@ -87,11 +87,11 @@ pub(crate) async fn run(settings: Settings) -> Result<()> {
         // when this already is a session's leader, which is as good.
         let _ = nix::unistd::setsid();
     }
-    let listeners = Listeners::open(&settings).await?;
+    let listeners = CompanionListeners::open(&settings).await?;
     let shutdown = async move {
         tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
     };
-    serve(listeners, settings, shutdown).await
+    serve_companion(listeners, settings, shutdown).await
 }
 
 /// Keeps one of the runtime's blocking threads. With one, work waits for it while no thread can be made, as during a
@@ -108,9 +108,9 @@ async fn keep_blocking_thread() {
 ///
 /// # Errors
 /// When serving fails; a failing kernel is no error here but told to those who ask.
-pub(crate) async fn serve(
-    mut listeners: Listeners,
-    settings: Settings,
+pub(crate) async fn serve_companion(
+    mut listeners: CompanionListeners,
+    settings: CompanionSettings,
     shutdown: impl Future<Output = ()>,
 ) -> Result<()> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), address = %listeners.tcp.local_addr()?, "companion starts");
@@ -118,26 +118,26 @@ pub(crate) async fn serve(
     let grace = settings.grace;
     let store = RunStore::open(&settings.lives);
     // Before anything else has an id.
-    let ground = Ground::prepare(criu::Settings::from(&settings)).await;
-    let (sessions, owner) = Sessions::start(
-        kernel::Settings::new(&settings, store.clone()),
-        ground.waking(),
+    let ground = CriuPrerequisites::prepare(criu::CriuSettings::from(&settings)).await;
+    let (sessions, owner) = KernelSessions::start(
+        kernel::KernelSettings::new(&settings, store.clone()),
+        ground.restoring_sessions(),
     );
-    let shells = Shells::new(shell::Settings::new(&settings, store.clone()));
-    if store.settle().await {
-        settings.lives.begin();
+    let shells = Shells::new(shell::ShellSettings::new(&settings, store.clone()));
+    if store.wait_synced().await {
+        settings.lives.remove_stale();
     }
-    forget_with(&sessions, &shells);
-    let terminals = Terminals::new(settings.terminals);
-    keep_with(&sessions, &shells, &terminals);
-    let cryo = Cryo::start(cryo::Settings::from(&settings), sessions.clone());
+    forget_ended_shells(&sessions, &shells);
+    let terminals = PtyTerminals::new(settings.terminals);
+    touch_used_sessions(&sessions, &shells, &terminals);
+    let cryo = CryoService::start(cryo::CryoSettings::from(&settings), sessions.clone());
     let (stop, stopping) = watch::channel(false);
     let ports = listeners.desktop.take();
     let (desktop, services) = Desktop::start(settings.desktop.clone(), ports, &stopping);
-    let files = Files::start(settings.data.clone());
-    let hub_settings = mcp::Settings::from(&settings);
+    let files = FilesHandle::start(settings.data.clone());
+    let hub_settings = mcp::HubSettings::from(&settings);
     let os = Os::new(
-        mcp::Handles {
+        mcp::ToolContext {
             sessions: sessions.clone(),
             shells: shells.clone(),
             files: files.clone(),
@@ -147,23 +147,23 @@ pub(crate) async fn serve(
         hub_settings.root.clone(),
     );
     let hub = Hub::start(hub_settings, os.clone());
-    let gate = Gate::default();
-    let mind = Mind::new(
+    let gate = AdmissionControl::default();
+    let mind = SessionStateStore::new(
         &settings.data,
         sessions.clone(),
         shells.clone(),
         gate.clone(),
     );
-    let frozen = mind.clone().wake().await;
+    let frozen = mind.clone().restore_sessions().await;
     let criu = Criu::new(
         ground,
         sessions.clone(),
         shells.clone(),
         Arc::new(cryo.clone()),
     );
-    let evolve = Evolve::new(
-        evolve::Settings::from(&settings),
-        evolve::Parts {
+    let evolve = EvolveHandle::new(
+        evolve::EvolveSettings::from(&settings),
+        evolve::EvolveParts {
             gate: gate.clone(),
             sessions: sessions.clone(),
             shells: shells.clone(),
@@ -177,10 +177,10 @@ pub(crate) async fn serve(
             mind: mind.clone(),
         },
     );
-    os.offer(evolve.clone());
-    evolve.wake(frozen);
-    evolve.keep_telling();
-    let handles = Handles {
+    os.set_evolve(evolve.clone());
+    evolve.start_readiness_gate(frozen);
+    evolve.keep_recording_runs();
+    let handles = HttpHandles {
         cryo: cryo.clone(),
         sessions: sessions.clone(),
         shells: shells.clone(),
@@ -189,11 +189,11 @@ pub(crate) async fn serve(
         criu,
         hub: hub.clone(),
         desktop,
-        tickets: Tickets::new(settings.token.as_deref()),
+        tickets: OneTimeTokens::new(settings.token.as_deref()),
         evolve,
     };
-    let server = http::Server::start(listeners, &settings, handles);
-    tokio::spawn(memory::keep_small());
+    let server = http::HttpServer::start(listeners, &settings, handles);
+    tokio::spawn(memory::trim_periodically());
     let mut owner = std::pin::pin!(owner);
     tokio::select! {
         () = shutdown => {}
@@ -206,8 +206,8 @@ pub(crate) async fn serve(
     );
     stop.send_replace(true);
     // What was begun since the last look. At rest all is kept, and another container may have it by now.
-    if !gate.is_shut() {
-        mind.keep_or_say(Frozen::default()).await;
+    if !gate.is_closed() {
+        mind.save_or_warn(EvolveCheckpoints::default()).await;
     }
     tokio::join!(
         end_sessions(&sessions, &cryo, &gate, grace),
@@ -218,29 +218,34 @@ pub(crate) async fn serve(
     );
     server.stop().await;
     owner.await.context("the kernel's owner ended badly")?;
-    sessions.registry().leave();
-    shells.registry().leave();
+    sessions.run_registry().keep_files();
+    shells.run_registry().keep_files();
     store.close();
     tracing::info!("companion ended");
     Ok(())
 }
 
 /// Ends the kernels, what they hold being stored before.
-async fn end_sessions(sessions: &Sessions, cryo: &Cryo, gate: &Gate, grace: Duration) {
+async fn end_sessions(
+    sessions: &KernelSessions,
+    cryo: &CryoService,
+    gate: &AdmissionControl,
+    grace: Duration,
+) {
     // At rest all is stored, and another container may have it by now.
-    if !gate.is_shut() {
+    if !gate.is_closed() {
         cryo.store_before_end(grace).await;
     }
-    sessions.shutdown(grace).await;
+    sessions.shutdown_all(grace).await;
 }
 
 /// A session's context and jobs end with it.
-fn forget_with(sessions: &Sessions, shells: &Shells) {
-    let (mut ends, shells) = (sessions.ends(), shells.clone());
+fn forget_ended_shells(sessions: &KernelSessions, shells: &Shells) {
+    let (mut ends, shells) = (sessions.subscribe_ends(), shells.clone());
     tokio::spawn(async move {
         loop {
             match ends.recv().await {
-                Ok(session) => shells.forget(&session),
+                Ok(session) => shells.forget_session(&session),
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return,
             }
@@ -249,25 +254,25 @@ fn forget_with(sessions: &Sessions, shells: &Shells) {
 }
 
 /// A session whose commands run, or which has a terminal open, is not idle.
-fn keep_with(sessions: &Sessions, shells: &Shells, terminals: &Terminals) {
+fn touch_used_sessions(sessions: &KernelSessions, shells: &Shells, terminals: &PtyTerminals) {
     let (sessions, shells) = (sessions.clone(), shells.clone());
     let terminals = terminals.clone();
     tokio::spawn(async move {
         loop {
-            tokio::time::sleep(TICK).await;
-            for session in shells.in_use().into_iter().chain(terminals.sessions()) {
-                if let Ok(kernel) = sessions.kernel(&session) {
-                    kernel.touch();
+            tokio::time::sleep(SESSION_TOUCH_INTERVAL).await;
+            for session in shells.in_use().into_iter().chain(terminals.live_sessions()) {
+                if let Ok(kernel) = sessions.find_kernel(&session) {
+                    kernel.mark_used();
                 }
             }
         }
     });
 }
 
-impl Listeners {
-    async fn open(settings: &Settings) -> Result<Self> {
-        private_folder(&settings.run)?;
-        let path = settings.socket();
+impl CompanionListeners {
+    async fn open(settings: &CompanionSettings) -> Result<Self> {
+        create_private_folder(&settings.run)?;
+        let path = settings.socket_path();
         match fs::remove_file(&path) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                 return Err(e).context("removing a stale socket");
@@ -277,12 +282,12 @@ impl Listeners {
         let unix = UnixListener::bind(&path)
             .with_context(|| format!("listening on `{}`", path.display()))?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
-        let tcp = listener(settings.listen).await?;
-        let mcp = listener(settings.mcp).await?;
+        let tcp = bind_listener(settings.listen).await?;
+        let mcp = bind_listener(settings.mcp).await?;
         let desktop = match settings.desktop.has_one() {
-            true => Some(desktop::Ports {
-                vnc: listener(SocketAddr::new(settings.listen.ip(), VNC_PORT)).await?,
-                debugger: listener((Ipv4Addr::LOCALHOST, DEBUGGER_PORT).into()).await?,
+            true => Some(desktop::DesktopListeners {
+                vnc: bind_listener(SocketAddr::new(settings.listen.ip(), VNC_PORT)).await?,
+                debugger: bind_listener((Ipv4Addr::LOCALHOST, DEBUGGER_PORT).into()).await?,
             }),
             false => None,
         };
@@ -295,12 +300,12 @@ impl Listeners {
     }
 }
 
-async fn listener(address: SocketAddr) -> Result<TcpListener> {
+async fn bind_listener(address: SocketAddr) -> Result<TcpListener> {
     let bound = TcpListener::bind(address).await;
     bound.with_context(|| format!("listening on {address}"))
 }
 
-fn private_folder(path: &Path) -> Result<()> {
+fn create_private_folder(path: &Path) -> Result<()> {
     fs::create_dir_all(path).with_context(|| format!("making `{}`", path.display()))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
     Ok(())
@@ -311,8 +316,9 @@ fn private_folder(path: &Path) -> Result<()> {
 /// # Errors
 /// When it does not answer.
 pub(crate) async fn is_healthy() -> Result<bool> {
-    let stream = private_socket().await?;
-    let (is_fine, _) = http::ask(stream, http::Method::GET, "/health", None).await?;
+    let stream = connect_private_socket().await?;
+    let (is_fine, _) =
+        http::send_private_request(stream, http::Method::GET, "/health", None).await?;
     Ok(is_fine)
 }
 
@@ -320,9 +326,10 @@ pub(crate) async fn is_healthy() -> Result<bool> {
 ///
 /// # Errors
 /// When it does not answer, or refuses.
-pub(crate) async fn ask(path: &str, body: &Value) -> Result<Value> {
-    let stream = private_socket().await?;
-    let (is_fine, answer) = http::ask(stream, http::Method::POST, path, Some(body)).await?;
+pub(crate) async fn post_to_companion(path: &str, body: &Value) -> Result<Value> {
+    let stream = connect_private_socket().await?;
+    let (is_fine, answer) =
+        http::send_private_request(stream, http::Method::POST, path, Some(body)).await?;
     let answer: Value = serde_json::from_slice(&answer).context("reading the answer")?;
     if !is_fine {
         let why = answer["error"]["message"].as_str().unwrap_or_default();
@@ -331,8 +338,8 @@ pub(crate) async fn ask(path: &str, body: &Value) -> Result<Value> {
     Ok(answer)
 }
 
-async fn private_socket() -> Result<UnixStream> {
-    let socket = Settings::run_folder().join(settings::SOCKET);
+async fn connect_private_socket() -> Result<UnixStream> {
+    let socket = CompanionSettings::run_folder().join(settings::COMPANION_SOCKET_FILE);
     let connected = UnixStream::connect(&socket).await;
     connected.with_context(|| format!("connecting to `{}`", socket.display()))
 }

@@ -11,7 +11,7 @@
 //!    └────────────────────────────────────────────────────────────────────────────┘
 //! ```
 
-use crate::protocol::kernel::Stream;
+use crate::protocol::kernel::OutputStream;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use std::future::pending;
@@ -22,27 +22,27 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::time::{Instant, sleep_until};
 
 /// Bytes taken from a pipe at once, so that one stream never starves the rest.
-pub(super) const PIECE: usize = 128 << 10;
+pub(super) const MAX_PIPE_READ_BYTES: usize = 128 << 10;
 
 /// Pieces drained at most, eight times what a pipe holds: a process in the background may never stop
 /// writing.
-const DRAINED: usize = 64;
+const MAX_DRAINED_PIECES: usize = 64;
 
-const STREAK: u32 = 16;
+const MAX_SMALL_READ_STREAK: u32 = 16;
 /// A page: what is written in one go comes in whole ones.
-const SMALL: usize = 4 << 10;
-const QUICK: Duration = Duration::from_millis(3);
-const PAUSE: Duration = Duration::from_millis(1);
+const MAX_SMALL_READ_BYTES: usize = 4 << 10;
+const MAX_QUICK_READ_GAP: Duration = Duration::from_millis(3);
+const PIPE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// A pipe that holds less is full before it is visited. The system makes none larger for a user who
 /// has many: all containers' roots are one.
-const ROOMY: usize = 64 << 10;
+const MIN_POLLED_PIPE_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
-pub(super) struct Pipes([Option<Pipe>; 2]);
+pub(super) struct OutputPipes([Option<OutputPipe>; 2]);
 
 #[derive(Debug)]
-struct Pipe {
-    source: Source,
+struct OutputPipe {
+    source: PipeSource,
     /// Bytes it holds.
     room: usize,
     /// Small pieces in a row.
@@ -51,7 +51,7 @@ struct Pipe {
 }
 
 #[derive(Debug)]
-enum Source {
+enum PipeSource {
     Watched(Receiver),
     Visited {
         pipe: OwnedFd,
@@ -62,12 +62,15 @@ enum Source {
     Closed,
 }
 
-impl Pipes {
+impl OutputPipes {
     /// # Errors
     /// When they are no pipes.
     pub(super) fn open(pipes: [OwnedFd; 2]) -> io::Result<Self> {
         let [out, err] = pipes;
-        Ok(Self([Some(Pipe::watch(out)?), Some(Pipe::watch(err)?)]))
+        Ok(Self([
+            Some(OutputPipe::watch(out)?),
+            Some(OutputPipe::watch(err)?),
+        ]))
     }
 
     pub(super) fn closed() -> Self {
@@ -75,21 +78,21 @@ impl Pipes {
     }
 
     /// The next piece; never, when both are closed. Loses nothing when dropped.
-    pub(super) async fn next(&mut self) -> (Stream, Vec<u8>) {
+    pub(super) async fn next_piece(&mut self) -> (OutputStream, Vec<u8>) {
         loop {
             let [out, err] = &mut self.0;
             let (stream, bytes) = tokio::select! {
-                bytes = read(out) => (Stream::Stdout, bytes),
-                bytes = read(err) => (Stream::Stderr, bytes),
+                bytes = read_pipe(out) => (OutputStream::Stdout, bytes),
+                bytes = read_pipe(err) => (OutputStream::Stderr, bytes),
             };
             match bytes {
                 Ok(bytes) => {
                     let [out, err] = &mut self.0;
                     let other = match stream {
-                        Stream::Stdout => err,
-                        Stream::Stderr => out,
+                        OutputStream::Stdout => err,
+                        OutputStream::Stderr => out,
                     };
-                    other.iter_mut().for_each(Pipe::turned);
+                    other.iter_mut().for_each(OutputPipe::read_soon);
                     return (stream, bytes);
                 }
                 Err(_) => self.0[stream as usize] = None,
@@ -98,14 +101,14 @@ impl Pipes {
     }
 
     /// Something else was heard of the process, which may be waiting until all before that is read.
-    pub(super) fn turned(&mut self) {
-        self.0.iter_mut().flatten().for_each(Pipe::turned);
+    pub(super) fn read_soon(&mut self) {
+        self.0.iter_mut().flatten().for_each(OutputPipe::read_soon);
     }
 
     /// What is in them at this moment. It asks the system: the runtime may not have heard yet of
     /// what was written last.
-    pub(super) fn drain(&self) -> Vec<(Stream, Vec<u8>)> {
-        let streams = [Stream::Stdout, Stream::Stderr];
+    pub(super) fn drain(&self) -> Vec<(OutputStream, Vec<u8>)> {
+        let streams = [OutputStream::Stdout, OutputStream::Stderr];
         let open = streams.into_iter().zip(&self.0);
         open.filter_map(|(stream, pipe)| Some((stream, pipe.as_ref()?)))
             .flat_map(|(stream, pipe)| pipe.drain().into_iter().map(move |bytes| (stream, bytes)))
@@ -113,19 +116,19 @@ impl Pipes {
     }
 }
 
-async fn read(pipe: &mut Option<Pipe>) -> io::Result<Vec<u8>> {
+async fn read_pipe(pipe: &mut Option<OutputPipe>) -> io::Result<Vec<u8>> {
     match pipe {
         Some(pipe) => pipe.read().await,
         None => pending().await,
     }
 }
 
-impl Pipe {
+impl OutputPipe {
     fn watch(pipe: OwnedFd) -> io::Result<Self> {
         let room = fcntl(&pipe, FcntlArg::F_GETPIPE_SZ)?;
         Ok(Self {
             room: usize::try_from(room).unwrap_or(0),
-            source: Source::Watched(Receiver::from_owned_fd(pipe)?),
+            source: PipeSource::Watched(Receiver::from_owned_fd(pipe)?),
             streak: 0,
             last: None,
         })
@@ -134,101 +137,105 @@ impl Pipe {
     async fn read(&mut self) -> io::Result<Vec<u8>> {
         loop {
             match &mut self.source {
-                Source::Watched(pipe) => {
+                PipeSource::Watched(pipe) => {
                     pipe.readable().await?;
-                    let mut bytes = Vec::with_capacity(PIECE);
+                    let mut bytes = Vec::with_capacity(MAX_PIPE_READ_BYTES);
                     match pipe.try_read_buf(&mut bytes) {
                         Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                         Ok(_) => {
-                            self.watched(bytes.len())?;
-                            return Ok(fitting(bytes));
+                            self.after_watched_read(bytes.len())?;
+                            return Ok(shrink_buffer(bytes));
                         }
                         Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                         Err(e) => return Err(e),
                     }
                 }
-                Source::Visited { pipe, next, .. } => {
+                PipeSource::Visited { pipe, next, .. } => {
                     sleep_until(*next).await;
-                    let mut bytes = vec![0; PIECE];
+                    let mut bytes = vec![0; MAX_PIPE_READ_BYTES];
                     match nix::unistd::read(pipe.as_fd(), &mut bytes) {
                         Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                         Ok(count) => {
                             bytes.truncate(count);
-                            self.visited(count)?;
-                            return Ok(fitting(bytes));
+                            self.after_polled_read(count)?;
+                            return Ok(shrink_buffer(bytes));
                         }
-                        Err(Errno::EAGAIN) => self.visited(0)?,
+                        Err(Errno::EAGAIN) => self.after_polled_read(0)?,
                         Err(Errno::EINTR) => {}
                         Err(e) => return Err(e.into()),
                     }
                 }
-                Source::Closed => return Err(io::ErrorKind::UnexpectedEof.into()),
+                PipeSource::Closed => return Err(io::ErrorKind::UnexpectedEof.into()),
             }
         }
     }
 
-    fn watched(&mut self, bytes: usize) -> io::Result<()> {
+    fn after_watched_read(&mut self, bytes: usize) -> io::Result<()> {
         let now = Instant::now();
-        let is_quick = self.last.is_some_and(|last| now - last < QUICK);
+        let is_quick = self
+            .last
+            .is_some_and(|last| now - last < MAX_QUICK_READ_GAP);
         self.last = Some(now);
-        self.streak = match is_quick && bytes < SMALL {
+        self.streak = match is_quick && bytes < MAX_SMALL_READ_BYTES {
             true => self.streak + 1,
             false => 0,
         };
-        if self.streak < STREAK || self.room < ROOMY {
+        if self.streak < MAX_SMALL_READ_STREAK || self.room < MIN_POLLED_PIPE_BYTES {
             return Ok(());
         }
         self.streak = 0;
-        if let Source::Watched(pipe) = std::mem::replace(&mut self.source, Source::Closed) {
-            self.source = Source::Visited {
+        if let PipeSource::Watched(pipe) = std::mem::replace(&mut self.source, PipeSource::Closed) {
+            self.source = PipeSource::Visited {
                 pipe: pipe.into_nonblocking_fd()?,
-                next: now + PAUSE,
+                next: now + PIPE_POLL_INTERVAL,
                 found: 0,
             };
         }
         Ok(())
     }
 
-    fn visited(&mut self, bytes: usize) -> io::Result<()> {
-        let Source::Visited { next, found, .. } = &mut self.source else {
+    fn after_polled_read(&mut self, bytes: usize) -> io::Result<()> {
+        let PipeSource::Visited { next, found, .. } = &mut self.source else {
             return Ok(());
         };
         *found += bytes;
         let much = self.room / 2;
         // Behind a whole piece is more.
-        if bytes == PIECE && *found < much {
+        if bytes == MAX_PIPE_READ_BYTES && *found < much {
             return Ok(());
         }
-        if (SMALL..much).contains(found) {
-            (*next, *found) = (Instant::now() + PAUSE, 0);
+        if (MAX_SMALL_READ_BYTES..much).contains(found) {
+            (*next, *found) = (Instant::now() + PIPE_POLL_INTERVAL, 0);
             return Ok(());
         }
-        if let Source::Visited { pipe, .. } = std::mem::replace(&mut self.source, Source::Closed) {
-            self.source = Source::Watched(Receiver::from_owned_fd_unchecked(pipe)?);
+        if let PipeSource::Visited { pipe, .. } =
+            std::mem::replace(&mut self.source, PipeSource::Closed)
+        {
+            self.source = PipeSource::Watched(Receiver::from_owned_fd_unchecked(pipe)?);
         }
         Ok(())
     }
 
-    fn turned(&mut self) {
+    fn read_soon(&mut self) {
         self.streak = 0;
-        if let Source::Visited { next, .. } = &mut self.source {
+        if let PipeSource::Visited { next, .. } = &mut self.source {
             *next = Instant::now();
         }
     }
 
     fn drain(&self) -> Vec<Vec<u8>> {
         let pipe = match &self.source {
-            Source::Watched(pipe) => pipe.as_fd(),
-            Source::Visited { pipe, .. } => pipe.as_fd(),
-            Source::Closed => return Vec::new(),
+            PipeSource::Watched(pipe) => pipe.as_fd(),
+            PipeSource::Visited { pipe, .. } => pipe.as_fd(),
+            PipeSource::Closed => return Vec::new(),
         };
         let mut pieces = Vec::new();
-        while pieces.len() < DRAINED {
-            let mut bytes = vec![0; PIECE];
+        while pieces.len() < MAX_DRAINED_PIECES {
+            let mut bytes = vec![0; MAX_PIPE_READ_BYTES];
             match nix::unistd::read(pipe, &mut bytes) {
                 Ok(count @ 1..) => {
                     bytes.truncate(count);
-                    pieces.push(fitting(bytes));
+                    pieces.push(shrink_buffer(bytes));
                 }
                 Err(Errno::EINTR) => {}
                 Ok(0) | Err(_) => break,
@@ -238,8 +245,8 @@ impl Pipe {
     }
 }
 
-fn fitting(mut bytes: Vec<u8>) -> Vec<u8> {
-    if bytes.len() < PIECE / 2 {
+fn shrink_buffer(mut bytes: Vec<u8>) -> Vec<u8> {
+    if bytes.len() < MAX_PIPE_READ_BYTES / 2 {
         bytes.shrink_to_fit();
     }
     bytes
@@ -247,8 +254,8 @@ fn fitting(mut bytes: Vec<u8>) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Pipes, Source};
-    use crate::protocol::kernel::Stream;
+    use super::{OutputPipes, PipeSource};
+    use crate::protocol::kernel::OutputStream;
     use nix::fcntl::{FcntlArg, fcntl};
     use std::io::Write;
     use std::thread;
@@ -257,7 +264,7 @@ mod tests {
     async fn read(lines: usize) -> [Vec<u8>; 2] {
         let (out, mut to_out) = std::io::pipe().unwrap();
         let (err, mut to_err) = std::io::pipe().unwrap();
-        let mut pipes = Pipes::open([out.into(), err.into()]).unwrap();
+        let mut pipes = OutputPipes::open([out.into(), err.into()]).unwrap();
         let writers = thread::spawn(move || {
             for n in 0..lines {
                 writeln!(to_out, "{n}").unwrap();
@@ -269,7 +276,7 @@ mod tests {
         });
         let mut read = [Vec::new(), Vec::new()];
         while !read[0].ends_with(b"end") {
-            let (stream, bytes) = pipes.next().await;
+            let (stream, bytes) = pipes.next_piece().await;
             read[stream as usize].extend(bytes);
         }
         writers.join().unwrap();
@@ -284,12 +291,12 @@ mod tests {
         let (out, mut to_out) = std::io::pipe().unwrap();
         fcntl(&to_out, FcntlArg::F_SETPIPE_SZ(8 << 10)).unwrap();
         let (err, _to_err) = std::io::pipe().unwrap();
-        let mut pipes = Pipes::open([out.into(), err.into()]).unwrap();
+        let mut pipes = OutputPipes::open([out.into(), err.into()]).unwrap();
         for n in 0..1000 {
             writeln!(to_out, "{n}").unwrap();
-            assert_eq!(pipes.next().await.1, format!("{n}\n").as_bytes());
+            assert_eq!(pipes.next_piece().await.1, format!("{n}\n").as_bytes());
             let pipe = pipes.0[0].as_ref().unwrap();
-            assert!(matches!(pipe.source, Source::Watched(_)), "after {n}");
+            assert!(matches!(pipe.source, PipeSource::Watched(_)), "after {n}");
         }
     }
 
@@ -303,6 +310,6 @@ mod tests {
             let expected: String = (0..lines).step_by(1000).map(|n| format!("{n}\n")).collect();
             assert!(err == expected.as_bytes(), "{lines} lines");
         }
-        assert_eq!(Stream::Stdout as usize, 0);
+        assert_eq!(OutputStream::Stdout as usize, 0);
     }
 }

@@ -5,10 +5,10 @@
 //! child that was started already, and speaks with the companion over its standard input
 //! (see `kernel::guard` and `pty::shell`): the companion's end, or its word, ends all. It runs without a runtime and
 //! without threads, so that it works when no process can be made. A kernel that comes out of a
-//! checkpoint is made under its guard ([`thaw`]), which it then has as any other.
+//! checkpoint is made under its guard ([`run_kernel_restore`]), which it then has as any other.
 
 use super::descendants;
-use super::kernel::{END, LEAVE};
+use super::kernel::{SUPERVISOR_END_BYTE, SUPERVISOR_SHUTDOWN_BYTE};
 use crate::error::Result;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
@@ -26,18 +26,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// What is said before everything else when a kernel is back.
-pub(super) const THAWED: u8 = b'K';
+pub(super) const KERNEL_RESTORED_REPLY: u8 = b'K';
 
 /// How long a kernel may tear down its resources, and a shell end by itself.
-pub(crate) const TEARDOWN: Duration = Duration::from_secs(2);
+pub(crate) const SUPERVISOR_TEARDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs the program that brings a kernel back as this process's child, and writes the kernel's id to
-/// `pidfile`. Returns the id, after it has told the companion by [`THAWED`]; nothing when there is no
+/// `pidfile`. Returns the id, after it has told the companion by [`KERNEL_RESTORED_REPLY`]; nothing when there is no
 /// kernel, and nothing is left of it.
 ///
 /// # Errors
 /// When the program can't be started, or the system does not let it watch.
-pub(crate) fn thaw(pidfile: &Path, program: &[OsString]) -> Result<Option<i32>> {
+pub(crate) fn run_kernel_restore(pidfile: &Path, program: &[OsString]) -> Result<Option<i32>> {
     prctl::set_child_subreaper(true)?;
     let children = watch_children()?;
     let companion = io::stdin();
@@ -74,13 +74,13 @@ pub(crate) fn thaw(pidfile: &Path, program: &[OsString]) -> Result<Option<i32>> 
         return Ok(None);
     };
     // A companion that is gone is noticed by the guard.
-    let _ = nix::unistd::write(companion.as_fd(), &[THAWED]);
+    let _ = nix::unistd::write(companion.as_fd(), &[KERNEL_RESTORED_REPLY]);
     Ok(Some(kernel))
 }
 
 /// Lets the system take others first when memory is short: a guard inherits the kernel's readiness to go, and without
 /// it the kernel's forks would live on.
-fn stay() {
+fn reset_oom_score() {
     // As far as the container's own processes may stay; a system without /proc has nothing to set.
     let _ = fs::write("/proc/self/oom_score_adj", "0");
 }
@@ -97,14 +97,14 @@ fn watch_children() -> Result<SignalFd> {
 ///
 /// # Errors
 /// When the system does not let it watch.
-pub(crate) fn run(kernel: i32, teardown: Duration) -> Result<()> {
-    stay();
+pub(crate) fn supervise_process(kernel: i32, teardown: Duration) -> Result<()> {
+    reset_oom_score();
     prctl::set_child_subreaper(true)?;
     let kernel = Pid::from_raw(kernel);
     let children = watch_children()?;
     let companion = io::stdin();
     // It may have ended before anybody watched.
-    let mut ended = collect(kernel);
+    let mut ended = reap_children(kernel);
     let mut deadline = None;
     while ended.is_none() {
         let left = deadline.map(|at: Instant| at.saturating_duration_since(Instant::now()));
@@ -121,18 +121,18 @@ pub(crate) fn run(kernel: i32, teardown: Duration) -> Result<()> {
             Err(error) => return Err(error.into()),
         }
         if both[0].any() == Some(true) {
-            match word() {
-                Some(LEAVE) => {
+            match read_command_byte() {
+                Some(SUPERVISOR_SHUTDOWN_BYTE) => {
                     // Gone already is as good.
                     let _ = kill(kernel, Signal::SIGTERM);
                     deadline = Some(Instant::now() + teardown);
                 }
-                Some(END) | None => break,
+                Some(SUPERVISOR_END_BYTE) | None => break,
                 Some(_) => {}
             }
         }
         while let Ok(Some(_)) = children.read_signal() {}
-        ended = collect(kernel);
+        ended = reap_children(kernel);
     }
     end_descendants(ended.is_none().then_some(kernel));
     let code = ended.unwrap_or(128 + Signal::SIGKILL as u8);
@@ -142,7 +142,7 @@ pub(crate) fn run(kernel: i32, teardown: Duration) -> Result<()> {
 }
 
 /// What the companion said; nothing, when it is gone.
-fn word() -> Option<u8> {
+fn read_command_byte() -> Option<u8> {
     let mut word = [0];
     // Standard input has no buffer in between here: what is not read yet must wake the next poll.
     nix::unistd::read(io::stdin().as_fd(), &mut word)
@@ -152,7 +152,7 @@ fn word() -> Option<u8> {
 }
 
 /// Takes every exit that is due; the command's own code when it is among them.
-fn collect(command: Pid) -> Option<u8> {
+fn reap_children(command: Pid) -> Option<u8> {
     let mut ended = None;
     loop {
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
@@ -174,8 +174,8 @@ pub(super) fn end_descendants(leader: Option<Pid>) {
         let _ = killpg(leader, Signal::SIGKILL);
     }
     loop {
-        descendants::end(|| {
-            descendants::of(getpid())
+        descendants::kill_found(|| {
+            descendants::list_descendants(getpid())
                 .into_iter()
                 .map(|d| d.pid)
                 .collect()

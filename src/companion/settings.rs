@@ -2,11 +2,11 @@
 
 use super::cryo;
 use super::desktop;
-use super::kernel::Limits;
+use super::kernel::SessionLimits;
 use super::pty;
-use super::runs::Lives;
+use super::runs::RetainedRuns;
 use crate::error::{Error, Result};
-use crate::protocol::desktop::VNC_PASSWORD;
+use crate::protocol::desktop::VNC_PASSWORD_FILE;
 use crate::protocol::hex::hex;
 use anyhow::Context;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,24 +15,24 @@ use std::time::Duration;
 use std::{env, fs};
 
 /// The private socket's name in the run folder.
-pub(super) const SOCKET: &str = "companion.sock";
+pub(super) const COMPANION_SOCKET_FILE: &str = "companion.sock";
 
 /// Seconds in which running code may finish; the engine kills ten seconds later.
-const GRACE: u64 = 10;
+const COMPANION_GRACE_SECONDS: u64 = 10;
 
 /// Unless the configuration says otherwise.
-const SESSIONS: usize = 16;
-const IDLE: Duration = Duration::from_secs(24 * 3600);
-const CHECK: Duration = Duration::from_secs(30);
-const TERMINALS: usize = 16;
-const GENERATIONS: usize = 5;
-const AGE: Duration = Duration::from_secs(30 * 24 * 3600);
-const BUDGET: u64 = 20 << 30;
-const DESKTOP_IDLE: Duration = Duration::from_secs(600);
-const RESOLUTION: (u16, u16) = (1280, 800);
+const DEFAULT_MAX_SESSIONS: usize = 16;
+const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+const DEFAULT_SESSION_CHECK_INTERVAL: Duration = Duration::from_secs(30);
+const DEFAULT_MAX_TERMINALS: usize = 16;
+const DEFAULT_MAX_CRYO_GENERATIONS: usize = 5;
+const DEFAULT_MAX_CRYO_AGE: Duration = Duration::from_secs(30 * 24 * 3600);
+const DEFAULT_MAX_CRYO_BYTES: u64 = 20 << 30;
+const DEFAULT_DESKTOP_IDLE_TIMEOUT: Duration = Duration::from_secs(600);
+const DEFAULT_DESKTOP_RESOLUTION: (u16, u16) = (1280, 800);
 
 /// What concerns the companion alone: no kernel, command or terminal sees it.
-pub(super) const SECRETS: [&str; 5] = [
+pub(super) const COMPANION_ONLY_VARIABLES: [&str; 5] = [
     "OSCTL_TOKEN_SHA256",
     "OSCTL_AUTH",
     "OSCTL_HOSTS",
@@ -41,7 +41,7 @@ pub(super) const SECRETS: [&str; 5] = [
 ];
 
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
+pub(crate) struct CompanionSettings {
     pub(crate) listen: SocketAddr,
     /// Where the hub of MCP servers listens.
     pub(crate) mcp: SocketAddr,
@@ -50,7 +50,7 @@ pub(crate) struct Settings {
     /// State that survives the container.
     pub(crate) data: PathBuf,
     /// Where runs write what memory does not hold.
-    pub(crate) lives: Lives,
+    pub(crate) lives: RetainedRuns,
     /// Whose files are resources of the built-in MCP server.
     pub(crate) root: PathBuf,
     /// The body's folder, with `kernel/` in it.
@@ -69,21 +69,21 @@ pub(crate) struct Settings {
     pub(crate) criu: bool,
     pub(crate) grace: Duration,
     /// How much sessions may take.
-    pub(crate) sessions: Limits,
+    pub(crate) sessions: SessionLimits,
     /// How many terminals, and for how long.
-    pub(crate) terminals: pty::Limits,
+    pub(crate) terminals: pty::PtyLimits,
     /// What is stored, when, and for how long.
-    pub(crate) cryo: cryo::Settings,
-    pub(crate) desktop: desktop::Settings,
+    pub(crate) cryo: cryo::CryoSettings,
+    pub(crate) desktop: desktop::DesktopSettings,
 }
 
-impl Settings {
+impl CompanionSettings {
     /// # Errors
     /// Outside of a container that an engine of ours started.
     pub(crate) fn from_environment() -> Result<Self> {
         let embedded = env::var_os("OSCTL_EMBEDDED").is_some();
-        let digest = text("OSCTL_TOKEN_SHA256");
-        let off = text("OSCTL_AUTH").as_deref() == Some("off");
+        let digest = read_variable("OSCTL_TOKEN_SHA256");
+        let off = read_variable("OSCTL_AUTH").as_deref() == Some("off");
         let token = digest.clone().filter(|_| !off);
         if !(embedded || is_container()) || (token.is_none() && !off) {
             return Err(Error::usage(
@@ -92,10 +92,11 @@ impl Settings {
             )
             .into());
         }
-        let path =
-            |name: &str, default: &str| text(name).map_or_else(|| default.into(), PathBuf::from);
+        let path = |name: &str, default: &str| {
+            read_variable(name).map_or_else(|| default.into(), PathBuf::from)
+        };
         // A wrong address must never become an open one.
-        let address = |name: &str, port| match text(name) {
+        let address = |name: &str, port| match read_variable(name) {
             Some(address) => address
                 .parse()
                 .with_context(|| format!("{name} is `{address}`")),
@@ -103,18 +104,20 @@ impl Settings {
         };
         let data = path("OSCTL_DATA", "/data");
         let (run, body) = (Self::run_folder(), path("OSCTL_BODY", "/opt/osctl/body"));
-        let desktop = desktop::Settings {
-            mode: mode()?,
+        let desktop = desktop::DesktopSettings {
+            mode: read_desktop_mode()?,
             // One that ends at once is none.
-            idle: number("OSCTL_DESKTOP_IDLE")?
-                .map_or(DESKTOP_IDLE, |seconds| Duration::from_secs(seconds.max(1))),
-            resolution: resolution()?,
-            depth: match number("OSCTL_DESKTOP_DEPTH")? {
+            idle: read_number_variable("OSCTL_DESKTOP_IDLE")?
+                .map_or(DEFAULT_DESKTOP_IDLE_TIMEOUT, |seconds| {
+                    Duration::from_secs(seconds.max(1))
+                }),
+            resolution: read_desktop_resolution()?,
+            depth: match read_number_variable("OSCTL_DESKTOP_DEPTH")? {
                 None | Some(24) => 24,
                 Some(16) => 16,
                 Some(other) => anyhow::bail!("OSCTL_DESKTOP_DEPTH is `{other}`"),
             },
-            password: data.join(VNC_PASSWORD),
+            password: data.join(VNC_PASSWORD_FILE),
             body: body.clone(),
             run: run.join("desktop"),
             profile: path("OSCTL_BROWSER_PROFILE", "/root/host/.browser"),
@@ -125,18 +128,21 @@ impl Settings {
             listen: address("OSCTL_LISTEN", 8080)?,
             mcp: address("OSCTL_MCP_LISTEN", 8765)?,
             run,
-            cryo: cryo::Settings {
+            cryo: cryo::CryoSettings {
                 folder: data.join("cryo"),
-                limits: cryo::Limits {
-                    count: number("OSCTL_CRYO_KEEP")?.map_or(GENERATIONS, |n| n as usize),
-                    age: number("OSCTL_CRYO_AGE")?.map_or(AGE, Duration::from_secs),
-                    budget: number("OSCTL_CRYO_BUDGET")?.unwrap_or(BUDGET),
+                limits: cryo::CryoLimits {
+                    count: read_number_variable("OSCTL_CRYO_KEEP")?
+                        .map_or(DEFAULT_MAX_CRYO_GENERATIONS, |n| n as usize),
+                    age: read_number_variable("OSCTL_CRYO_AGE")?
+                        .map_or(DEFAULT_MAX_CRYO_AGE, Duration::from_secs),
+                    budget: read_number_variable("OSCTL_CRYO_BUDGET")?
+                        .unwrap_or(DEFAULT_MAX_CRYO_BYTES),
                 },
-                every: number("OSCTL_CRYO_EVERY")?.map(Duration::from_secs),
-                at_stop: text("OSCTL_CRYO_AT_STOP").as_deref() != Some("off"),
-                compress: text("OSCTL_CRYO_COMPRESSION").as_deref() == Some("zstd"),
+                every: read_number_variable("OSCTL_CRYO_EVERY")?.map(Duration::from_secs),
+                at_stop: read_variable("OSCTL_CRYO_AT_STOP").as_deref() != Some("off"),
+                compress: read_variable("OSCTL_CRYO_COMPRESSION").as_deref() == Some("zstd"),
             },
-            lives: Lives::new(data.join("runs"), life()?),
+            lives: RetainedRuns::new(data.join("runs"), generate_generation_id()?),
             data,
             root: path("FILESYSTEM_ROOT", "/root"),
             body,
@@ -144,68 +150,73 @@ impl Settings {
             python: path("OSCTL_PYTHON", "/opt/osctl/kernel-env/bin/python"),
             token,
             digest,
-            hosts: text("OSCTL_HOSTS")
+            hosts: read_variable("OSCTL_HOSTS")
                 .unwrap_or_default()
                 .split(',')
                 .map(str::to_owned)
                 .filter(|h| !h.is_empty())
                 .collect(),
             embedded,
-            criu: text("OSCTL_CRIU").is_some(),
-            grace: Duration::from_secs(GRACE),
-            sessions: Limits {
-                count: number("OSCTL_SESSIONS_MAX")?.map_or(SESSIONS, |n| n as usize),
-                memory: number("OSCTL_SESSIONS_MEMORY")?,
-                idle: number("OSCTL_SESSIONS_IDLE")?.map_or(IDLE, Duration::from_secs),
-                check: number("OSCTL_SESSIONS_CHECK")?.map_or(CHECK, Duration::from_secs),
+            criu: read_variable("OSCTL_CRIU").is_some(),
+            grace: Duration::from_secs(COMPANION_GRACE_SECONDS),
+            sessions: SessionLimits {
+                count: read_number_variable("OSCTL_SESSIONS_MAX")?
+                    .map_or(DEFAULT_MAX_SESSIONS, |n| n as usize),
+                memory: read_number_variable("OSCTL_SESSIONS_MEMORY")?,
+                idle: read_number_variable("OSCTL_SESSIONS_IDLE")?
+                    .map_or(DEFAULT_IDLE_TIMEOUT, Duration::from_secs),
+                check: read_number_variable("OSCTL_SESSIONS_CHECK")?
+                    .map_or(DEFAULT_SESSION_CHECK_INTERVAL, Duration::from_secs),
             },
-            terminals: pty::Limits {
-                count: number("OSCTL_TERMINALS_MAX")?.map_or(TERMINALS, |n| n as usize),
-                idle: number("OSCTL_TERMINALS_IDLE")?.map_or(IDLE, Duration::from_secs),
+            terminals: pty::PtyLimits {
+                count: read_number_variable("OSCTL_TERMINALS_MAX")?
+                    .map_or(DEFAULT_MAX_TERMINALS, |n| n as usize),
+                idle: read_number_variable("OSCTL_TERMINALS_IDLE")?
+                    .map_or(DEFAULT_IDLE_TIMEOUT, Duration::from_secs),
             },
         })
     }
 
     pub(crate) fn run_folder() -> PathBuf {
-        text("OSCTL_RUN").map_or_else(|| "/run/osctl".into(), PathBuf::from)
+        read_variable("OSCTL_RUN").map_or_else(|| "/run/osctl".into(), PathBuf::from)
     }
 
-    pub(crate) fn socket(&self) -> PathBuf {
-        self.run.join(SOCKET)
+    pub(crate) fn socket_path(&self) -> PathBuf {
+        self.run.join(COMPANION_SOCKET_FILE)
     }
 }
 
 /// A name that no other life has.
-fn life() -> Result<String> {
+fn generate_generation_id() -> Result<String> {
     let mut random = [0; 8];
     getrandom::fill(&mut random).context("making a name")?;
     Ok(hex(random))
 }
 
-fn mode() -> Result<desktop::Mode> {
-    match text("OSCTL_DESKTOP_RUN").as_deref() {
-        None | Some("lazy") => Ok(desktop::Mode::Lazy),
-        Some("always") => Ok(desktop::Mode::Always),
-        Some("off") => Ok(desktop::Mode::Off),
+fn read_desktop_mode() -> Result<desktop::DesktopMode> {
+    match read_variable("OSCTL_DESKTOP_RUN").as_deref() {
+        None | Some("lazy") => Ok(desktop::DesktopMode::Lazy),
+        Some("always") => Ok(desktop::DesktopMode::Always),
+        Some("off") => Ok(desktop::DesktopMode::Off),
         Some(other) => anyhow::bail!("OSCTL_DESKTOP_RUN is `{other}`"),
     }
 }
 
-fn resolution() -> Result<(u16, u16)> {
-    let Some(given) = text("OSCTL_DESKTOP_RESOLUTION") else {
-        return Ok(RESOLUTION);
+fn read_desktop_resolution() -> Result<(u16, u16)> {
+    let Some(given) = read_variable("OSCTL_DESKTOP_RESOLUTION") else {
+        return Ok(DEFAULT_DESKTOP_RESOLUTION);
     };
     let sides = given.split_once('x');
     let sides = sides.and_then(|(width, height)| Some((width.parse().ok()?, height.parse().ok()?)));
     sides.with_context(|| format!("OSCTL_DESKTOP_RESOLUTION is `{given}`"))
 }
 
-fn text(name: &str) -> Option<String> {
+fn read_variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|v| !v.is_empty())
 }
 
-fn number(name: &str) -> Result<Option<u64>> {
-    let parsed = text(name).map(|value| {
+fn read_number_variable(name: &str) -> Result<Option<u64>> {
+    let parsed = read_variable(name).map(|value| {
         let number = value.parse();
         number.with_context(|| format!("{name} is `{value}`"))
     });

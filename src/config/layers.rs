@@ -2,7 +2,7 @@
 
 use super::Config;
 use super::project::{MAX_PROJECT_FILE_BYTES, PROJECT_FILE, has_anchor};
-use super::variables::misspelt;
+use super::variables::find_misspelt_key;
 use crate::error::{Error, Result};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -25,14 +25,14 @@ const FREE_KEYS: &[&str] = &["env", "mounts", "hosts", "servers"];
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum ConfigSource {
     Default,
     File(PathBuf),
     Variable(String),
     Flag,
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for ConfigSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
@@ -45,21 +45,21 @@ impl fmt::Display for Source {
 
 /// The configuration, and each value with its source by dotted key.
 #[derive(Debug, Clone)]
-pub(crate) struct Resolved {
+pub(crate) struct ResolvedConfig {
     pub(crate) config: Config,
-    pub(crate) values: BTreeMap<String, (Value, Source)>,
+    pub(crate) values: BTreeMap<String, (Value, ConfigSource)>,
     /// What was left out, in sentences.
     pub(crate) warnings: Vec<String>,
 }
 
-impl Resolved {
-    /// Reads all layers, as [`Resolved::load`] does, with the errors of each layer.
+impl ResolvedConfig {
+    /// Reads all layers, as [`ResolvedConfig::load`] does, with the errors of each layer.
     pub(super) fn load_layers(
         file: Option<&Path>,
         project: Option<&Path>,
         flags: Vec<(&str, Value)>,
     ) -> Result<Self> {
-        let mut layers = Layers::new()?;
+        let mut layers = ConfigLayers::new()?;
         let own = project
             .map(|p| p.join(PROJECT_FILE))
             .filter(|own| Some(own.as_path()) != file);
@@ -68,40 +68,40 @@ impl Resolved {
             .map(|p| (p.as_path(), Some(PROJECT_KEYS)))
             .chain(file.map(|file| (file, None)))
         {
-            layers.file(path, allowed)?;
+            layers.add_file(path, allowed)?;
         }
         // What is no text can't be a value of ours.
         let texts = env::vars_os()
             .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)));
-        layers.variables(texts)?;
+        layers.add_variables(texts)?;
         for (key, value) in flags {
-            layers.set(key, value, &Source::Flag, None)?;
+            layers.set_value(key, value, &ConfigSource::Flag, None)?;
         }
         layers.resolve()
     }
 }
 
 #[derive(Debug)]
-struct Layers {
-    values: BTreeMap<String, (Value, Source)>,
+struct ConfigLayers {
+    values: BTreeMap<String, (Value, ConfigSource)>,
     warnings: Vec<String>,
 }
 
-impl Layers {
+impl ConfigLayers {
     fn new() -> Result<Self> {
         let mut values = BTreeMap::new();
-        flatten(
+        flatten_keys(
             "",
             serde_json::to_value(Config::default())?,
             &mut |key, value| {
-                values.insert(key, (value, Source::Default));
+                values.insert(key, (value, ConfigSource::Default));
             },
         );
         let warnings = Vec::new();
         Ok(Self { values, warnings })
     }
 
-    fn file(&mut self, path: &Path, allowed: Option<&[&str]>) -> Result<()> {
+    fn add_file(&mut self, path: &Path, allowed: Option<&[&str]>) -> Result<()> {
         let text = match allowed {
             Some(_) => read_anything(path),
             None => fs::read_to_string(path),
@@ -109,30 +109,33 @@ impl Layers {
         let text = match text {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            Err(e) => return Err(unreadable(path, &e.to_string())),
+            Err(e) => return Err(unreadable_config(path, &e.to_string())),
         };
         if allowed.is_some() && has_anchor(&text) {
             let why = "anchors (`&name`) and aliases (`*name`) are not allowed in a project; quote a value that begins with `&`";
-            return Err(unreadable(path, why));
+            return Err(unreadable_config(path, why));
         }
         let value: Value =
-            serde_yaml::from_str(&text).map_err(|e| unreadable(path, &e.to_string()))?;
+            serde_yaml::from_str(&text).map_err(|e| unreadable_config(path, &e.to_string()))?;
         if value.is_null() {
             return Ok(());
         }
         if !value.is_object() {
-            return Err(unreadable(path, "it must be a map of keys to values"));
+            return Err(unreadable_config(
+                path,
+                "it must be a map of keys to values",
+            ));
         }
         let mut found = Vec::new();
-        flatten("", value, &mut |key, value| found.push((key, value)));
+        flatten_keys("", value, &mut |key, value| found.push((key, value)));
         for (key, value) in found {
-            self.set(&key, value, &Source::File(path.to_owned()), allowed)?;
+            self.set_value(&key, value, &ConfigSource::File(path.to_owned()), allowed)?;
         }
         Ok(())
     }
 
     /// `OSCTL_LIMITS_MEMORY=4g` is `limits.memory: 4g`; other `OSCTL_*` have meanings of their own.
-    fn variables(&mut self, all: impl Iterator<Item = (String, String)>) -> Result<()> {
+    fn add_variables(&mut self, all: impl Iterator<Item = (String, String)>) -> Result<()> {
         let names: BTreeMap<String, String> = self
             .values
             .keys()
@@ -146,8 +149,8 @@ impl Layers {
         for (name, text) in all {
             if let Some(key) = names.get(&name).filter(|_| !text.is_empty()) {
                 let value = serde_yaml::from_str(&text).unwrap_or(Value::String(text));
-                self.set(key, value, &Source::Variable(name), None)?;
-            } else if let Some(meant) = misspelt(&name, names.keys()) {
+                self.set_value(key, value, &ConfigSource::Variable(name), None)?;
+            } else if let Some(meant) = find_misspelt_key(&name, names.keys()) {
                 let warning = format!("the variable `{name}` is ignored; did you mean `{meant}`?");
                 self.warnings.push(warning);
             }
@@ -155,17 +158,17 @@ impl Layers {
         Ok(())
     }
 
-    fn set(
+    fn set_value(
         &mut self,
         key: &str,
         value: Value,
-        source: &Source,
+        source: &ConfigSource,
         allowed: Option<&[&str]>,
     ) -> Result<()> {
         let top = key.split('.').next().unwrap_or(key);
         let known = self.values.contains_key(key) || FREE_KEYS.contains(&top);
         if !known {
-            let nearest = nearest(key, self.values.keys());
+            let nearest = nearest_key(key, self.values.keys());
             return Err(Error::UnknownKey {
                 key: key.into(),
                 place: source.to_string(),
@@ -194,30 +197,30 @@ impl Layers {
         Ok(())
     }
 
-    fn resolve(self) -> Result<Resolved> {
+    fn resolve(self) -> Result<ResolvedConfig> {
         let mut whole = Value::Object(Map::new());
         for (key, (value, _)) in &self.values {
-            insert(&mut whole, key, value.clone());
+            insert_key(&mut whole, key, value.clone());
         }
         // Each value is tried alone on top of the defaults, so that the error can name it.
         let config = match serde_json::from_value(whole) {
             Ok(config) => config,
-            Err(all) => return Err(self.culprit().unwrap_or_else(|| all.into())),
+            Err(all) => return Err(self.find_bad_value().unwrap_or_else(|| all.into())),
         };
-        let resolved = Resolved {
+        let resolved = ResolvedConfig {
             config,
             values: self.values,
             warnings: self.warnings,
         };
-        resolved.check()?;
+        resolved.check_values()?;
         Ok(resolved)
     }
 
-    fn culprit(&self) -> Option<anyhow::Error> {
+    fn find_bad_value(&self) -> Option<anyhow::Error> {
         let defaults = serde_json::to_value(Config::default()).ok()?;
         self.values.iter().find_map(|(key, (value, source))| {
             let mut one = defaults.clone();
-            insert(&mut one, key, value.clone());
+            insert_key(&mut one, key, value.clone());
             let why = serde_json::from_value::<Config>(one).err()?.to_string();
             // The values handed in may be secret.
             let why = if key == "env" {
@@ -282,7 +285,7 @@ fn read_anything(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-fn unreadable(path: &Path, why: &str) -> anyhow::Error {
+fn unreadable_config(path: &Path, why: &str) -> anyhow::Error {
     Error::usage(
         format!("`{}` can't be read: {why}", path.display()),
         "`osctl config edit` opens it",
@@ -290,7 +293,7 @@ fn unreadable(path: &Path, why: &str) -> anyhow::Error {
     .into()
 }
 
-fn flatten(prefix: &str, value: Value, each: &mut impl FnMut(String, Value)) {
+fn flatten_keys(prefix: &str, value: Value, each: &mut impl FnMut(String, Value)) {
     match value {
         Value::Object(map) if !FREE_KEYS.contains(&prefix) => {
             for (key, value) in map {
@@ -299,14 +302,14 @@ fn flatten(prefix: &str, value: Value, each: &mut impl FnMut(String, Value)) {
                 } else {
                     format!("{prefix}.{key}")
                 };
-                flatten(&key, value, each);
+                flatten_keys(&key, value, each);
             }
         }
         value => each(prefix.to_owned(), value),
     }
 }
 
-fn insert(whole: &mut Value, key: &str, value: Value) {
+fn insert_key(whole: &mut Value, key: &str, value: Value) {
     let mut at = whole;
     for part in key.split('.') {
         if !at.is_object() {
@@ -318,7 +321,7 @@ fn insert(whole: &mut Value, key: &str, value: Value) {
     *at = value;
 }
 
-fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a String>) -> Option<String> {
+fn nearest_key<'a>(key: &str, known: impl Iterator<Item = &'a String>) -> Option<String> {
     let scored = known.map(|k| (strsim::jaro_winkler(key, k), k));
     scored
         .filter(|(score, _)| *score > 0.75)
@@ -327,174 +330,4 @@ fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a String>) -> Option<Str
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{Layers, PROJECT_KEYS, Resolved, Source};
-    use serde_json::json;
-    use std::fs;
-    use std::path::Path;
-
-    fn load(text: &str) -> crate::error::Result<Resolved> {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("osctl.yaml");
-        fs::write(&file, text).unwrap();
-        let mut layers = Layers::new()?;
-        layers.file(&file, None)?;
-        layers.resolve()
-    }
-
-    #[test]
-    fn later_layers_win_and_say_so() {
-        let mut layers = Layers::new().unwrap();
-        let variables = [
-            ("OSCTL_LIMITS_MEMORY", "4g"),
-            ("OSCTL_PORTS_KERNEL", "9000"),
-            ("OSCTL_JSON", "1"),
-        ];
-        layers
-            .variables(variables.iter().map(|(k, v)| ((*k).into(), (*v).into())))
-            .unwrap();
-        layers
-            .set("ports.kernel", json!(9001), &Source::Flag, None)
-            .unwrap();
-        let resolved = layers.resolve().unwrap();
-        assert_eq!(resolved.config.limits.memory.as_deref(), Some("4g"));
-        assert_eq!(resolved.config.ports.kernel, 9001);
-        assert_eq!(resolved.values["ports.kernel"].1, Source::Flag);
-        assert_eq!(
-            resolved.values["limits.memory"].1,
-            Source::Variable("OSCTL_LIMITS_MEMORY".into())
-        );
-    }
-
-    #[test]
-    fn an_unknown_key_names_the_nearest_known_one() {
-        let error = load("limits:\n  memroy: 4g\n").unwrap_err();
-        let error = error.downcast_ref::<crate::error::Error>().unwrap();
-        assert!(error.to_string().contains("`limits.memroy`"));
-        assert_eq!(error.hint().unwrap(), "did you mean `limits.memory`?");
-    }
-
-    #[test]
-    fn a_value_of_the_wrong_kind_is_named_with_its_place() {
-        let text = load("ports:\n  kernel: many\n").unwrap_err().to_string();
-        assert!(
-            text.contains("`ports.kernel`") && text.contains("osctl.yaml"),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn environment_names_are_free() {
-        let config = load("env:\n  ANY_NAME: x\n").unwrap().config;
-        assert_eq!(config.env["ANY_NAME"], "x");
-    }
-
-    #[test]
-    fn numbers_and_words_are_taken_as_they_are_meant() {
-        let config =
-            load("limits:\n  memory: 1073741824\nauth: off\nenv:\n  PORT: 1\n  DEBUG: true\n")
-                .unwrap()
-                .config;
-        assert_eq!(
-            (config.limits.memory.as_deref(), config.auth),
-            (Some("1073741824"), false)
-        );
-        assert_eq!(
-            (config.env["PORT"].as_str(), config.env["DEBUG"].as_str()),
-            ("1", "true")
-        );
-        let text = load("env:\n  KEY: [very-secret]\n")
-            .unwrap_err()
-            .to_string();
-        assert!(
-            text.contains("`env`") && !text.contains("very-secret"),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn without_authentication_only_loopback_is_bound() {
-        let text = load("auth: false\nbind: 0.0.0.0\n")
-            .unwrap_err()
-            .to_string();
-        assert!(text.contains("loopback"), "{text}");
-        assert!(load("auth: false\n").is_ok());
-    }
-
-    #[test]
-    fn a_project_may_not_grant_itself_privileges() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("osctl.yaml");
-        for text in [
-            "docker_socket: true",
-            "criu: true",
-            "mounts: ['/:/host']",
-            "bind: 0.0.0.0",
-            "base: evil",
-            "companion: /repo/x",
-            "env: {PATH: /repo}",
-            "hosts: [evil]",
-            "limits: {memory: 1t}",
-            "ports: {kernel: 22}",
-            "evolve: {probation: 0}",
-            "mcp: {start: true}",
-            "desktop: {run: always}",
-            "engine: embedded",
-            "auth: false",
-        ] {
-            fs::write(&file, text).unwrap();
-            let error = Layers::new()
-                .unwrap()
-                .file(&file, Some(PROJECT_KEYS))
-                .unwrap_err();
-            assert!(
-                error.to_string().contains("can't be set by a project"),
-                "{text}"
-            );
-        }
-        let refused = || {
-            let mut layers = Layers::new().unwrap();
-            let error = layers.file(&file, Some(PROJECT_KEYS)).unwrap_err();
-            error.to_string()
-        };
-        fs::write(&file, " ".repeat(2 << 20)).unwrap();
-        assert!(refused().contains("no file of an ordinary size"));
-        fs::remove_file(&file).unwrap();
-        fs::create_dir(&file).unwrap();
-        assert!(refused().contains("no file of an ordinary size"));
-        fs::remove_dir(&file).unwrap();
-        fs::write(&file, "body: mine").unwrap();
-        let resolved =
-            Resolved::load(Path::new("/nonexistent"), Some(folder.path()), vec![]).unwrap();
-        assert_eq!(resolved.config.body, Path::new("mine"));
-    }
-
-    #[test]
-    fn servers_of_the_project_and_of_the_person_come_together() {
-        let folder = tempfile::tempdir().unwrap();
-        let own = folder.path().join("osctl.yaml");
-        fs::write(&own, "servers:\n  a: {command: x}\n  b: {command: y}").unwrap();
-        let file = folder.path().join("person.yaml");
-        fs::write(
-            &file,
-            "servers:\n  b: {url: 'http://h'}\n  c: {disabled: true}",
-        )
-        .unwrap();
-        let config = Resolved::load(&file, Some(folder.path()), vec![])
-            .unwrap()
-            .config;
-        let names: Vec<_> = config.servers.keys().map(String::as_str).collect();
-        assert_eq!(names, ["a", "b", "c"]);
-        assert_eq!(config.servers["b"], json!({"url": "http://h"}));
-        let text = load("servers:\n  a: {args: [x]}\n")
-            .unwrap_err()
-            .to_string();
-        assert!(text.contains("`a` needs a `command`"), "{text}");
-    }
-
-    #[test]
-    fn the_body_lies_beneath_the_project() {
-        assert!(load("body: ../elsewhere").is_err());
-        assert!(load("body: /etc").is_err());
-    }
-}
+mod tests;

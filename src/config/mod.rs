@@ -9,7 +9,7 @@ mod project;
 mod published;
 mod variables;
 
-pub(crate) use layers::{Resolved, Source};
+pub(crate) use layers::{ConfigSource, ResolvedConfig};
 
 use crate::error::{Error, Result};
 use published::PublishedImage;
@@ -34,22 +34,22 @@ pub(crate) struct Config {
     pub(crate) companion: Option<PathBuf>,
     /// The address of the host that ports are published on.
     pub(crate) bind: IpAddr,
-    pub(crate) ports: Ports,
+    pub(crate) ports: PortsConfig,
     /// Take the next free port where one is taken.
     pub(crate) auto_ports: bool,
     /// Whether requests need the token.
     pub(crate) auth: bool,
     /// Further names by which browsers and clients may call the companion.
     pub(crate) hosts: Vec<String>,
-    pub(crate) limits: Limits,
-    pub(crate) sessions: Sessions,
-    pub(crate) terminals: Terminals,
-    pub(crate) cryo: Cryo,
-    pub(crate) evolve: Evolve,
+    pub(crate) limits: LimitsConfig,
+    pub(crate) sessions: SessionsConfig,
+    pub(crate) terminals: TerminalsConfig,
+    pub(crate) cryo: CryoConfig,
+    pub(crate) evolve: EvolveConfig,
     /// Further MCP servers, as in `mcpServers`.
     pub(crate) servers: BTreeMap<String, Value>,
-    pub(crate) mcp: Mcp,
-    pub(crate) desktop: Desktop,
+    pub(crate) mcp: McpStdioConfig,
+    pub(crate) desktop: DesktopConfig,
     /// Further environment variables inside.
     pub(crate) env: BTreeMap<String, String>,
     /// Names of variables that are passed in from the shell that runs `up`.
@@ -74,7 +74,7 @@ pub(crate) enum EngineChoice {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Ports {
+pub(crate) struct PortsConfig {
     pub(crate) kernel: u16,
     pub(crate) mcp: u16,
     pub(crate) vnc: u16,
@@ -82,7 +82,7 @@ pub(crate) struct Ports {
 
 /// How many terminals there may be.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Terminals {
+pub(crate) struct TerminalsConfig {
     pub(crate) max: u32,
     /// Seconds after which one is ended that nobody is connected to and that shows nothing.
     pub(crate) idle: u64,
@@ -90,7 +90,7 @@ pub(crate) struct Terminals {
 
 /// When the sessions' variables are stored by themselves, and how long that is kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Cryo {
+pub(crate) struct CryoConfig {
     /// Before which verbs: `down`, `restart`, `evolve`.
     pub(crate) before: Vec<String>,
     /// Seconds between two; none when null.
@@ -107,7 +107,7 @@ pub(crate) struct Cryo {
 
 /// How long the keeper waits, in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Evolve {
+pub(crate) struct EvolveConfig {
     /// For an image to be built.
     pub(crate) build: u64,
     /// For a new container to become healthy.
@@ -127,14 +127,14 @@ pub(crate) enum Compression {
 
 /// How `osctl mcp stdio` brings clients in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Mcp {
+pub(crate) struct McpStdioConfig {
     /// Whether it starts an instance that was up before and is not there.
     pub(crate) start: bool,
 }
 
 /// The screen inside.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Desktop {
+pub(crate) struct DesktopConfig {
     pub(crate) run: DesktopRun,
     /// Seconds after which a lazy one ends that nobody looks at, and on which no window is open.
     pub(crate) idle: u64,
@@ -165,7 +165,7 @@ impl DesktopRun {
 
 /// How much sessions may take.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Sessions {
+pub(crate) struct SessionsConfig {
     /// How many there may be, the default one included.
     pub(crate) max: u32,
     /// Such as `512m`, of one session with its child processes; any when null.
@@ -178,7 +178,7 @@ pub(crate) struct Sessions {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Limits {
+pub(crate) struct LimitsConfig {
     /// CPUs; all when null.
     pub(crate) cpus: Option<f64>,
     /// Such as `4g` or `512m`; all when null.
@@ -198,7 +198,7 @@ impl Default for Config {
             build_tools: true,
             companion: None,
             bind: Ipv4Addr::LOCALHOST.into(),
-            ports: Ports {
+            ports: PortsConfig {
                 kernel: 8080,
                 mcp: 8765,
                 vnc: 5900,
@@ -206,23 +206,23 @@ impl Default for Config {
             auto_ports: false,
             auth: true,
             hosts: Vec::new(),
-            limits: Limits {
+            limits: LimitsConfig {
                 cpus: None,
                 memory: None,
                 pids: 4096,
                 shm: "1g".into(),
             },
-            sessions: Sessions {
+            sessions: SessionsConfig {
                 max: 16,
                 memory: None,
                 idle: 24 * 3600,
                 check: 30,
             },
-            terminals: Terminals {
+            terminals: TerminalsConfig {
                 max: 16,
                 idle: 24 * 3600,
             },
-            cryo: Cryo {
+            cryo: CryoConfig {
                 before: ["down", "restart", "evolve"].map(str::to_owned).to_vec(),
                 every: None,
                 keep: 5,
@@ -230,15 +230,15 @@ impl Default for Config {
                 budget: "20g".into(),
                 compression: Compression::None,
             },
-            evolve: Evolve {
+            evolve: EvolveConfig {
                 build: 1800,
                 start: 60,
                 grace: 20,
                 probation: 60,
             },
             servers: BTreeMap::new(),
-            mcp: Mcp { start: false },
-            desktop: Desktop {
+            mcp: McpStdioConfig { start: false },
+            desktop: DesktopConfig {
                 run: DesktopRun::Lazy,
                 idle: 600,
                 resolution: "1280x800".into(),
@@ -255,7 +255,7 @@ impl Default for Config {
 }
 
 /// `512m` as bytes; units are powers of 1024.
-pub(crate) fn size(text: &str) -> Option<u64> {
+pub(crate) fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim().to_ascii_lowercase();
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
@@ -270,14 +270,14 @@ pub(crate) fn size(text: &str) -> Option<u64> {
 }
 
 /// `1280x800` as width and height, where a screen can be so large.
-pub(crate) fn resolution(text: &str) -> Option<(u16, u16)> {
+pub(crate) fn parse_resolution(text: &str) -> Option<(u16, u16)> {
     let (width, height) = text.split_once('x')?;
     let side = |text: &str| text.parse().ok().filter(|side| (200..=7680).contains(side));
     Some((side(width)?, side(height)?))
 }
 
 /// `HOST:CONTAINER[:ro]` as its parts.
-pub(crate) fn mount(text: &str) -> Option<(PathBuf, String, bool)> {
+pub(crate) fn parse_mount(text: &str) -> Option<(PathBuf, String, bool)> {
     let (text, read_only) = match text.strip_suffix(":ro") {
         Some(rest) => (rest, true),
         None => (text.strip_suffix(":rw").unwrap_or(text), false),
@@ -295,9 +295,9 @@ pub(crate) fn is_variable(name: &str) -> bool {
         && !name.starts_with("OSCTL_")
 }
 
-impl Resolved {
+impl ResolvedConfig {
     /// What no type can say.
-    fn check(&self) -> Result<()> {
+    fn check_values(&self) -> Result<()> {
         let config = &self.config;
         let bad = |key: &str, why: String| {
             let place = self
@@ -344,7 +344,7 @@ impl Resolved {
             ("cryo.budget", Some(config.cryo.budget.as_str())),
         ] {
             if let Some(text) = text {
-                size(text)
+                parse_size(text)
                     .ok_or_else(|| bad(key, format!("`{text}` is no size like `512m` or `4g`")))?;
             }
         }
@@ -385,10 +385,10 @@ impl Resolved {
                 return Err(bad(key, why).into());
             }
         }
-        const VERBS: [&str; 3] = ["down", "restart", "evolve"];
+        const CRYO_BEFORE_VERBS: [&str; 3] = ["down", "restart", "evolve"];
         for word in &config.cryo.before {
-            if !VERBS.contains(&word.as_str()) {
-                let why = format!("`{word}` is none of {}", VERBS.join(", "));
+            if !CRYO_BEFORE_VERBS.contains(&word.as_str()) {
+                let why = format!("`{word}` is none of {}", CRYO_BEFORE_VERBS.join(", "));
                 return Err(bad("cryo.before", why).into());
             }
         }
@@ -402,7 +402,7 @@ impl Resolved {
             }
         }
         let desktop = &config.desktop;
-        if resolution(&desktop.resolution).is_none() {
+        if parse_resolution(&desktop.resolution).is_none() {
             let text = &desktop.resolution;
             let why = format!("`{text}` is no resolution like `1280x800`, from 200 to 7680 each");
             return Err(bad("desktop.resolution", why).into());
@@ -419,7 +419,7 @@ impl Resolved {
             return Err(bad("pass_env", why).into());
         }
         for mount in &config.mounts {
-            crate::config::mount(mount).ok_or_else(|| {
+            crate::config::parse_mount(mount).ok_or_else(|| {
                 bad(
                     "mounts",
                     format!("`{mount}` is not `HOST:CONTAINER[:ro]` with absolute paths"),
@@ -431,65 +431,4 @@ impl Resolved {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{Config, Resolved, mount, resolution, size};
-    use serde_json::json;
-    use std::collections::BTreeMap;
-    use std::path::Path;
-
-    #[test]
-    fn a_desktop_that_ends_at_once_is_refused() {
-        let check = |idle| {
-            let mut config = Config::default();
-            config.desktop.idle = idle;
-            let (values, warnings) = (BTreeMap::new(), Vec::new());
-            Resolved {
-                config,
-                values,
-                warnings,
-            }
-            .check()
-        };
-        assert!(check(1).is_ok());
-        assert!(check(0).unwrap_err().to_string().contains("desktop.idle"));
-    }
-
-    #[test]
-    fn port_zero_is_refused_by_its_key() {
-        for key in ["ports.kernel", "ports.mcp", "ports.vnc"] {
-            let load =
-                |port: u16| Resolved::load(Path::new("/none"), None, vec![(key, json!(port))]);
-            load(1).unwrap();
-            let error = load(0).unwrap_err().to_string();
-            assert!(error.contains(&format!("`{key}`")), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_resolution_is_two_numbers_that_fit_a_screen() {
-        assert_eq!(resolution("1280x800"), Some((1280, 800)));
-        for text in [
-            "",
-            "1280",
-            "1280x",
-            "x800",
-            "1280*800",
-            "1x1",
-            "99999x800",
-            "-1x800",
-        ] {
-            assert_eq!(resolution(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn sizes_and_mounts_are_read_as_docker_does() {
-        assert_eq!(size("512m"), Some(512 << 20));
-        assert_eq!(size("1.5g"), Some(3 << 29));
-        assert_eq!(size("12"), Some(12));
-        assert_eq!(size("many"), None);
-        assert_eq!(mount("/a:/b:ro"), Some(("/a".into(), "/b".into(), true)));
-        assert_eq!(mount("/a:/b"), Some(("/a".into(), "/b".into(), false)));
-        assert_eq!(mount("a:/b"), None);
-    }
-}
+mod tests;

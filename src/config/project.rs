@@ -3,7 +3,7 @@
 //! A file that can't be used is an error where an image is made of the project (`up`, `build`, `evolve`). Every
 //! other command warns and works without the file, so that the agent can't take the command line from the user.
 
-use super::Resolved;
+use super::ResolvedConfig;
 use crate::error::{Error, Result};
 use serde_json::Value;
 use std::path::Path;
@@ -14,7 +14,7 @@ pub(super) const MAX_PROJECT_FILE_BYTES: u64 = 64 << 10;
 /// The file's name beneath the project.
 pub(super) const PROJECT_FILE: &str = "osctl.yaml";
 
-impl Resolved {
+impl ResolvedConfig {
     /// Reads all layers; `file` is the user's own one. A project's file that can't be used is left out, and the second value says why.
     ///
     /// # Errors
@@ -103,7 +103,7 @@ pub(super) fn has_anchor(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{MAX_PROJECT_FILE_BYTES, has_anchor};
-    use crate::config::Resolved;
+    use crate::config::ResolvedConfig;
     use nix::time::{ClockId, clock_gettime};
     use std::fs;
     use std::path::Path;
@@ -117,12 +117,13 @@ mod tests {
         let begin = clock();
         let none = Path::new("/nonexistent");
         let (resolved, error) =
-            Resolved::load_without_bad_project(Some(none), Some(project.path()), vec![]).unwrap();
+            ResolvedConfig::load_without_bad_project(Some(none), Some(project.path()), vec![])
+                .unwrap();
         let taken = clock().saturating_sub(begin);
         assert_eq!(resolved.config, crate::config::Config::default(), "{text}");
         let error = error.unwrap();
         assert!(
-            Resolved::load(none, Some(project.path()), vec![])
+            ResolvedConfig::load(none, Some(project.path()), vec![])
                 .unwrap_err()
                 .to_string()
                 .contains("the project's file"),
@@ -205,7 +206,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("own.yaml");
         fs::write(&file, "limits: {memory: &m 3g, shm: *m}").unwrap();
-        let config = Resolved::load(&file, None, vec![]).unwrap().config;
+        let config = ResolvedConfig::load(&file, None, vec![]).unwrap().config;
         assert_eq!(config.limits.shm, "3g");
     }
 }

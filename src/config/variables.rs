@@ -4,10 +4,10 @@
 const OTHER_VARIABLES: &[&str] = &["OSCTL_INSTANCE", "OSCTL_CONFIG"];
 
 /// How similar to a key's variable an unknown one is that was meant as that.
-const MISSPELT: f64 = 0.9;
+const MIN_KEY_SIMILARITY: f64 = 0.9;
 
 /// The key's variable that was probably meant by an unknown one.
-pub(super) fn misspelt<'a>(
+pub(super) fn find_misspelt_key<'a>(
     name: &str,
     known: impl Iterator<Item = &'a String>,
 ) -> Option<&'a String> {
@@ -20,14 +20,14 @@ pub(super) fn misspelt<'a>(
         .filter(|key| *key != name)
         .map(|key| (alike(key), key));
     scored
-        .filter(|(score, _)| *score > MISSPELT)
+        .filter(|(score, _)| *score > MIN_KEY_SIMILARITY)
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, key)| key)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::misspelt;
+    use super::find_misspelt_key;
 
     #[test]
     fn a_variable_that_looks_like_a_key_is_told_with_the_nearest_one() {
@@ -38,7 +38,7 @@ mod tests {
             "OSCTL_CRYO_EVERY",
         ]
         .map(str::to_owned);
-        let meant = |name: &str| misspelt(name, known.iter()).map(String::as_str);
+        let meant = |name: &str| find_misspelt_key(name, known.iter()).map(String::as_str);
         assert_eq!(meant("OSCTL_LIMITS_MEMRY"), Some("OSCTL_LIMITS_MEMORY"));
         assert_eq!(meant("OSCTL_CRYO_EVRY"), Some("OSCTL_CRYO_EVERY"));
         for name in [

@@ -3,10 +3,10 @@
 //! A "container" is a folder here: its specification, the process's id, its log. The virtual
 //! environment is shared by all of the same requirements.
 
-use super::{Container, LogOptions, Phase, Progress, Turn};
+use super::{Container, ContainerPhase, EngineProgress, LogOptions, ProcessLock};
 use crate::error::{Error, Result};
 use crate::protocol::hex::hex;
-use crate::protocol::spec::Spec;
+use crate::protocol::spec::ContainerSpec;
 use anyhow::Context;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,17 +18,17 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 use tokio::process::Command;
 
-const POLL: Duration = Duration::from_millis(50);
+const EMBEDDED_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Held while a body or an environment is made or removed.
-const TURN: &str = "prepare.lock";
+const PREPARE_LOCK_NAME: &str = "prepare.lock";
 
 /// Where the plain processes' folders lie.
 #[derive(Debug, Clone)]
-pub(crate) struct Embedded {
+pub(crate) struct EmbeddedEngine {
     root: PathBuf,
 }
 
-impl Embedded {
+impl EmbeddedEngine {
     pub(crate) fn new(state: &Path) -> Self {
         Self {
             root: state.join("embedded"),
@@ -42,10 +42,10 @@ impl Embedded {
             "-c",
             "import ensurepip, venv, sys; sys.exit(sys.version_info < (3, 11))",
         ]);
-        quiet(probe).await.is_ok()
+        run_quietly(probe).await.is_ok()
     }
 
-    fn folder(&self, name: &str) -> PathBuf {
+    fn container_folder(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
 
@@ -54,12 +54,12 @@ impl Embedded {
     ///
     /// # Errors
     /// When Python is missing or its packages can't be installed.
-    pub(crate) async fn prepare(
+    pub(crate) async fn prepare_body(
         &self,
         body: &BTreeMap<String, Vec<u8>>,
-        progress: &dyn Progress,
+        progress: &dyn EngineProgress,
     ) -> Result<String> {
-        let _turn = Turn::take(&self.root, TURN, progress).await?;
+        let _turn = ProcessLock::take(&self.root, PREPARE_LOCK_NAME, progress).await?;
         let requirements = body
             .get("requirements/kernel.txt")
             .context("the body has no requirements/kernel.txt")?;
@@ -93,8 +93,8 @@ impl Embedded {
     ///
     /// # Errors
     /// When something can't be removed.
-    pub(crate) async fn forget(&self, progress: &dyn Progress) -> Result<()> {
-        let _turn = Turn::take(&self.root, TURN, progress).await?;
+    pub(crate) async fn remove_bodies(&self, progress: &dyn EngineProgress) -> Result<()> {
+        let _turn = ProcessLock::take(&self.root, PREPARE_LOCK_NAME, progress).await?;
         let entries: Vec<_> = fs::read_dir(&self.root)?.collect::<std::io::Result<_>>()?;
         if entries.iter().any(|e| e.path().join("spec.json").exists()) {
             return Ok(());
@@ -112,20 +112,20 @@ impl Embedded {
     }
 
     pub(super) fn inspect(&self, name: &str) -> Result<Option<Container>> {
-        let Some(spec) = self.spec(name)? else {
+        let Some(spec) = self.read_spec(name)? else {
             return Ok(None);
         };
-        let running = self.process(name).is_some();
+        let running = self.find_running_pid(name).is_some();
         let exit = (!running).then(|| {
             format!(
                 "the process ended; its log is `{}`",
-                self.log(name).display()
+                self.log_path(name).display()
             )
         });
         let phase = if running {
-            Phase::Running
+            ContainerPhase::Running
         } else {
-            Phase::Stopped
+            ContainerPhase::Stopped
         };
         Ok(Some(Container {
             id: String::new(),
@@ -141,32 +141,32 @@ impl Embedded {
         }))
     }
 
-    pub(super) fn create(&self, spec: &Spec) -> Result<()> {
-        let folder = self.folder(&spec.name);
+    pub(super) fn create_and_start(&self, spec: &ContainerSpec) -> Result<()> {
+        let folder = self.container_folder(&spec.name);
         fs::create_dir_all(&folder)?;
         write_private(&folder.join("spec.json"), &serde_json::to_vec(spec)?)?;
         self.start(&spec.name)
     }
 
     pub(super) fn start(&self, name: &str) -> Result<()> {
-        if self.process(name).is_some() {
+        if self.find_running_pid(name).is_some() {
             return Ok(());
         }
         let spec = self
-            .spec(name)?
+            .read_spec(name)?
             .with_context(|| format!("`{name}` does not exist"))?;
-        let folder = self.folder(name);
+        let folder = self.container_folder(name);
         let log = OpenOptions::new()
             .create(true)
             .append(true)
-            .open(self.log(name))?;
+            .open(self.log_path(name))?;
         let mut command = std::process::Command::new(std::env::current_exe()?);
         command
             .arg("companion")
             .envs(&spec.env.0)
-            .envs(places(&spec, &folder)?);
+            .envs(companion_variables(&spec, &folder)?);
         command
-            .current_dir(mounted(&spec, "/repo")?)
+            .current_dir(mounted_host_path(&spec, "/repo")?)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
@@ -174,32 +174,32 @@ impl Embedded {
         let pid = child.id();
         fs::write(
             folder.join("pid"),
-            format!("{pid} {}", started(pid).unwrap_or_default()),
+            format!("{pid} {}", process_start_time(pid).unwrap_or_default()),
         )?;
         Ok(())
     }
 
     pub(super) async fn stop(&self, name: &str) -> Result<()> {
-        let Some(pid) = self.process(name) else {
+        let Some(pid) = self.find_running_pid(name) else {
             return Ok(());
         };
-        let grace = self.spec(name)?.map_or(10, |s| s.stop_timeout);
-        signal(pid, false);
+        let grace = self.read_spec(name)?.map_or(10, |s| s.stop_timeout);
+        signal_process(pid, false);
         let deadline = Instant::now() + Duration::from_secs(grace.into());
-        while self.process(name).is_some() {
+        while self.find_running_pid(name).is_some() {
             if Instant::now() > deadline {
-                signal(pid, true);
+                signal_process(pid, true);
             }
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(EMBEDDED_POLL_INTERVAL).await;
         }
         Ok(())
     }
 
     pub(super) async fn remove(&self, name: &str) -> Result<()> {
         self.stop(name).await?;
-        let run = run_folder(&self.folder(name))?;
+        let run = run_folder(&self.container_folder(name))?;
         fs::remove_dir_all(&run).with_context(|| format!("removing `{}`", run.display()))?;
-        match fs::remove_dir_all(self.folder(name)) {
+        match fs::remove_dir_all(self.container_folder(name)) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e.into()),
             _ => Ok(()),
         }
@@ -211,35 +211,35 @@ impl Embedded {
         options: LogOptions,
         each: &mut (dyn FnMut(&str) -> Result<()> + Send),
     ) -> Result<()> {
-        let mut tail = Tail::of(self.log(name));
-        let mut lines = tail.fresh()?;
+        let mut tail = EmbeddedLogTail::from_start_of(self.log_path(name));
+        let mut lines = tail.read_new_lines()?;
         if !options.follow {
-            lines.extend(tail.rest());
+            lines.extend(tail.take_unfinished_line());
         }
         let skipped = options.tail.map_or(0, |n| lines.len().saturating_sub(n));
         lines.iter().skip(skipped).try_for_each(|line| each(line))?;
         let mut goes_on = options.follow;
         while goes_on {
             // Asked before it is read, so that its last words are, too.
-            goes_on = self.process(name).is_some();
+            goes_on = self.find_running_pid(name).is_some();
             if goes_on {
-                tokio::time::sleep(POLL * 4).await;
+                tokio::time::sleep(EMBEDDED_POLL_INTERVAL * 4).await;
             }
-            let mut lines = tail.fresh()?;
+            let mut lines = tail.read_new_lines()?;
             if !goes_on {
-                lines.extend(tail.rest());
+                lines.extend(tail.take_unfinished_line());
             }
             lines.iter().try_for_each(|line| each(line))?;
         }
         Ok(())
     }
 
-    fn log(&self, name: &str) -> PathBuf {
-        self.folder(name).join("companion.log")
+    fn log_path(&self, name: &str) -> PathBuf {
+        self.container_folder(name).join("companion.log")
     }
 
-    fn spec(&self, name: &str) -> Result<Option<Spec>> {
-        match fs::read(self.folder(name).join("spec.json")) {
+    fn read_spec(&self, name: &str) -> Result<Option<ContainerSpec>> {
+        match fs::read(self.container_folder(name).join("spec.json")) {
             Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(e.into()),
@@ -247,17 +247,17 @@ impl Embedded {
     }
 
     /// The id of the companion's process while it lives; a reused id does not count.
-    fn process(&self, name: &str) -> Option<u32> {
-        let text = fs::read_to_string(self.folder(name).join("pid")).ok()?;
+    fn find_running_pid(&self, name: &str) -> Option<u32> {
+        let text = fs::read_to_string(self.container_folder(name).join("pid")).ok()?;
         let (pid, start) = text.trim().split_once(' ')?;
         let pid = pid.parse().ok()?;
-        (started(pid)?.to_string() == start).then_some(pid)
+        (process_start_time(pid)?.to_string() == start).then_some(pid)
     }
 }
 
 /// What is new in a log.
 #[derive(Debug)]
-struct Tail {
+struct EmbeddedLogTail {
     path: PathBuf,
     /// Up to where it was read.
     offset: u64,
@@ -265,8 +265,8 @@ struct Tail {
     begun: Vec<u8>,
 }
 
-impl Tail {
-    fn of(path: PathBuf) -> Self {
+impl EmbeddedLogTail {
+    fn from_start_of(path: PathBuf) -> Self {
         Self {
             path,
             offset: 0,
@@ -275,7 +275,7 @@ impl Tail {
     }
 
     /// The lines that have come since the last call.
-    fn fresh(&mut self) -> Result<Vec<String>> {
+    fn read_new_lines(&mut self) -> Result<Vec<String>> {
         let mut file = match File::open(&self.path) {
             Ok(file) => file,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -298,7 +298,7 @@ impl Tail {
     }
 
     /// The line that will have no end.
-    fn rest(&mut self) -> Option<String> {
+    fn take_unfinished_line(&mut self) -> Option<String> {
         let text = std::mem::take(&mut self.begun);
         let text = String::from_utf8_lossy(&text).into_owned();
         (!text.is_empty()).then_some(text)
@@ -306,7 +306,7 @@ impl Tail {
 }
 
 /// The variables that tell the companion its places on this machine.
-fn places(spec: &Spec, folder: &Path) -> Result<Vec<(&'static str, String)>> {
+fn companion_variables(spec: &ContainerSpec, folder: &Path) -> Result<Vec<(&'static str, String)>> {
     let listen = |port: u16| {
         let found = spec.ports.iter().find(|p| p.container == port);
         let found = found.with_context(|| format!("the specification has no port {port}"))?;
@@ -314,7 +314,7 @@ fn places(spec: &Spec, folder: &Path) -> Result<Vec<(&'static str, String)>> {
     };
     let image = Path::new(&spec.image);
     let environment = PathBuf::from(fs::read_to_string(image.join("environment"))?);
-    let data = mounted(spec, "/data")?;
+    let data = mounted_host_path(spec, "/data")?;
     let text = |path: PathBuf| path.display().to_string();
     Ok(vec![
         ("OSCTL_EMBEDDED", "1".into()),
@@ -353,7 +353,7 @@ fn run_folder(folder: &Path) -> Result<PathBuf> {
     Ok(folder.join("run"))
 }
 
-fn mounted(spec: &Spec, container: &str) -> Result<PathBuf> {
+fn mounted_host_path(spec: &ContainerSpec, container: &str) -> Result<PathBuf> {
     let mount = spec.mounts.iter().find(|m| m.container == container);
     mount
         .map(|m| m.host.clone())
@@ -363,20 +363,20 @@ fn mounted(spec: &Spec, container: &str) -> Result<PathBuf> {
 async fn make_environment(
     environment: &Path,
     requirements: &Path,
-    progress: &dyn Progress,
+    progress: &dyn EngineProgress,
 ) -> Result<()> {
     let hint = "`apt-get install -y python3 python3-venv`, or another Python from 3.11 on";
     progress.step("making a Python environment");
     let mut venv = Command::new("python3");
     venv.args(["-m", "venv", "--clear"]).arg(environment);
-    quiet(venv).await.map_err(|why| {
+    run_quietly(venv).await.map_err(|why| {
         Error::precondition(format!("Python can't make an environment: {why}"), hint)
     })?;
     progress.step("installing the kernel's packages");
     let mut pip = Command::new(environment.join("bin/python"));
     pip.args(["-m", "pip", "install", "--quiet", "--require-hashes", "-r"])
         .arg(requirements);
-    quiet(pip).await.map_err(|why| {
+    run_quietly(pip).await.map_err(|why| {
         Error::precondition(
             format!("the kernel's packages can't be installed: {why}"),
             "`python3 --version` must be 3.11 or later",
@@ -386,7 +386,7 @@ async fn make_environment(
 }
 
 /// Runs to the end; an error is the last line that was said.
-async fn quiet(mut command: Command) -> std::result::Result<(), String> {
+async fn run_quietly(mut command: Command) -> std::result::Result<(), String> {
     command.stdin(Stdio::null()).kill_on_drop(true);
     let output = command.output().await.map_err(|e| e.to_string())?;
     if output.status.success() {
@@ -404,7 +404,7 @@ async fn quiet(mut command: Command) -> std::result::Result<(), String> {
 
 /// When a process started, in clock ticks since boot: with the id, this names a process for ever.
 #[cfg(target_os = "linux")]
-fn started(pid: u32) -> Option<u64> {
+fn process_start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     (*fields.first()? != "Z").then_some(())?;
@@ -412,12 +412,12 @@ fn started(pid: u32) -> Option<u64> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn started(_pid: u32) -> Option<u64> {
+fn process_start_time(_pid: u32) -> Option<u64> {
     None
 }
 
 #[cfg(unix)]
-fn signal(pid: u32, kill: bool) {
+fn signal_process(pid: u32, kill: bool) {
     use nix::sys::signal::{Signal, kill as send};
     let signal = if kill {
         Signal::SIGKILL
@@ -429,7 +429,7 @@ fn signal(pid: u32, kill: bool) {
 }
 
 #[cfg(not(unix))]
-fn signal(_pid: u32, _kill: bool) {}
+fn signal_process(_pid: u32, _kill: bool) {}
 
 fn write_private(path: &Path, content: &[u8]) -> Result<()> {
     let folder = path.parent().context("a file has a folder")?;
@@ -441,14 +441,14 @@ fn write_private(path: &Path, content: &[u8]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Embedded, Tail};
-    use crate::engine::Progress;
+    use super::{EmbeddedEngine, EmbeddedLogTail};
+    use crate::engine::EngineProgress;
     use std::fs::{self, OpenOptions};
     use std::io::Write;
 
     struct Silent;
 
-    impl Progress for Silent {
+    impl EngineProgress for Silent {
         fn step(&self, _what: &str) {}
         fn amount(&self, _what: &str, _done: u64, _total: Option<u64>) {}
         fn log(&self, _line: &str) {}
@@ -458,39 +458,39 @@ mod tests {
     fn a_log_is_read_on_from_where_it_was_read_to_in_whole_lines_of_any_bytes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("companion.log");
-        let mut tail = Tail::of(path.clone());
-        assert!(tail.fresh().unwrap().is_empty());
+        let mut tail = EmbeddedLogTail::from_start_of(path.clone());
+        assert!(tail.read_new_lines().unwrap().is_empty());
         let write = |bytes: &[u8]| {
             let mut log = OpenOptions::new().create(true).append(true).open(&path);
             log.as_mut().unwrap().write_all(bytes).unwrap();
         };
         write(b"one\ntw\xe9 ");
-        assert_eq!(tail.fresh().unwrap(), ["one"]);
-        assert!(tail.fresh().unwrap().is_empty());
+        assert_eq!(tail.read_new_lines().unwrap(), ["one"]);
+        assert!(tail.read_new_lines().unwrap().is_empty());
         write(b"\xc3");
-        assert!(tail.fresh().unwrap().is_empty());
+        assert!(tail.read_new_lines().unwrap().is_empty());
         write(b"\xa4\nlast");
-        assert_eq!(tail.fresh().unwrap(), ["tw\u{fffd} \u{e4}"]);
+        assert_eq!(tail.read_new_lines().unwrap(), ["tw\u{fffd} \u{e4}"]);
         fs::write(&path, "new\n").unwrap();
-        assert_eq!(tail.fresh().unwrap(), ["new"]);
+        assert_eq!(tail.read_new_lines().unwrap(), ["new"]);
         write(b"end");
-        assert!(tail.fresh().unwrap().is_empty());
-        assert_eq!(tail.rest().as_deref(), Some("end"));
+        assert!(tail.read_new_lines().unwrap().is_empty());
+        assert_eq!(tail.take_unfinished_line().as_deref(), Some("end"));
     }
 
     #[tokio::test]
     async fn bodies_and_environments_go_when_nothing_needs_them() {
         let state = tempfile::tempdir().unwrap();
-        let embedded = Embedded::new(state.path());
+        let embedded = EmbeddedEngine::new(state.path());
         for folder in ["body-1", "venv-1", "os-host"] {
             fs::create_dir_all(embedded.root.join(folder)).unwrap();
         }
         let spec = embedded.root.join("os-host/spec.json");
         fs::write(&spec, "{}").unwrap();
-        embedded.forget(&Silent).await.unwrap();
+        embedded.remove_bodies(&Silent).await.unwrap();
         assert!(embedded.root.join("venv-1").exists());
         fs::remove_file(&spec).unwrap();
-        embedded.forget(&Silent).await.unwrap();
+        embedded.remove_bodies(&Silent).await.unwrap();
         for (folder, stays) in [("body-1", false), ("venv-1", false), ("os-host", true)] {
             assert_eq!(embedded.root.join(folder).exists(), stays, "{folder}");
         }

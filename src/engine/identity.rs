@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::protocol::hex::hex;
-use crate::protocol::spec::Spec;
+use crate::protocol::spec::ContainerSpec;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ pub(crate) const OWNER_LABEL: &str = "osctl.instance";
 pub(crate) const IMAGE_LABEL: &str = "osctl.image-of";
 
 /// Label of a container: the digest of the specification that it was created from.
-pub(crate) const DIGEST_LABEL: &str = "osctl.specification";
+pub(crate) const SPEC_DIGEST_LABEL: &str = "osctl.specification";
 
 /// Labels a specification with the digest of what lasts of it: of its labels only the owner counts, and
 /// variables that are `passing` do not. Host and keeper must agree on it, because whoever made a
@@ -21,11 +21,11 @@ pub(crate) const DIGEST_LABEL: &str = "osctl.specification";
 ///
 /// # Errors
 /// When it can't be digested.
-pub(crate) fn identify(spec: &mut Spec, passing: &BTreeSet<String>) -> Result<()> {
+pub(crate) fn set_spec_digest(spec: &mut ContainerSpec, passing: &BTreeSet<String>) -> Result<()> {
     let mut lasting = spec.clone();
     lasting.env.0.retain(|key, _| !passing.contains(key));
     lasting.labels.retain(|key, _| key == OWNER_LABEL);
     let digest = hex(Sha256::digest(serde_json::to_vec(&lasting)?));
-    spec.labels.insert(DIGEST_LABEL.into(), digest);
+    spec.labels.insert(SPEC_DIGEST_LABEL.into(), digest);
     Ok(())
 }

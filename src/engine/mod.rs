@@ -1,6 +1,6 @@
 //! Where bodies run: a container engine, or plain processes of this machine.
 //!
-//! An [`Engine`] takes a [`Spec`] and says what became of it. It owns no policy: what to build,
+//! An [`Engine`] takes a [`ContainerSpec`] and says what became of it. It owns no policy: what to build,
 //! when to replace and what to tell people is decided by `host` and `keeper`.
 
 mod docker;
@@ -8,17 +8,19 @@ mod embedded;
 mod identity;
 mod turn;
 
-pub(crate) use docker::{Address, Build, Builder, ClassicBuild, Docker, Image, Piped};
-pub(crate) use embedded::Embedded;
-pub(crate) use identity::{DIGEST_LABEL, IMAGE_LABEL, OWNER_LABEL, identify};
-pub(crate) use turn::{Turn, create_lock_file};
+pub(crate) use docker::{
+    ClassicBuild, Docker, EngineAddress, EngineExecPipes, EngineImage, ImageBuild, ImageBuilder,
+};
+pub(crate) use embedded::EmbeddedEngine;
+pub(crate) use identity::{IMAGE_LABEL, OWNER_LABEL, SPEC_DIGEST_LABEL, set_spec_digest};
+pub(crate) use turn::{ProcessLock, create_lock_file};
 
 use crate::error::Result;
-use crate::protocol::spec::{Port, Spec};
+use crate::protocol::spec::{ContainerSpec, Port};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Who is told how the work goes.
-pub(crate) trait Progress: Send + Sync {
+pub(crate) trait EngineProgress: Send + Sync {
     /// What is done now.
     fn step(&self, what: &str);
     /// How far it is, in bytes.
@@ -35,12 +37,12 @@ pub(crate) trait Progress: Send + Sync {
 #[derive(Debug, Clone)]
 pub(crate) enum Engine {
     Docker(Docker),
-    Embedded(Embedded),
+    Embedded(EmbeddedEngine),
 }
 
 /// How a container stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum ContainerPhase {
     /// Made and never started: what an interrupted `up` leaves.
     Created,
     Running,
@@ -56,7 +58,7 @@ pub(crate) enum Phase {
 pub(crate) struct Container {
     /// What the engine calls it, whatever its name; empty where there is no such thing.
     pub(crate) id: String,
-    pub(crate) phase: Phase,
+    pub(crate) phase: ContainerPhase,
     pub(crate) image: String,
     pub(crate) labels: BTreeMap<String, String>,
     /// The networks it is on.
@@ -91,9 +93,9 @@ impl Engine {
     }
 
     /// The machine that it is on, unless that is this one.
-    pub(crate) fn elsewhere(&self) -> Option<&str> {
+    pub(crate) fn remote_host(&self) -> Option<&str> {
         match self {
-            Self::Docker(docker) => docker.address().elsewhere(),
+            Self::Docker(docker) => docker.address().remote_host(),
             Self::Embedded(_) => None,
         }
     }
@@ -113,10 +115,10 @@ impl Engine {
     ///
     /// # Errors
     /// When the engine refuses; nothing is left behind then.
-    pub(crate) async fn create(&self, spec: &Spec) -> Result<()> {
+    pub(crate) async fn create_and_start(&self, spec: &ContainerSpec) -> Result<()> {
         match self {
-            Self::Docker(docker) => docker.create(spec).await,
-            Self::Embedded(embedded) => embedded.create(spec),
+            Self::Docker(docker) => docker.create_and_start(spec).await,
+            Self::Embedded(embedded) => embedded.create_and_start(spec),
         }
     }
 

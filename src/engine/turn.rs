@@ -1,6 +1,6 @@
 //! One at a time, also among several osctl: a file that is locked.
 
-use super::Progress;
+use super::EngineProgress;
 use crate::error::Result;
 use anyhow::Context;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -8,30 +8,38 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-const AGAIN: Duration = Duration::from_millis(200);
+const PROCESS_LOCK_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Held while something is made that all instances share. The system gives it back however the
 /// process ends.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct ProcessLock {
     _file: File,
 }
 
-impl Turn {
+impl ProcessLock {
     /// Waits for it.
     ///
     /// # Errors
     /// When the folder can't be written.
-    pub(crate) async fn take(folder: &Path, name: &str, progress: &dyn Progress) -> Result<Self> {
-        Self::wait(folder, name, File::try_lock, progress).await
+    pub(crate) async fn take(
+        folder: &Path,
+        name: &str,
+        progress: &dyn EngineProgress,
+    ) -> Result<Self> {
+        Self::wait_for_lock(folder, name, File::try_lock, progress).await
     }
 
     /// Waits for a turn that several processes can hold at a time, as long as none has taken it.
     ///
     /// # Errors
     /// When the folder can't be written.
-    pub(crate) async fn share(folder: &Path, name: &str, progress: &dyn Progress) -> Result<Self> {
-        Self::wait(folder, name, File::try_lock_shared, progress).await
+    pub(crate) async fn take_shared(
+        folder: &Path,
+        name: &str,
+        progress: &dyn EngineProgress,
+    ) -> Result<Self> {
+        Self::wait_for_lock(folder, name, File::try_lock_shared, progress).await
     }
 
     /// Takes it if no other process holds it.
@@ -39,7 +47,7 @@ impl Turn {
     /// # Errors
     /// When the folder can't be written.
     pub(crate) fn try_take(folder: &Path, name: &str) -> Result<Option<Self>> {
-        let file = open(folder, name)?;
+        let file = open_lock_file(folder, name)?;
         match file.try_lock() {
             Ok(()) => Ok(Some(Self { _file: file })),
             Err(TryLockError::WouldBlock) => Ok(None),
@@ -47,19 +55,19 @@ impl Turn {
         }
     }
 
-    async fn wait(
+    async fn wait_for_lock(
         folder: &Path,
         name: &str,
         lock: fn(&File) -> std::result::Result<(), TryLockError>,
-        progress: &dyn Progress,
+        progress: &dyn EngineProgress,
     ) -> Result<Self> {
-        let file = open(folder, name)?;
+        let file = open_lock_file(folder, name)?;
         loop {
             match lock(&file) {
                 Ok(()) => return Ok(Self { _file: file }),
                 Err(TryLockError::WouldBlock) => {
                     progress.step("waiting for another osctl");
-                    tokio::time::sleep(AGAIN).await;
+                    tokio::time::sleep(PROCESS_LOCK_POLL_INTERVAL).await;
                 }
                 Err(TryLockError::Error(error)) => return Err(error.into()),
             }
@@ -67,7 +75,7 @@ impl Turn {
     }
 }
 
-fn open(folder: &Path, name: &str) -> Result<File> {
+fn open_lock_file(folder: &Path, name: &str) -> Result<File> {
     fs::create_dir_all(folder)?;
     let path = folder.join(name);
     create_lock_file(&path).with_context(|| format!("creating `{}`", path.display()))
@@ -91,14 +99,14 @@ pub(crate) fn create_lock_file(path: &Path) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
-    use super::Turn;
-    use crate::engine::Progress;
+    use super::ProcessLock;
+    use crate::engine::EngineProgress;
     use std::sync::Mutex;
 
     /// Gives the first turn back as soon as the second is said to wait for it.
-    struct Handing(Mutex<Option<Turn>>);
+    struct Handing(Mutex<Option<ProcessLock>>);
 
-    impl Progress for Handing {
+    impl EngineProgress for Handing {
         fn step(&self, what: &str) {
             assert_eq!(what, "waiting for another osctl");
             self.0.lock().unwrap().take();
@@ -111,9 +119,13 @@ mod tests {
     async fn the_second_waits_until_the_first_is_done() {
         let folder = tempfile::tempdir().unwrap();
         let handing = Handing(Mutex::default());
-        let first = Turn::take(folder.path(), "lock", &handing).await.unwrap();
+        let first = ProcessLock::take(folder.path(), "lock", &handing)
+            .await
+            .unwrap();
         *handing.0.lock().unwrap() = Some(first);
-        let _second = Turn::take(folder.path(), "lock", &handing).await.unwrap();
+        let _second = ProcessLock::take(folder.path(), "lock", &handing)
+            .await
+            .unwrap();
         assert!(handing.0.lock().unwrap().is_none(), "it did not wait");
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Nothing else of `host/` reads a body: what is streamed to a file or a terminal passes piece by piece.
 
-use crate::protocol::sse::{Event, Events};
+use crate::protocol::sse::{SseEvent, SseParser};
 use bytes::{Bytes, BytesMut};
 use reqwest::Response;
 use std::io::BufRead;
@@ -13,7 +13,7 @@ pub(super) const MAX_JSON_BYTES: usize = 64 << 20;
 /// Memory that the values of one document take beside its texts.
 const MAX_VALUES_BYTES: usize = 96 << 20;
 /// A document of this size is below [`MAX_VALUES_BYTES`] whatever its values are: they take at most 166 times its text.
-const SMALL_BYTES: usize = 256 << 10;
+const UNCHECKED_JSON_BYTES: usize = 256 << 10;
 pub(super) const MAX_SCREENSHOT_BYTES: usize = 256 << 20;
 
 /// Why an answer is not whole.
@@ -44,17 +44,17 @@ pub(super) async fn read_body(mut response: Response, limit: usize) -> Result<By
 /// # Errors
 /// When they may take more than [`MAX_VALUES_BYTES`].
 pub(super) fn check_values(document: &[u8]) -> Result<(), ReadFailure> {
-    if document.len() <= SMALL_BYTES {
+    if document.len() <= UNCHECKED_JSON_BYTES {
         return Ok(());
     }
-    match weigh(document) > MAX_VALUES_BYTES {
+    match estimate_value_bytes(document) > MAX_VALUES_BYTES {
         true => Err(ReadFailure::TooMany(MAX_VALUES_BYTES)),
         false => Ok(()),
     }
 }
 
 /// Memory that the values of a document may take, in bytes.
-fn weigh(document: &[u8]) -> usize {
+fn estimate_value_bytes(document: &[u8]) -> usize {
     let (mut held, mut is_text, mut is_escaped) = (0, false, false);
     for (at, byte) in document.iter().enumerate() {
         if is_text {
@@ -79,13 +79,13 @@ fn weigh(document: &[u8]) -> usize {
 
 /// Lines of a body that come in pieces.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub(super) struct ResponseLines {
     unread: BytesMut,
     /// Bytes at the beginning of `unread` that hold no line's end.
     searched: usize,
 }
 
-impl Lines {
+impl ResponseLines {
     /// The next whole line with its end.
     pub(super) fn next(&mut self) -> Option<BytesMut> {
         match line_length(&self.unread[self.searched..]) {
@@ -132,7 +132,7 @@ fn line_length(mut bytes: &[u8]) -> Option<usize> {
 #[derive(Debug)]
 pub(super) struct EventStream {
     response: Response,
-    events: Events,
+    events: SseParser,
     /// Bytes since the last whole event.
     unread: usize,
 }
@@ -141,7 +141,7 @@ impl EventStream {
     pub(super) fn new(response: Response) -> Self {
         Self {
             response,
-            events: Events::default(),
+            events: SseParser::default(),
             unread: 0,
         }
     }
@@ -150,11 +150,11 @@ impl EventStream {
     ///
     /// # Errors
     /// When an event is longer than [`MAX_JSON_BYTES`].
-    pub(super) async fn next(&mut self) -> Result<Option<Vec<Event>>, ReadFailure> {
+    pub(super) async fn next(&mut self) -> Result<Option<Vec<SseEvent>>, ReadFailure> {
         let Ok(Some(piece)) = self.response.chunk().await else {
             return Ok(None);
         };
-        let whole = self.events.take(&piece);
+        let whole = self.events.parse_chunk(&piece);
         self.unread = match whole.is_empty() {
             true => self.unread + piece.len(),
             false => 0,
@@ -169,8 +169,8 @@ impl EventStream {
 #[cfg(test)]
 mod tests {
     use super::{
-        EventStream, Lines, MAX_JSON_BYTES, MAX_VALUES_BYTES, ReadFailure, SMALL_BYTES,
-        check_values, line_length, read_body, weigh,
+        EventStream, MAX_JSON_BYTES, MAX_VALUES_BYTES, ReadFailure, ResponseLines,
+        UNCHECKED_JSON_BYTES, check_values, estimate_value_bytes, line_length, read_body,
     };
     use bytes::Bytes;
     use futures_util::{StreamExt, stream};
@@ -236,8 +236,11 @@ mod tests {
     #[test]
     fn a_small_document_is_below_the_bound_whatever_it_holds() {
         for value in ["{\"\":0},", "{},", "[],", "0,", "[", "{\"\":"] {
-            let small = value.repeat(SMALL_BYTES / value.len());
-            assert!(weigh(small.as_bytes()) < MAX_VALUES_BYTES, "{value}");
+            let small = value.repeat(UNCHECKED_JSON_BYTES / value.len());
+            assert!(
+                estimate_value_bytes(small.as_bytes()) < MAX_VALUES_BYTES,
+                "{value}"
+            );
         }
     }
 
@@ -251,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_line_without_an_end_is_given_up() {
-        let mut lines = Lines::default();
+        let mut lines = ResponseLines::default();
         let piece = vec![b'x'; 1 << 20];
         let mut held = 0;
         while lines.push(&piece).is_ok() {
@@ -270,7 +273,7 @@ mod tests {
             sent in prop::collection::vec(any::<u8>(), 0..200),
             size in 1..20_usize,
         ) {
-            let mut lines = Lines::default();
+            let mut lines = ResponseLines::default();
             let mut found = Vec::new();
             for piece in sent.chunks(size) {
                 lines.push(piece).unwrap();

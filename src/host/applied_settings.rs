@@ -2,8 +2,8 @@
 //!
 //! Values of the environment may be secret: their digests are recorded.
 
-use super::secrets::fingerprint;
-use crate::config::{Ports, Resolved, Source};
+use super::secrets::sha256_fingerprint;
+use crate::config::{ConfigSource, PortsConfig, ResolvedConfig};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 /// Keys that shape no container: the record has the ports, and variables that are passed are told by their names. The
 /// published image differs from release to release, and has what a build would give.
-const OTHER_KEYS: &[&str] = &[
+const NON_CONTAINER_KEYS: &[&str] = &[
     "auto_ports",
     "companion",
     "engine",
@@ -26,7 +26,7 @@ const OTHER_KEYS: &[&str] = &[
 ];
 
 /// Keys whose entries are told one by one.
-const LISTS: &[&str] = &["env", "hosts", "mounts", "pass_env"];
+const LIST_SETTING_KEYS: &[&str] = &["env", "hosts", "mounts", "pass_env"];
 
 /// An empty value of a record that an earlier version has written means that the value is unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,7 +58,7 @@ pub(crate) struct SettingChanges {
 impl AppliedSettings {
     /// What is applied now. `passed` are the names of all variables that are passed in.
     pub(crate) fn new(
-        resolved: &Resolved,
+        resolved: &ResolvedConfig,
         config_file: Option<PathBuf>,
         env_names: BTreeSet<String>,
         passed: &BTreeSet<String>,
@@ -66,19 +66,23 @@ impl AppliedSettings {
         let mut settings = BTreeMap::new();
         for (key, (value, _)) in &resolved.values {
             let top = key.split('.').next().unwrap_or(key);
-            if OTHER_KEYS.contains(&top) {
+            if NON_CONTAINER_KEYS.contains(&top) {
                 continue;
             }
             match value {
-                Value::Object(map) if LISTS.contains(&top) => settings.extend(
-                    map.iter()
-                        .map(|(name, value)| (format!("{key} {name}"), fingerprint(&text(value)))),
-                ),
-                Value::Array(list) if LISTS.contains(&top) => settings.extend(
+                Value::Object(map) if LIST_SETTING_KEYS.contains(&top) => {
+                    settings.extend(map.iter().map(|(name, value)| {
+                        (
+                            format!("{key} {name}"),
+                            sha256_fingerprint(&value_to_text(value)),
+                        )
+                    }))
+                }
+                Value::Array(list) if LIST_SETTING_KEYS.contains(&top) => settings.extend(
                     list.iter()
-                        .map(|entry| (format!("{key} {}", text(entry)), String::new())),
+                        .map(|entry| (format!("{key} {}", value_to_text(entry)), String::new())),
                 ),
-                value => drop(settings.insert(key.clone(), text(value))),
+                value => drop(settings.insert(key.clone(), value_to_text(value))),
             }
         }
         settings.extend(
@@ -101,11 +105,11 @@ impl AppliedSettings {
 
     /// What `self`, which a container was made with, and `next` differ in. `said` are the names of variables that
     /// the command line gives or takes away.
-    pub(crate) fn changes(
+    pub(crate) fn diff_settings(
         &self,
         next: &Self,
-        ports: (Ports, Ports),
-        resolved: &Resolved,
+        ports: (PortsConfig, PortsConfig),
+        resolved: &ResolvedConfig,
         said: &BTreeSet<String>,
     ) -> SettingChanges {
         let mut changes = SettingChanges::default();
@@ -114,7 +118,7 @@ impl AppliedSettings {
         }
         let is_flag = |key: &str| {
             let value = resolved.values.get(key);
-            value.is_some_and(|(_, source)| *source == Source::Flag)
+            value.is_some_and(|(_, source)| *source == ConfigSource::Flag)
         };
         let keys: BTreeSet<&String> = self.settings.keys().chain(next.settings.keys()).collect();
         for key in keys {
@@ -144,7 +148,7 @@ impl AppliedSettings {
                     (line, before.is_none() || is_flag(key))
                 }
             };
-            changes.add(line, !is_said);
+            changes.add_line(line, !is_said);
         }
         changes.add_ports(ports, resolved);
         changes
@@ -152,13 +156,17 @@ impl AppliedSettings {
 }
 
 impl SettingChanges {
-    fn add(&mut self, line: String, needs_consent: bool) {
+    fn add_line(&mut self, line: String, needs_consent: bool) {
         self.lines.push(line);
         self.needs_consent |= needs_consent;
     }
 
     /// A port that was chosen because another one is taken was not changed by the configuration.
-    fn add_ports(&mut self, (before, after): (Ports, Ports), resolved: &Resolved) {
+    fn add_ports(
+        &mut self,
+        (before, after): (PortsConfig, PortsConfig),
+        resolved: &ResolvedConfig,
+    ) {
         for (name, before, after) in [
             ("kernel", before.kernel, after.kernel),
             ("mcp", before.mcp, after.mcp),
@@ -166,10 +174,11 @@ impl SettingChanges {
         ] {
             let key = format!("ports.{name}");
             let is_configured = resolved.values.get(&key).is_some_and(|(value, source)| {
-                matches!(source, Source::File(_) | Source::Variable(_)) && *value == after
+                matches!(source, ConfigSource::File(_) | ConfigSource::Variable(_))
+                    && *value == after
             });
             if before != after {
-                self.add(format!("{key}: {before} -> {after}"), is_configured);
+                self.add_line(format!("{key}: {before} -> {after}"), is_configured);
             }
         }
     }
@@ -177,7 +186,7 @@ impl SettingChanges {
     /// Variables that the next container does not have. `said` are those that the command line takes away.
     pub(crate) fn add_lost_variables(&mut self, names: &BTreeSet<String>, said: &BTreeSet<String>) {
         for name in names {
-            self.add(format!("env: -{name}"), !said.contains(name));
+            self.add_line(format!("env: -{name}"), !said.contains(name));
         }
     }
 
@@ -187,7 +196,7 @@ impl SettingChanges {
     }
 }
 
-fn text(value: &Value) -> String {
+fn value_to_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null => "none".into(),
@@ -198,26 +207,26 @@ fn text(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::{AppliedSettings, SettingChanges};
-    use crate::config::{Config, Resolved};
+    use crate::config::{Config, ResolvedConfig};
     use serde_json::{Value, json};
     use std::collections::BTreeSet;
     use std::fs;
 
-    fn resolved(text: &str, flags: Vec<(&str, Value)>) -> Resolved {
+    fn resolved(text: &str, flags: Vec<(&str, Value)>) -> ResolvedConfig {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("own.yaml");
         fs::write(&file, text).unwrap();
-        Resolved::load(&file, None, flags).unwrap()
+        ResolvedConfig::load(&file, None, flags).unwrap()
     }
 
     fn changes(before: &str, after: &str, flags: Vec<(&str, Value)>) -> SettingChanges {
         let none = BTreeSet::new();
         let applied =
-            |resolved: &Resolved| AppliedSettings::new(resolved, None, none.clone(), &none);
+            |resolved: &ResolvedConfig| AppliedSettings::new(resolved, None, none.clone(), &none);
         let next = resolved(after, flags);
         let ports = Config::default().ports;
         let before = applied(&resolved(before, Vec::new()));
-        before.changes(&applied(&next), (ports, ports), &next, &none)
+        before.diff_settings(&applied(&next), (ports, ports), &next, &none)
     }
 
     #[test]
@@ -266,7 +275,7 @@ mod tests {
         let applied = AppliedSettings::new(&next, None, none.clone(), &none);
         let ports = Config::default().ports;
         let before: AppliedSettings = serde_json::from_str("{}").unwrap();
-        let found = before.changes(&applied, (ports, ports), &next, &none);
+        let found = before.diff_settings(&applied, (ports, ports), &next, &none);
         assert_eq!(found, SettingChanges::default());
     }
 }

@@ -1,24 +1,35 @@
 //! Folders, and files with holes, as archives over the companion's API. One that was cut is taken up
 //! where it was, in the middle of a file too, as long as what was sent before is what it was.
 
-use super::client::Client;
-use super::files::{Moved, PAUSE, TRIES, body, is_lost, is_missing, number, when_free};
-use super::landing::Landing;
-use crate::archive::{Fault, Mark, Pack, Pieces, Telling, fresh, packed};
+use super::client::CompanionClient;
+use super::files::{
+    MAX_TRANSFER_ATTEMPTS, TRANSFER_RETRY_DELAY, TransferredBytes, header_number, is_lost,
+    is_missing, pieces_to_body, when_free,
+};
+use super::landing::DownloadWriter;
+use crate::archive::{
+    ArchiveError, ChunkReceiver, ErrorReporting, PackSource, ResumePoint, pack_stream, random_id,
+};
 use crate::error::{Error, Result};
-use crate::protocol::files::{Changed, TAR, UPLOAD_FORM, UPLOAD_OFFSET};
+use crate::protocol::files::{Changed, TAR_MIME, UPLOAD_FORM_HEADER, UPLOAD_OFFSET_HEADER};
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, Response};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-impl Client {
+impl CompanionClient {
     /// Unpacks an archive beneath a folder, from a stream that can't be read twice.
-    pub(crate) async fn upload_archive(&self, path: &str, pieces: Pieces) -> Result<Changed> {
-        let request = self.request(Method::PUT, &format!("/files{path}"), None::<&()>);
-        let request = request.header(CONTENT_TYPE, TAR).body(body(pieces));
-        let response = self.open(request).await?;
-        self.json(response).await
+    pub(crate) async fn upload_archive(
+        &self,
+        path: &str,
+        pieces: ChunkReceiver,
+    ) -> Result<Changed> {
+        let request = self.build_request(Method::PUT, &format!("/files{path}"), None::<&()>);
+        let request = request
+            .header(CONTENT_TYPE, TAR_MIME)
+            .body(pieces_to_body(pieces));
+        let response = self.send_request(request).await?;
+        self.read_json(response).await
     }
 
     /// Packs what is here, and unpacks it beneath a folder; when the connection is lost, goes on with
@@ -29,30 +40,32 @@ impl Client {
     pub(crate) async fn upload_packed(
         &self,
         path: &str,
-        pack: impl Fn() -> Result<Pack>,
-        moved: &Moved,
+        pack: impl Fn() -> Result<PackSource>,
+        moved: &TransferredBytes,
     ) -> Result<Changed> {
-        let id = fresh()?;
+        let id = random_id()?;
         let place = format!("/files{path}?upload={id}");
-        let mut mark = Mark::default();
-        let mut left = TRIES;
+        let mut mark = ResumePoint::default();
+        let mut left = MAX_TRANSFER_ATTEMPTS;
         loop {
             let error = match self.upload_rest(&place, pack()?, &mark, moved).await {
                 Ok(changed) => return Ok(changed),
                 Err(error) if is_changed(&error) => {
-                    self.forget(&place).await;
+                    self.delete_partial_upload(&place).await;
                     return Err(changed_meanwhile());
                 }
                 Err(error) if !is_lost(&error) => return Err(error),
                 Err(error) if left == 0 => {
-                    self.forget(&place).await;
+                    self.delete_partial_upload(&place).await;
                     return Err(error);
                 }
                 Err(error) => error,
             };
-            tokio::time::sleep(PAUSE).await;
-            match when_free(|| self.mark(&place)).await {
-                Ok(arrived) if arrived.bytes > mark.bytes => (mark, left) = (arrived, TRIES),
+            tokio::time::sleep(TRANSFER_RETRY_DELAY).await;
+            match when_free(|| self.fetch_resume_point(&place)).await {
+                Ok(arrived) if arrived.bytes > mark.bytes => {
+                    (mark, left) = (arrived, MAX_TRANSFER_ATTEMPTS)
+                }
                 Ok(arrived) => (mark, left) = (arrived, left - 1),
                 Err(again) if is_lost(&again) => left -= 1,
                 // Nothing is known of it there any more.
@@ -65,9 +78,9 @@ impl Client {
     async fn upload_rest(
         &self,
         place: &str,
-        pack: Pack,
-        mark: &Mark,
-        moved: &Moved,
+        pack: PackSource,
+        mark: &ResumePoint,
+        moved: &TransferredBytes,
     ) -> Result<Changed> {
         let moved = Arc::clone(moved);
         let mut sent = 0;
@@ -75,43 +88,49 @@ impl Client {
             sent += bytes;
             moved.store(sent, Ordering::Relaxed);
         };
-        let pieces = packed(pack, mark.clone(), Telling::Archive, count).await?;
-        let mut request = self.request(Method::PUT, place, None::<&()>);
+        let pieces = pack_stream(pack, mark.clone(), ErrorReporting::Archive, count).await?;
+        let mut request = self.build_request(Method::PUT, place, None::<&()>);
         if mark.bytes > 0 {
-            request = request.header(UPLOAD_OFFSET, mark.bytes);
+            request = request.header(UPLOAD_OFFSET_HEADER, mark.bytes);
         }
-        let request = request.header(CONTENT_TYPE, TAR).body(body(pieces));
-        let response = self.open(request).await?;
-        self.json(response).await
+        let request = request
+            .header(CONTENT_TYPE, TAR_MIME)
+            .body(pieces_to_body(pieces));
+        let response = self.send_request(request).await?;
+        self.read_json(response).await
     }
 
     /// What is not whole there would stay for a while.
-    async fn forget(&self, place: &str) {
+    async fn delete_partial_upload(&self, place: &str) {
         // It may be gone, and so may the connection.
         let _ = self
-            .open(self.request(Method::DELETE, place, None::<&()>))
+            .send_request(self.build_request(Method::DELETE, place, None::<&()>))
             .await;
     }
 
     /// How far an archive has come.
-    async fn mark(&self, place: &str) -> Result<Mark> {
+    async fn fetch_resume_point(&self, place: &str) -> Result<ResumePoint> {
         // Not `HEAD`, which can't say why it is refused.
-        let asked = self.open(self.request(Method::GET, place, None::<&()>));
+        let asked = self.send_request(self.build_request(Method::GET, place, None::<&()>));
         let response = match asked.await {
             Ok(response) => response,
             // Nothing of it.
-            Err(error) if is_missing(&error) => return Ok(Mark::default()),
+            Err(error) if is_missing(&error) => return Ok(ResumePoint::default()),
             Err(error) => return Err(error),
         };
         let headers = response.headers();
-        let bytes = number(headers, UPLOAD_OFFSET);
-        let form = headers.get(UPLOAD_FORM).and_then(|form| form.to_str().ok());
+        let bytes = header_number(headers, UPLOAD_OFFSET_HEADER);
+        let form = headers
+            .get(UPLOAD_FORM_HEADER)
+            .and_then(|form| form.to_str().ok());
         match (bytes, form) {
-            (Some(bytes), Some(form)) => Ok(Mark {
+            (Some(bytes), Some(form)) => Ok(ResumePoint {
                 bytes,
                 form: form.into(),
             }),
-            _ => anyhow::bail!("the companion told no `{UPLOAD_OFFSET}` or no `{UPLOAD_FORM}`"),
+            _ => anyhow::bail!(
+                "the companion told no `{UPLOAD_OFFSET_HEADER}` or no `{UPLOAD_FORM_HEADER}`"
+            ),
         }
     }
 
@@ -119,13 +138,13 @@ impl Client {
     pub(crate) async fn download_archive(
         &self,
         path: &str,
-        landing: &Landing,
-        moved: &Moved,
+        landing: &DownloadWriter,
+        moved: &TransferredBytes,
     ) -> Result<()> {
-        let response = self.archive(path, &Mark::default()).await?;
-        match self.pour(response, landing.feed()?, moved).await {
+        let response = self.request_archive(path, &ResumePoint::default()).await?;
+        match self.copy_response(response, landing.feed()?, moved).await {
             (_, None) => Ok(()),
-            (_, Some(error)) => Err(self.unreachable(&error)),
+            (_, Some(error)) => Err(self.unreachable_error(&error)),
         }
     }
 
@@ -137,20 +156,24 @@ impl Client {
     pub(crate) async fn download_packed(
         &self,
         path: &str,
-        landing: &Landing,
-        moved: &Moved,
+        landing: &DownloadWriter,
+        moved: &TransferredBytes,
     ) -> Result<()> {
         let feed = landing.feed()?;
-        let mut response = self.archive(path, &Mark::default()).await?;
+        let mut response = self.request_archive(path, &ResumePoint::default()).await?;
         let mut given = 0;
-        let mut left = TRIES;
+        let mut left = MAX_TRANSFER_ATTEMPTS;
         loop {
-            let (came, lost) = self.pour(response, feed, moved).await;
+            let (came, lost) = self.copy_response(response, feed, moved).await;
             let Some(lost) = lost else { return Ok(()) };
-            let lost = self.unreachable(&lost);
+            let lost = self.unreachable_error(&lost);
             given += came;
-            left = if came > 0 { TRIES } else { left };
-            let Some(mark) = landing.mark(given).await else {
+            left = if came > 0 {
+                MAX_TRANSFER_ATTEMPTS
+            } else {
+                left
+            };
+            let Some(mark) = landing.resume_point(given).await else {
                 // It has ended, and knows why.
                 return Ok(());
             };
@@ -159,8 +182,8 @@ impl Client {
                     return Err(lost);
                 }
                 left -= 1;
-                tokio::time::sleep(PAUSE).await;
-                match self.archive(path, &mark).await {
+                tokio::time::sleep(TRANSFER_RETRY_DELAY).await;
+                match self.request_archive(path, &mark).await {
                     Ok(response) => break response,
                     Err(error) if is_lost(&error) => {}
                     Err(error) if is_changed(&error) => return Err(changed_meanwhile()),
@@ -172,14 +195,14 @@ impl Client {
         }
     }
 
-    async fn archive(&self, path: &str, from: &Mark) -> Result<Response> {
-        let Mark { bytes, form } = from;
+    async fn request_archive(&self, path: &str, from: &ResumePoint) -> Result<Response> {
+        let ResumePoint { bytes, form } = from;
         let path = match bytes {
             0 => format!("/files{path}"),
             _ => format!("/files{path}?from={bytes}&form={form}"),
         };
-        let request = self.request(Method::GET, &path, None::<&()>);
-        self.open(request.header(ACCEPT, TAR)).await
+        let request = self.build_request(Method::GET, &path, None::<&()>);
+        self.send_request(request.header(ACCEPT, TAR_MIME)).await
     }
 }
 
@@ -193,7 +216,7 @@ fn changed_meanwhile() -> anyhow::Error {
 
 /// Whether what was sent before is not what it was: here, or there.
 fn is_changed(error: &anyhow::Error) -> bool {
-    let is_here = matches!(error.downcast_ref(), Some(Fault::Changed));
+    let is_here = matches!(error.downcast_ref(), Some(ArchiveError::Changed));
     is_here
         || matches!(error.downcast_ref(), Some(Error::Refused { kind, .. }) if kind == "changed")
 }

@@ -2,8 +2,10 @@
 //! published image of the Dockerfile's stage `ground` is pulled by its digest, and takes the place of that stage.
 
 use super::folders::Folders;
-use super::provision::{Ending, Leave, can_install, install, run};
-use crate::engine::{Docker, Progress, Turn};
+use super::provision::{
+    InstallConsent, InterruptPolicy, can_install, install_packages, run_with_progress,
+};
+use crate::engine::{Docker, EngineProgress, ProcessLock};
 use crate::error::{Error, Result};
 use crate::image::{GROUND_LABEL, GROUND_REPOSITORY, ground_name};
 use anyhow::Context;
@@ -16,24 +18,24 @@ use tokio::process::Command;
 use tokio_util::io::ReaderStream;
 
 /// The base under a name of our own, so as not to shadow the official one.
-const BOOTSTRAPPED: &str = "osctl-base:trixie";
+const BOOTSTRAPPED_IMAGE: &str = "osctl-base:trixie";
 
-const SUITE: &str = "trixie";
+const DEBIAN_SUITE: &str = "trixie";
 const BOOTSTRAP_PACKAGES: &[&str] = &["debootstrap", "debian-archive-keyring"];
 /// With it every package of the base image is checked.
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+const DEBIAN_KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// The image to start from, where the engine has it already.
 ///
 /// # Errors
 /// When the engine does not answer.
 pub(crate) async fn known_base(docker: &Docker, wanted: &str) -> Result<Option<String>> {
-    if docker.image(wanted).await?.is_some() {
+    if docker.find_image(wanted).await?.is_some() {
         return Ok(Some(wanted.into()));
     }
     let is_default = wanted == crate::config::Config::default().base;
-    let made = is_default && docker.image(BOOTSTRAPPED).await?.is_some();
-    Ok(made.then(|| BOOTSTRAPPED.into()))
+    let made = is_default && docker.find_image(BOOTSTRAPPED_IMAGE).await?.is_some();
+    Ok(made.then(|| BOOTSTRAPPED_IMAGE.into()))
 }
 
 /// The image to start from: the configured one, pulled if need be, else one made here.
@@ -44,15 +46,15 @@ pub(crate) async fn base_image(
     docker: &Docker,
     wanted: &str,
     folders: &Folders,
-    may_install: Leave<'_>,
-    progress: &dyn Progress,
+    may_install: InstallConsent<'_>,
+    progress: &dyn EngineProgress,
 ) -> Result<String> {
     if let Some(known) = known_base(docker, wanted).await? {
         return Ok(known);
     }
     let is_default = wanted == crate::config::Config::default().base;
     progress.step(&format!("pulling {wanted}"));
-    let Err(why) = docker.pull(wanted, progress).await else {
+    let Err(why) = docker.pull_image(wanted, progress).await else {
         return Ok(wanted.into());
     };
     if !is_default || !can_install() {
@@ -68,8 +70,8 @@ pub(crate) async fn base_image(
     progress.log(&format!(
         "{wanted} can't be pulled ({why}), making it from Debian's packages"
     ));
-    bootstrap(docker, folders, may_install, progress).await?;
-    Ok(BOOTSTRAPPED.into())
+    bootstrap_base_image(docker, folders, may_install, progress).await?;
+    Ok(BOOTSTRAPPED_IMAGE.into())
 }
 
 /// Pulls the published image `NAME@sha256:…`, unless it is there. `false` where it can't be had: a warning says why.
@@ -79,11 +81,11 @@ pub(crate) async fn base_image(
 pub(crate) async fn pull_published_image(
     docker: &Docker,
     reference: &str,
-    progress: &dyn Progress,
+    progress: &dyn EngineProgress,
 ) -> Result<bool> {
     if !docker.has_by_digest(reference).await? {
         progress.step(&format!("pulling {reference}"));
-        let pulled = docker.pull(reference, progress).await;
+        let pulled = docker.pull_image(reference, progress).await;
         let why = match pulled.err() {
             Some(why) => Some(why),
             None if docker.has_by_digest(reference).await? => None,
@@ -96,7 +98,7 @@ pub(crate) async fn pull_published_image(
             return Ok(false);
         }
     }
-    docker.tag(reference, &ground_name(reference)).await?;
+    docker.tag_image(reference, &ground_name(reference)).await?;
     Ok(true)
 }
 
@@ -107,16 +109,19 @@ const IMAGES_LOCK: &str = "images.lock";
 ///
 /// # Errors
 /// When the folder of temporary files can't be written.
-pub(crate) async fn hold_images(folders: &Folders, progress: &dyn Progress) -> Result<Turn> {
-    Turn::share(&folders.temporary(), IMAGES_LOCK, progress).await
+pub(crate) async fn hold_images(
+    folders: &Folders,
+    progress: &dyn EngineProgress,
+) -> Result<ProcessLock> {
+    ProcessLock::take_shared(&folders.temporary(), IMAGES_LOCK, progress).await
 }
 
 /// Held while unused images are removed; nothing while an image is built.
 ///
 /// # Errors
 /// When the folder of temporary files can't be written.
-pub(crate) fn images_to_remove(folders: &Folders) -> Result<Option<Turn>> {
-    Turn::try_take(&folders.temporary(), IMAGES_LOCK)
+pub(crate) fn images_to_remove(folders: &Folders) -> Result<Option<ProcessLock>> {
+    ProcessLock::try_take(&folders.temporary(), IMAGES_LOCK)
 }
 
 /// Removes the published images that were pulled for images that are gone, but `kept`; while an image is built, none.
@@ -131,7 +136,7 @@ pub(crate) async fn remove_unused_grounds(
     let Some(_turn) = images_to_remove(folders)? else {
         return Ok(());
     };
-    for name in docker.tags(GROUND_REPOSITORY).await? {
+    for name in docker.list_tags(GROUND_REPOSITORY).await? {
         let is_used = docker.has_labelled_image(GROUND_LABEL, &name).await?;
         if !is_used && kept.as_ref() != Some(&name) {
             docker.remove_pulled_image(&name).await?;
@@ -140,13 +145,13 @@ pub(crate) async fn remove_unused_grounds(
     Ok(())
 }
 
-async fn bootstrap(
+async fn bootstrap_base_image(
     docker: &Docker,
     folders: &Folders,
-    may_install: Leave<'_>,
-    progress: &dyn Progress,
+    may_install: InstallConsent<'_>,
+    progress: &dyn EngineProgress,
 ) -> Result<()> {
-    if which::which("debootstrap").is_err() || !Path::new(KEYRING).exists() {
+    if which::which("debootstrap").is_err() || !Path::new(DEBIAN_KEYRING).exists() {
         if !may_install(
             "No registry can be reached. Install debootstrap, which makes the base image?",
         )? {
@@ -154,23 +159,23 @@ async fn bootstrap(
             return Err(Error::precondition(message, "`osctl up --yes` installs it").into());
         }
         progress.step("installing debootstrap");
-        install(BOOTSTRAP_PACKAGES, progress).await?;
+        install_packages(BOOTSTRAP_PACKAGES, progress).await?;
     }
     let temporary = folders.temporary();
-    let _turn = Turn::take(&temporary, "base.lock", progress).await?;
+    let _turn = ProcessLock::take(&temporary, "base.lock", progress).await?;
     // Another instance may just have made it.
-    if docker.image(BOOTSTRAPPED).await?.is_some() {
+    if docker.find_image(BOOTSTRAPPED_IMAGE).await?.is_some() {
         return Ok(());
     }
-    let root = Root::new(&temporary)?;
+    let root = BootstrapRoot::new(&temporary)?;
     progress.step("making the base image with debootstrap");
     let mut command = Command::new("debootstrap");
     command.args(["--variant=minbase", "--force-check-gpg"]);
     command
-        .arg(format!("--keyring={KEYRING}"))
-        .arg(SUITE)
+        .arg(format!("--keyring={DEBIAN_KEYRING}"))
+        .arg(DEBIAN_SUITE)
         .arg(root.path());
-    run(command, Ending::Killed, progress).await?;
+    run_with_progress(command, InterruptPolicy::Killed, progress).await?;
     root.slim()?;
     progress.step("importing the base image");
     let mut tar = Command::new("tar");
@@ -186,18 +191,18 @@ async fn bootstrap(
     let archive = archive
         .take_while(|chunk| ready(chunk.is_ok()))
         .filter_map(|chunk| ready(chunk.ok()));
-    docker.import(BOOTSTRAPPED, archive).await?;
+    docker.import_image(BOOTSTRAPPED_IMAGE, archive).await?;
     anyhow::ensure!(tar.wait().await?.success(), "`tar` failed");
     Ok(())
 }
 
 /// A root folder in the making; what an interrupted debootstrap leaves mounted goes with it.
 #[derive(Debug)]
-struct Root {
+struct BootstrapRoot {
     folder: Option<tempfile::TempDir>,
 }
 
-impl Root {
+impl BootstrapRoot {
     /// For whoever has the turn: others' are removed.
     fn new(temporary: &Path) -> Result<Self> {
         // What an `up` that was killed left behind.
@@ -206,7 +211,7 @@ impl Root {
                 .flatten()
                 .filter(|e| e.file_name().to_string_lossy().starts_with("base-"))
             {
-                remove(&entry.path());
+                remove_root_folder(&entry.path());
             }
         }
         fs::create_dir_all(temporary)?;
@@ -233,7 +238,7 @@ impl Root {
             "usr/share/locale",
             "usr/share/info",
         ] {
-            empty(&self.path().join(beneath))?;
+            empty_folder(&self.path().join(beneath))?;
         }
         for file in [
             "var/cache/apt/pkgcache.bin",
@@ -248,23 +253,23 @@ impl Root {
         };
         let security = format!("{}-security", mirror.trim_end_matches('/'));
         let more = format!(
-            "{main}deb {mirror} {SUITE}-updates main\ndeb {security} {SUITE}-security main\n"
+            "{main}deb {mirror} {DEBIAN_SUITE}-updates main\ndeb {security} {DEBIAN_SUITE}-security main\n"
         );
         fs::write(list, more)?;
         Ok(())
     }
 }
 
-impl Drop for Root {
+impl Drop for BootstrapRoot {
     fn drop(&mut self) {
         if let Some(folder) = self.folder.take() {
-            remove(&folder.keep());
+            remove_root_folder(&folder.keep());
         }
     }
 }
 
 /// Removes a root folder, never what is mounted beneath it.
-fn remove(root: &Path) {
+fn remove_root_folder(root: &Path) {
     for mounted in ["proc", "sys", "dev/pts", "dev"] {
         let at = root.join(mounted);
         if fs::read_to_string("/proc/self/mounts")
@@ -285,7 +290,7 @@ fn remove(root: &Path) {
     }
 }
 
-fn empty(folder: &Path) -> Result<()> {
+fn empty_folder(folder: &Path) -> Result<()> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),

@@ -1,17 +1,20 @@
 //! The image `os` of an instance, built exactly when what it is made of has changed.
 
 use super::folders::Folders;
-use super::instance::{Instance, LABEL};
-use super::provision::Leave;
+use super::instance::{INSTANCE_LABEL, Instance};
+use super::provision::InstallConsent;
 use super::{base, keeper, specification, trust};
 use crate::config::{Config, DesktopRun};
-use crate::engine::{Build, Builder, ClassicBuild, Docker, IMAGE_LABEL, Image, Progress};
+use crate::engine::{
+    ClassicBuild, Docker, EngineImage, EngineProgress, IMAGE_LABEL, ImageBuild, ImageBuilder,
+};
 use crate::error::{Error, Result};
 use crate::image::{
-    Body, Companion, DIGEST_LABEL, Dialect, GROUND_ARG, GROUND_STAGE, Limit, Permitted, Recipe,
-    ground_name, permit, set_ground,
+    Body, BodyReadLimit, CompanionBinary, DockerfileDialect, GROUND_ARG, GROUND_STAGE,
+    IMAGE_DIGEST_LABEL, ImageRecipe, PermittedDockerfile, ground_name, permit_dockerfile,
+    set_ground,
 };
-use crate::protocol::evolve::{Bounds, ROLLED_BACK};
+use crate::protocol::evolve::{EvolveBounds, ROLLED_BACK_TAG};
 use crate::protocol::spec::{BUILD_LABEL, BUILD_MARK};
 use anyhow::Context;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,8 +23,8 @@ use std::path::Path;
 
 /// The image, and whether it was built just now.
 #[derive(Debug)]
-pub(crate) struct Built {
-    pub(crate) image: Image,
+pub(crate) struct BuiltImage {
+    pub(crate) image: EngineImage,
     pub(crate) fresh: bool,
     /// The warning about the Dockerfile.
     pub(crate) note: Option<String>,
@@ -31,24 +34,24 @@ pub(crate) struct Built {
 ///
 /// # Errors
 /// When the body or the companion binary can't be used.
-pub(crate) fn recipe(docker: &Docker, config: &Config, project: &Path) -> Result<Recipe> {
+pub(crate) fn load_recipe(docker: &Docker, config: &Config, project: &Path) -> Result<ImageRecipe> {
     // What the keeper would refuse later is refused at once.
     let body = Body::of_project_within(
         project,
         &config.body,
-        Limit::of_bytes(Bounds::default().context),
+        BodyReadLimit::of_bytes(EvolveBounds::default().context),
     )?;
-    let companion = Companion::load(config.companion.as_deref(), docker.architecture())?;
-    Ok(Recipe {
+    let companion = CompanionBinary::load(config.companion.as_deref(), docker.architecture())?;
+    Ok(ImageRecipe {
         body,
         companion,
-        certificates: trust::certificates(),
-        args: arguments(config),
+        certificates: trust::extra_certificates(),
+        args: build_arguments(config),
     })
 }
 
 /// The build arguments that shape the image.
-pub(crate) fn arguments(config: &Config) -> BTreeMap<String, String> {
+pub(crate) fn build_arguments(config: &Config) -> BTreeMap<String, String> {
     let switch = |name: &str, is_on| (name.to_owned(), u8::from(is_on).to_string());
     let ground = config.published_image().unwrap_or(GROUND_STAGE);
     BTreeMap::from([
@@ -73,20 +76,20 @@ pub(super) fn uses_buildkit(docker: &Docker) -> bool {
 ///
 /// # Errors
 /// When the base can't be had or the build fails.
-pub(crate) async fn ensure(
+pub(crate) async fn ensure_image(
     docker: &Docker,
     config: &Config,
     instance: &Instance,
-    recipe: &Recipe,
-    options: Options<'_>,
-    progress: &dyn Progress,
-) -> Result<Built> {
-    let tag = format!("{}:latest", instance.image());
+    recipe: &ImageRecipe,
+    options: ImageBuildOptions<'_>,
+    progress: &dyn EngineProgress,
+) -> Result<BuiltImage> {
+    let tag = format!("{}:latest", instance.image_name());
     let digest = recipe.digest();
-    let old = docker.image(&tag).await?;
+    let old = docker.find_image(&tag).await?;
     if old
         .as_ref()
-        .is_some_and(|old| !old.labels.contains_key(DIGEST_LABEL))
+        .is_some_and(|old| !old.labels.contains_key(IMAGE_DIGEST_LABEL))
     {
         return Err(Error::Foreign {
             what: "image",
@@ -96,28 +99,28 @@ pub(crate) async fn ensure(
     }
     if let Some(image) = &old
         && !options.force
-        && image.labels.get(DIGEST_LABEL) == Some(&digest)
+        && image.labels.get(IMAGE_DIGEST_LABEL) == Some(&digest)
     {
-        return Ok(Built {
+        return Ok(BuiltImage {
             image: image.clone(),
             fresh: false,
             note: None,
         });
     }
     let (dialect, builder) = match uses_buildkit(docker) {
-        true => (Dialect::BuildKit, Builder::BuildKit),
+        true => (DockerfileDialect::BuildKit, ImageBuilder::BuildKit),
         false => {
-            let limits = specification::limits(config);
-            let network = Some(instance.network());
-            let classic = ClassicBuild::new(scope(instance), &limits, network);
-            (Dialect::Classic, Builder::Classic(classic))
+            let limits = specification::container_limits(config);
+            let network = Some(instance.network_name());
+            let classic = ClassicBuild::new(build_scope(instance), &limits, network);
+            (DockerfileDialect::Classic, ImageBuilder::Classic(classic))
         }
     };
-    let dockerfile = permitted(&recipe.body, instance, dialect)?;
+    let dockerfile = check_dockerfile(&recipe.body, instance, dialect)?;
     let held = base::hold_images(options.folders, progress).await?;
     let binary_image = match dialect {
-        Dialect::BuildKit if docker.builds_on_own_images().await? => {
-            Some(keeper::image(docker, &recipe.companion, progress).await?)
+        DockerfileDialect::BuildKit if docker.builds_on_own_images().await? => {
+            Some(keeper::ensure_keeper_image(docker, &recipe.companion, progress).await?)
         }
         _ => None,
     };
@@ -131,7 +134,7 @@ pub(crate) async fn ensure(
         // A stage of its own may still begin with the base.
         Some(_) => base::known_base(docker, &config.base).await?,
         None => {
-            let Options {
+            let ImageBuildOptions {
                 folders,
                 may_install,
                 ..
@@ -149,21 +152,21 @@ pub(crate) async fn ensure(
     let mut labels = recipe.labels();
     labels.insert(IMAGE_LABEL.into(), instance.name.clone());
     set_ground(published, &mut args, &mut labels);
-    let build = Build {
+    let build = ImageBuild {
         tag: tag.clone(),
-        context: recipe.archive(&dockerfile.text, binary_image.as_deref())?,
+        context: recipe.to_context_archive(&dockerfile.text, binary_image.as_deref())?,
         args,
         labels,
         builder,
     };
     tokio::select! {
-        built = docker.build(&build, progress) => built?,
+        built = docker.build_image(&build, progress) => built?,
         short = watch_build_resources(docker) => return Err(short),
     }
     let image = docker
-        .image(&tag)
+        .find_image(&tag)
         .await?
-        .filter(|image| image.labels.get(DIGEST_LABEL) == Some(&digest))
+        .filter(|image| image.labels.get(IMAGE_DIGEST_LABEL) == Some(&digest))
         .context("the image that was just built is gone")?;
     if let Some(old) = old.filter(|old| old.id != image.id) {
         remove_nameless(docker, &old.id).await?;
@@ -171,10 +174,10 @@ pub(crate) async fn ensure(
     drop(held);
     let kept = config.published_image().map(ground_name);
     base::remove_unused_grounds(docker, options.folders, kept).await?;
-    Ok(Built {
+    Ok(BuiltImage {
         image,
         fresh: true,
-        note: dockerfile.note(),
+        note: dockerfile.left_out_warning(),
     })
 }
 
@@ -200,14 +203,18 @@ async fn watch_build_resources(_docker: &Docker) -> anyhow::Error {
 }
 
 /// What the caches and the steps of an instance's builds are known by.
-fn scope(instance: &Instance) -> String {
+fn build_scope(instance: &Instance) -> String {
     format!("{BUILD_MARK}{}", instance.name)
 }
 
 /// The Dockerfile under the keeper's rules, which are for whoever builds it: an agent may have written
 /// it.
-fn permitted(body: &Body, instance: &Instance, dialect: Dialect) -> Result<Permitted> {
-    permit(body, &scope(instance), dialect).map_err(|refusal| {
+fn check_dockerfile(
+    body: &Body,
+    instance: &Instance,
+    dialect: DockerfileDialect,
+) -> Result<PermittedDockerfile> {
+    permit_dockerfile(body, &build_scope(instance), dialect).map_err(|refusal| {
         let place = body.folder.as_deref().unwrap_or(Path::new("body"));
         let hint = format!("mend that line of `{}`", place.join("Dockerfile").display());
         Error::precondition(format!("the image could not be built: {refusal}"), hint).into()
@@ -218,10 +225,13 @@ fn permitted(body: &Body, instance: &Instance, dialect: Dialect) -> Result<Permi
 ///
 /// # Errors
 /// When the engine does not answer.
-pub(crate) async fn rolled_back(docker: &Docker, instance: &Instance) -> Result<Option<Image>> {
-    let tag = format!("{}:{ROLLED_BACK}", instance.image());
-    let found = docker.image(&tag).await?;
-    Ok(found.filter(|image| image.labels.contains_key(DIGEST_LABEL)))
+pub(crate) async fn rolled_back(
+    docker: &Docker,
+    instance: &Instance,
+) -> Result<Option<EngineImage>> {
+    let tag = format!("{}:{ROLLED_BACK_TAG}", instance.image_name());
+    let found = docker.find_image(&tag).await?;
+    Ok(found.filter(|image| image.labels.contains_key(IMAGE_DIGEST_LABEL)))
 }
 
 /// Lets the next `up` build the image from the body.
@@ -231,7 +241,7 @@ pub(crate) async fn rolled_back(docker: &Docker, instance: &Instance) -> Result<
 pub(crate) async fn forget_rollback(docker: &Docker, instance: &Instance) -> Result<()> {
     match rolled_back(docker, instance).await? {
         Some(_) => {
-            let tag = format!("{}:{ROLLED_BACK}", instance.image());
+            let tag = format!("{}:{ROLLED_BACK_TAG}", instance.image_name());
             docker.remove_image(&tag).await
         }
         None => Ok(()),
@@ -239,18 +249,22 @@ pub(crate) async fn forget_rollback(docker: &Docker, instance: &Instance) -> Res
 }
 
 /// Whether the image is made of that.
-pub(crate) fn is_of(image: &Image, recipe: &Recipe) -> bool {
-    image.labels.get(DIGEST_LABEL) == Some(&recipe.digest())
+pub(crate) fn is_of(image: &EngineImage, recipe: &ImageRecipe) -> bool {
+    image.labels.get(IMAGE_DIGEST_LABEL) == Some(&recipe.digest())
 }
 
 /// Removes the instance's images, those that are osctl's.
 ///
 /// # Errors
 /// When the engine does not answer.
-pub(crate) async fn remove(docker: &Docker, instance: &Instance, folders: &Folders) -> Result<()> {
-    for tag in docker.tags(&instance.image()).await? {
-        match docker.image(&tag).await? {
-            Some(image) if image.labels.contains_key(DIGEST_LABEL) => {
+pub(crate) async fn remove_instance_images(
+    docker: &Docker,
+    instance: &Instance,
+    folders: &Folders,
+) -> Result<()> {
+    for tag in docker.list_tags(&instance.image_name()).await? {
+        match docker.find_image(&tag).await? {
+            Some(image) if image.labels.contains_key(IMAGE_DIGEST_LABEL) => {
                 docker.remove_image(&tag).await?;
             }
             _ => {}
@@ -264,13 +278,15 @@ pub(crate) async fn remove(docker: &Docker, instance: &Instance, folders: &Folde
 /// Removes the containers of steps that the classic builder has left when its engine was killed. Each runs from an
 /// image without a name; what a person starts runs from one that has a name.
 async fn remove_step_containers(docker: &Docker, instance: &Instance) -> Result<()> {
-    let label = format!("{BUILD_LABEL}={}", scope(instance));
-    for name in docker.labelled(&label).await? {
+    let label = format!("{BUILD_LABEL}={}", build_scope(instance));
+    for name in docker.list_labelled_containers(&label).await? {
         let Some(found) = docker.inspect(&name).await? else {
             continue;
         };
-        let image = docker.image(&found.image).await?;
-        if !found.labels.contains_key(LABEL) && image.is_none_or(|image| image.tags.is_empty()) {
+        let image = docker.find_image(&found.image).await?;
+        if !found.labels.contains_key(INSTANCE_LABEL)
+            && image.is_none_or(|image| image.tags.is_empty())
+        {
             docker.remove(&name).await?;
         }
     }
@@ -280,14 +296,14 @@ async fn remove_step_containers(docker: &Docker, instance: &Instance) -> Result<
 /// Removes what has lost its name or never had one. An image that another one was made of is found only when that
 /// one is gone.
 async fn remove_all_nameless(docker: &Docker, instance: &Instance) -> Result<()> {
-    let scope = scope(instance);
-    let is_ours = |image: &Image| {
+    let scope = build_scope(instance);
+    let is_ours = |image: &EngineImage| {
         let has = |label: &str, value: &str| image.labels.get(label).is_some_and(|v| v == value);
         has(IMAGE_LABEL, &instance.name) || has(BUILD_LABEL, &scope)
     };
     let mut tried = BTreeSet::new();
     loop {
-        let images = docker.nameless().await?.into_iter();
+        let images = docker.list_dangling_images().await?.into_iter();
         let ids = images.filter(is_ours).map(|image| image.id);
         let left: Vec<String> = ids.filter(|id| !tried.contains(id)).collect();
         if left.is_empty() {
@@ -306,7 +322,7 @@ async fn remove_all_nameless(docker: &Docker, instance: &Instance) -> Result<()>
 /// # Errors
 /// When the engine does not answer.
 pub(crate) async fn has_images(docker: &Docker, instance: &Instance) -> Result<bool> {
-    let scope = scope(instance);
+    let scope = build_scope(instance);
     for (label, value) in [(IMAGE_LABEL, &instance.name), (BUILD_LABEL, &scope)] {
         if docker.has_labelled_image(label, value).await? {
             return Ok(true);
@@ -320,7 +336,7 @@ pub(crate) async fn has_images(docker: &Docker, instance: &Instance) -> Result<b
 /// # Errors
 /// When the engine does not answer.
 pub(crate) async fn remove_nameless(docker: &Docker, id: &str) -> Result<()> {
-    match docker.image(id).await? {
+    match docker.find_image(id).await? {
         Some(image) if image.tags.is_empty() => docker.remove_image(id).await,
         _ => Ok(()),
     }
@@ -328,10 +344,10 @@ pub(crate) async fn remove_nameless(docker: &Docker, id: &str) -> Result<()> {
 
 /// How to build.
 #[derive(Clone, Copy)]
-pub(crate) struct Options<'a> {
+pub(crate) struct ImageBuildOptions<'a> {
     pub(crate) folders: &'a Folders,
     /// Whether missing packages of the host may be installed.
-    pub(crate) may_install: Leave<'a>,
+    pub(crate) may_install: InstallConsent<'a>,
     /// Build even when nothing changed.
     pub(crate) force: bool,
     /// The proxies that the steps are given.

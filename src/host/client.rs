@@ -8,29 +8,30 @@ mod failure;
 pub(crate) use failure::not_running;
 
 use super::answer::{MAX_JSON_BYTES, check_values, read_body};
-use super::events::Events;
-use super::instance::{Instance, Record};
+use super::events::ClientRunEvents;
+use super::instance::{Instance, InstanceRecord};
 use super::ports::reached;
 use super::proof::ProofLayer;
-use super::secrets::fingerprint;
-use super::tale::Tale;
+use super::secrets::sha256_fingerprint;
+use super::tale::LongCall;
 use super::tunnel::Tunnel;
 use crate::error::Result;
 use crate::protocol::criu::{
-    Checkpoint, Checkpointed, Checkpoints, CriuStatus, Removed, Restore, Restored,
+    Checkpoint, Checkpointed, Checkpoints, CriuRemoved, CriuRestored, CriuStatus, Restore,
 };
-use crate::protocol::files::encode;
-use crate::protocol::kernel::{Became, Execute, OfSession, Reply, Runs};
-use crate::protocol::pty::Terminals;
+use crate::protocol::files::percent_encode;
+use crate::protocol::kernel::{ExecReply, Execute, KernelReply, RunList, SessionRequest};
+use crate::protocol::pty::TerminalList;
 use crate::protocol::service::Health;
 use crate::protocol::session::{
-    At, Code, Completeness, Completions, Create, Deleted, History, Inspection, Session, Sessions,
+    CodeCursor, Completeness, CompletenessQuery, Completions, Create, Deleted, History, Inspection,
+    SessionInfo, SessionList,
 };
 use crate::protocol::shell::{Command, Located, ShellReply};
 use crate::protocol::{self, VERSION_HEADER};
 use anyhow::Context;
 use bytes::Bytes;
-use failure::refusal;
+use failure::read_refusal;
 use reqwest::header::{
     ACCEPT, CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE,
 };
@@ -43,17 +44,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The companion's ports within the container: its own, and the hub's.
-const INSIDE: [u16; 2] = [8080, 8765];
+const COMPANION_PORTS: [u16; 2] = [8080, 8765];
 
 /// One event per line.
-const NDJSON: &str = "application/x-ndjson";
+const CLIENT_NDJSON_TYPE: &str = "application/x-ndjson";
 
 /// How often an interrupt is tried, and after which pauses.
-const TRIES: u32 = 5;
-const PAUSE: Duration = Duration::from_millis(500);
+const MAX_CLIENT_INTERRUPT_ATTEMPTS: u32 = 5;
+const CLIENT_INTERRUPT_DELAY: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone)]
-pub(crate) struct Client {
+pub(crate) struct CompanionClient {
     http: reqwest::Client,
     container: String,
     address: String,
@@ -68,19 +69,22 @@ pub(crate) struct Client {
     tunnel: Option<Arc<Tunnel>>,
 }
 
-impl Client {
+impl CompanionClient {
     /// A client of the instance; nothing is sent yet.
     ///
     /// # Errors
     /// When the instance was never up.
-    pub(crate) fn new(instance: &Instance, record: &Record, bind: IpAddr) -> Result<Self> {
-        let token = instance.token()?.ok_or_else(|| not_running(instance))?;
+    pub(crate) fn new(instance: &Instance, record: &InstanceRecord, bind: IpAddr) -> Result<Self> {
+        let token = instance
+            .read_token()?
+            .ok_or_else(|| not_running(instance))?;
         let ports = record.ports;
         let at = |port| SocketAddr::new(reached(bind), port);
         let (tunnel, kernel, hub) = match &record.remote {
             None => (None, at(ports.kernel), at(ports.mcp)),
             Some(remote) => {
-                let tunnel = Tunnel::open(&remote.address, instance.container(), &INSIDE)?;
+                let tunnel =
+                    Tunnel::open(&remote.address, instance.container_name(), &COMPANION_PORTS)?;
                 let [kernel, hub] = tunnel.addresses;
                 (Some(Arc::new(tunnel)), kernel, hub)
             }
@@ -95,12 +99,12 @@ impl Client {
         let http = match &tunnel {
             // The listener is this process's own, and the engine carries each connection into the container.
             Some(_) => http.connect_timeout(Duration::from_secs(5)),
-            None => http.connector_layer(ProofLayer::new(&fingerprint(&token))),
+            None => http.connector_layer(ProofLayer::new(&sha256_fingerprint(&token))),
         };
         let http = http.build().context("making an HTTP client")?;
         Ok(Self {
             http,
-            container: instance.container(),
+            container: instance.container_name(),
             address: format!("http://{kernel}"),
             hub: format!("http://{hub}"),
             pages: match reached(bind).is_loopback() {
@@ -109,31 +113,38 @@ impl Client {
             },
             published: format!("http://{}", at(ports.kernel)),
             token,
-            up: instance.command("up"),
+            up: instance.osctl_command("up"),
             tunnel,
         })
     }
 
     /// Begins a run and follows it. The request needs an id, by which the run is found again when
     /// the connection is lost.
-    pub(crate) async fn execute(&self, request: &Execute) -> Result<Events> {
-        let response = self.request(Method::POST, "/exec", Some(request));
-        let response = self.open(response.header(ACCEPT, NDJSON)).await?;
+    pub(crate) async fn execute(&self, request: &Execute) -> Result<ClientRunEvents> {
+        let response = self.build_request(Method::POST, "/exec", Some(request));
+        let response = self
+            .send_request(response.header(ACCEPT, CLIENT_NDJSON_TYPE))
+            .await?;
         let path = format!("/exec/{}", request.id.as_deref().unwrap_or_default());
-        Ok(Events::new(self.clone(), path, 0, response))
+        Ok(ClientRunEvents::new(self.clone(), path, 0, response))
     }
 
     /// Begins a command of the shell and follows it. The request needs an id, too.
-    pub(crate) async fn shell(&self, command: &Command) -> Result<Events<ShellReply>> {
-        let response = self.request(Method::POST, "/shell", Some(command));
-        let response = self.open(response.header(ACCEPT, NDJSON)).await?;
+    pub(crate) async fn execute_shell(
+        &self,
+        command: &Command,
+    ) -> Result<ClientRunEvents<ShellReply>> {
+        let response = self.build_request(Method::POST, "/shell", Some(command));
+        let response = self
+            .send_request(response.header(ACCEPT, CLIENT_NDJSON_TYPE))
+            .await?;
         let path = format!("/shell/{}", command.id.as_deref().unwrap_or_default());
-        Ok(Events::new(self.clone(), path, 0, response))
+        Ok(ClientRunEvents::new(self.clone(), path, 0, response))
     }
 
     /// Where the session's next command starts.
-    pub(crate) async fn located(&self, session: &str) -> Result<Located> {
-        let session = encode(session.as_bytes());
+    pub(crate) async fn shell_location(&self, session: &str) -> Result<Located> {
+        let session = percent_encode(session.as_bytes());
         self.get(&format!("/shell?session={session}")).await
     }
 
@@ -149,98 +160,103 @@ impl Client {
     }
 
     /// Follows a command of the shell from event number `from` on.
-    pub(crate) async fn follow_shell(&self, id: &str, from: u64) -> Result<Events<ShellReply>> {
+    pub(crate) async fn follow_shell(
+        &self,
+        id: &str,
+        from: u64,
+    ) -> Result<ClientRunEvents<ShellReply>> {
         let path = format!("/shell/{id}");
-        let response = self.events(&path, from).await?;
-        Ok(Events::new(self.clone(), path, from, response))
+        let response = self.open_events(&path, from).await?;
+        Ok(ClientRunEvents::new(self.clone(), path, from, response))
     }
 
-    pub(crate) async fn commands(&self) -> Result<Runs> {
+    pub(crate) async fn list_shell_runs(&self) -> Result<RunList> {
         self.get("/shell/runs").await
     }
 
     /// Sends what a command reads, until it needs no more.
-    pub(crate) async fn stdin<S>(&self, id: &str, bytes: S) -> Result<()>
+    pub(crate) async fn send_stdin<S>(&self, id: &str, bytes: S) -> Result<()>
     where
         S: futures_util::Stream<Item = std::io::Result<Bytes>> + Send + 'static,
     {
         let path = format!("/shell/{id}/stdin");
-        let request = self.request(Method::POST, &path, None::<&()>);
+        let request = self.build_request(Method::POST, &path, None::<&()>);
         let request = request.body(reqwest::Body::wrap_stream(bytes));
-        self.open(request).await.map(drop)
+        self.send_request(request).await.map(drop)
     }
 
     /// Begins a run and does not wait for it.
-    pub(crate) async fn begin(&self, request: &Execute) -> Result<Reply> {
+    pub(crate) async fn begin_run(&self, request: &Execute) -> Result<ExecReply> {
         self.call(Method::POST, "/exec", Some(request)).await
     }
 
     /// Follows a run from event number `from` on.
-    pub(crate) async fn follow(&self, id: &str, from: u64) -> Result<Events> {
+    pub(crate) async fn follow_run(&self, id: &str, from: u64) -> Result<ClientRunEvents> {
         let path = format!("/exec/{id}");
-        let response = self.events(&path, from).await?;
-        Ok(Events::new(self.clone(), path, from, response))
+        let response = self.open_events(&path, from).await?;
+        Ok(ClientRunEvents::new(self.clone(), path, from, response))
     }
 
     /// A run's events from number `from` on, as they come.
-    pub(super) async fn events(&self, path: &str, from: u64) -> Result<Response> {
+    pub(super) async fn open_events(&self, path: &str, from: u64) -> Result<Response> {
         let path = format!("{path}?offset={from}");
-        let request = self.request(Method::GET, &path, None::<&()>);
-        self.open(request.header(ACCEPT, NDJSON)).await
+        let request = self.build_request(Method::GET, &path, None::<&()>);
+        self.send_request(request.header(ACCEPT, CLIENT_NDJSON_TYPE))
+            .await
     }
 
     /// Interrupts a run; the reply says what became of it.
-    pub(crate) async fn interrupt(&self, id: &str) -> Result<Reply> {
+    pub(crate) async fn interrupt_run(&self, id: &str) -> Result<ExecReply> {
         self.call(Method::DELETE, &format!("/exec/{id}"), None::<&()>)
             .await
     }
 
     /// Interrupts a run that may not have been heard of yet: that is tried a few times.
-    pub(crate) async fn interrupt_begun(&self, id: &str) -> Result<Reply> {
-        for _ in 1..TRIES {
-            if let Ok(reply) = self.interrupt(id).await {
+    pub(crate) async fn interrupt_begun(&self, id: &str) -> Result<ExecReply> {
+        for _ in 1..MAX_CLIENT_INTERRUPT_ATTEMPTS {
+            if let Ok(reply) = self.interrupt_run(id).await {
                 return Ok(reply);
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(CLIENT_INTERRUPT_DELAY).await;
         }
-        self.interrupt(id).await
+        self.interrupt_run(id).await
     }
 
-    pub(crate) async fn runs(&self) -> Result<Runs> {
+    pub(crate) async fn list_runs(&self) -> Result<RunList> {
         self.get("/exec").await
     }
 
     /// The runs of evolving.
-    pub(crate) async fn evolve_runs(&self) -> Result<protocol::evolve::Runs> {
+    pub(crate) async fn evolve_runs(&self) -> Result<protocol::evolve::EvolveRuns> {
         self.get("/evolve/runs").await
     }
 
-    pub(crate) async fn reset(&self, session: &str) -> Result<Became> {
+    pub(crate) async fn reset_session(&self, session: &str) -> Result<KernelReply> {
         self.of_session("/reset", session).await
     }
 
     /// Interrupts whatever a session runs.
-    pub(crate) async fn interrupt_session(&self, session: &str) -> Result<Became> {
+    pub(crate) async fn interrupt_session(&self, session: &str) -> Result<KernelReply> {
         self.of_session("/interrupt", session).await
     }
 
     /// Ends a session's kernel and starts another.
-    pub(crate) async fn restart_session(&self, session: &str) -> Result<Became> {
+    pub(crate) async fn restart_session(&self, session: &str) -> Result<KernelReply> {
         self.of_session("/restart", session).await
     }
 
-    async fn of_session(&self, path: &str, session: &str) -> Result<Became> {
+    async fn of_session(&self, path: &str, session: &str) -> Result<KernelReply> {
         let session = session.into();
-        self.call(Method::POST, path, Some(&OfSession { session }))
+        self.call(Method::POST, path, Some(&SessionRequest { session }))
             .await
     }
 
-    pub(crate) async fn sessions(&self) -> Result<Sessions> {
+    pub(crate) async fn list_sessions(&self) -> Result<SessionList> {
         self.get("/sessions").await
     }
 
     /// A session of that name, made now unless it exists.
-    pub(crate) async fn create_session(&self, name: Option<&str>) -> Result<Session> {
+    pub(crate) async fn create_session(&self, name: Option<&str>) -> Result<SessionInfo> {
         let name = name.map(str::to_owned);
         self.call(Method::POST, "/sessions", Some(&Create { name }))
             .await
@@ -251,107 +267,118 @@ impl Client {
             .await
     }
 
-    pub(crate) async fn complete(&self, at: &At) -> Result<Completions> {
+    pub(crate) async fn complete(&self, at: &CodeCursor) -> Result<Completions> {
         self.call(Method::POST, "/complete", Some(at)).await
     }
 
-    pub(crate) async fn inspect(&self, at: &At) -> Result<Inspection> {
+    pub(crate) async fn inspect(&self, at: &CodeCursor) -> Result<Inspection> {
         self.call(Method::POST, "/inspect", Some(at)).await
     }
 
-    pub(crate) async fn is_complete(&self, code: &Code) -> Result<Completeness> {
+    pub(crate) async fn is_complete(&self, code: &CompletenessQuery) -> Result<Completeness> {
         self.call(Method::POST, "/is_complete", Some(code)).await
     }
 
-    pub(crate) async fn history(&self, session: &str, n: u64) -> Result<History> {
+    pub(crate) async fn fetch_history(&self, session: &str, n: u64) -> Result<History> {
         self.get(&format!("/history?session={session}&n={n}")).await
     }
 
     /// Freezes a kernel.
-    pub(crate) async fn checkpoint(&self, request: &Checkpoint) -> Result<Tale<Checkpointed>> {
-        let response = self.tell("/criu/checkpoint", request).await?;
-        Ok(Tale::new(self.clone(), response))
+    pub(crate) async fn checkpoint(&self, request: &Checkpoint) -> Result<LongCall<Checkpointed>> {
+        let response = self.post_streaming("/criu/checkpoint", request).await?;
+        Ok(LongCall::new(self.clone(), response))
     }
 
     /// Brings a frozen kernel back.
-    pub(crate) async fn restore(&self, request: &Restore) -> Result<Tale<Restored>> {
-        let response = self.tell("/criu/restore", request).await?;
-        Ok(Tale::new(self.clone(), response))
+    pub(crate) async fn restore(&self, request: &Restore) -> Result<LongCall<CriuRestored>> {
+        let response = self.post_streaming("/criu/restore", request).await?;
+        Ok(LongCall::new(self.clone(), response))
     }
 
     /// Whether kernels can be frozen there.
-    pub(crate) async fn criu(&self) -> Result<CriuStatus> {
+    pub(crate) async fn criu_status(&self) -> Result<CriuStatus> {
         self.get("/criu/status").await
     }
 
     /// Removes every generation of a checkpoint.
-    pub(crate) async fn remove_checkpoint(&self, name: &str) -> Result<Removed> {
+    pub(crate) async fn remove_checkpoint(&self, name: &str) -> Result<CriuRemoved> {
         self.call(Method::DELETE, &format!("/criu/{name}"), None::<&()>)
             .await
     }
 
-    pub(crate) async fn checkpoints(&self) -> Result<Checkpoints> {
+    pub(crate) async fn list_checkpoints(&self) -> Result<Checkpoints> {
         self.get("/criu").await
     }
 
     /// The terminals, the oldest first.
-    pub(crate) async fn terminals(&self) -> Result<Terminals> {
+    pub(crate) async fn list_terminals(&self) -> Result<TerminalList> {
         self.get("/pty").await
     }
 
     /// A connection that speaks frames from here on, and what the companion says of `key`.
-    pub(super) async fn upgrade(
+    pub(super) async fn upgrade_connection(
         &self,
         path: &str,
         query: &impl Serialize,
         key: &str,
     ) -> Result<(Upgraded, String)> {
-        let request = self.request(Method::GET, path, None::<&()>).query(query);
+        let request = self
+            .build_request(Method::GET, path, None::<&()>)
+            .query(query);
         let request = request
             .header(CONNECTION, "Upgrade")
             .header(UPGRADE, "websocket")
             .header(SEC_WEBSOCKET_VERSION, "13")
             .header(SEC_WEBSOCKET_KEY, key);
-        let response = request.send().await.map_err(|e| self.unreachable(&e))?;
+        let response = request
+            .send()
+            .await
+            .map_err(|e| self.unreachable_error(&e))?;
         self.check_protocol(&response)?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-            return Err(refusal(response).await);
+            return Err(read_refusal(response).await);
         }
         let accepted = response.headers().get(SEC_WEBSOCKET_ACCEPT);
         let accepted = accepted.and_then(|v| v.to_str().ok()).unwrap_or_default();
         let accepted = accepted.to_owned();
-        let upgraded = response.upgrade().await.map_err(|e| self.unreachable(&e))?;
+        let upgraded = response
+            .upgrade()
+            .await
+            .map_err(|e| self.unreachable_error(&e))?;
         Ok((upgraded, accepted))
     }
 
     /// The services' readiness, whether all are ready or not.
-    pub(crate) async fn health(&self) -> Result<Health> {
+    pub(crate) async fn fetch_health(&self) -> Result<Health> {
         let request = self
-            .request(Method::GET, "/health", None::<&()>)
+            .build_request(Method::GET, "/health", None::<&()>)
             .timeout(Duration::from_secs(5));
-        let response = request.send().await.map_err(|e| self.unreachable(&e))?;
+        let response = request
+            .send()
+            .await
+            .map_err(|e| self.unreachable_error(&e))?;
         self.check_protocol(&response)?;
         match response.status() {
-            StatusCode::OK | StatusCode::SERVICE_UNAVAILABLE => self.json(response).await,
-            _ => Err(refusal(response).await),
+            StatusCode::OK | StatusCode::SERVICE_UNAVAILABLE => self.read_json(response).await,
+            _ => Err(read_refusal(response).await),
         }
     }
 
     /// Where a browser of the machine that its engine is on opens its pages.
-    pub(crate) fn pages(&self) -> &str {
+    pub(crate) fn pages_url(&self) -> &str {
         &self.pages
     }
 
     /// The same by the address, at which browsers send cookies of other local applications, too.
-    pub(crate) fn published(&self) -> &str {
+    pub(crate) fn published_url(&self) -> &str {
         &self.published
     }
 
     /// The machine that its engine is on, unless that is this one.
-    pub(crate) fn machine(&self) -> Option<&str> {
+    pub(crate) fn engine_machine(&self) -> Option<&str> {
         self.tunnel
             .as_ref()
-            .and_then(|tunnel| tunnel.engine().elsewhere())
+            .and_then(|tunnel| tunnel.engine().remote_host())
     }
 
     pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
@@ -366,14 +393,19 @@ impl Client {
         self.call(Method::POST, path, Some(body)).await
     }
 
-    pub(super) async fn remove<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+    pub(super) async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         self.call(Method::DELETE, path, None::<&()>).await
     }
 
     /// Asks for something that is told of as it goes on.
-    pub(super) async fn tell(&self, path: &str, body: &impl Serialize) -> Result<Response> {
-        let request = self.request(Method::POST, path, Some(body));
-        self.open(request.header(ACCEPT, NDJSON)).await
+    pub(super) async fn post_streaming(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<Response> {
+        let request = self.build_request(Method::POST, path, Some(body));
+        self.send_request(request.header(ACCEPT, CLIENT_NDJSON_TYPE))
+            .await
     }
 
     pub(super) async fn call<T: DeserializeOwned>(
@@ -382,39 +414,44 @@ impl Client {
         path: &str,
         body: Option<&impl Serialize>,
     ) -> Result<T> {
-        let response = self.open(self.request(method, path, body)).await?;
-        self.json(response).await
+        let response = self
+            .send_request(self.build_request(method, path, body))
+            .await?;
+        self.read_json(response).await
     }
 
     /// An answer's document.
-    pub(super) async fn json<T: DeserializeOwned>(&self, response: Response) -> Result<T> {
-        let body = self.body(response, MAX_JSON_BYTES).await?;
-        self.parsed(&body)
+    pub(super) async fn read_json<T: DeserializeOwned>(&self, response: Response) -> Result<T> {
+        let body = self.read_bounded(response, MAX_JSON_BYTES).await?;
+        self.parse_json(&body)
     }
 
     /// A document, a line or an event.
-    pub(super) fn parsed<T: DeserializeOwned>(&self, text: &[u8]) -> Result<T> {
-        check_values(text).map_err(|failure| self.unread(&failure))?;
-        serde_json::from_slice(text).map_err(|error| self.lost(error.to_string()))
+    pub(super) fn parse_json<T: DeserializeOwned>(&self, text: &[u8]) -> Result<T> {
+        check_values(text).map_err(|failure| self.read_error(&failure))?;
+        serde_json::from_slice(text).map_err(|error| self.lost_error(error.to_string()))
     }
 
     /// An answer of at most `limit` bytes.
-    pub(super) async fn body(&self, response: Response, limit: usize) -> Result<Bytes> {
+    pub(super) async fn read_bounded(&self, response: Response, limit: usize) -> Result<Bytes> {
         let body = read_body(response, limit).await;
-        body.map_err(|failure| self.unread(&failure))
+        body.map_err(|failure| self.read_error(&failure))
     }
 
     /// The head of an answer that is no refusal.
-    pub(super) async fn open(&self, request: RequestBuilder) -> Result<Response> {
-        let response = request.send().await.map_err(|e| self.unreachable(&e))?;
+    pub(super) async fn send_request(&self, request: RequestBuilder) -> Result<Response> {
+        let response = request
+            .send()
+            .await
+            .map_err(|e| self.unreachable_error(&e))?;
         self.check_protocol(&response)?;
         if !response.status().is_success() {
-            return Err(refusal(response).await);
+            return Err(read_refusal(response).await);
         }
         Ok(response)
     }
 
-    pub(super) fn request(
+    pub(super) fn build_request(
         &self,
         method: Method,
         path: &str,
@@ -434,6 +471,6 @@ impl Client {
     pub(super) fn hub_request(&self, method: Method, path: &str) -> RequestBuilder {
         let url = format!("{}{path}", self.hub);
         let request = self.http.request(method, url).bearer_auth(&self.token);
-        request.header(VERSION_HEADER, protocol::VERSION)
+        request.header(VERSION_HEADER, protocol::PROTOCOL_VERSION)
     }
 }

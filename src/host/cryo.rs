@@ -1,50 +1,63 @@
 //! What is stored of a session's objects, and how it comes to be.
 
-use super::client::Client;
-use super::tale::Tale;
+use super::client::CompanionClient;
+use super::tale::LongCall;
 use crate::error::Result;
 use crate::protocol::cryo::{
-    Lines, Reason, Reload, Reloaded, Removed, Shown, Snapshot, Snapshots, Store, Stored,
+    CryoListing, CryoRemoved, CryoStore, CryoStored, GenerationDetails, Reload, Reloaded, Snapshot,
+    Snapshots, StoreReason,
 };
-use crate::protocol::service::Status;
+use crate::protocol::service::CompanionStatus;
 
-impl Client {
+impl CompanionClient {
     /// What the sessions hold, and what their variables were brought back from.
-    pub(crate) async fn status(&self) -> Result<Status> {
+    pub(crate) async fn fetch_status(&self) -> Result<CompanionStatus> {
         self.get("/status").await
     }
 
-    pub(crate) async fn cryo_store(&self, wish: &Store) -> Result<Tale<Stored>> {
-        let response = self.tell("/cryo/store", wish).await?;
-        Ok(Tale::new(self.clone(), response))
+    pub(crate) async fn cryo_store(&self, wish: &CryoStore) -> Result<LongCall<CryoStored>> {
+        let response = self.post_streaming("/cryo/store", wish).await?;
+        Ok(LongCall::new(self.clone(), response))
     }
 
-    pub(crate) async fn cryo_reload(&self, wish: &Reload) -> Result<Tale<Reloaded>> {
-        let response = self.tell("/cryo/reload", wish).await?;
-        Ok(Tale::new(self.clone(), response))
+    pub(crate) async fn cryo_reload(&self, wish: &Reload) -> Result<LongCall<Reloaded>> {
+        let response = self.post_streaming("/cryo/reload", wish).await?;
+        Ok(LongCall::new(self.clone(), response))
     }
 
     /// Has every session stored under its own name, or nothing, also by the stop that follows.
-    pub(crate) async fn cryo_snapshot(&self, reason: Reason, store: bool) -> Result<Snapshots> {
+    pub(crate) async fn cryo_snapshot(
+        &self,
+        reason: StoreReason,
+        store: bool,
+    ) -> Result<Snapshots> {
         let wish = Snapshot { reason, store };
         self.post("/cryo/snapshot", &wish).await
     }
 
-    pub(crate) async fn cryo_list(&self) -> Result<Lines> {
+    pub(crate) async fn cryo_list(&self) -> Result<CryoListing> {
         self.get("/cryo").await
     }
 
-    pub(crate) async fn cryo_show(&self, name: &str, generation: Option<u64>) -> Result<Shown> {
-        self.get(&place(name, generation)).await
+    pub(crate) async fn cryo_show(
+        &self,
+        name: &str,
+        generation: Option<u64>,
+    ) -> Result<GenerationDetails> {
+        self.get(&cryo_path(name, generation)).await
     }
 
-    pub(crate) async fn cryo_remove(&self, name: &str, generation: Option<u64>) -> Result<Removed> {
-        self.remove(&place(name, generation)).await
+    pub(crate) async fn cryo_remove(
+        &self,
+        name: &str,
+        generation: Option<u64>,
+    ) -> Result<CryoRemoved> {
+        self.delete(&cryo_path(name, generation)).await
     }
 }
 
-fn place(name: &str, generation: Option<u64>) -> String {
-    let name = crate::protocol::files::encode(name.as_bytes());
+fn cryo_path(name: &str, generation: Option<u64>) -> String {
+    let name = crate::protocol::files::percent_encode(name.as_bytes());
     match generation {
         Some(generation) => format!("/cryo/{name}?generation={generation}"),
         None => format!("/cryo/{name}"),

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 /// What building the image takes: itself, and the layers in the making.
-pub(crate) const IMAGE: u64 = 3 << 30;
+pub(crate) const IMAGE_DISK_BYTES: u64 = 3 << 30;
 /// What the state takes: figures, and a base image in the making.
-pub(crate) const STATE: u64 = 1 << 30;
+pub(crate) const STATE_DISK_BYTES: u64 = 1 << 30;
 
 /// Bytes that may still be written where the path is or will be; nothing when that can't be told.
 #[cfg(unix)]
-pub(crate) fn free(path: &Path) -> Option<u64> {
+pub(crate) fn free_disk_bytes(path: &Path) -> Option<u64> {
     // The types of the fields are not the same on all systems.
     fn wide(number: impl Into<u64>) -> u64 {
         number.into()
@@ -20,19 +20,19 @@ pub(crate) fn free(path: &Path) -> Option<u64> {
 }
 
 #[cfg(not(unix))]
-pub(crate) fn free(_path: &Path) -> Option<u64> {
+pub(crate) fn free_disk_bytes(_path: &Path) -> Option<u64> {
     None
 }
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::free;
+    use super::free_disk_bytes;
     use std::path::Path;
 
     #[test]
     fn what_does_not_exist_yet_has_the_room_of_where_it_will_be() {
-        assert!(free(Path::new("/nonexistent/folder")).is_some_and(|bytes| bytes > 0));
+        assert!(free_disk_bytes(Path::new("/nonexistent/folder")).is_some_and(|bytes| bytes > 0));
         // Nothing can be written there.
-        assert_eq!(free(Path::new("/proc/self/nothing")), Some(0));
+        assert_eq!(free_disk_bytes(Path::new("/proc/self/nothing")), Some(0));
     }
 }

@@ -1,23 +1,23 @@
 //! The screen inside, over the companion's API.
 
 use super::answer::MAX_SCREENSHOT_BYTES;
-use super::client::Client;
+use super::client::CompanionClient;
 use crate::error::{Error, Result};
-use crate::protocol::desktop::Link;
+use crate::protocol::desktop::DesktopLinkReply;
 use crate::protocol::display::{
-    PICTURE_HEADER, Resolution, SCREEN_HEADER, Screen, Screenshot, TAKEN_HEADER,
+    PICTURE_HEADER, Resolution, SCREEN_HEADER, ScreenSize, ScreenshotQuery, TAKEN_HEADER,
 };
 use reqwest::Method;
 use reqwest::header::HeaderMap;
 
 /// What a link to the desktop begins with, before its code.
-const ENTER: &str = "/desktop/enter?code=";
+const DESKTOP_LINK_PREFIX: &str = "/desktop/enter?code=";
 /// A code has 48 characters.
-const MAX_CODE_BYTES: usize = 128;
+const MAX_DESKTOP_CODE_BYTES: usize = 128;
 
 /// A picture, and what was told of it.
 #[derive(Debug)]
-pub(crate) struct Shot {
+pub(crate) struct ScreenshotFile {
     pub(crate) file: Vec<u8>,
     /// `WIDTHxHEIGHT`, of the picture and of the whole screen.
     pub(crate) picture: String,
@@ -36,13 +36,13 @@ pub(crate) struct DesktopLink {
     pub(crate) expires: u64,
 }
 
-impl Client {
+impl CompanionClient {
     /// What is on the screen now, as PNG.
-    pub(crate) async fn screenshot(&self, query: &Screenshot) -> Result<Shot> {
-        let request = self.request(Method::GET, "/display/screenshot", None::<&()>);
-        let response = self.open(request.query(query)).await?;
+    pub(crate) async fn take_screenshot(&self, query: &ScreenshotQuery) -> Result<ScreenshotFile> {
+        let request = self.build_request(Method::GET, "/display/screenshot", None::<&()>);
+        let response = self.send_request(request.query(query)).await?;
         let headers = response.headers().clone();
-        let file = self.body(response, MAX_SCREENSHOT_BYTES).await?;
+        let file = self.read_bounded(response, MAX_SCREENSHOT_BYTES).await?;
         if !file.starts_with(b"\x89PNG") {
             let message = "the companion sent something that is no picture".into();
             return Err(Error::Refused {
@@ -53,15 +53,17 @@ impl Client {
             }
             .into());
         }
-        Ok(Shot {
+        Ok(ScreenshotFile {
             file: file.into(),
-            picture: told(&headers, PICTURE_HEADER),
-            screen: told(&headers, SCREEN_HEADER),
-            taken: told(&headers, TAKEN_HEADER).parse().unwrap_or_default(),
+            picture: screen_header(&headers, PICTURE_HEADER),
+            screen: screen_header(&headers, SCREEN_HEADER),
+            taken: screen_header(&headers, TAKEN_HEADER)
+                .parse()
+                .unwrap_or_default(),
         })
     }
 
-    pub(crate) async fn resize(&self, width: u16, height: u16) -> Result<Screen> {
+    pub(crate) async fn resize_screen(&self, width: u16, height: u16) -> Result<ScreenSize> {
         let resolution = Resolution { width, height };
         self.call(Method::PUT, "/display/resolution", Some(&resolution))
             .await
@@ -69,7 +71,7 @@ impl Client {
 
     /// A link that opens the desktop in a browser, once.
     pub(crate) async fn desktop_link(&self) -> Result<DesktopLink> {
-        let Link { path, expires } = self
+        let DesktopLinkReply { path, expires } = self
             .call(Method::POST, "/desktop/link", None::<&()>)
             .await?;
         let code = code_of(&path).ok_or_else(|| Error::Refused {
@@ -79,8 +81,8 @@ impl Client {
             hint: Some("`osctl logs` shows more".into()),
         })?;
         Ok(DesktopLink {
-            url: format!("{}{ENTER}{code}", self.pages()),
-            by_address: format!("{}{ENTER}{code}", self.published()),
+            url: format!("{}{DESKTOP_LINK_PREFIX}{code}", self.pages_url()),
+            by_address: format!("{}{DESKTOP_LINK_PREFIX}{code}", self.published_url()),
             expires,
         })
     }
@@ -89,12 +91,13 @@ impl Client {
 /// The code of a link that the companion issued. Anything else could lead the browser elsewhere: behind an address,
 /// `@evil.example/` is another host.
 fn code_of(path: &str) -> Option<&str> {
-    let code = path.strip_prefix(ENTER)?;
+    let code = path.strip_prefix(DESKTOP_LINK_PREFIX)?;
     let is_hex = |c: u8| matches!(c, b'0'..=b'9' | b'a'..=b'f');
-    (!code.is_empty() && code.len() <= MAX_CODE_BYTES && code.bytes().all(is_hex)).then_some(code)
+    (!code.is_empty() && code.len() <= MAX_DESKTOP_CODE_BYTES && code.bytes().all(is_hex))
+        .then_some(code)
 }
 
-fn told(headers: &HeaderMap, name: &str) -> String {
+fn screen_header(headers: &HeaderMap, name: &str) -> String {
     let value = headers.get(name).and_then(|value| value.to_str().ok());
     value.unwrap_or_default().to_owned()
 }

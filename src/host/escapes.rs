@@ -3,35 +3,35 @@
 use std::collections::BTreeMap;
 
 /// A version, as far as numbers go: `1.1.5+ds1` is 1.1.5.
-type Version = [u64; 3];
+type EngineVersion = [u64; 3];
 
 /// From runc 1.1.12 on, no container and no command begins in a folder of the host (CVE-2024-21626). Each older one has
 /// the open masks, too.
-const RUNC: Version = [1, 1, 12];
+const FIXED_RUNC: EngineVersion = [1, 1, 12];
 /// From these on, runc checks what it masks and where it writes (CVE-2025-31133, 52565, 52881), each in its own line of
 /// versions.
-const RUNC_MASKS: [Version; 2] = [[1, 2, 8], [1, 3, 3]];
+const FIXED_RUNC_MASKS: [EngineVersion; 2] = [[1, 2, 8], [1, 3, 3]];
 /// From this candidate of 1.4.0 on, too.
-const RUNC_CANDIDATE: u64 = 3;
+const FIXED_RUNC_CANDIDATE: u64 = 3;
 /// From these Docker Engines on, BuildKit confines the mounts of a build (CVE-2024-23651, 23652, 23653).
-const ENGINE: Version = [24, 0, 9];
-const ENGINE_25: Version = [25, 0, 2];
+const FIXED_ENGINE_24: EngineVersion = [24, 0, 9];
+const FIXED_ENGINE_25: EngineVersion = [25, 0, 2];
 
 /// What to do about one.
-pub(crate) const CURE: &str = "update the engine; distributions backport fixes to older versions: \
+pub(crate) const ENGINE_ESCAPE_FIX: &str = "update the engine; distributions backport fixes to older versions: \
      the changelog of the package names the CVE then";
 
 /// The known ways out, in words. Of parts that the engine does not name nothing is known.
-pub(crate) fn known(components: &BTreeMap<String, String>) -> Vec<String> {
+pub(crate) fn find_known_escapes(components: &BTreeMap<String, String>) -> Vec<String> {
     let mut found = Vec::new();
     let part = |name: &str| {
         let version = components.get(name)?;
-        Some((version, read(version)?))
+        Some((version, parse_engine_version(version)?))
     };
     if let Some((text, version)) = part("runc")
         && has_open_masks(text, version)
     {
-        let (way, cve) = match version < RUNC {
+        let (way, cve) = match version < FIXED_RUNC {
             true => (
                 "an image can lead code out of its container, and ",
                 "CVE-2024-21626, ",
@@ -42,8 +42,8 @@ pub(crate) fn known(components: &BTreeMap<String, String>) -> Vec<String> {
     }
     if let Some((text, version)) = part("Engine") {
         let is_open = match version[0] {
-            25 => version < ENGINE_25,
-            _ => version < ENGINE,
+            25 => version < FIXED_ENGINE_25,
+            _ => version < FIXED_ENGINE_24,
         };
         if is_open {
             found.push(format!("Docker Engine {text} is older than 24.0.9 or 25.0.2: a build can reach files of the host through its mounts (CVE-2024-23651, CVE-2024-23652, CVE-2024-23653)"));
@@ -52,25 +52,25 @@ pub(crate) fn known(components: &BTreeMap<String, String>) -> Vec<String> {
     found
 }
 
-fn has_open_masks(text: &str, version: Version) -> bool {
-    let [in_1_2, in_1_3] = RUNC_MASKS;
+fn has_open_masks(text: &str, version: EngineVersion) -> bool {
+    let [in_1_2, in_1_3] = FIXED_RUNC_MASKS;
     match version {
         [1, 3, _] => version < in_1_3,
-        [1, 4, 0] => candidate(text).is_some_and(|number| number < RUNC_CANDIDATE),
+        [1, 4, 0] => candidate_number(text).is_some_and(|number| number < FIXED_RUNC_CANDIDATE),
         _ => version < in_1_2,
     }
 }
 
 /// The number of a candidate, however it is written: `1.4.0-rc.2`, `1.4.0~rc2`.
-fn candidate(text: &str) -> Option<u64> {
+fn candidate_number(text: &str) -> Option<u64> {
     let (_, behind) = text.split_once("rc")?;
     let number = behind.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());
     let end = number.find(|c: char| !c.is_ascii_digit());
     number[..end.unwrap_or(number.len())].parse().ok()
 }
 
-fn read(text: &str) -> Option<Version> {
-    let mut version = Version::default();
+fn parse_engine_version(text: &str) -> Option<EngineVersion> {
+    let mut version = EngineVersion::default();
     let text = text.trim_start_matches('v');
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     let numbers = text[..end.unwrap_or(text.len())].split('.');
@@ -82,14 +82,14 @@ fn read(text: &str) -> Option<Version> {
 
 #[cfg(test)]
 mod tests {
-    use super::known;
+    use super::find_known_escapes;
 
     #[test]
     fn versions_with_known_ways_out_are_named() {
         let found = |engine: &str, runc: &str| {
             let parts = [("Engine", engine), ("runc", runc)];
             let parts = parts.map(|(name, version)| (name.to_owned(), version.to_owned()));
-            known(&parts.into()).len()
+            find_known_escapes(&parts.into()).len()
         };
         for (engine, runc, number) in [
             ("20.10.24+dfsg1", "1.1.5+ds1", 2),
@@ -111,10 +111,10 @@ mod tests {
         ] {
             assert_eq!(found(engine, runc), number, "{engine} {runc}");
         }
-        let old = known(&[("runc".into(), "1.1.11".into())].into());
+        let old = find_known_escapes(&[("runc".into(), "1.1.11".into())].into());
         assert!(old[0].contains("CVE-2024-21626, CVE-2025-31133"), "{old:?}");
         assert_eq!(
-            known(&[("Podman Engine".into(), "4.3.1".into())].into()).len(),
+            find_known_escapes(&[("Podman Engine".into(), "4.3.1".into())].into()).len(),
             0
         );
     }

@@ -1,10 +1,10 @@
 //! A run's events, read from a connection that may be lost: the run is then found again by its id,
 //! and goes on where it was left. Nothing is executed twice.
 
-use super::answer::Lines;
-use super::client::Client;
+use super::answer::ResponseLines;
+use super::client::CompanionClient;
 use crate::error::{Error, Result};
-use crate::protocol::kernel::{Event, Happened, Reply};
+use crate::protocol::kernel::{ExecReply, RunEvent, RunEventKind};
 use reqwest::Response;
 use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
@@ -12,33 +12,38 @@ use std::time::Duration;
 
 /// How often and how long a lost run is looked for: a container that its engine starts again is back
 /// within a second or two.
-const TRIES: u32 = 25;
+const MAX_RUN_RECONNECT_ATTEMPTS: u32 = 25;
 /// How often a run is found and its stream ends without an event.
-const MAX_FRUITLESS: u32 = 50;
-const PAUSE: Duration = Duration::from_millis(200);
+const MAX_EMPTY_RUN_STREAMS: u32 = 50;
+const RUN_RECONNECT_DELAY: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
-pub(crate) struct Events<R = Reply> {
-    client: Client,
+pub(crate) struct ClientRunEvents<R = ExecReply> {
+    client: CompanionClient,
     /// Where the run is found.
     path: String,
     next: u64,
     response: Response,
-    lines: Lines,
+    lines: ResponseLines,
     /// Connections in a row that brought no event.
     fruitless: u32,
     is_done: bool,
     reply: PhantomData<R>,
 }
 
-impl<R: DeserializeOwned> Events<R> {
-    pub(super) fn new(client: Client, path: String, next: u64, response: Response) -> Self {
+impl<R: DeserializeOwned> ClientRunEvents<R> {
+    pub(super) fn new(
+        client: CompanionClient,
+        path: String,
+        next: u64,
+        response: Response,
+    ) -> Self {
         Self {
             client,
             path,
             next,
             response,
-            lines: Lines::default(),
+            lines: ResponseLines::default(),
             fruitless: 0,
             is_done: false,
             reply: PhantomData,
@@ -49,18 +54,18 @@ impl<R: DeserializeOwned> Events<R> {
     ///
     /// # Errors
     /// When the connection is lost and the run can't be found again.
-    pub(crate) async fn next(&mut self) -> Result<Option<Event<R>>> {
+    pub(crate) async fn next(&mut self) -> Result<Option<RunEvent<R>>> {
         if self.is_done {
             return Ok(None);
         }
         loop {
             if let Some(line) = self.lines.next() {
                 self.fruitless = 0;
-                let event: Event<R> = self.client.parsed(&line)?;
+                let event: RunEvent<R> = self.client.parse_json(&line)?;
                 match event.happened {
                     // It repeats the number that comes next.
-                    Happened::Heartbeat => {}
-                    Happened::Done { .. } => self.is_done = true,
+                    RunEventKind::Heartbeat => {}
+                    RunEventKind::Done { .. } => self.is_done = true,
                     _ => self.next = event.seq.saturating_add(1),
                 }
                 return Ok(Some(event));
@@ -68,7 +73,7 @@ impl<R: DeserializeOwned> Events<R> {
             match self.response.chunk().await {
                 Ok(Some(bytes)) => {
                     let pushed = self.lines.push(&bytes);
-                    pushed.map_err(|failure| self.client.unread(&failure))?;
+                    pushed.map_err(|failure| self.client.read_error(&failure))?;
                 }
                 Ok(None) => self.find_again(None).await?,
                 Err(error) => self.find_again(Some(error)).await?,
@@ -79,15 +84,18 @@ impl<R: DeserializeOwned> Events<R> {
     async fn find_again(&mut self, lost: Option<reqwest::Error>) -> Result<()> {
         self.lines.clear();
         self.fruitless += 1;
-        if self.fruitless > MAX_FRUITLESS {
-            return Err(lost.map_or_else(|| self.client.silent(), |e| self.client.unreachable(&e)));
+        if self.fruitless > MAX_EMPTY_RUN_STREAMS {
+            return Err(lost.map_or_else(
+                || self.client.ended_early_error(),
+                |e| self.client.unreachable_error(&e),
+            ));
         }
         if self.fruitless > 1 {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(RUN_RECONNECT_DELAY).await;
         }
-        let mut left = TRIES;
+        let mut left = MAX_RUN_RECONNECT_ATTEMPTS;
         loop {
-            match self.client.events(&self.path, self.next).await {
+            match self.client.open_events(&self.path, self.next).await {
                 Ok(response) => {
                     self.response = response;
                     return Ok(());
@@ -97,11 +105,11 @@ impl<R: DeserializeOwned> Events<R> {
                     return Err(Error::RunGone { run }.into());
                 }
                 Err(error) if left == 0 => {
-                    return Err(lost.map_or(error, |lost| self.client.unreachable(&lost)));
+                    return Err(lost.map_or(error, |lost| self.client.unreachable_error(&lost)));
                 }
                 Err(_) => left -= 1,
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(RUN_RECONNECT_DELAY).await;
         }
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! Paths are percent-encoded and absolute, as they stand behind `/files`.
 
-use super::client::Client;
-use crate::archive::{Feed, Look, PIECE, Pieces, fresh};
+use super::client::CompanionClient;
+use crate::archive::{ARCHIVE_CHUNK_BYTES, ChunkReceiver, ChunkSender, EntryStat, random_id};
 use crate::error::{Error, Result};
-use crate::protocol::files::{Changed, Entry, Listing, Mtime, UPLOAD_OFFSET};
+use crate::protocol::files::{Changed, FileEntry, FileListing, Mtime, UPLOAD_OFFSET_HEADER};
 use futures_util::stream::poll_fn;
 use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, IF_RANGE, RANGE};
 use reqwest::{Body, Method, Response, StatusCode};
@@ -16,18 +16,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How often a lost file is taken up without any progress, and after how long.
-pub(super) const TRIES: u32 = 5;
-pub(super) const PAUSE: Duration = Duration::from_millis(200);
+pub(super) const MAX_TRANSFER_ATTEMPTS: u32 = 5;
+pub(super) const TRANSFER_RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// How long the companion may take to see that a connection is gone.
-const FREE: Duration = Duration::from_secs(60);
+const UPLOAD_RELEASE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Bytes that have moved so far; who shows progress looks at it.
-pub(crate) type Moved = Arc<AtomicU64>;
+pub(crate) type TransferredBytes = Arc<AtomicU64>;
 
 /// A file to bring in.
 #[derive(Debug)]
-pub(crate) struct Upload<'a> {
+pub(crate) struct FileUpload<'a> {
     pub(crate) path: &'a str,
     pub(crate) file: &'a File,
     pub(crate) size: u64,
@@ -35,9 +35,9 @@ pub(crate) struct Upload<'a> {
     pub(crate) mtime: Mtime,
 }
 
-impl Client {
+impl CompanionClient {
     /// What is at a path, through links; nothing when there is nothing.
-    pub(crate) async fn stat(&self, path: &str) -> Result<Option<Entry>> {
+    pub(crate) async fn stat(&self, path: &str) -> Result<Option<FileEntry>> {
         match self.get(&format!("/files{path}?stat=true")).await {
             Ok(entry) => Ok(Some(entry)),
             Err(error) => match error.downcast_ref() {
@@ -48,25 +48,31 @@ impl Client {
     }
 
     /// The entries of a folder, as many as one answer has.
-    pub(crate) async fn list(&self, path: &str) -> Result<Listing> {
+    pub(crate) async fn list_folder(&self, path: &str) -> Result<FileListing> {
         self.get(&format!("/files{path}")).await
     }
 
     /// Writes a file from a stream that can't be read twice.
-    pub(crate) async fn upload_stream(&self, path: &str, pieces: Pieces) -> Result<Changed> {
-        let request = self.request(Method::PUT, &format!("/files{path}"), None::<&()>);
-        let response = self.open(request.body(body(pieces))).await?;
-        self.json(response).await
+    pub(crate) async fn upload_stream(&self, path: &str, pieces: ChunkReceiver) -> Result<Changed> {
+        let request = self.build_request(Method::PUT, &format!("/files{path}"), None::<&()>);
+        let response = self
+            .send_request(request.body(pieces_to_body(pieces)))
+            .await?;
+        self.read_json(response).await
     }
 
     /// Writes a file; when the connection is lost, goes on with what has not arrived.
     ///
     /// # Errors
     /// Also when the file becomes shorter meanwhile.
-    pub(crate) async fn upload(&self, upload: &Upload<'_>, moved: &Moved) -> Result<Changed> {
-        let id = fresh()?;
+    pub(crate) async fn upload_file(
+        &self,
+        upload: &FileUpload<'_>,
+        moved: &TransferredBytes,
+    ) -> Result<Changed> {
+        let id = random_id()?;
         let mut offset = 0;
-        let mut left = TRIES;
+        let mut left = MAX_TRANSFER_ATTEMPTS;
         loop {
             let error = match self.upload_from(upload, &id, offset, moved).await {
                 Ok(changed) => return Ok(changed),
@@ -77,11 +83,13 @@ impl Client {
                 Err(_) if is_another(upload) => return Err(changed_meanwhile()),
                 Err(error) => error,
             };
-            tokio::time::sleep(PAUSE).await;
-            match when_free(|| self.arrived(upload.path, &id)).await {
+            tokio::time::sleep(TRANSFER_RETRY_DELAY).await;
+            match when_free(|| self.count_uploaded_bytes(upload.path, &id)).await {
                 // More than there is can't have arrived.
                 Ok(arrived) if arrived > upload.size => return Err(error),
-                Ok(arrived) if arrived > offset => (offset, left) = (arrived, TRIES),
+                Ok(arrived) if arrived > offset => {
+                    (offset, left) = (arrived, MAX_TRANSFER_ATTEMPTS)
+                }
                 Ok(arrived) => (offset, left) = (arrived, left - 1),
                 Err(again) if is_lost(&again) => left -= 1,
                 Err(_) => return Err(error),
@@ -91,62 +99,70 @@ impl Client {
 
     async fn upload_from(
         &self,
-        upload: &Upload<'_>,
+        upload: &FileUpload<'_>,
         id: &str,
         offset: u64,
-        moved: &Moved,
+        moved: &TransferredBytes,
     ) -> Result<Changed> {
         let (size, mode) = (upload.size, upload.mode);
         let query = format!("upload={id}&mode={mode:o}&mtime={}", upload.mtime);
         let path = format!("/files{}?{query}", upload.path);
-        let mut request = self.request(Method::PUT, &path, None::<&()>);
+        let mut request = self.build_request(Method::PUT, &path, None::<&()>);
         if offset < size {
             let range = format!("bytes {offset}-{}/{size}", size - 1);
             request = request.header(CONTENT_RANGE, range);
         }
         moved.store(offset, Ordering::Relaxed);
         let file = upload.file.try_clone()?;
-        let pieces = read(file, offset, size - offset, Arc::clone(moved));
+        let pieces = read_range(file, offset, size - offset, Arc::clone(moved));
         let request = request.header(CONTENT_LENGTH, size - offset);
-        let response = self.open(request.body(body(pieces))).await?;
-        self.json(response).await
+        let response = self
+            .send_request(request.body(pieces_to_body(pieces)))
+            .await?;
+        self.read_json(response).await
     }
 
     /// How much of an upload has arrived.
-    async fn arrived(&self, path: &str, id: &str) -> Result<u64> {
+    async fn count_uploaded_bytes(&self, path: &str, id: &str) -> Result<u64> {
         let path = format!("/files{path}?upload={id}");
-        let asked = self.open(self.request(Method::HEAD, &path, None::<&()>));
+        let asked = self.send_request(self.build_request(Method::HEAD, &path, None::<&()>));
         let response = match asked.await {
             Ok(response) => response,
             // Nothing of it.
             Err(error) if is_missing(&error) => return Ok(0),
             Err(error) => return Err(error),
         };
-        number(response.headers(), UPLOAD_OFFSET)
-            .ok_or_else(|| anyhow::anyhow!("the companion told no `{UPLOAD_OFFSET}`"))
+        header_number(response.headers(), UPLOAD_OFFSET_HEADER)
+            .ok_or_else(|| anyhow::anyhow!("the companion told no `{UPLOAD_OFFSET_HEADER}`"))
     }
 
     /// Brings a file; when the connection is lost, goes on behind what came.
     ///
     /// # Errors
     /// When it can't be found again, or is another file by then.
-    pub(crate) async fn download(&self, path: &str, feed: &Feed, moved: &Moved) -> Result<()> {
+    pub(crate) async fn download_file(
+        &self,
+        path: &str,
+        feed: &ChunkSender,
+        moved: &TransferredBytes,
+    ) -> Result<()> {
         let mut offset = 0;
         let mut tag: Option<String> = None;
-        let mut left = TRIES;
+        let mut left = MAX_TRANSFER_ATTEMPTS;
         loop {
-            let mut request = self.request(Method::GET, &format!("/files{path}"), None::<&()>);
+            let mut request =
+                self.build_request(Method::GET, &format!("/files{path}"), None::<&()>);
             if let Some(tag) = tag.as_ref().filter(|_| offset > 0) {
                 request = request
                     .header(RANGE, format!("bytes={offset}-"))
                     .header(IF_RANGE, tag);
             }
-            let response = match self.open(request).await {
+            let response = match self.send_request(request).await {
                 Ok(response) => response,
                 Err(error) if !is_lost(&error) || tag.is_none() || left == 0 => return Err(error),
                 Err(_) => {
                     left -= 1;
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(TRANSFER_RETRY_DELAY).await;
                     continue;
                 }
             };
@@ -159,26 +175,30 @@ impl Client {
                 let told = headers.get(ETAG).and_then(|tag| tag.to_str().ok());
                 tag = told.map(str::to_owned);
             }
-            let (came, lost) = self.pour(response, feed, moved).await;
+            let (came, lost) = self.copy_response(response, feed, moved).await;
             offset += came;
             let Some(lost) = lost else {
                 return Ok(());
             };
-            left = if came > 0 { TRIES } else { left };
+            left = if came > 0 {
+                MAX_TRANSFER_ATTEMPTS
+            } else {
+                left
+            };
             if left == 0 || !has_end {
-                return Err(self.unreachable(&lost));
+                return Err(self.unreachable_error(&lost));
             }
             left -= 1;
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(TRANSFER_RETRY_DELAY).await;
         }
     }
 
     /// How much came, and what cut it.
-    pub(super) async fn pour(
+    pub(super) async fn copy_response(
         &self,
         mut response: Response,
-        feed: &Feed,
-        moved: &Moved,
+        feed: &ChunkSender,
+        moved: &TransferredBytes,
     ) -> (u64, Option<reqwest::Error>) {
         let mut came = 0;
         loop {
@@ -186,7 +206,7 @@ impl Client {
                 Ok(Some(piece)) => {
                     let length = piece.len() as u64;
                     // Who does not take it knows why.
-                    if !feed.give(piece).await {
+                    if !feed.send_chunk(piece).await {
                         return (came, None);
                     }
                     came += length;
@@ -200,36 +220,36 @@ impl Client {
 }
 
 /// A stretch of a file, read by a thread.
-fn read(mut file: File, offset: u64, length: u64, moved: Moved) -> Pieces {
-    let (mut outlet, pieces) = crate::archive::outlet();
+fn read_range(mut file: File, offset: u64, length: u64, moved: TransferredBytes) -> ChunkReceiver {
+    let (mut outlet, pieces) = crate::archive::chunk_writer();
     tokio::task::spawn_blocking(move || {
         let mut left = length;
         let sent = (|| -> io::Result<()> {
             file.seek(SeekFrom::Start(offset))?;
             while left > 0 {
-                let mut piece = Vec::with_capacity(PIECE);
-                let most = left.min(PIECE as u64);
+                let mut piece = Vec::with_capacity(ARCHIVE_CHUNK_BYTES);
+                let most = left.min(ARCHIVE_CHUNK_BYTES as u64);
                 let read = (&mut file).take(most).read_to_end(&mut piece)? as u64;
                 if read == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
-                outlet.piece(piece.into())?;
+                outlet.write_chunk(piece.into())?;
                 left -= read;
                 moved.fetch_add(read, Ordering::Relaxed);
             }
             Ok(())
         })();
         // Nobody takes it when the connection is lost.
-        let _ = outlet.end(sent.err());
+        let _ = outlet.finish(sent.err());
     });
     pieces
 }
 
-pub(super) fn body(mut pieces: Pieces) -> Body {
+pub(super) fn pieces_to_body(mut pieces: ChunkReceiver) -> Body {
     Body::wrap_stream(poll_fn(move |cx| pieces.poll_recv(cx)))
 }
 
-pub(super) fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
+pub(super) fn header_number(headers: &HeaderMap, name: &str) -> Option<u64> {
     headers.get(name)?.to_str().ok()?.parse().ok()
 }
 
@@ -239,19 +259,19 @@ fn is_cut(file: &File, size: u64) -> bool {
 }
 
 /// Whether a file is not what it was when its copy began.
-fn is_another(upload: &Upload<'_>) -> bool {
-    let now = Look::of(upload.file);
+fn is_another(upload: &FileUpload<'_>) -> bool {
+    let now = EntryStat::stat_file(upload.file);
     now.is_ok_and(|now| (now.size, now.mtime) != (upload.size, upload.mtime))
 }
 
 /// What the companion says once it has seen that the connection before is gone; where disks are slow
 /// that takes its time.
 pub(super) async fn when_free<T>(ask: impl AsyncFn() -> Result<T>) -> Result<T> {
-    let until = tokio::time::Instant::now() + FREE;
+    let until = tokio::time::Instant::now() + UPLOAD_RELEASE_TIMEOUT;
     loop {
         match ask().await {
             Err(error) if is_in_progress(&error) && tokio::time::Instant::now() < until => {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(TRANSFER_RETRY_DELAY).await;
             }
             answer => return answer,
         }
@@ -291,7 +311,7 @@ fn changed_meanwhile() -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
-    use super::{Look, Upload, is_another, is_cut};
+    use super::{EntryStat, FileUpload, is_another, is_cut};
     use crate::protocol::files::Mtime;
     use std::io::Write;
 
@@ -306,8 +326,8 @@ mod tests {
     fn a_file_that_is_written_again_is_another() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"before").unwrap();
-        let Look { size, mtime, .. } = Look::of(&file).unwrap();
-        let of = |mtime| Upload {
+        let EntryStat { size, mtime, .. } = EntryStat::stat_file(&file).unwrap();
+        let of = |mtime| FileUpload {
             path: "/file",
             file: &file,
             size,

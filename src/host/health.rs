@@ -1,31 +1,31 @@
 //! Waiting for a container that was started to become healthy.
 
-use super::client::Client;
+use super::client::CompanionClient;
 use super::instance::Instance;
 use super::older_companion::name_older_companion;
-use crate::engine::{Container, Engine, LogOptions, Phase, Progress};
+use crate::engine::{Container, ContainerPhase, Engine, EngineProgress, LogOptions};
 use crate::error::{Error, Result};
 use crate::protocol::service::{Health, HealthStatus};
 use std::time::{Duration, Instant};
 
 /// How long a container may take from its start to its health.
-const HEALTHY: Duration = Duration::from_secs(120);
+const CONTAINER_HEALTHY_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a healthy one may keep others out that no run has brought.
-const OPEN: Duration = Duration::from_secs(15);
-const POLL: Duration = Duration::from_millis(50);
-const LOG_LINES: usize = 15;
+const CONTAINER_OPEN_TIMEOUT: Duration = Duration::from_secs(15);
+const CONTAINER_POLL_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_UNHEALTHY_LOG_LINES: usize = 15;
 
 /// Looks at one container.
 #[derive(Clone, Copy)]
-pub(crate) struct Watch<'a> {
+pub(crate) struct HealthWatch<'a> {
     pub(crate) instance: &'a Instance,
     pub(crate) engine: &'a Engine,
-    pub(crate) client: &'a Client,
+    pub(crate) client: &'a CompanionClient,
     pub(crate) name: &'a str,
-    pub(crate) progress: &'a dyn Progress,
+    pub(crate) progress: &'a dyn EngineProgress,
 }
 
-impl Watch<'_> {
+impl HealthWatch<'_> {
     /// # Errors
     /// When it ends instead, or is not healthy in time: it is stopped then, and the error has its
     /// last words.
@@ -33,10 +33,10 @@ impl Watch<'_> {
         let name = self.name;
         self.progress
             .step(&format!("waiting for `{name}` to become healthy"));
-        let deadline = Instant::now() + HEALTHY;
+        let deadline = Instant::now() + CONTAINER_HEALTHY_TIMEOUT;
         let mut looked = Instant::now();
         loop {
-            let why = match self.client.health().await {
+            let why = match self.client.fetch_health().await {
                 Ok(Health {
                     status: HealthStatus::Healthy,
                     ..
@@ -63,22 +63,25 @@ impl Watch<'_> {
                     // Waiting does not renew it, and it is no reason to stop it.
                     if let Some(Error::OlderCompanion { container, .. }) = error.downcast_ref() {
                         let (container, up) =
-                            (container.clone(), self.instance.command("up --build"));
+                            (container.clone(), self.instance.osctl_command("up --build"));
                         return Err(Error::OlderCompanion { container, up }.into());
                     }
                     error.to_string()
                 }
             };
-            if looked.elapsed() > POLL * 10 {
+            if looked.elapsed() > CONTAINER_POLL_INTERVAL * 10 {
                 looked = Instant::now();
                 self.check_alive().await?;
             }
             if Instant::now() > deadline {
                 return Err(self
-                    .unhealthy(format!("it was not within {} s: {why}", HEALTHY.as_secs()))
+                    .stop_unhealthy(format!(
+                        "it was not within {} s: {why}",
+                        CONTAINER_HEALTHY_TIMEOUT.as_secs()
+                    ))
                     .await);
             }
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(CONTAINER_POLL_INTERVAL).await;
         }
     }
 
@@ -86,28 +89,32 @@ impl Watch<'_> {
     /// places it. What takes longer is told to who asks.
     pub(crate) async fn until_open(&self) {
         let begin = Instant::now();
-        while begin.elapsed() < OPEN && self.client.health().await.is_ok_and(|h| h.evolving) {
-            tokio::time::sleep(POLL).await;
+        while begin.elapsed() < CONTAINER_OPEN_TIMEOUT
+            && self.client.fetch_health().await.is_ok_and(|h| h.evolving)
+        {
+            tokio::time::sleep(CONTAINER_POLL_INTERVAL).await;
         }
     }
 
     async fn check_alive(&self) -> Result<()> {
         match self.engine.inspect(self.name).await? {
             Some(Container {
-                phase: Phase::Running | Phase::Created | Phase::Paused,
+                phase: ContainerPhase::Running | ContainerPhase::Created | ContainerPhase::Paused,
                 ..
             }) => Ok(()),
-            Some(container) => Err(self.unhealthy(container.exit.unwrap_or_default()).await),
-            None => Err(self.unhealthy("it was removed meanwhile".into()).await),
+            Some(container) => Err(self
+                .stop_unhealthy(container.exit.unwrap_or_default())
+                .await),
+            None => Err(self.stop_unhealthy("it was removed meanwhile".into()).await),
         }
     }
 
     /// Stops what would else restart for ever, and keeps what it said.
-    async fn unhealthy(&self, why: String) -> anyhow::Error {
+    async fn stop_unhealthy(&self, why: String) -> anyhow::Error {
         let mut log = Vec::new();
         let options = LogOptions {
             follow: false,
-            tail: Some(LOG_LINES),
+            tail: Some(MAX_UNHEALTHY_LOG_LINES),
         };
         // The reason is worth more than why the log could not be read.
         let _ = self
@@ -118,7 +125,7 @@ impl Watch<'_> {
             })
             .await;
         let _ = self.engine.stop(self.name).await;
-        let logs = self.instance.command("logs");
+        let logs = self.instance.osctl_command("logs");
         Error::Unhealthy {
             container: self.name.into(),
             why,

@@ -7,11 +7,11 @@ pub(crate) use crate::error::DEFAULT_INSTANCE as DEFAULT;
 use super::applied_settings::AppliedSettings;
 use super::folders::{Folders, ensure_private_folder};
 use super::secrets::write_private;
-use crate::config::{EngineChoice, Ports};
-use crate::engine::{Address, OWNER_LABEL, create_lock_file};
+use crate::config::{EngineChoice, PortsConfig};
+use crate::engine::{EngineAddress, OWNER_LABEL, create_lock_file};
 use crate::error::{Error, Result};
-use crate::protocol::desktop::VNC_PASSWORD;
-use crate::protocol::evolve::portless;
+use crate::protocol::desktop::VNC_PASSWORD_FILE;
+use crate::protocol::evolve::portless_network;
 use anyhow::Context;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 /// Label of containers and networks: the instance they belong to.
-pub(crate) const LABEL: &str = OWNER_LABEL;
+pub(crate) const INSTANCE_LABEL: &str = OWNER_LABEL;
 
 /// An instance of this name would have the image name of the keepers.
 pub(super) const KEEPER_NAME: &str = "keeper";
@@ -33,37 +33,37 @@ pub(crate) struct Instance {
 
 /// What the first `up` fixed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(crate) struct InstanceRecord {
     pub(crate) project: PathBuf,
     pub(crate) engine: EngineChoice,
-    pub(crate) ports: Ports,
+    pub(crate) ports: PortsConfig,
     /// Whether its container may freeze processes.
     #[serde(default)]
     pub(crate) criu: bool,
     /// Where its engine is, unless that is on this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) remote: Option<Remote>,
+    pub(crate) remote: Option<RemoteEngine>,
     /// What its container was last made with.
     #[serde(default)]
     pub(crate) applied: AppliedSettings,
 }
 
-impl Record {
+impl InstanceRecord {
     /// The address that the container's ports are published on; `configured` where an earlier version has made it.
-    pub(crate) fn bind(&self, configured: IpAddr) -> IpAddr {
+    pub(crate) fn bind_address(&self, configured: IpAddr) -> IpAddr {
         self.applied.bind.unwrap_or(configured)
     }
 
     /// The machine that its engine is on, unless that is this one.
-    pub(crate) fn machine(&self) -> Option<&str> {
-        self.remote.as_ref()?.address.elsewhere()
+    pub(crate) fn engine_machine(&self) -> Option<&str> {
+        self.remote.as_ref()?.address.remote_host()
     }
 }
 
 /// An engine on another machine. There, volumes take the place of this one's folders.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Remote {
-    pub(crate) address: Address,
+pub(crate) struct RemoteEngine {
+    pub(crate) address: EngineAddress,
     /// Whether the project was copied there, whose own one is the volume since.
     #[serde(default)]
     pub(crate) copied: bool,
@@ -71,7 +71,7 @@ pub(crate) struct Remote {
 
 /// Held while an instance is changed.
 #[derive(Debug)]
-pub(crate) struct Lock {
+pub(crate) struct InstanceLock {
     _file: File,
 }
 
@@ -111,7 +111,7 @@ impl Instance {
     ///
     /// # Errors
     /// When the state folder can't be read.
-    pub(crate) fn all(folders: &Folders) -> Result<Vec<Self>> {
+    pub(crate) fn list_all(folders: &Folders) -> Result<Vec<Self>> {
         let entries = match fs::read_dir(&folders.state) {
             Ok(entries) => entries,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -132,7 +132,7 @@ impl Instance {
         Ok(all)
     }
 
-    fn suffixed(&self, base: &str) -> String {
+    fn suffixed_name(&self, base: &str) -> String {
         if self.name == DEFAULT {
             base.into()
         } else {
@@ -140,57 +140,57 @@ impl Instance {
         }
     }
 
-    pub(crate) fn container(&self) -> String {
-        self.suffixed("os-host")
+    pub(crate) fn container_name(&self) -> String {
+        self.suffixed_name("os-host")
     }
 
     /// The name by which pages of it are opened. Browsers resolve it to loopback, and send it no cookies of other local
     /// applications, which they would at `127.0.0.1`, whatever the port.
     pub(crate) fn page_host(&self) -> String {
-        format!("{}.localhost", self.container())
+        format!("{}.localhost", self.container_name())
     }
 
     /// Where its container waits while another one proves itself: no instance's name has a dot.
-    pub(crate) fn aside(&self) -> String {
-        format!("{}.old", self.container())
+    pub(crate) fn aside_container_name(&self) -> String {
+        format!("{}.old", self.container_name())
     }
 
     /// The container that replaces the instance's.
-    pub(crate) fn keeper(&self) -> String {
-        self.suffixed("os-keeper")
+    pub(crate) fn keeper_container_name(&self) -> String {
+        self.suffixed_name("os-keeper")
     }
 
     /// The volume of what the keeper knows.
     pub(crate) fn keeper_state(&self) -> String {
-        self.suffixed("osctl-keeper")
+        self.suffixed_name("osctl-keeper")
     }
 
     /// The volume of the socket at which the keeper is asked from inside.
     pub(crate) fn keeper_door(&self) -> String {
-        self.suffixed("osctl-door")
+        self.suffixed_name("osctl-door")
     }
 
-    /// The volumes that take the place of [`Instance::files`], [`Instance::data`] and the project where the
+    /// The volumes that take the place of [`Instance::files_folder`], [`Instance::data_folder`] and the project where the
     /// engine is on another machine.
-    pub(crate) fn volumes(&self) -> [String; 3] {
-        ["osctl-files", "osctl-data", "osctl-project"].map(|base| self.suffixed(base))
+    pub(crate) fn volume_names(&self) -> [String; 3] {
+        ["osctl-files", "osctl-data", "osctl-project"].map(|base| self.suffixed_name(base))
     }
 
-    pub(crate) fn network(&self) -> String {
-        self.suffixed("osctl")
+    pub(crate) fn network_name(&self) -> String {
+        self.suffixed_name("osctl")
     }
 
     /// Where the keeper starts a container whose ports another program has.
     pub(crate) fn portless_network(&self) -> String {
-        portless(&self.network())
+        portless_network(&self.network_name())
     }
 
-    pub(crate) fn image(&self) -> String {
-        self.suffixed("os")
+    pub(crate) fn image_name(&self) -> String {
+        self.suffixed_name("os")
     }
 
     /// `osctl VERB` for this instance, to be put into hints.
-    pub(crate) fn command(&self, verb: &str) -> String {
+    pub(crate) fn osctl_command(&self, verb: &str) -> String {
         if self.name == DEFAULT {
             format!("osctl {verb}")
         } else {
@@ -204,24 +204,24 @@ impl Instance {
     }
 
     /// Files that stay, `/root/host` inside.
-    pub(crate) fn files(&self) -> PathBuf {
+    pub(crate) fn files_folder(&self) -> PathBuf {
         self.home
             .join("projects")
-            .join(self.suffixed("docker_persistence"))
+            .join(self.suffixed_name("docker_persistence"))
     }
 
     /// State that stays, `/data` inside.
-    pub(crate) fn data(&self) -> PathBuf {
-        self.home.join(self.suffixed(".mcp-state"))
+    pub(crate) fn data_folder(&self) -> PathBuf {
+        self.home.join(self.suffixed_name(".mcp-state"))
     }
 
     /// There while the project is being copied to another machine.
-    pub(crate) fn copying(&self) -> PathBuf {
+    pub(crate) fn copying_marker(&self) -> PathBuf {
         self.folder.join("copying")
     }
 
     /// Figures that nobody gave a place.
-    pub(crate) fn figures(&self) -> PathBuf {
+    pub(crate) fn figures_folder(&self) -> PathBuf {
         self.folder.join("figures")
     }
 
@@ -231,7 +231,7 @@ impl Instance {
     }
 
     /// What was typed at the console.
-    pub(crate) fn typed(&self) -> PathBuf {
+    pub(crate) fn console_history_file(&self) -> PathBuf {
         self.folder.join("history")
     }
 
@@ -241,41 +241,41 @@ impl Instance {
 
     /// What VNC clients must know.
     pub(crate) fn vnc_password_file(&self) -> PathBuf {
-        self.folder.join(VNC_PASSWORD)
+        self.folder.join(VNC_PASSWORD_FILE)
     }
 
     /// # Errors
     /// When the record exists and can't be read.
-    pub(crate) fn record(&self) -> Result<Option<Record>> {
-        self.recorded("instance.json")
+    pub(crate) fn read_record(&self) -> Result<Option<InstanceRecord>> {
+        self.read_state_file("instance.json")
     }
 
     /// What a file of the state folder holds.
-    pub(super) fn recorded<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
+    pub(super) fn read_state_file<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
         let path = self.folder.join(name);
         let text = match fs::read(&path) {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(self.unreadable(&path, &e).into()),
+            Err(e) => return Err(self.unreadable_error(&path, &e).into()),
         };
-        let record = serde_json::from_slice(&text).map_err(|e| self.unreadable(&path, &e))?;
+        let record = serde_json::from_slice(&text).map_err(|e| self.unreadable_error(&path, &e))?;
         Ok(Some(record))
     }
 
     /// The error for a file of the state folder. While its containers run, what they write must not be taken for the user's.
-    fn unreadable(&self, path: &Path, why: &dyn std::fmt::Display) -> Error {
+    fn unreadable_error(&self, path: &Path, why: &dyn std::fmt::Display) -> Error {
         let hint = format!(
             "stop its containers (`docker rm -f {} {}`), remove the file, and `{}`",
-            self.container(),
-            self.keeper(),
-            self.command("up")
+            self.container_name(),
+            self.keeper_container_name(),
+            self.osctl_command("up")
         );
         Error::precondition(format!("`{}` can't be read: {why}", path.display()), hint)
     }
 
     /// # Errors
     /// When the state folder can't be written.
-    pub(crate) fn save(&self, record: &Record) -> Result<()> {
+    pub(crate) fn save_record(&self, record: &InstanceRecord) -> Result<()> {
         write_private(
             &self.folder.join("instance.json"),
             &serde_json::to_vec_pretty(record)?,
@@ -288,7 +288,7 @@ impl Instance {
     /// # Errors
     /// When the state folder can't be written.
     pub(crate) fn keep_record(&self) -> Result<()> {
-        match self.record()? {
+        match self.read_record()? {
             Some(record) => {
                 write_private(&self.kept_record(), &serde_json::to_vec_pretty(&record)?)
             }
@@ -322,8 +322,8 @@ impl Instance {
     ///
     /// # Errors
     /// When something can't be removed.
-    pub(crate) fn forget(&self) -> Result<()> {
-        for folder in [self.data(), self.folder.clone()] {
+    pub(crate) fn remove_host_state(&self) -> Result<()> {
+        for folder in [self.data_folder(), self.folder.clone()] {
             match fs::remove_dir_all(&folder) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
                     return Err(Error::precondition(
@@ -340,14 +340,14 @@ impl Instance {
 
     /// # Errors
     /// [`Error::Locked`] while another osctl works on it.
-    pub(crate) fn lock(&self) -> Result<Lock> {
+    pub(crate) fn lock(&self) -> Result<InstanceLock> {
         // Who may open the file may lock it.
         for folder in self.folder.parent().into_iter().chain([&*self.folder]) {
             ensure_private_folder(folder)?;
         }
         let file = create_lock_file(&self.folder.join("lock"))?;
         match file.try_lock() {
-            Ok(()) => Ok(Lock { _file: file }),
+            Ok(()) => Ok(InstanceLock { _file: file }),
             Err(TryLockError::WouldBlock) => Err(Error::Locked {
                 instance: self.name.clone(),
             }
@@ -359,7 +359,7 @@ impl Instance {
 
 #[cfg(test)]
 mod tests {
-    use super::{AppliedSettings, Instance, Record};
+    use super::{AppliedSettings, Instance, InstanceRecord};
     use crate::config::{Config, EngineChoice};
     use crate::error::Error;
     use crate::host::folders::Folders;
@@ -381,18 +381,18 @@ mod tests {
             Instance::new("two", &folders).unwrap(),
         );
         assert_eq!(
-            (first.container(), second.container()),
+            (first.container_name(), second.container_name()),
             ("os-host".into(), "os-host-two".into())
         );
-        assert_eq!(first.data().parent(), second.data().parent());
+        assert_eq!(first.data_folder().parent(), second.data_folder().parent());
         assert_eq!(
-            second.files(),
+            second.files_folder(),
             home.path().join("projects/docker_persistence-two")
         );
         assert!(Instance::new("../x", &folders).is_err());
         let old = Instance::new("old", &folders).unwrap();
-        assert_ne!(first.aside(), old.container());
-        let no_instance = first.aside().replace("os-host", "x");
+        assert_ne!(first.aside_container_name(), old.container_name());
+        let no_instance = first.aside_container_name().replace("os-host", "x");
         assert!(Instance::new(&no_instance, &folders).is_err());
     }
 
@@ -405,8 +405,8 @@ mod tests {
             assert!(error.to_string().contains("is reserved"), "{error}");
         }
         // The keepers' image, which `down --purge` of every instance removes.
-        let image = Instance::new("keeper2", &folders).unwrap().image();
-        assert_ne!(image, crate::host::keeper::IMAGE);
+        let image = Instance::new("keeper2", &folders).unwrap().image_name();
+        assert_ne!(image, crate::host::keeper::KEEPER_IMAGE_NAME);
     }
 
     #[cfg(unix)]
@@ -433,7 +433,7 @@ mod tests {
     fn a_kept_record_comes_back_once_and_never_for_another_container() {
         let home = tempfile::tempdir().unwrap();
         let instance = Instance::new("default", &folders(home.path())).unwrap();
-        let record = |project: &str| Record {
+        let record = |project: &str| InstanceRecord {
             project: project.into(),
             engine: EngineChoice::Docker,
             ports: Config::default().ports,
@@ -441,19 +441,19 @@ mod tests {
             remote: None,
             applied: AppliedSettings::default(),
         };
-        instance.save(&record("/old")).unwrap();
+        instance.save_record(&record("/old")).unwrap();
         instance.keep_record().unwrap();
-        instance.save(&record("/new")).unwrap();
+        instance.save_record(&record("/new")).unwrap();
         instance.restore_record().unwrap();
-        assert_eq!(instance.record().unwrap(), Some(record("/old")));
-        instance.save(&record("/new")).unwrap();
+        assert_eq!(instance.read_record().unwrap(), Some(record("/old")));
+        instance.save_record(&record("/new")).unwrap();
         instance.restore_record().unwrap();
-        assert_eq!(instance.record().unwrap(), Some(record("/new")));
+        assert_eq!(instance.read_record().unwrap(), Some(record("/new")));
         instance.keep_record().unwrap();
         std::fs::remove_file(instance.folder.join("instance.json")).unwrap();
         instance.keep_record().unwrap();
         instance.restore_record().unwrap();
-        assert_eq!(instance.record().unwrap(), None);
+        assert_eq!(instance.read_record().unwrap(), None);
     }
 
     #[test]

@@ -2,23 +2,27 @@
 //!
 //! It is asked by a command in its container, so that it answers also when `os-host` does not run.
 
-use super::answer::{Lines, check_values};
+use super::answer::{ResponseLines, check_values};
 use super::folders::Folders;
-use super::instance::{Instance, KEEPER_NAME, LABEL, Record};
-use super::passed_env::{PassedEnv, passing};
+use super::instance::{INSTANCE_LABEL, Instance, InstanceRecord, KEEPER_NAME};
+use super::passed_env::{PassedEnv, passed_variable_names};
 use super::{base, build, trust};
 use crate::config::Config;
 use crate::engine::{
-    Build, Builder, ClassicBuild, Container, Docker, IMAGE_LABEL, Phase, Progress, identify,
+    ClassicBuild, Container, ContainerPhase, Docker, EngineProgress, IMAGE_LABEL, ImageBuild,
+    ImageBuilder, set_spec_digest,
 };
 use crate::error::{Error, Result};
-use crate::image::{Body, Companion, bare};
+use crate::image::{Body, CompanionBinary, binary_image_context};
 use crate::protocol::evolve::{
-    Ask, Authority, Bounds, CHARGE, Charge, KEEPER_IMAGE, Proxies, Reply, Status, built, refusal,
+    CertificateAuthority, DEPLOY_CONFIG_FILE, DeployConfig, EvolveBounds, EvolveStatus,
+    KEEPER_IMAGE_VARIABLE, KeeperReply, KeeperRequest, ProxyVariables, built_body_name, refusal,
 };
-use crate::protocol::fault::Fault;
+use crate::protocol::fault::ApiError;
 use crate::protocol::plain;
-use crate::protocol::spec::{Environment, Limits, Mount, Restart, Spec, Volume, Workload};
+use crate::protocol::spec::{
+    ContainerEnv, ContainerLimits, ContainerRestartPolicy, ContainerSpec, Mount, Volume, Workload,
+};
 use anyhow::Context;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,18 +31,18 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// What part of an instance a container is, where it is not the instance itself.
-pub(super) const PART: &str = "osctl.part";
+pub(super) const KEEPER_PART_LABEL: &str = "osctl.part";
 /// The image's name; its tag is what it is made of.
-pub(super) const IMAGE: &str = "os-keeper";
+pub(super) const KEEPER_IMAGE_NAME: &str = "os-keeper";
 /// Bytes: a body and its archive are in memory while an image is built.
-const MEMORY: u64 = 2 << 30;
+const KEEPER_CONTAINER_MEMORY_BYTES: u64 = 2 << 30;
 /// How long one that was just started may give no answer.
-const READY: Duration = Duration::from_secs(20);
-const AGAIN: Duration = Duration::from_millis(50);
+const KEEPER_CONTAINER_READY_TIMEOUT: Duration = Duration::from_secs(20);
+const KEEPER_CONTAINER_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// One instance's keeper.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Keeper<'a> {
+pub(crate) struct KeeperContainer<'a> {
     pub(crate) docker: &'a Docker,
     pub(crate) instance: &'a Instance,
 }
@@ -47,40 +51,40 @@ pub(crate) struct Keeper<'a> {
 ///
 /// # Errors
 /// When the engine does not answer.
-pub(crate) async fn charge(
+pub(crate) async fn make_deploy_config(
     docker: &Docker,
     config: &Config,
     instance: &Instance,
     project: &Path,
-    (spec, passed): (Spec, &PassedEnv),
-) -> Result<Charge> {
+    (spec, passed): (ContainerSpec, &PassedEnv),
+) -> Result<DeployConfig> {
     // An image that is up to date needs no base; the engine pulls what it has not, when it is built on.
     let base = base::known_base(docker, &config.base).await?;
-    let certificates = trust::certificates().into_iter();
-    Ok(Charge {
+    let certificates = trust::extra_certificates().into_iter();
+    Ok(DeployConfig {
         instance: instance.name.clone(),
-        above: above(project),
-        passing: passing(&spec.env, config),
+        above: enclosing_repository(project),
+        passing: passed_variable_names(&spec.env, config),
         spec,
-        aside: instance.aside(),
-        image: instance.image(),
+        aside: instance.aside_container_name(),
+        image: instance.image_name(),
         body: config.body.clone(),
         base: base.unwrap_or_else(|| config.base.clone()),
-        args: build::arguments(config),
-        proxies: Proxies(passed.proxies().clone()),
+        args: build::build_arguments(config),
+        proxies: ProxyVariables(passed.proxies().clone()),
         certificates: certificates
-            .map(|c| Authority {
+            .map(|c| CertificateAuthority {
                 name: c.name,
                 pem: c.pem,
             })
             .collect(),
         classic: build::is_classic(),
-        bounds: Bounds {
+        bounds: EvolveBounds {
             build: config.evolve.build,
             start: config.evolve.start,
             grace: config.evolve.grace,
             probation: config.evolve.probation,
-            ..Bounds::default()
+            ..EvolveBounds::default()
         },
     })
 }
@@ -89,18 +93,18 @@ pub(crate) async fn charge(
 ///
 /// # Errors
 /// When it can't be built.
-pub(super) async fn image(
+pub(super) async fn ensure_keeper_image(
     docker: &Docker,
-    companion: &Companion,
-    progress: &dyn Progress,
+    companion: &CompanionBinary,
+    progress: &dyn EngineProgress,
 ) -> Result<String> {
-    let (digest, context) = bare(companion)?;
-    let tag = format!("{IMAGE}:{}", &digest[..16]);
-    if docker.image(&tag).await?.is_some() {
+    let (digest, context) = binary_image_context(companion)?;
+    let tag = format!("{KEEPER_IMAGE_NAME}:{}", &digest[..16]);
+    if docker.find_image(&tag).await?.is_some() {
         return Ok(tag);
     }
     progress.step("building the keeper's image");
-    let build = Build {
+    let build = ImageBuild {
         tag: tag.clone(),
         context,
         args: BTreeMap::new(),
@@ -109,69 +113,72 @@ pub(super) async fn image(
             (IMAGE_LABEL.into(), KEEPER_NAME.into()),
         ]),
         builder: match build::uses_buildkit(docker) {
-            true => Builder::BuildKit,
+            true => ImageBuilder::BuildKit,
             // It runs no step.
-            false => Builder::Classic(ClassicBuild::default()),
+            false => ImageBuilder::Classic(ClassicBuild::default()),
         },
     };
-    docker.build(&build, progress).await?;
+    docker.build_image(&build, progress).await?;
     Ok(tag)
 }
 
-impl Keeper<'_> {
+impl KeeperContainer<'_> {
     /// A keeper of this version that runs, and has the charge.
     ///
     /// # Errors
     /// When its image can't be built, or the engine refuses.
-    pub(crate) async fn appoint(
+    pub(crate) async fn deploy(
         &self,
-        charge: &Charge,
-        companion: &Companion,
-        record: &Record,
+        charge: &DeployConfig,
+        companion: &CompanionBinary,
+        record: &InstanceRecord,
         socket: Option<&Path>,
-        progress: &dyn Progress,
+        progress: &dyn EngineProgress,
     ) -> Result<()> {
-        self.employ(companion, record, socket, progress).await?;
-        let name = self.instance.keeper();
-        self.docker.put(&name, "/state", laid_down(charge)?).await
+        self.ensure_running(companion, record, socket, progress)
+            .await?;
+        let name = self.instance.keeper_container_name();
+        self.docker
+            .put_archive(&name, "/state", deploy_config_archive(charge)?)
+            .await
     }
 
     /// A keeper of this version that runs.
-    pub(super) async fn employ(
+    pub(super) async fn ensure_running(
         &self,
-        companion: &Companion,
-        record: &Record,
+        companion: &CompanionBinary,
+        record: &InstanceRecord,
         socket: Option<&Path>,
-        progress: &dyn Progress,
+        progress: &dyn EngineProgress,
     ) -> Result<()> {
         let Some(socket) = socket else {
             let message = "the engine listens at no socket that the keeper could be given";
             let hint = "`DOCKER_HOST=unix:///PATH osctl up` names one";
             return Err(Error::precondition(message, hint).into());
         };
-        let name = image(self.docker, companion, progress).await?;
-        let built = self.docker.image(&name).await?;
+        let name = ensure_keeper_image(self.docker, companion, progress).await?;
+        let built = self.docker.find_image(&name).await?;
         let image = built.context("the keeper's image is gone")?.id;
         let socket = match record.remote {
             None => socket_within(socket),
             Some(_) => socket.into(),
         };
-        let mut spec = self.specification(&image, record, &socket);
-        spec.env.set(KEEPER_IMAGE, name);
-        identify(&mut spec, &BTreeSet::new())?;
+        let mut spec = self.container_spec(&image, record, &socket);
+        spec.env.set(KEEPER_IMAGE_VARIABLE, name);
+        set_spec_digest(&mut spec, &BTreeSet::new())?;
         let name = &spec.name;
-        let found = self.find().await?;
-        let digest = crate::engine::DIGEST_LABEL;
+        let found = self.find_container().await?;
+        let digest = crate::engine::SPEC_DIGEST_LABEL;
         match &found {
             Some(keeper) if keeper.labels.get(digest) == spec.labels.get(digest) => {
-                if keeper.phase != Phase::Running {
+                if keeper.phase != ContainerPhase::Running {
                     self.docker.start(name).await?;
                 }
             }
             _ => {
                 progress.step(&format!("starting `{name}`"));
                 self.docker.remove(name).await?;
-                self.docker.create(&spec).await?;
+                self.docker.create_and_start(&spec).await?;
                 if let Some(former) = found.filter(|former| former.image != image) {
                     self.docker.remove_image(&former.image).await?;
                 }
@@ -185,14 +192,15 @@ impl Keeper<'_> {
     ///
     /// # Errors
     /// When the engine does not take it.
-    pub(crate) async fn lay_down(&self, image: &str, body: &Body) -> Result<()> {
-        let archive = crate::image::single(&built(image), 0o600, &body.archive()?)?;
+    pub(crate) async fn upload_body(&self, image: &str, body: &Body) -> Result<()> {
+        let archive =
+            crate::image::single_file_archive(&built_body_name(image), 0o600, &body.to_archive()?)?;
         self.docker
-            .put(&self.instance.keeper(), "/state", archive)
+            .put_archive(&self.instance.keeper_container_name(), "/state", archive)
             .await
     }
 
-    fn specification(&self, image: &str, record: &Record, socket: &Path) -> Spec {
+    fn container_spec(&self, image: &str, record: &InstanceRecord, socket: &Path) -> ContainerSpec {
         let mount = |host: &Path, container: &str, read_only| Mount {
             host: host.into(),
             container: container.into(),
@@ -209,47 +217,47 @@ impl Keeper<'_> {
             volume(instance.keeper_state(), "/state", false),
             volume(instance.keeper_door(), "/door", false),
         ];
-        let [_, _, project] = instance.volumes();
+        let [_, _, project] = instance.volume_names();
         match record.remote {
             None => mounts.push(mount(&record.project, "/repo", true)),
             Some(_) => volumes.push(volume(project, "/repo", true)),
         }
-        Spec {
-            name: instance.keeper(),
-            hostname: instance.keeper(),
+        ContainerSpec {
+            name: instance.keeper_container_name(),
+            hostname: instance.keeper_container_name(),
             image: image.into(),
             network: None,
             mounts,
             volumes,
             ports: Vec::new(),
-            env: Environment::default(),
-            limits: Limits {
+            env: ContainerEnv::default(),
+            limits: ContainerLimits {
                 // Every machine has one, and it is idle for most of the time.
                 cpus: Some(1.0),
-                memory: Some(MEMORY),
+                memory: Some(KEEPER_CONTAINER_MEMORY_BYTES),
                 pids: 64,
                 shm: 1 << 20,
             },
-            workload: Workload::ROOT,
+            workload: Workload::ROOT_USER,
             // A project that its person alone may read. Who has the engine's socket gains nothing by it.
             capabilities: vec!["DAC_READ_SEARCH".into()],
             security: vec!["no-new-privileges".into()],
             labels: BTreeMap::from([
-                (LABEL.into(), instance.name.clone()),
-                (PART.into(), "keeper".into()),
+                (INSTANCE_LABEL.into(), instance.name.clone()),
+                (KEEPER_PART_LABEL.into(), "keeper".into()),
             ]),
             health_check: Vec::new(),
             stop_timeout: 5,
             read_only: true,
             // An engine that was killed finds it again.
-            restart: Restart::Always,
+            restart: ContainerRestartPolicy::Always,
         }
     }
 
-    pub(super) async fn find(&self) -> Result<Option<Container>> {
-        let name = self.instance.keeper();
+    pub(super) async fn find_container(&self) -> Result<Option<Container>> {
+        let name = self.instance.keeper_container_name();
         match self.docker.inspect(&name).await? {
-            Some(found) if found.labels.get(LABEL) != Some(&self.instance.name) => {
+            Some(found) if found.labels.get(INSTANCE_LABEL) != Some(&self.instance.name) => {
                 Err(Error::Foreign {
                     what: "container",
                     name,
@@ -265,13 +273,15 @@ impl Keeper<'_> {
     ///
     /// # Errors
     /// When it does not answer.
-    pub(crate) async fn wake(&self) -> Result<()> {
-        match self.find().await?.map(|keeper| keeper.phase) {
-            Some(Phase::Stopped) => {
-                self.docker.start(&self.instance.keeper()).await?;
+    pub(crate) async fn start_stopped(&self) -> Result<()> {
+        match self.find_container().await?.map(|keeper| keeper.phase) {
+            Some(ContainerPhase::Stopped) => {
+                self.docker
+                    .start(&self.instance.keeper_container_name())
+                    .await?;
                 self.until_ready().await
             }
-            Some(Phase::Running | Phase::Restarting) => self.until_ready().await,
+            Some(ContainerPhase::Running | ContainerPhase::Restarting) => self.until_ready().await,
             _ => Ok(()),
         }
     }
@@ -281,12 +291,12 @@ impl Keeper<'_> {
     /// # Errors
     /// When it does not for long.
     pub(crate) async fn until_ready(&self) -> Result<()> {
-        let deadline = Instant::now() + READY;
+        let deadline = Instant::now() + KEEPER_CONTAINER_READY_TIMEOUT;
         loop {
-            match self.answer(&Ask::Status {}).await {
+            match self.request_reply(&KeeperRequest::Status {}).await {
                 Ok(_) => return Ok(()),
                 Err(error) if Instant::now() > deadline => return Err(error),
-                Err(_) => tokio::time::sleep(AGAIN).await,
+                Err(_) => tokio::time::sleep(KEEPER_CONTAINER_POLL_INTERVAL).await,
             }
         }
     }
@@ -295,9 +305,13 @@ impl Keeper<'_> {
     ///
     /// # Errors
     /// When the engine does not answer.
-    pub(crate) async fn dismiss(&self) -> Result<()> {
-        match self.find().await? {
-            Some(_) => self.docker.remove(&self.instance.keeper()).await,
+    pub(crate) async fn remove_container(&self) -> Result<()> {
+        match self.find_container().await? {
+            Some(_) => {
+                self.docker
+                    .remove(&self.instance.keeper_container_name())
+                    .await
+            }
             None => Ok(()),
         }
     }
@@ -306,17 +320,17 @@ impl Keeper<'_> {
     ///
     /// # Errors
     /// When the engine does not answer.
-    pub(crate) async fn forget(&self, folders: &Folders) -> Result<()> {
-        let label = (LABEL, self.instance.name.as_str());
+    pub(crate) async fn remove_state(&self, folders: &Folders) -> Result<()> {
+        let label = (INSTANCE_LABEL, self.instance.name.as_str());
         for volume in [self.instance.keeper_state(), self.instance.keeper_door()] {
             self.docker.remove_volume(&volume, label).await?;
         }
         if let Some(_turn) = base::images_to_remove(folders)? {
-            for tag in self.docker.tags(IMAGE).await? {
+            for tag in self.docker.list_tags(KEEPER_IMAGE_NAME).await? {
                 self.docker.remove_image(&tag).await?;
             }
             // Two instances may have built it at once.
-            for image in self.docker.nameless().await? {
+            for image in self.docker.list_dangling_images().await? {
                 if image.labels.get(IMAGE_LABEL).map(String::as_str) == Some(KEEPER_NAME) {
                     self.docker.remove_image(&image.id).await?;
                 }
@@ -329,34 +343,39 @@ impl Keeper<'_> {
     ///
     /// # Errors
     /// When it does not run, does not answer, or refuses; and what `each` says.
-    pub(crate) async fn ask(
+    pub(crate) async fn send_request(
         &self,
-        question: &Ask,
-        each: &mut (dyn FnMut(Reply) -> Result<()> + Send),
+        question: &KeeperRequest,
+        each: &mut (dyn FnMut(KeeperReply) -> Result<()> + Send),
     ) -> Result<()> {
-        let name = self.instance.keeper();
+        let name = self.instance.keeper_container_name();
         let running = self
-            .find()
+            .find_container()
             .await?
-            .is_some_and(|k| k.phase == Phase::Running);
+            .is_some_and(|k| k.phase == ContainerPhase::Running);
         if !running {
             return Err(Error::NotRunning {
                 container: name,
-                up: self.instance.command("up"),
+                up: self.instance.osctl_command("up"),
             }
             .into());
         }
         let question = serde_json::to_string(question)?;
-        let mut unread = Lines::default();
+        let mut unread = ResponseLines::default();
         let mut lines = |bytes: &[u8]| {
-            unread.push(bytes).map_err(senseless)?;
+            unread.push(bytes).map_err(invalid_reply_error)?;
             while let Some(line) = unread.next() {
-                check_values(&line).map_err(senseless)?;
+                check_values(&line).map_err(invalid_reply_error)?;
                 match serde_json::from_slice(&line) {
-                    Ok(Reply::Refused { error }) => return Err(refused(error)),
+                    Ok(KeeperReply::Refused { error }) => return Err(refusal_error(error)),
                     Ok(reply) => each(reply)?,
                     // The engine's own words come in the same place.
-                    Err(error) => return Err(senseless(format!("{error}: {}", said(&line)))),
+                    Err(error) => {
+                        return Err(invalid_reply_error(format!(
+                            "{error}: {}",
+                            printable_excerpt(&line)
+                        )));
+                    }
                 }
             }
             Ok(())
@@ -377,25 +396,25 @@ impl Keeper<'_> {
     /// The one reply to a question that has one.
     ///
     /// # Errors
-    /// As [`Keeper::ask`].
-    pub(crate) async fn answer(&self, question: &Ask) -> Result<Reply> {
+    /// As [`KeeperContainer::send_request`].
+    pub(crate) async fn request_reply(&self, question: &KeeperRequest) -> Result<KeeperReply> {
         let mut answer = None;
         let mut each = |reply| {
             answer = Some(reply);
             Ok(())
         };
-        self.ask(question, &mut each).await?;
-        answer.ok_or_else(|| senseless("no reply"))
+        self.send_request(question, &mut each).await?;
+        answer.ok_or_else(|| invalid_reply_error("no reply"))
     }
 
     /// How it stands; nothing when there is no keeper that runs.
     ///
     /// # Errors
     /// When it runs and does not answer.
-    pub(crate) async fn status(&self) -> Result<Option<Status>> {
-        match self.answer(&Ask::Status {}).await {
-            Ok(Reply::Status(status)) => Ok(Some(status)),
-            Ok(other) => Err(unasked(&other)),
+    pub(crate) async fn fetch_status(&self) -> Result<Option<EvolveStatus>> {
+        match self.request_reply(&KeeperRequest::Status {}).await {
+            Ok(KeeperReply::Status(status)) => Ok(Some(status)),
+            Ok(other) => Err(unexpected_reply_error(&other)),
             Err(error) => match error.downcast_ref() {
                 Some(Error::NotRunning { .. }) => Ok(None),
                 _ => Err(error),
@@ -405,7 +424,7 @@ impl Keeper<'_> {
 }
 
 /// The folder above the project where the git repository begins that it is in.
-fn above(project: &Path) -> Option<PathBuf> {
+fn enclosing_repository(project: &Path) -> Option<PathBuf> {
     let is_there = |folder: &Path| folder.join(".git").symlink_metadata().is_ok();
     if is_there(project) {
         return None;
@@ -415,11 +434,11 @@ fn above(project: &Path) -> Option<PathBuf> {
 }
 
 /// A refusal of the keeper's, with its number in HTTP.
-fn refused(fault: Fault) -> anyhow::Error {
+fn refusal_error(fault: ApiError) -> anyhow::Error {
     let status = match fault.kind.as_str() {
-        refusal::BAD_REQUEST => 400,
-        refusal::NO_SUCH_RUN => 404,
-        refusal::TOO_OFTEN => 429,
+        refusal::KEEPER_BAD_REQUEST => 400,
+        refusal::KEEPER_NO_SUCH_RUN => 404,
+        refusal::KEEPER_TOO_OFTEN => 429,
         _ => 503,
     };
     Error::Refused {
@@ -432,7 +451,7 @@ fn refused(fault: Fault) -> anyhow::Error {
 }
 
 /// An answer of the keeper's that can't be one.
-fn senseless(why: impl fmt::Display) -> anyhow::Error {
+fn invalid_reply_error(why: impl fmt::Display) -> anyhow::Error {
     Error::Refused {
         status: 502,
         kind: "senseless_answer".into(),
@@ -443,17 +462,17 @@ fn senseless(why: impl fmt::Display) -> anyhow::Error {
 }
 
 /// A reply to another question than the one that was asked.
-pub(crate) fn unasked(reply: &Reply) -> anyhow::Error {
+pub(crate) fn unexpected_reply_error(reply: &KeeperReply) -> anyhow::Error {
     let reply = serde_json::to_vec(reply).unwrap_or_default();
-    senseless(format!(
+    invalid_reply_error(format!(
         "the keeper answers another question: {}",
-        said(&reply)
+        printable_excerpt(&reply)
     ))
 }
 
 /// The charge as an archive of one file, for root alone.
-fn laid_down(charge: &Charge) -> Result<Bytes> {
-    crate::image::single(CHARGE, 0o600, &serde_json::to_vec(charge)?)
+fn deploy_config_archive(charge: &DeployConfig) -> Result<Bytes> {
+    crate::image::single_file_archive(DEPLOY_CONFIG_FILE, 0o600, &serde_json::to_vec(charge)?)
 }
 
 /// The socket as the engine finds it: in a virtual machine, its own.
@@ -465,8 +484,11 @@ fn socket_within(socket: &Path) -> PathBuf {
 }
 
 /// What is no answer, as far as it can be shown.
-fn said(line: &[u8]) -> String {
+fn printable_excerpt(line: &[u8]) -> String {
     let line = &line[..line.len().min(4 << 10)];
     let text = String::from_utf8_lossy(line);
-    plain::line(text.trim()).chars().take(300).collect()
+    plain::sanitize_line(text.trim())
+        .chars()
+        .take(300)
+        .collect()
 }

@@ -5,10 +5,11 @@
 //! there, no file runs with its owner's rights unless asked, and who owns it is the caller. A landing
 //! that is dropped leaves what was there before, and nothing else.
 
-use super::path_resolver::Place;
+use super::path_resolver::ResolvedName;
 use crate::archive::{
-    self, Behind, Fault, Feed, Folder, Inlet, Mark, Policy, Seen, Tally, Traced, fresh, inlet,
-    settle, temporary,
+    self, ArchiveError, BackgroundWriter, ChunkReader, ChunkSender, Folder, ReadProgress,
+    ResumePoint, UnpackPolicy, UnpackTotals, VerifiedReader, chunk_reader, random_id,
+    set_mode_and_mtime, temporary_name,
 };
 use crate::error::{Error, Result};
 use crate::protocol::files::Mtime;
@@ -20,76 +21,76 @@ use tokio::sync::{oneshot, watch};
 
 /// What is written while the landing goes on.
 #[derive(Debug)]
-pub(crate) struct Landing {
-    feed: Option<Feed>,
-    outcome: Option<oneshot::Receiver<Result<Tally>>>,
+pub(crate) struct DownloadWriter {
+    feed: Option<ChunkSender>,
+    outcome: Option<oneshot::Receiver<Result<UnpackTotals>>>,
     thread: Option<JoinHandle<()>>,
     /// How far an archive has been read.
-    seen: Option<watch::Receiver<Seen>>,
+    seen: Option<watch::Receiver<ReadProgress>>,
 }
 
 /// What to do with a file.
 #[derive(Debug)]
-pub(crate) struct Settling {
+pub(crate) struct DownloadAttributes {
     pub(crate) mode: u32,
     pub(crate) mtime: Mtime,
 }
 
-impl Landing {
+impl DownloadWriter {
     /// One file, from its bytes.
-    pub(crate) fn file(place: Place, settling: Settling) -> Result<Self> {
-        let Place {
+    pub(crate) fn to_file(place: ResolvedName, settling: DownloadAttributes) -> Result<Self> {
+        let ResolvedName {
             folder, name, path, ..
         } = place;
-        let beside = temporary(&name, &fresh()?);
-        Ok(Self::start(move |inlet| {
-            let written = write(&folder, &beside, inlet, &settling)
+        let beside = temporary_name(&name, &random_id()?);
+        Ok(Self::spawn_with_inlet(move |inlet| {
+            let written = write_download(&folder, &beside, inlet, &settling)
                 .and_then(|bytes| folder.rename(&beside, &name).map(|()| bytes))
                 .and_then(|bytes| folder.sync().map(|()| bytes));
             let bytes = written.map_err(|error| {
                 // Perhaps it was never made.
                 let _ = folder.remove(&beside);
-                failed(&path, error)
+                write_error(&path, error)
             })?;
             let files = 1;
-            Ok(Tally {
+            Ok(UnpackTotals {
                 files,
                 bytes,
-                ..Tally::default()
+                ..UnpackTotals::default()
             })
         }))
     }
 
     /// One file with holes, from an archive of it alone.
-    pub(crate) fn sparse_file(place: Place, keep_setid: bool) -> Result<Self> {
-        let policy = Policy {
+    pub(crate) fn to_sparse_file(place: ResolvedName, keep_setid: bool) -> Result<Self> {
+        let policy = UnpackPolicy {
             keep_setid,
             owns_root: false,
             only: Some(place.name),
-            id: fresh()?,
+            id: random_id()?,
         };
-        Ok(Self::archive(place.folder, policy))
+        Ok(Self::unpack_into(place.folder, policy))
     }
 
     /// Everything of an archive, into a folder. `owns_root`: the folder is new, and gets the rights and the
     /// time that the archive says.
-    pub(crate) fn folder(folder: Folder, owns_root: bool, keep_setid: bool) -> Result<Self> {
-        let policy = Policy {
+    pub(crate) fn to_folder(folder: Folder, owns_root: bool, keep_setid: bool) -> Result<Self> {
+        let policy = UnpackPolicy {
             keep_setid,
             owns_root,
             only: None,
-            id: fresh()?,
+            id: random_id()?,
         };
-        Ok(Self::archive(folder, policy))
+        Ok(Self::unpack_into(folder, policy))
     }
 
     /// Bytes to somebody who takes them as they are. One who takes none is not waited for when it is
     /// dropped: nothing has to be put right then.
-    pub(crate) fn stream(mut to: impl Write + Send + 'static) -> Self {
-        let mut landing = Self::start(move |mut inlet| {
+    pub(crate) fn to_stream(mut to: impl Write + Send + 'static) -> Self {
+        let mut landing = Self::spawn_with_inlet(move |mut inlet| {
             let mut bytes = 0;
             loop {
-                let piece = inlet.piece().map_err(cut)?;
+                let piece = inlet.next_chunk().map_err(stream_read_error)?;
                 let written = match piece.is_empty() {
                     true => to.flush(),
                     false => to.write_all(&piece),
@@ -104,32 +105,37 @@ impl Landing {
                 }
                 bytes += piece.len() as u64;
             }
-            Ok(Tally {
+            Ok(UnpackTotals {
                 bytes,
-                ..Tally::default()
+                ..UnpackTotals::default()
             })
         });
         landing.thread = None;
         landing
     }
 
-    fn archive(folder: Folder, policy: Policy) -> Self {
-        let (feed, inlet) = inlet();
-        let (traced, seen) = Traced::new(inlet);
-        let mut landing = Self::run(feed, move || {
-            let unpacked = archive::unpack(traced, folder, policy, &mut |_| Ok(()));
-            unpacked.map_err(refused)
+    fn unpack_into(folder: Folder, policy: UnpackPolicy) -> Self {
+        let (feed, inlet) = chunk_reader();
+        let (traced, seen) = VerifiedReader::new(inlet);
+        let mut landing = Self::spawn_writer(feed, move || {
+            let unpacked = archive::unpack_archive(traced, folder, policy, &mut |_| Ok(()));
+            unpacked.map_err(unpack_error)
         });
         landing.seen = Some(seen);
         landing
     }
 
-    fn start(write: impl FnOnce(Inlet) -> Result<Tally> + Send + 'static) -> Self {
-        let (feed, inlet) = inlet();
-        Self::run(feed, move || write(inlet))
+    fn spawn_with_inlet(
+        write: impl FnOnce(ChunkReader) -> Result<UnpackTotals> + Send + 'static,
+    ) -> Self {
+        let (feed, inlet) = chunk_reader();
+        Self::spawn_writer(feed, move || write(inlet))
     }
 
-    fn run(feed: Feed, write: impl FnOnce() -> Result<Tally> + Send + 'static) -> Self {
+    fn spawn_writer(
+        feed: ChunkSender,
+        write: impl FnOnce() -> Result<UnpackTotals> + Send + 'static,
+    ) -> Self {
         let (tell, outcome) = oneshot::channel();
         let thread = thread::spawn(move || {
             // Nobody listens any more when the landing was dropped.
@@ -144,24 +150,26 @@ impl Landing {
     }
 
     /// Where the pieces go.
-    pub(crate) fn feed(&self) -> Result<&Feed> {
+    pub(crate) fn feed(&self) -> Result<&ChunkSender> {
         self.feed
             .as_ref()
             .ok_or_else(|| anyhow::anyhow!("the landing has ended"))
     }
 
     /// Where an archive goes on of which so many bytes were given; nothing when it has ended.
-    pub(crate) async fn mark(&self, given: u64) -> Option<Mark> {
+    pub(crate) async fn resume_point(&self, given: u64) -> Option<ResumePoint> {
         let mut seen = self.seen.clone()?;
-        let seen = seen.wait_for(|seen| seen.mark(given).is_some()).await;
-        seen.ok()?.mark(given)
+        let seen = seen
+            .wait_for(|seen| seen.resume_point(given).is_some())
+            .await;
+        seen.ok()?.resume_point(given)
     }
 
     /// Waits until all of it is in its place. `brought` is how the way here ended; what went wrong
     /// here comes first, because it is the reason.
-    pub(crate) async fn end(mut self, brought: Result<()>) -> Result<Tally> {
+    pub(crate) async fn finish(mut self, brought: Result<()>) -> Result<UnpackTotals> {
         match (self.feed.take(), &brought) {
-            (Some(feed), Ok(())) => feed.end().await,
+            (Some(feed), Ok(())) => feed.finish().await,
             (Some(feed), Err(_)) => feed.fail(io::ErrorKind::UnexpectedEof.into()).await,
             (None, _) => {}
         }
@@ -177,7 +185,7 @@ impl Landing {
     }
 }
 
-impl Drop for Landing {
+impl Drop for DownloadWriter {
     fn drop(&mut self) {
         // Without more pieces it removes what is not whole, and ends.
         self.feed.take();
@@ -187,31 +195,31 @@ impl Drop for Landing {
     }
 }
 
-fn write(
+fn write_download(
     folder: &Folder,
     beside: &OsString,
-    mut inlet: Inlet,
-    settling: &Settling,
+    mut inlet: ChunkReader,
+    settling: &DownloadAttributes,
 ) -> io::Result<u64> {
-    let mut file = folder.create(beside)?;
-    let mut behind = Behind::default();
+    let mut file = folder.create_file(beside)?;
+    let mut behind = BackgroundWriter::default();
     let mut bytes = 0;
     loop {
-        let piece = inlet.piece()?;
+        let piece = inlet.next_chunk()?;
         if piece.is_empty() {
             break;
         }
         file.write_all(&piece)?;
         bytes += piece.len() as u64;
-        behind.reached(&file, bytes);
+        behind.hint_writeback(&file, bytes);
     }
-    settle(&file, settling.mode, Some(settling.mtime))?;
+    set_mode_and_mtime(&file, settling.mode, Some(settling.mtime))?;
     file.sync_all()?;
     Ok(bytes)
 }
 
 /// The error for the user when nothing can be written at a path.
-pub(crate) fn failed(path: &Path, error: io::Error) -> anyhow::Error {
+pub(crate) fn write_error(path: &Path, error: io::Error) -> anyhow::Error {
     use io::ErrorKind::{QuotaExceeded, StorageFull, UnexpectedEof};
     let path = path.display();
     match error.kind() {
@@ -219,7 +227,7 @@ pub(crate) fn failed(path: &Path, error: io::Error) -> anyhow::Error {
             why: format!("`{path}` could not be written"),
         }
         .into(),
-        UnexpectedEof => cut(error),
+        UnexpectedEof => stream_read_error(error),
         _ => Error::usage(
             format!("`{path}` can't be written: {error}"),
             "name a folder that exists and that you may write in",
@@ -229,16 +237,16 @@ pub(crate) fn failed(path: &Path, error: io::Error) -> anyhow::Error {
 }
 
 /// The pieces stopped coming; whoever brought them knows why.
-fn cut(error: io::Error) -> anyhow::Error {
+fn stream_read_error(error: io::Error) -> anyhow::Error {
     anyhow::Error::new(error)
 }
 
-fn refused(fault: Fault) -> anyhow::Error {
+fn unpack_error(fault: ArchiveError) -> anyhow::Error {
     let why = fault.to_string();
     match fault {
-        Fault::Stream(error) => cut(error),
+        ArchiveError::Stream(error) => stream_read_error(error),
         full if full.is_full() => Error::DiskFull { why }.into(),
-        Fault::Damaged(_) | Fault::Told(_) => Error::precondition(
+        ArchiveError::Damaged(_) | ArchiveError::Told(_) => Error::precondition(
             why,
             "look at it inside: `osctl exec '!ls -la FOLDER'`; what came before it was copied",
         )
@@ -253,7 +261,7 @@ fn refused(fault: Fault) -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
-    use super::Landing;
+    use super::DownloadWriter;
     use std::io::{self, Write};
     use std::sync::mpsc;
 
@@ -279,8 +287,8 @@ mod tests {
     async fn one_who_takes_nothing_is_not_waited_for() {
         let (begun, begins) = mpsc::channel();
         let (release, go_on) = mpsc::channel();
-        let landing = Landing::stream(Slow { begun, go_on });
-        assert!(landing.feed().unwrap().give("bytes".into()).await);
+        let landing = DownloadWriter::to_stream(Slow { begun, go_on });
+        assert!(landing.feed().unwrap().send_chunk("bytes".into()).await);
         begins.recv().unwrap();
         // It hangs here when it waits.
         drop(landing);

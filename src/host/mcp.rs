@@ -1,10 +1,10 @@
 //! The hub's API as methods, spoken without a session, and the servers that the configuration adds.
 
 use super::answer::{MAX_JSON_BYTES, check_values};
-use super::client::Client;
+use super::client::CompanionClient;
 use crate::archive::Folder;
 use crate::error::{Error, Result};
-use crate::protocol::header::encoded;
+use crate::protocol::header::encode_header;
 use crate::protocol::mcp::HubStatus;
 use anyhow::Context;
 use bytes::Bytes;
@@ -19,27 +19,27 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 
 /// The revision that needs no handshake.
-const VERSION: &str = "2026-07-28";
+const STATELESS_HUB_VERSION: &str = "2026-07-28";
 
 /// Where the configuration's servers are, beneath an instance's data.
-pub(crate) const SERVERS: &str = "mcp/servers.json";
+pub(crate) const CONFIGURED_SERVERS_FILE: &str = "mcp/servers.json";
 
 /// What is said in one JSON-RPC answer.
 #[derive(Debug, Deserialize)]
 struct HubAnswer {
     result: Option<Box<RawValue>>,
-    error: Option<Fault>,
+    error: Option<HubCallError>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Fault {
+struct HubCallError {
     message: String,
     data: Option<Value>,
 }
 
 /// What an error of the hub's own has beside.
 #[derive(Debug, Deserialize)]
-struct Own {
+struct HubErrorData {
     #[serde(rename = "type")]
     kind: String,
 }
@@ -48,23 +48,23 @@ struct Own {
 #[derive(Debug)]
 pub(crate) struct ServerLog {
     response: Response,
-    client: Client,
+    client: CompanionClient,
 }
 
 impl ServerLog {
     /// The next piece, which need not end with a line.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>> {
         let piece = self.response.chunk().await;
-        piece.map_err(|error| self.client.unreachable(&error))
+        piece.map_err(|error| self.client.unreachable_error(&error))
     }
 }
 
-impl Client {
+impl CompanionClient {
     /// How the servers stand.
-    pub(crate) async fn servers(&self) -> Result<HubStatus> {
+    pub(crate) async fn fetch_hub_status(&self) -> Result<HubStatus> {
         let request = self.hub_request(Method::GET, "/status");
-        let response = self.open(request).await?;
-        self.json(response).await
+        let response = self.send_request(request).await?;
+        self.read_json(response).await
     }
 
     /// What a server has said beside its messages, and, if that is wanted, what it goes on to say.
@@ -79,7 +79,7 @@ impl Client {
             .query(&[("follow", follow)])
             .query(&tail.map(|tail| ("tail", tail)).as_slice());
         Ok(ServerLog {
-            response: self.open(request).await?,
+            response: self.send_request(request).await?,
             client: self.clone(),
         })
     }
@@ -96,24 +96,24 @@ impl Client {
     ) -> Result<Box<RawValue>> {
         let path = server.map_or("/mcp".into(), |name| format!("/servers/{name}/mcp"));
         let meta = &mut params["_meta"];
-        meta["io.modelcontextprotocol/protocolVersion"] = VERSION.into();
+        meta["io.modelcontextprotocol/protocolVersion"] = STATELESS_HUB_VERSION.into();
         meta["io.modelcontextprotocol/clientInfo"] =
             json!({"name": "osctl", "version": env!("CARGO_PKG_VERSION")});
         meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
         let mut request = self
             .hub_request(Method::POST, &path)
             .header(ACCEPT, "application/json")
-            .header("mcp-protocol-version", VERSION)
+            .header("mcp-protocol-version", STATELESS_HUB_VERSION)
             .header("mcp-method", method);
         if let Some(name) = params["name"].as_str() {
-            request = request.header("mcp-name", encoded(name));
+            request = request.header("mcp-name", encode_header(name));
         }
         let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
         let response = request.json(&body).send().await;
-        let response = response.map_err(|e| self.unreachable(&e))?;
+        let response = response.map_err(|e| self.unreachable_error(&e))?;
         let status = response.status().as_u16();
-        let text = self.body(response, MAX_JSON_BYTES).await?;
-        check_values(&text).map_err(|failure| self.unread(&failure))?;
+        let text = self.read_bounded(response, MAX_JSON_BYTES).await?;
+        check_values(&text).map_err(|failure| self.read_error(&failure))?;
         let hint = Some("`osctl mcp list` shows how the servers stand".into());
         let refused = |kind: &str, message: String| {
             let (kind, hint) = (kind.into(), hint.clone());
@@ -128,12 +128,12 @@ impl Client {
             let fault = failed.error;
             return Err(refused(&fault.kind, fault.message).into());
         }
-        let answer: HubAnswer = self.parsed(&text)?;
+        let answer: HubAnswer = self.parse_json(&text)?;
         match (answer.result, answer.error) {
             (Some(result), _) => Ok(result),
-            (None, Some(Fault { message, data })) => {
+            (None, Some(HubCallError { message, data })) => {
                 let own = data.filter(|_| status >= 400);
-                let own = own.and_then(|own| serde_json::from_value::<Own>(own).ok());
+                let own = own.and_then(|own| serde_json::from_value::<HubErrorData>(own).ok());
                 Err(match own {
                     Some(own) => refused(&own.kind, message),
                     None => refused("server_refused", format!("the server refuses: {message}")),
@@ -149,7 +149,7 @@ impl Client {
 ///
 /// # Errors
 /// When a server can't be written as JSON.
-pub(crate) fn document(servers: &BTreeMap<String, Value>) -> serde_json::Result<Vec<u8>> {
+pub(crate) fn servers_document(servers: &BTreeMap<String, Value>) -> serde_json::Result<Vec<u8>> {
     serde_json::to_vec(&json!({"mcpServers": servers}))
 }
 
@@ -159,8 +159,8 @@ pub(crate) fn document(servers: &BTreeMap<String, Value>) -> serde_json::Result<
 /// When the file can't be written, or code inside has put something else in its folder's place, which
 /// is not followed.
 pub(crate) fn hand_in(servers: &BTreeMap<String, Value>, data: &Path) -> Result<()> {
-    let path = data.join(SERVERS);
-    let written = place(servers, data);
+    let path = data.join(CONFIGURED_SERVERS_FILE);
+    let written = write_servers_file(servers, data);
     match written {
         Err(error) if Folder::is_link(&error) => {
             let message = format!(
@@ -177,15 +177,15 @@ pub(crate) fn hand_in(servers: &BTreeMap<String, Value>, data: &Path) -> Result<
     }
 }
 
-fn place(servers: &BTreeMap<String, Value>, data: &Path) -> io::Result<()> {
+fn write_servers_file(servers: &BTreeMap<String, Value>, data: &Path) -> io::Result<()> {
     let (folder, name) = (OsStr::new("mcp"), OsStr::new("servers.json"));
-    let text = document(servers)?;
+    let text = servers_document(servers)?;
     let data = Folder::open(data)?;
-    let folder = match data.folder(folder) {
+    let folder = match data.open_folder(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound && servers.is_empty() => return Ok(()),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            data.make(folder)?;
-            data.folder(folder)?
+            data.create_folder(folder)?;
+            data.open_folder(folder)?
         }
         found => found?,
     };
@@ -199,7 +199,7 @@ fn place(servers: &BTreeMap<String, Value>, data: &Path) -> io::Result<()> {
 }
 
 /// Whom a server's address leads to: a key may be in the rest of it.
-pub(crate) fn whose(url: &str) -> String {
+pub(crate) fn redact_url(url: &str) -> String {
     match Url::parse(url).map(|url| url.origin()) {
         Ok(origin) if origin.is_tuple() => format!("{}/…", origin.ascii_serialization()),
         _ => "…".into(),

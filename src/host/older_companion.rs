@@ -4,8 +4,8 @@
 //! word and a connection another process can take the port. The token is sent to no listener without a proof, and the
 //! verbs that such a container needs (`up`, `down`, `restart`, `status`) go by the engine alone.
 
-use super::instance::{Instance, LABEL};
-use crate::engine::{Container, Engine, Phase};
+use super::instance::{INSTANCE_LABEL, Instance};
+use crate::engine::{Container, ContainerPhase, Engine};
 use crate::error::Error;
 
 /// Whether an error says that a listener without a proof answered.
@@ -35,19 +35,19 @@ pub(crate) async fn name_older_companion(
     else {
         return error;
     };
-    let container = instance.container();
+    let container = instance.container_name();
     match engine.inspect(&container).await {
-        Ok(Some(found)) if publishes(&found, instance, *port) => {
-            let up = instance.command("up");
+        Ok(Some(found)) if publishes_port(&found, instance, *port) => {
+            let up = instance.osctl_command("up");
             Error::OlderCompanion { container, up }.into()
         }
         _ => error,
     }
 }
 
-fn publishes(container: &Container, instance: &Instance, port: u16) -> bool {
-    container.labels.get(LABEL) == Some(&instance.name)
-        && container.phase == Phase::Running
+fn publishes_port(container: &Container, instance: &Instance, port: u16) -> bool {
+    container.labels.get(INSTANCE_LABEL) == Some(&instance.name)
+        && container.phase == ContainerPhase::Running
         && container.has_ports
         && container.ports.iter().any(|one| one.host == port)
 }

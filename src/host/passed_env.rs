@@ -11,7 +11,7 @@
 use super::trust;
 use crate::config::{Config, is_variable};
 use crate::error::{Error, Result};
-use crate::protocol::spec::Environment;
+use crate::protocol::spec::ContainerEnv;
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::str::FromStr;
@@ -21,7 +21,7 @@ use std::str::FromStr;
 const NAMES_VARIABLE: &str = "OSCTL_PASSED_ENV";
 
 /// Variables that earlier versions passed in without being asked.
-const FORMER_KEYS: &[&str] = &["OPENAI_API_KEY", "ANTHROPIC_API_KEY"];
+const FORMER_KEY_VARIABLES: &[&str] = &["OPENAI_API_KEY", "ANTHROPIC_API_KEY"];
 
 /// `NAME` or `NAME=VALUE` of the command line.
 #[derive(Clone)]
@@ -74,14 +74,14 @@ impl EnvArgs<'_> {
     }
 
     /// The names that the instance keeps of them, and of those it had.
-    pub(crate) fn kept(self, before: &BTreeSet<String>) -> BTreeSet<String> {
+    pub(crate) fn kept_names(self, before: &BTreeSet<String>) -> BTreeSet<String> {
         let given = self.given.iter().map(|given| given.name.clone());
         let mut names: BTreeSet<String> = before.iter().cloned().chain(given).collect();
-        names.retain(|name| !self.takes(name));
+        names.retain(|name| !self.removes(name));
         names
     }
 
-    fn takes(self, name: &str) -> bool {
+    fn removes(self, name: &str) -> bool {
         let mut taken = self.taken.iter();
         taken.any(|taken| trust::is_same_variable(taken, name))
     }
@@ -92,7 +92,7 @@ impl EnvArgs<'_> {
 pub(crate) struct PassedEnv {
     /// The names that the user has chosen. The configuration's own `env` is none of them.
     pub(crate) names: BTreeSet<String>,
-    values: Environment,
+    values: ContainerEnv,
     /// The shell's proxies, which builds are given, too.
     proxies: BTreeMap<String, String>,
     /// The proxies of which a user and a password are left out.
@@ -116,18 +116,18 @@ impl PassedEnv {
     }
 
     fn of_shell(
-        of_shell: trust::Shell<'_>,
+        of_shell: trust::VariableLookup<'_>,
         config: &Config,
         kept: &BTreeSet<String>,
         said: EnvArgs<'_>,
         container: &BTreeMap<String, String>,
     ) -> Result<Self> {
-        let configured = config.pass_env.iter().filter(|name| !said.takes(name));
+        let configured = config.pass_env.iter().filter(|name| !said.removes(name));
         let named: BTreeSet<String> = configured.chain(kept).cloned().collect();
-        let proxies = trust::proxies(of_shell, &named);
+        let proxies = trust::proxy_variables(of_shell, &named);
         let mut passed = Self {
             stripped: trust::proxies_with_secret(of_shell, &named),
-            values: Environment(proxies.clone()),
+            values: ContainerEnv(proxies.clone()),
             proxies,
             ..Self::default()
         };
@@ -154,7 +154,7 @@ impl PassedEnv {
                 }
             };
             if let Some(value) = value {
-                let others = trust::spellings(name).into_iter();
+                let others = trust::variable_spellings(name).into_iter();
                 for other in others.filter(|other| !named.contains(other)) {
                     passed.values.set(&other, value.clone());
                 }
@@ -166,7 +166,7 @@ impl PassedEnv {
     }
 
     /// Puts the variables into the container's environment, and their names.
-    pub(super) fn put(&self, env: &mut Environment) {
+    pub(super) fn apply_to(&self, env: &mut ContainerEnv) {
         env.0.extend(self.values.0.clone());
         if !self.names.is_empty() {
             let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
@@ -217,7 +217,11 @@ impl PassedEnv {
             let is_set = env::var(name).is_ok_and(|value| !value.is_empty());
             is_set && !self.names.contains(**name) && !config.env.contains_key(**name)
         };
-        let former: Vec<&str> = FORMER_KEYS.iter().filter(is_former).copied().collect();
+        let former: Vec<&str> = FORMER_KEY_VARIABLES
+            .iter()
+            .filter(is_former)
+            .copied()
+            .collect();
         if !former.is_empty() {
             let flags: Vec<String> = former.iter().map(|name| format!(" --env {name}")).collect();
             notes.push(format!(
@@ -231,8 +235,8 @@ impl PassedEnv {
 }
 
 /// The variables of a container that another shell may set otherwise, which is no reason to replace it.
-pub(crate) fn passing(env: &Environment, config: &Config) -> BTreeSet<String> {
-    let proxies = trust::PROXIES.iter();
+pub(crate) fn passed_variable_names(env: &ContainerEnv, config: &Config) -> BTreeSet<String> {
+    let proxies = trust::PROXY_VARIABLES.iter();
     let proxies = proxies.flat_map(|name| [(*name).to_owned(), name.to_uppercase()]);
     let names = env.0.get(NAMES_VARIABLE).map_or("", String::as_str);
     let names = names.split(',').filter(|name| !name.is_empty());
@@ -242,12 +246,12 @@ pub(crate) fn passing(env: &Environment, config: &Config) -> BTreeSet<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{EnvArg, EnvArgs, PassedEnv, passing};
+    use super::{EnvArg, EnvArgs, PassedEnv, passed_variable_names};
     use crate::config::Config;
-    use crate::protocol::spec::Environment;
+    use crate::protocol::spec::ContainerEnv;
     use std::collections::{BTreeMap, BTreeSet};
 
-    fn passed(config: &Config, given: &[&str], taken: &[&str], kept: &[&str]) -> Environment {
+    fn passed(config: &Config, given: &[&str], taken: &[&str], kept: &[&str]) -> ContainerEnv {
         let given: Vec<EnvArg> = given.iter().map(|text| text.parse().unwrap()).collect();
         let taken: Vec<String> = taken.iter().map(|name| (*name).into()).collect();
         let said = EnvArgs {
@@ -256,9 +260,9 @@ mod tests {
         };
         let kept: BTreeSet<String> = kept.iter().map(|name| (*name).into()).collect();
         let container = BTreeMap::from([("HELD".into(), "of the container".into())]);
-        let passed = PassedEnv::new(config, &said.kept(&kept), said, &container).unwrap();
-        let mut env = Environment::default();
-        passed.put(&mut env);
+        let passed = PassedEnv::new(config, &said.kept_names(&kept), said, &container).unwrap();
+        let mut env = ContainerEnv::default();
+        passed.apply_to(&mut env);
         env
     }
 
@@ -290,7 +294,7 @@ mod tests {
             given: &given,
             taken: &[],
         };
-        let kept = said.kept(&BTreeSet::new());
+        let kept = said.kept_names(&BTreeSet::new());
         let error = PassedEnv::new(&Config::default(), &kept, said, &BTreeMap::new()).unwrap_err();
         assert!(
             error.to_string().contains("`OF_NO_SHELL` is not set"),
@@ -313,11 +317,11 @@ mod tests {
                 given: &given,
                 taken: &taken,
             };
-            let kept = said.kept(&owned(kept).into_iter().collect());
+            let kept = said.kept_names(&owned(kept).into_iter().collect());
             let passed =
                 PassedEnv::of_shell(&shell, &config, &kept, said, &BTreeMap::new()).unwrap();
-            let mut env = Environment::default();
-            passed.put(&mut env);
+            let mut env = ContainerEnv::default();
+            passed.apply_to(&mut env);
             let noted = passed.notes(&config).concat().contains("without its user");
             let [upper, lower] = ["HTTPS_PROXY", "https_proxy"].map(|name| env.0[name].clone());
             (upper, lower, passed.proxies()["https_proxy"].clone(), noted)
@@ -340,11 +344,11 @@ mod tests {
 
     #[test]
     fn values_pass_and_names_last() {
-        let mut env = Environment::default();
+        let mut env = ContainerEnv::default();
         env.set("OSCTL_PASSED_ENV", "A,B");
         let mut config = Config::default();
         config.env.insert("B".into(), "own".into());
-        let names = passing(&env, &config);
+        let names = passed_variable_names(&env, &config);
         assert!(
             names.contains("A") && names.contains("http_proxy") && names.contains("HTTP_PROXY")
         );

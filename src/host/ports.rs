@@ -1,7 +1,7 @@
 //! Which ports of the host an instance uses, and where they are reached.
 
-use super::instance::Record;
-use crate::config::{Ports, Resolved, Source};
+use super::instance::InstanceRecord;
+use crate::config::{ConfigSource, PortsConfig, ResolvedConfig};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
@@ -10,23 +10,23 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
 /// On whose machine the ports are.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Whose {
+pub(crate) enum PortOwner {
     /// This one's, at that address.
     This(IpAddr),
     /// The engine's, at that address, where only containers can be asked about.
     Engines(IpAddr),
 }
 
-impl Whose {
+impl PortOwner {
     /// Where that engine publishes what is bound there.
-    pub(crate) fn of(engine: &Engine, bind: IpAddr) -> Self {
-        match engine.elsewhere() {
+    pub(crate) fn of_engine(engine: &Engine, bind: IpAddr) -> Self {
+        match engine.remote_host() {
             None => Self::This(bind),
             Some(_) => Self::Engines(bind),
         }
     }
 
-    fn bind(self) -> IpAddr {
+    fn bind_address(self) -> IpAddr {
         match self {
             Self::This(bind) | Self::Engines(bind) => bind,
         }
@@ -34,19 +34,22 @@ impl Whose {
 }
 
 /// Ports that are configured win over the recorded ones, which win over the usual ones.
-pub(crate) fn wanted(resolved: &Resolved, recorded: Option<&Record>) -> Ports {
+pub(crate) fn wanted_ports(
+    resolved: &ResolvedConfig,
+    recorded: Option<&InstanceRecord>,
+) -> PortsConfig {
     let configured = resolved.config.ports;
-    let Some(Record { ports, .. }) = recorded else {
+    let Some(InstanceRecord { ports, .. }) = recorded else {
         return configured;
     };
     let choose = |key: &str, configured: u16, recorded: u16| {
         let value = resolved.values.get(key);
-        match value.is_some_and(|(_, source)| *source != Source::Default) {
+        match value.is_some_and(|(_, source)| *source != ConfigSource::Default) {
             true => configured,
             false => recorded,
         }
     };
-    Ports {
+    PortsConfig {
         kernel: choose("ports.kernel", configured.kernel, ports.kernel),
         mcp: choose("ports.mcp", configured.mcp, ports.mcp),
         vnc: choose("ports.vnc", configured.vnc, ports.vnc),
@@ -58,20 +61,20 @@ pub(crate) fn wanted(resolved: &Resolved, recorded: Option<&Record>) -> Ports {
 ///
 /// # Errors
 /// [`Error::PortTaken`] without `auto`, or when the machine lets none be bound there.
-pub(crate) async fn choose(
-    wanted: Ports,
-    held: Option<Ports>,
-    whose: Whose,
+pub(crate) async fn choose_ports(
+    wanted: PortsConfig,
+    held: Option<PortsConfig>,
+    whose: PortOwner,
     auto: Option<&[u16]>,
     engine: &Engine,
-) -> Result<Ports> {
-    let bind = whose.bind();
+) -> Result<PortsConfig> {
+    let bind = whose.bind_address();
     let held = held.map_or_else(Vec::new, |p| vec![p.kernel, p.mcp, p.vnc]);
     let is_free = async |port: u16| match (held.contains(&port), whose) {
         (true, _) => Ok(true),
-        (false, Whose::This(bind)) => is_free(bind, port),
+        (false, PortOwner::This(bind)) => is_free(bind, port),
         // What it does not tell, it tells again when the container is made.
-        (false, Whose::Engines(_)) => Ok(publisher(port, engine).await.is_none()),
+        (false, PortOwner::Engines(_)) => Ok(publishing_container(port, engine).await.is_none()),
     };
     let taken_by = |port: u16, owner: String| Error::PortTaken {
         bind: bind.to_string(),
@@ -87,7 +90,7 @@ pub(crate) async fn choose(
             let fits = match is_free(*port).await {
                 Ok(free) => free && !taken.contains(port),
                 Err(error) if auto && error.kind() == ErrorKind::PermissionDenied => false,
-                Err(error) => return Err(unfit(bind, *port, &error).into()),
+                Err(error) => return Err(bind_error(bind, *port, &error).into()),
             };
             match (fits, auto, port.checked_add(1)) {
                 (true, _, _) => break,
@@ -98,7 +101,7 @@ pub(crate) async fn choose(
                     return Err(taken_by(first, owner).into());
                 }
                 (false, false, _) => {
-                    let owner = owner(*port, whose, engine).await;
+                    let owner = describe_owner(*port, whose, engine).await;
                     return Err(taken_by(first, owner).into());
                 }
             }
@@ -106,7 +109,7 @@ pub(crate) async fn choose(
         taken.push(*port);
     }
     let [kernel, mcp, vnc] = chosen;
-    Ok(Ports { kernel, mcp, vnc })
+    Ok(PortsConfig { kernel, mcp, vnc })
 }
 
 /// Whether nobody has it.
@@ -122,7 +125,7 @@ fn is_free(bind: IpAddr, port: u16) -> io::Result<bool> {
 }
 
 /// A port that nobody has, and that can't be bound.
-fn unfit(bind: IpAddr, port: u16, error: &io::Error) -> Error {
+fn bind_error(bind: IpAddr, port: u16, error: &io::Error) -> Error {
     match error.kind() {
         ErrorKind::AddrNotAvailable => Error::precondition(
             format!("`{bind}` is no address of this machine"),
@@ -140,26 +143,26 @@ fn unfit(bind: IpAddr, port: u16, error: &io::Error) -> Error {
 }
 
 /// ` by …`, or nothing when it can't be found.
-async fn owner(port: u16, whose: Whose, engine: &Engine) -> String {
-    let owner = match (publisher(port, engine).await, whose) {
+async fn describe_owner(port: u16, whose: PortOwner, engine: &Engine) -> String {
+    let owner = match (publishing_container(port, engine).await, whose) {
         (Some(name), _) => Some(format!("the container `{name}`")),
-        (None, Whose::This(_)) => process(port),
-        (None, Whose::Engines(_)) => None,
+        (None, PortOwner::This(_)) => listening_process(port),
+        (None, PortOwner::Engines(_)) => None,
     };
     owner.map(|name| format!(" by {name}")).unwrap_or_default()
 }
 
 /// The container that publishes it, as far as the engine tells.
-async fn publisher(port: u16, engine: &Engine) -> Option<String> {
+async fn publishing_container(port: u16, engine: &Engine) -> Option<String> {
     match engine {
-        Engine::Docker(docker) => docker.publisher(port).await.ok().flatten(),
+        Engine::Docker(docker) => docker.find_port_publisher(port).await.ok().flatten(),
         Engine::Embedded(_) => None,
     }
 }
 
 /// The process that listens there, as far as this user may see it.
 #[cfg(target_os = "linux")]
-pub(super) fn process(port: u16) -> Option<String> {
+pub(super) fn listening_process(port: u16) -> Option<String> {
     let wanted = format!(":{port:04X}");
     let tables =
         ["/proc/net/tcp", "/proc/net/tcp6"].map(|t| std::fs::read_to_string(t).unwrap_or_default());
@@ -193,13 +196,13 @@ pub(super) fn process(port: u16) -> Option<String> {
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn process(_port: u16) -> Option<String> {
+pub(super) fn listening_process(_port: u16) -> Option<String> {
     None
 }
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use super::{is_free, process, unfit};
+    use super::{bind_error, is_free, listening_process};
     use std::io::{Error, ErrorKind};
     use std::net::{Ipv4Addr, TcpListener};
 
@@ -212,16 +215,16 @@ mod tests {
         // Of a network that is for examples alone.
         let far = Ipv4Addr::new(192, 0, 2, 1).into();
         let error = is_free(far, port).unwrap_err();
-        let told = unfit(far, port, &error).to_string();
+        let told = bind_error(far, port, &error).to_string();
         assert_eq!(told, "`192.0.2.1` is no address of this machine");
-        let denied = unfit(here, 80, &Error::from(ErrorKind::PermissionDenied));
+        let denied = bind_error(here, 80, &Error::from(ErrorKind::PermissionDenied));
         assert!(denied.hint().unwrap().contains("1024"), "{denied}");
     }
 
     #[test]
     fn the_owner_of_a_port_is_found_by_name() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let owner = process(listener.local_addr().unwrap().port()).unwrap();
+        let owner = listening_process(listener.local_addr().unwrap().port()).unwrap();
         assert!(
             owner.contains(&format!("process {}", std::process::id())),
             "{owner}"
@@ -230,7 +233,7 @@ mod tests {
 }
 
 /// Where an instance is reached: the ports that its container publishes, by what they are for.
-pub(crate) fn endpoints(record: &Record, bind: IpAddr) -> BTreeMap<&'static str, String> {
+pub(crate) fn endpoints(record: &InstanceRecord, bind: IpAddr) -> BTreeMap<&'static str, String> {
     let at = |port| SocketAddr::new(reached(bind), port);
     let ports = record.ports;
     BTreeMap::from([

@@ -1,8 +1,10 @@
 //! The project: the folder that the container sees as `/repo`.
 
 use super::folders::Folders;
-use super::instance::{Instance, Record};
-use super::reach::{agents_folders, another_mounts, may_be_shared, mount_beneath, real};
+use super::instance::{Instance, InstanceRecord};
+use super::reach::{
+    agents_folders, another_mounts, canonicalize_existing, may_be_shared, mount_beneath,
+};
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -11,9 +13,9 @@ use std::{env, fs};
 ///
 /// # Errors
 /// When it can't be a project, or the instance belongs to another one and none was named.
-pub(crate) fn find(
+pub(crate) fn find_project(
     given: Option<&Path>,
-    record: Option<&Record>,
+    record: Option<&InstanceRecord>,
     instance: &str,
     folders: &Folders,
     engine_socket: Option<&Path>,
@@ -45,7 +47,7 @@ pub(crate) fn find(
         _ => wanted,
     };
     let instance = Instance::new(instance, folders)?;
-    check(&project, &instance, folders, engine_socket)?;
+    check_project(&project, &instance, folders, engine_socket)?;
     Ok(project)
 }
 
@@ -122,7 +124,10 @@ fn system_folder(project: &Path, home: &Path, path: &[PathBuf]) -> Option<String
     if (is_beneath(SYSTEM_TREES) && !is_source) || is_shared {
         return Some("it is a folder of the system".into());
     }
-    if path.iter().any(|folder| real(folder) == project) {
+    if path
+        .iter()
+        .any(|folder| canonicalize_existing(folder) == project)
+    {
         return Some(
             "it is on the `PATH`: the agent could replace the programs that you run".into(),
         );
@@ -138,7 +143,7 @@ fn system_folder(project: &Path, home: &Path, path: &[PathBuf]) -> Option<String
     None
 }
 
-fn check(
+fn check_project(
     project: &Path,
     instance: &Instance,
     folders: &Folders,
@@ -157,14 +162,19 @@ fn check(
     if project.parent().is_none() {
         return unfit("the agent would see and write the whole machine".into());
     }
-    let home = real(&folders.home);
+    let home = canonicalize_existing(&folders.home);
     if project == home || home.starts_with(project) {
         return unfit("the agent would see and write the whole home folder".into());
     }
-    let socket = engine_socket.and_then(Path::parent).map(real);
+    let socket = engine_socket
+        .and_then(Path::parent)
+        .map(canonicalize_existing);
     let ours = [
-        ("osctl's configuration", real(&folders.config)),
-        ("osctl's state", real(&folders.state)),
+        (
+            "osctl's configuration",
+            canonicalize_existing(&folders.config),
+        ),
+        ("osctl's state", canonicalize_existing(&folders.state)),
     ];
     for (what, folder) in ours
         .into_iter()
@@ -203,12 +213,12 @@ fn check(
 
 #[cfg(test)]
 mod tests {
-    use super::{check, find, system_folder};
+    use super::{check_project, find_project, system_folder};
     use crate::config::{Config, EngineChoice};
     use crate::error::Error;
     use crate::host::applied_settings::AppliedSettings;
     use crate::host::folders::Folders;
-    use crate::host::instance::{Instance, Record};
+    use crate::host::instance::{Instance, InstanceRecord};
     use std::fs;
     use std::path::Path;
 
@@ -236,7 +246,7 @@ mod tests {
         let (_keep, folders) = home();
         let socket = folders.home.join("run/docker.sock");
         let refused = |path: &Path| {
-            check(path, &instance(&folders), &folders, Some(&socket))
+            check_project(path, &instance(&folders), &folders, Some(&socket))
                 .unwrap_err()
                 .to_string()
         };
@@ -248,7 +258,7 @@ mod tests {
         assert!(refused(&folders.state.join("default")).contains("state"));
         assert!(refused(&folders.home.join("run")).contains("socket"));
         let fit = folders.home.join("project");
-        check(&fit, &instance(&folders), &folders, Some(&socket)).unwrap();
+        check_project(&fit, &instance(&folders), &folders, Some(&socket)).unwrap();
     }
 
     #[test]
@@ -257,17 +267,19 @@ mod tests {
         let own = instance(&folders);
         let refused = |path: &Path| {
             fs::create_dir_all(path).unwrap();
-            check(path, &own, &folders, None).unwrap_err().to_string()
+            check_project(path, &own, &folders, None)
+                .unwrap_err()
+                .to_string()
         };
-        for beneath in [own.files(), own.data()] {
+        for beneath in [own.files_folder(), own.data_folder()] {
             assert!(refused(&beneath.join("mine")).contains("an agent writes"));
             assert!(refused(&beneath).contains("osctl keeps"));
         }
         assert!(refused(&folders.home.join("projects")).contains("an agent writes"));
-        check(&folders.home.join("project"), &own, &folders, None).unwrap();
+        check_project(&folders.home.join("project"), &own, &folders, None).unwrap();
         // Another instance's, and its project.
         let other = Instance::new("other", &folders).unwrap();
-        let record = Record {
+        let record = InstanceRecord {
             project: folders.home.join("project"),
             engine: EngineChoice::Docker,
             ports: Config::default().ports,
@@ -278,9 +290,9 @@ mod tests {
         fs::create_dir_all(folders.state.join("other")).unwrap();
         let text = serde_json::to_vec(&record).unwrap();
         fs::write(folders.state.join("other/instance.json"), text).unwrap();
-        assert!(refused(&other.data().join("mine")).contains("an agent writes"));
+        assert!(refused(&other.data_folder().join("mine")).contains("an agent writes"));
         assert!(refused(&folders.home.join("project/deep")).contains("an agent writes"));
-        check(&folders.home.join("project"), &own, &folders, None).unwrap();
+        check_project(&folders.home.join("project"), &own, &folders, None).unwrap();
     }
 
     #[test]
@@ -336,7 +348,7 @@ mod tests {
         let ssh = folders.home.join(".ssh");
         fs::create_dir_all(&ssh).unwrap();
         for folder in [&ssh, Path::new("/etc"), Path::new("/usr/bin")] {
-            let error = check(folder, &instance(&folders), &folders, None).unwrap_err();
+            let error = check_project(folder, &instance(&folders), &folders, None).unwrap_err();
             let error = error.to_string();
             assert!(error.contains("can't be the project"), "{error}");
         }
@@ -352,14 +364,14 @@ mod tests {
         let (_keep, folders) = home();
         let link = folders.home.join("project/link");
         std::os::unix::fs::symlink("/", &link).unwrap();
-        let error = find(Some(&link), None, "default", &folders, None).unwrap_err();
+        let error = find_project(Some(&link), None, "default", &folders, None).unwrap_err();
         assert!(error.to_string().contains("whole machine"), "{error}");
     }
 
     #[test]
     fn from_elsewhere_the_recorded_project_is_named() {
         let (_keep, folders) = home();
-        let record = Record {
+        let record = InstanceRecord {
             project: folders.home.join("other"),
             engine: EngineChoice::Docker,
             ports: Config::default().ports,
@@ -367,12 +379,12 @@ mod tests {
             remote: None,
             applied: AppliedSettings::default(),
         };
-        let error = find(None, Some(&record), "default", &folders, None).unwrap_err();
+        let error = find_project(None, Some(&record), "default", &folders, None).unwrap_err();
         assert!(
             matches!(error.downcast_ref(), Some(Error::OtherProject { .. })),
             "{error}"
         );
-        let named = find(
+        let named = find_project(
             Some(&folders.home.join("project")),
             Some(&record),
             "default",

@@ -24,7 +24,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tower::{Layer, Service};
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const PROOF_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A companion answers within milliseconds, unless its machine has no time for it.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(30);
 /// Of the head of the answer, and of its body.
@@ -34,7 +34,7 @@ type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// Why a connection was given up before anything was sent over it.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ProofFailure {
+pub(super) enum ProofError {
     #[error("the connection ended before the proof was received: {0}")]
     Lost(String),
     #[error("the listener sent no valid proof for the instance's token")]
@@ -44,9 +44,9 @@ pub(super) enum ProofFailure {
     Missing,
 }
 
-impl ProofFailure {
+impl ProofError {
     /// The failure that an error of a request is about.
-    pub(super) fn of<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Self> {
+    pub(super) fn find_in<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Self> {
         let mut cause = Some(error);
         while let Some(error) = cause {
             if let Some(failure) = error.downcast_ref() {
@@ -108,12 +108,12 @@ where
         let connecting = self.connector.call(address);
         let digest = Arc::clone(&self.digest);
         Box::pin(async move {
-            let connection = timeout(CONNECT_TIMEOUT, connecting).await??;
-            match timeout(PROOF_TIMEOUT, prove(connection, &digest)).await {
+            let connection = timeout(PROOF_CONNECT_TIMEOUT, connecting).await??;
+            match timeout(PROOF_TIMEOUT, prove_connection(connection, &digest)).await {
                 Ok(proven) => Ok(proven?),
                 Err(_) => {
                     let why = format!("no answer within {} s", PROOF_TIMEOUT.as_secs());
-                    Err(ProofFailure::Lost(why).into())
+                    Err(ProofError::Lost(why).into())
                 }
             }
         })
@@ -121,31 +121,31 @@ where
 }
 
 /// The same connection, when its other end knows the digest.
-async fn prove<C>(connection: C, digest: &str) -> Result<C, ProofFailure>
+async fn prove_connection<C>(connection: C, digest: &str) -> Result<C, ProofError>
 where
     C: Read + Write + Send + Unpin + 'static,
 {
     let mut random = [0u8; 32];
-    getrandom::fill(&mut random).map_err(|e| ProofFailure::Lost(e.to_string()))?;
+    getrandom::fill(&mut random).map_err(|e| ProofError::Lost(e.to_string()))?;
     let nonce = hex(random);
-    let (connection, answer) = ask(connection, &nonce).await?;
-    let ping = serde_json::from_slice::<Ping>(&answer).map_err(|_| ProofFailure::Foreign)?;
+    let (connection, answer) = send_ping(connection, &nonce).await?;
+    let ping = serde_json::from_slice::<Ping>(&answer).map_err(|_| ProofError::Foreign)?;
     match ping.proof {
         Some(proof) if is_proof(digest, &nonce, &proof) => Ok(connection),
-        Some(_) => Err(ProofFailure::Foreign),
-        None => Err(ProofFailure::Missing),
+        Some(_) => Err(ProofError::Foreign),
+        None => Err(ProofError::Missing),
     }
 }
 
 /// One request over a connection, which is free again behind its answer.
-async fn ask<C>(connection: C, nonce: &str) -> Result<(C, Bytes), ProofFailure>
+async fn send_ping<C>(connection: C, nonce: &str) -> Result<(C, Bytes), ProofError>
 where
     C: Read + Write + Send + Unpin + 'static,
 {
     // Words that are no HTTP are a stranger's; a connection that ends may be a companion's that starts or stops.
     let failed = |error: hyper::Error| match error.is_parse() {
-        true => ProofFailure::Foreign,
-        false => ProofFailure::Lost(error.to_string()),
+        true => ProofError::Foreign,
+        false => ProofError::Lost(error.to_string()),
     };
     let mut builder = http1::Builder::new();
     builder.max_buf_size(MAX_PROOF_BYTES);
@@ -153,11 +153,11 @@ where
     let request = hyper::Request::get(format!("/ping?nonce={nonce}"))
         .header("host", "localhost")
         .body(Empty::<Bytes>::new())
-        .map_err(|e| ProofFailure::Lost(e.to_string()))?;
+        .map_err(|e| ProofError::Lost(e.to_string()))?;
     let asked = async move {
         let response = sender.send_request(request).await.map_err(failed)?;
         let body = Limited::new(response.into_body(), MAX_PROOF_BYTES);
-        let body = body.collect().await.map_err(|_| ProofFailure::Foreign)?;
+        let body = body.collect().await.map_err(|_| ProofError::Foreign)?;
         Ok(body.to_bytes())
     };
     let (parts, answer) = tokio::join!(driver.without_shutdown(), asked);
@@ -165,6 +165,6 @@ where
     // Nothing was asked that could be answered already.
     match parts.read_buf.is_empty() {
         true => Ok((parts.io, answer)),
-        false => Err(ProofFailure::Foreign),
+        false => Err(ProofError::Foreign),
     }
 }

@@ -3,7 +3,7 @@
 //! Only distributions with `apt-get` are provisioned; elsewhere the error says what to install.
 
 use super::folders::{Folders, ensure_private_folder};
-use crate::engine::{Docker, Progress};
+use crate::engine::{Docker, EngineProgress};
 use crate::error::{Error, Result};
 use anyhow::Context;
 use std::fs::{self, OpenOptions};
@@ -15,17 +15,17 @@ use tokio::process::{Child, Command};
 
 const ENGINE_PACKAGES: &[&str] = &["docker.io", "containerd", "runc", "iptables"];
 /// How long another package manager is waited for.
-const APT: Duration = Duration::from_secs(180);
-const ENGINE_START: Duration = Duration::from_secs(60);
+const APT_LOCK_TIMEOUT: Duration = Duration::from_secs(180);
+const DOCKERD_START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Lines of a log that explain a failure.
-const LAST: usize = 5;
+const MAX_DOCKERD_LOG_LINES: usize = 5;
 
 /// Who gives leave to install what is missing, when asked this question.
-pub(crate) type Leave<'a> = &'a (dyn Fn(&str) -> Result<bool> + Sync);
+pub(crate) type InstallConsent<'a> = &'a (dyn Fn(&str) -> Result<bool> + Sync);
 
 /// What would make an engine answer here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cure {
+pub(crate) enum EngineFix {
     /// Install the distribution's packages, then start it.
     Install,
     /// It is installed, and only has to be started.
@@ -34,9 +34,9 @@ pub(crate) enum Cure {
     None,
 }
 
-impl Cure {
+impl EngineFix {
     /// What this machine allows.
-    pub(crate) fn find() -> Self {
+    pub(crate) fn detect() -> Self {
         match which::which("dockerd") {
             Ok(_) if cfg!(target_os = "linux") && is_root() => Self::Start,
             Err(_) if can_install() => Self::Install,
@@ -61,7 +61,7 @@ impl Cure {
     }
 
     /// The question that asks for leave.
-    pub(crate) fn question(self) -> &'static str {
+    pub(crate) fn consent_question(self) -> &'static str {
         match self {
             Self::Start => "Docker is installed but does not run. Start it?",
             _ => "No container engine answers. Install Docker from the distribution's packages?",
@@ -88,14 +88,14 @@ fn is_root() -> bool {
 ///
 /// # Errors
 /// When the packages can't be installed or the daemon does not come up; its log is named.
-pub(crate) async fn engine(
-    cure: Cure,
+pub(crate) async fn provision_engine(
+    cure: EngineFix,
     folders: &Folders,
-    progress: &dyn Progress,
+    progress: &dyn EngineProgress,
 ) -> Result<Docker> {
-    if cure == Cure::Install {
+    if cure == EngineFix::Install {
         progress.step("installing the container engine (docker.io)");
-        install(ENGINE_PACKAGES, progress).await?;
+        install_packages(ENGINE_PACKAGES, progress).await?;
     }
     progress.step("starting the container engine");
     let mut daemon = start_daemon(folders, progress).await?;
@@ -104,24 +104,27 @@ pub(crate) async fn engine(
             if let Ok(docker) = Docker::find(&folders.home, cure.hint()).await {
                 return Ok(docker);
             }
-            if let Some(why) = daemon.ended()? {
-                return Err(daemon.failure(&why));
+            if let Some(why) = daemon.exit_reason()? {
+                return Err(daemon.start_error(&why));
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     };
-    match tokio::time::timeout(ENGINE_START, answers).await {
+    match tokio::time::timeout(DOCKERD_START_TIMEOUT, answers).await {
         Ok(answered) => answered,
         Err(_) => {
-            let why = format!("did not answer within {} s", ENGINE_START.as_secs());
-            Err(daemon.failure(&why))
+            let why = format!(
+                "did not answer within {} s",
+                DOCKERD_START_TIMEOUT.as_secs()
+            );
+            Err(daemon.start_error(&why))
         }
     }
 }
 
 /// A `dockerd` that was just started.
 #[derive(Debug)]
-struct Daemon {
+struct StartedDaemon {
     log: PathBuf,
     /// Bytes that were in its log before.
     before: u64,
@@ -129,9 +132,9 @@ struct Daemon {
     child: Option<Child>,
 }
 
-impl Daemon {
+impl StartedDaemon {
     /// How it ended, when it has.
-    fn ended(&mut self) -> Result<Option<String>> {
+    fn exit_reason(&mut self) -> Result<Option<String>> {
         let Some(child) = &mut self.child else {
             return Ok(None);
         };
@@ -139,21 +142,21 @@ impl Daemon {
             return Ok(None);
         };
         // It left the place to another one, which is still to answer.
-        let gave_way = self.said().contains("ensure docker is not running");
+        let gave_way = self.read_log().contains("ensure docker is not running");
         Ok((!gave_way).then(|| format!("ended at once ({status})")))
     }
 
     /// What it wrote.
-    fn said(&self) -> String {
+    fn read_log(&self) -> String {
         let log = fs::read(&self.log).unwrap_or_default();
         let before = usize::try_from(self.before).unwrap_or(usize::MAX);
         String::from_utf8_lossy(log.get(before..).unwrap_or_default()).into_owned()
     }
 
-    fn failure(&self, why: &str) -> anyhow::Error {
-        let said = self.said();
+    fn start_error(&self, why: &str) -> anyhow::Error {
+        let said = self.read_log();
         let lines: Vec<&str> = said.lines().filter(|l| !l.trim().is_empty()).collect();
-        let last = lines[lines.len().saturating_sub(LAST)..].join(" / ");
+        let last = lines[lines.len().saturating_sub(MAX_DOCKERD_LOG_LINES)..].join(" / ");
         let message = match last.is_empty() {
             true => format!("dockerd {why}"),
             false => format!("dockerd {why}: {last}"),
@@ -166,15 +169,18 @@ impl Daemon {
 ///
 /// # Errors
 /// When apt fails: with the end of what it said.
-pub(crate) async fn install(packages: &[&str], progress: &dyn Progress) -> Result<()> {
-    apt(&["update", "-q"], progress).await?;
+pub(crate) async fn install_packages(
+    packages: &[&str],
+    progress: &dyn EngineProgress,
+) -> Result<()> {
+    run_apt(&["update", "-q"], progress).await?;
     let options = ["install", "-q", "-y", "--no-install-recommends"];
-    apt(&[&options, packages].concat(), progress).await
+    run_apt(&[&options, packages].concat(), progress).await
 }
 
 /// Runs `apt-get`. An earlier one, perhaps of an `up` that was ended, may still be at work or have
 /// been cut off; it is waited for, or finished.
-async fn apt(arguments: &[&str], progress: &dyn Progress) -> Result<()> {
+async fn run_apt(arguments: &[&str], progress: &dyn EngineProgress) -> Result<()> {
     let tool = |name: &str, arguments: &[&str]| {
         let mut command = Command::new(name);
         // What is said is read, too, so it is said in words that are known here.
@@ -184,18 +190,23 @@ async fn apt(arguments: &[&str], progress: &dyn Progress) -> Result<()> {
             .args(arguments);
         command
     };
-    let deadline = Instant::now() + APT;
+    let deadline = Instant::now() + APT_LOCK_TIMEOUT;
     loop {
-        let done = run(tool("apt-get", arguments), Ending::LeftToFinish, progress).await;
+        let done = run_with_progress(
+            tool("apt-get", arguments),
+            InterruptPolicy::LeftToFinish,
+            progress,
+        )
+        .await;
         let why = match &done {
             Err(error) if Instant::now() < deadline => error.to_string(),
             _ => return done,
         };
         if why.contains("dpkg was interrupted") {
             progress.step("finishing an installation that was cut off");
-            run(
+            run_with_progress(
                 tool("dpkg", &["--configure", "-a"]),
-                Ending::LeftToFinish,
+                InterruptPolicy::LeftToFinish,
                 progress,
             )
             .await?;
@@ -216,12 +227,12 @@ fn is_locked(why: &str) -> bool {
 }
 
 /// Through systemd where it runs, else detached from this process with a log of its own.
-async fn start_daemon(folders: &Folders, progress: &dyn Progress) -> Result<Daemon> {
+async fn start_daemon(folders: &Folders, progress: &dyn EngineProgress) -> Result<StartedDaemon> {
     if Path::new("/run/systemd/system").exists() {
         let mut command = Command::new("systemctl");
         command.args(["enable", "--now", "docker"]);
-        run(command, Ending::LeftToFinish, progress).await?;
-        return Ok(Daemon {
+        run_with_progress(command, InterruptPolicy::LeftToFinish, progress).await?;
+        return Ok(StartedDaemon {
             log: "journalctl -u docker".into(),
             before: 0,
             child: None,
@@ -239,7 +250,7 @@ async fn start_daemon(folders: &Folders, progress: &dyn Progress) -> Result<Daem
         .stdout(log.try_clone()?)
         .stderr(log);
     let child = command.spawn().context("starting dockerd")?;
-    Ok(Daemon {
+    Ok(StartedDaemon {
         log: path,
         before,
         child: Some(child),
@@ -248,7 +259,7 @@ async fn start_daemon(folders: &Folders, progress: &dyn Progress) -> Result<Daem
 
 /// What becomes of a command when osctl is ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum InterruptPolicy {
     /// A package manager that is cut off leaves a broken system.
     LeftToFinish,
     /// It and all that it started end, too.
@@ -257,11 +268,11 @@ pub(super) enum Ending {
 
 /// Kills a command's process group, unless it has ended before.
 #[derive(Debug)]
-struct Group {
+struct CommandGroup {
     leader: Option<u32>,
 }
 
-impl Drop for Group {
+impl Drop for CommandGroup {
     fn drop(&mut self) {
         #[cfg(unix)]
         if let Some(leader) = self.leader {
@@ -276,10 +287,10 @@ impl Drop for Group {
 }
 
 /// Runs a command to its end, each line of its output to the progress.
-pub(super) async fn run(
+pub(super) async fn run_with_progress(
     mut command: Command,
-    ending: Ending,
-    progress: &dyn Progress,
+    ending: InterruptPolicy,
+    progress: &dyn EngineProgress,
 ) -> Result<()> {
     let name = command
         .as_std()
@@ -296,8 +307,8 @@ pub(super) async fn run(
     let mut child = command
         .spawn()
         .with_context(|| format!("starting `{name}`"))?;
-    let mut group = Group {
-        leader: child.id().filter(|_| ending == Ending::Killed),
+    let mut group = CommandGroup {
+        leader: child.id().filter(|_| ending == InterruptPolicy::Killed),
     };
     let (out, err) = (
         child.stdout.take().context("a pipe")?,
@@ -337,17 +348,17 @@ pub(super) async fn run(
 
 #[cfg(test)]
 mod tests {
-    use super::{Daemon, Ending, is_locked, run};
-    use crate::engine::Progress;
+    use super::{InterruptPolicy, StartedDaemon, is_locked, run_with_progress};
+    use crate::engine::EngineProgress;
     use std::fs;
     use std::sync::Mutex;
     use tokio::process::Command;
 
     /// Keeps what is said.
     #[derive(Default)]
-    struct Said(Mutex<Vec<String>>);
+    struct ProvisionTestProgress(Mutex<Vec<String>>);
 
-    impl Progress for Said {
+    impl EngineProgress for ProvisionTestProgress {
         fn step(&self, _what: &str) {}
         fn amount(&self, _what: &str, _done: u64, _total: Option<u64>) {}
         fn log(&self, line: &str) {
@@ -382,9 +393,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_line_that_is_no_text_ends_nothing() {
-        let said = Said::default();
+        let said = ProvisionTestProgress::default();
         let command = shell(r"printf 'a \351 b\nlast'");
-        run(command, Ending::Killed, &said).await.unwrap();
+        run_with_progress(command, InterruptPolicy::Killed, &said)
+            .await
+            .unwrap();
         assert_eq!(*said.0.lock().unwrap(), ["a \u{fffd} b", "last"]);
     }
 
@@ -396,13 +409,13 @@ mod tests {
         fs::write(&log, format!("{old}starting\nno iptables\n")).unwrap();
         let mut child = shell("exit 1").spawn().unwrap();
         child.wait().await.unwrap();
-        let mut daemon = Daemon {
+        let mut daemon = StartedDaemon {
             log: log.clone(),
             before: old.len() as u64,
             child: Some(child),
         };
-        let why = daemon.ended().unwrap().unwrap();
-        let told = daemon.failure(&why).to_string();
+        let why = daemon.exit_reason().unwrap().unwrap();
+        let told = daemon.start_error(&why).to_string();
         assert!(told.starts_with("dockerd ended at once"), "{told}");
         assert!(told.ends_with(": starting / no iptables"), "{told}");
         // One that found another is no failure: that one is waited for.
@@ -411,6 +424,6 @@ mod tests {
             format!("{old}failed: ensure docker is not running or delete it"),
         )
         .unwrap();
-        assert_eq!(daemon.ended().unwrap(), None);
+        assert_eq!(daemon.exit_reason().unwrap(), None);
     }
 }

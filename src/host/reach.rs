@@ -10,7 +10,7 @@ use super::instance::Instance;
 use super::path_resolver::{PathResolver, Redirectable};
 use crate::config::{self, Config};
 use crate::error::{Error, Result};
-use crate::image::Companion;
+use crate::image::CompanionBinary;
 use crate::protocol::spec::Mount;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,10 +20,16 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// When the state folder can't be read.
 pub(crate) fn agents_folders(instance: &Instance, folders: &Folders) -> Result<Vec<PathBuf>> {
-    let mut all = vec![real(&instance.files()), real(&instance.data())];
-    for other in Instance::all(folders)? {
+    let mut all = vec![
+        canonicalize_existing(&instance.files_folder()),
+        canonicalize_existing(&instance.data_folder()),
+    ];
+    for other in Instance::list_all(folders)? {
         if other.name != instance.name {
-            all.extend([real(&other.files()), real(&other.data())]);
+            all.extend([
+                canonicalize_existing(&other.files_folder()),
+                canonicalize_existing(&other.data_folder()),
+            ]);
             all.extend(shared_folders(&other)?);
         }
     }
@@ -45,7 +51,7 @@ pub(crate) fn all_agents_folders(instance: &Instance, folders: &Folders) -> Resu
 /// # Errors
 /// When the state folder can't be read.
 pub(crate) fn may_be_shared(folder: &Path, folders: &Folders) -> Result<bool> {
-    for instance in Instance::all(folders)? {
+    for instance in Instance::list_all(folders)? {
         if shared_folders(&instance)?.contains(&folder.into()) {
             return Ok(true);
         }
@@ -64,9 +70,12 @@ pub(crate) fn mount_beneath(
     folders: &Folders,
 ) -> Result<Option<PathBuf>> {
     let is_beneath = |host: &PathBuf| host.starts_with(folder) && host != folder;
-    for other in Instance::all(folders)? {
+    for other in Instance::list_all(folders)? {
         if other.name != instance.name {
-            let mounts = other.mounts()?.into_iter().map(|mount| real(&mount.host));
+            let mounts = other
+                .recorded_mounts()?
+                .into_iter()
+                .map(|mount| canonicalize_existing(&mount.host));
             if let Some(found) = mounts.into_iter().find(is_beneath) {
                 return Ok(Some(found));
             }
@@ -79,9 +88,9 @@ pub(crate) fn mount_beneath(
 /// read is an error: what an agent writes would be taken for the user's.
 fn shared_folders(instance: &Instance) -> Result<Vec<PathBuf>> {
     let mounts = instance.written_mounts()?;
-    let project = instance.record()?.map(|record| record.project);
+    let project = instance.read_record()?.map(|record| record.project);
     let all = mounts.into_iter().chain(project);
-    Ok(all.map(|folder| real(&folder)).collect())
+    Ok(all.map(|folder| canonicalize_existing(&folder)).collect())
 }
 
 /// Checks what goes into a container and its keeper: mounts, the companion binary, osctl's own executable and
@@ -98,8 +107,11 @@ pub(crate) fn check_sources(
     folders: &Folders,
 ) -> Result<Vec<Mount>> {
     let mut agents = all_agents_folders(instance, folders)?;
-    agents.push(real(project));
-    let mounts = config.mounts.iter().filter_map(|text| config::mount(text));
+    agents.push(canonicalize_existing(project));
+    let mounts = config
+        .mounts
+        .iter()
+        .filter_map(|text| config::parse_mount(text));
     let mounts: Vec<Mount> = mounts
         .map(|(host, container, read_only)| Mount {
             host,
@@ -108,9 +120,9 @@ pub(crate) fn check_sources(
         })
         .collect();
     let writable = mounts.iter().filter(|mount| !mount.read_only);
-    agents.extend(writable.map(|mount| real(&mount.host)));
-    let resolver = PathResolver::of(agents.iter().cloned());
-    let secrets = [&folders.config, &folders.state].map(|folder| real(folder));
+    agents.extend(writable.map(|mount| canonicalize_existing(&mount.host)));
+    let resolver = PathResolver::with_agent_folders(agents.iter().cloned());
+    let secrets = [&folders.config, &folders.state].map(|folder| canonicalize_existing(folder));
     for mount in &mounts {
         let source = check_mount(mount, &agents, &secrets, &resolver)?;
         let beneath = match mount.read_only {
@@ -131,7 +143,7 @@ pub(crate) fn check_sources(
     check_config_file(config_file, &resolver)?;
     check_executable(&resolver)?;
     let sources = mounts.into_iter().map(|mount| Mount {
-        host: real(&mount.host),
+        host: canonicalize_existing(&mount.host),
         ..mount
     });
     Ok(sources.collect())
@@ -177,7 +189,7 @@ pub(crate) fn check_kernels_folder(data: &Path, resolver: &PathResolver) -> Resu
 pub(crate) fn check_executable(resolver: &PathResolver) -> Result<()> {
     let hint = "run an osctl that is installed elsewhere: `cargo install --path .` installs a build of yours to `~/.cargo/bin/osctl`";
     check_trusted(&std::env::current_exe()?, resolver, hint)?;
-    let brought = Companion::brought()?;
+    let brought = CompanionBinary::packaged_paths()?;
     let mut brought = brought.iter();
     brought.try_for_each(|path| check_trusted(path, resolver, hint))
 }
@@ -187,7 +199,7 @@ pub(crate) fn check_executable(resolver: &PathResolver) -> Result<()> {
 /// # Errors
 /// When an agent can.
 fn check_trusted(path: &Path, resolver: &PathResolver, hint: &str) -> Result<()> {
-    match resolver.trusted(path) {
+    match resolver.resolve_trusted(path) {
         Ok(_) => Ok(()),
         Err(Redirectable { folder }) => {
             let (path, folder) = (path.display(), folder.display());
@@ -205,7 +217,7 @@ fn check_mount(
     resolver: &PathResolver,
 ) -> Result<PathBuf> {
     let refused = |why: String| Err(unfit_mount(mount, &why));
-    let source = match resolver.trusted(&mount.host) {
+    let source = match resolver.resolve_trusted(&mount.host) {
         Ok(source) => source,
         Err(Redirectable { folder }) => {
             return refused(format!(
@@ -232,7 +244,7 @@ fn check_mount(
 }
 
 /// The path without links, as far as it exists.
-pub(crate) fn real(path: &Path) -> PathBuf {
+pub(crate) fn canonicalize_existing(path: &Path) -> PathBuf {
     let mut rest = Vec::new();
     let mut at = path;
     loop {
@@ -258,7 +270,7 @@ mod tests {
     #[test]
     fn a_mount_that_an_agent_can_turn_into_another_is_refused() {
         let agents = ["/p/agent".into()];
-        let resolver = PathResolver::of(agents.clone());
+        let resolver = PathResolver::with_agent_folders(agents.clone());
         let fits = |host: &str, read_only| {
             let (host, container) = (host.into(), "/m".into());
             let mount = Mount {

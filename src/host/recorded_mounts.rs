@@ -8,7 +8,7 @@ use serde::Deserialize;
 use std::path::PathBuf;
 
 /// The record of the mounts.
-const MOUNTS: &str = "mounts.json";
+const MOUNTS_FILE: &str = "mounts.json";
 
 /// A mount as it is recorded.
 #[derive(Deserialize)]
@@ -24,8 +24,8 @@ impl Instance {
     ///
     /// # Errors
     /// When the record exists and can't be read.
-    pub(crate) fn mounts(&self) -> Result<Vec<Mount>> {
-        let recorded: Vec<RecordedMount> = self.recorded(MOUNTS)?.unwrap_or_default();
+    pub(crate) fn recorded_mounts(&self) -> Result<Vec<Mount>> {
+        let recorded: Vec<RecordedMount> = self.read_state_file(MOUNTS_FILE)?.unwrap_or_default();
         let mounts = recorded.into_iter().map(|mount| match mount {
             RecordedMount::Whole(mount) => mount,
             RecordedMount::Written(host) => Mount {
@@ -40,15 +40,18 @@ impl Instance {
     /// The folders among them that the container can write.
     ///
     /// # Errors
-    /// As [`Instance::mounts`].
+    /// As [`Instance::recorded_mounts`].
     pub(crate) fn written_mounts(&self) -> Result<Vec<PathBuf>> {
-        let written = self.mounts()?.into_iter().filter(|mount| !mount.read_only);
+        let written = self
+            .recorded_mounts()?
+            .into_iter()
+            .filter(|mount| !mount.read_only);
         Ok(written.map(|mount| mount.host).collect())
     }
 
     /// # Errors
     /// When the state folder can't be written.
     pub(crate) fn save_mounts(&self, mounts: &[Mount]) -> Result<()> {
-        write_private(&self.folder.join(MOUNTS), &serde_json::to_vec(mounts)?)
+        write_private(&self.folder.join(MOUNTS_FILE), &serde_json::to_vec(mounts)?)
     }
 }

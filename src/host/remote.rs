@@ -4,18 +4,20 @@
 //! The project is copied once. From then on the copy is the project, which the agent changes: its body is
 //! what the image is built from, and `osctl cp` brings files there and back.
 
-use super::instance::{Instance, LABEL, Record, Remote};
-use super::landing::Landing;
+use super::instance::{INSTANCE_LABEL, Instance, InstanceRecord, RemoteEngine};
+use super::landing::DownloadWriter;
 use super::secrets::write_private;
-use super::specification::{DATA, PROJECT};
+use super::specification::{CONTAINER_DATA_PATH, CONTAINER_PROJECT_PATH};
 use super::{keeper, mcp};
-use crate::archive::{Folder, Mark, Pack, Telling, packed};
+use crate::archive::{ErrorReporting, Folder, PackSource, ResumePoint, pack_stream};
 use crate::config::Config;
-use crate::engine::{Docker, Progress};
+use crate::engine::{Docker, EngineProgress};
 use crate::error::{Error, Result};
 use crate::image;
-use crate::protocol::desktop::VNC_PASSWORD;
-use crate::protocol::spec::{Environment, Limits, Restart, Spec, Volume, Workload};
+use crate::protocol::desktop::VNC_PASSWORD_FILE;
+use crate::protocol::spec::{
+    ContainerEnv, ContainerLimits, ContainerRestartPolicy, ContainerSpec, Volume, Workload,
+};
 use anyhow::Context;
 use bytes::Bytes;
 use futures_util::stream;
@@ -30,28 +32,28 @@ use tempfile::TempDir;
 use tokio::sync::mpsc;
 
 /// Bytes of a body's archive: more than any that is built.
-const BODY: usize = 256 << 20;
+const MAX_REMOTE_BODY_BYTES: usize = 256 << 20;
 /// How often it is told how far a copy is.
-const TELL: Duration = Duration::from_millis(200);
+const COPY_PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// Bytes of an archive beside its one file.
-const ROOM: usize = 16 << 10;
+const TAR_OVERHEAD_BYTES: usize = 16 << 10;
 
 /// The volumes of an instance.
 #[derive(Clone, Copy)]
-pub(crate) struct Volumes<'a> {
+pub(crate) struct RemoteVolumes<'a> {
     pub(crate) docker: &'a Docker,
     pub(crate) instance: &'a Instance,
-    pub(crate) progress: &'a dyn Progress,
+    pub(crate) progress: &'a dyn EngineProgress,
 }
 
-impl<'a> Volumes<'a> {
+impl<'a> RemoteVolumes<'a> {
     /// Nothing where the engine is on this machine.
-    pub(crate) fn of(
+    pub(crate) fn for_instance(
         docker: &'a Docker,
         instance: &'a Instance,
-        progress: &'a dyn Progress,
+        progress: &'a dyn EngineProgress,
     ) -> Option<Self> {
-        docker.address().elsewhere()?;
+        docker.address().remote_host()?;
         Some(Self {
             docker,
             instance,
@@ -63,37 +65,53 @@ impl<'a> Volumes<'a> {
     ///
     /// # Errors
     /// When another one is, or the engine does not answer.
-    pub(crate) async fn remote(&self, recorded: Option<&Record>, project: &Path) -> Result<Remote> {
-        let [_, _, volume] = self.instance.volumes();
+    pub(crate) async fn remote_engine(
+        &self,
+        recorded: Option<&InstanceRecord>,
+        project: &Path,
+    ) -> Result<RemoteEngine> {
+        let [_, _, volume] = self.instance.volume_names();
         let was = recorded.and_then(|record| record.remote.as_ref());
         let was_copied = was.is_some_and(|remote| remote.copied);
         let copied = was_copied && self.docker.has_volume(&volume).await?;
         if let Some(record) = recorded.filter(|record| copied && record.project != project) {
-            let (machine, purge) = (self.docker.address(), self.instance.command("down --purge"));
+            let (machine, purge) = (
+                self.docker.address(),
+                self.instance.osctl_command("down --purge"),
+            );
             let message = format!("`{machine}` has a copy of `{}`", record.project.display());
             let hint = format!("`{purge}` removes the copy; or another `--instance`");
             return Err(Error::precondition(message, hint).into());
         }
         let address = self.docker.address().clone();
-        Ok(Remote { address, copied })
+        Ok(RemoteEngine { address, copied })
     }
 
     /// A folder with the body of the copy, at the same place as in the project.
     ///
     /// # Errors
     /// When the engine refuses, or the body can't be one.
-    pub(crate) async fn body(&self, config: &Config) -> Result<TempDir> {
+    pub(crate) async fn fetch_body(&self, config: &Config) -> Result<TempDir> {
         let image = self.any_image(config).await?;
-        let [_, _, project] = self.instance.volumes();
+        let [_, _, project] = self.instance.volume_names();
         let place = config.body.as_path();
         // So that the archive is of what is in it, whatever its name.
-        let path = format!("{PROJECT}/{}/.", place.display());
-        let name = self.open(&image, &[(project, PROJECT)]).await?;
-        let fetched = self.docker.fetch(&name, &path, BODY).await;
+        let path = format!("{CONTAINER_PROJECT_PATH}/{}/.", place.display());
+        let name = self
+            .create_helper_container(&image, &[(project, CONTAINER_PROJECT_PATH)])
+            .await?;
+        let fetched = self
+            .docker
+            .get_archive(&name, &path, MAX_REMOTE_BODY_BYTES)
+            .await;
         self.docker.remove(&name).await?;
         let folder = tempfile::tempdir()?;
         let unfit = |error: anyhow::Error| Error::UnfitBody {
-            body: format!("{}:{PROJECT}", self.instance.container()).into(),
+            body: format!(
+                "{}:{CONTAINER_PROJECT_PATH}",
+                self.instance.container_name()
+            )
+            .into(),
             why: format!("{error:#}"),
         };
         if let Some(archive) = fetched? {
@@ -101,20 +119,20 @@ impl<'a> Volumes<'a> {
             for part in place.components() {
                 body = body.ensure_folder(part.as_os_str())?;
             }
-            let landing = Landing::folder(body, false, false)?;
+            let landing = DownloadWriter::to_folder(body, false, false)?;
             // What it does not take, its end explains.
-            let _ = landing.feed()?.give(Bytes::from(archive)).await;
-            landing.end(Ok(())).await.map_err(unfit)?;
+            let _ = landing.feed()?.send_chunk(Bytes::from(archive)).await;
+            landing.finish(Ok(())).await.map_err(unfit)?;
         }
         Ok(folder)
     }
 
     /// An image that is there, to look into volumes with: of it, nothing is run.
     async fn any_image(&self, config: &Config) -> Result<String> {
-        let own = format!("{}:latest", self.instance.image());
-        let keepers = self.docker.tags(keeper::IMAGE).await?;
+        let own = format!("{}:latest", self.instance.image_name());
+        let keepers = self.docker.list_tags(keeper::KEEPER_IMAGE_NAME).await?;
         for tag in keepers.iter().chain([&own, &config.base]) {
-            if let Some(image) = self.docker.image(tag).await? {
+            if let Some(image) = self.docker.find_image(tag).await? {
                 return Ok(image.id);
             }
         }
@@ -129,22 +147,26 @@ impl<'a> Volumes<'a> {
     /// When something can't be read, or the engine refuses.
     pub(crate) async fn hand_in(
         &self,
-        record: &mut Record,
+        record: &mut InstanceRecord,
         image: &str,
         servers: &BTreeMap<String, Value>,
         password: &str,
     ) -> Result<()> {
-        let servers = mcp::document(servers)?;
-        let [_, data, _] = self.instance.volumes();
-        let name = self.open(image, &[(data, DATA)]).await?;
+        let servers = mcp::servers_document(servers)?;
+        let [_, data, _] = self.instance.volume_names();
+        let name = self
+            .create_helper_container(image, &[(data, CONTAINER_DATA_PATH)])
+            .await?;
         let put = async {
             for (path, content) in [
-                (mcp::SERVERS, servers.as_slice()),
-                (VNC_PASSWORD, password.as_bytes()),
+                (mcp::CONFIGURED_SERVERS_FILE, servers.as_slice()),
+                (VNC_PASSWORD_FILE, password.as_bytes()),
             ] {
-                let archive = image::single(path, 0o600, content)?;
-                if !self.holds(&name, path, content).await? {
-                    self.docker.put(&name, DATA, archive).await?;
+                let archive = image::single_file_archive(path, 0o600, content)?;
+                if !self.has_content(&name, path, content).await? {
+                    self.docker
+                        .put_archive(&name, CONTAINER_DATA_PATH, archive)
+                        .await?;
                 }
             }
             Ok(())
@@ -163,22 +185,22 @@ impl<'a> Volumes<'a> {
     }
 
     /// Whether a file is what it should be: one that is read meanwhile is not written.
-    async fn holds(&self, name: &str, path: &str, content: &[u8]) -> Result<bool> {
-        let limit = content.len() + ROOM;
+    async fn has_content(&self, name: &str, path: &str, content: &[u8]) -> Result<bool> {
+        let limit = content.len() + TAR_OVERHEAD_BYTES;
         let Ok(Some(archive)) = self
             .docker
-            .fetch(name, &format!("{DATA}/{path}"), limit)
+            .get_archive(name, &format!("{CONTAINER_DATA_PATH}/{path}"), limit)
             .await
         else {
             return Ok(false);
         };
-        Ok(image::content(&archive)? == content)
+        Ok(image::single_file_content(&archive)? == content)
     }
 
     /// A copy that was not finished is made again; one that somebody else has made is left alone.
     async fn copy_project(&self, image: &str, project: &Path) -> Result<()> {
-        let [_, _, volume] = self.instance.volumes();
-        let begun = self.instance.copying();
+        let [_, _, volume] = self.instance.volume_names();
+        let begun = self.instance.copying_marker();
         if !begun.exists() && self.docker.has_volume(&volume).await? {
             let message = format!(
                 "the volume `{volume}` at `{}` is another one's copy of a project, or of an instance that this machine has forgotten",
@@ -190,15 +212,17 @@ impl<'a> Volumes<'a> {
             return Err(Error::precondition(message, hint).into());
         }
         write_private(&begun, b"")?;
-        let name = self.open(image, &[(volume, PROJECT)]).await?;
-        let copied = self.copy(&name, project).await;
+        let name = self
+            .create_helper_container(image, &[(volume, CONTAINER_PROJECT_PATH)])
+            .await?;
+        let copied = self.stream_project(&name, project).await;
         self.docker.remove(&name).await?;
         copied?;
         std::fs::remove_file(begun)?;
         Ok(())
     }
 
-    async fn copy(&self, name: &str, project: &Path) -> Result<()> {
+    async fn stream_project(&self, name: &str, project: &Path) -> Result<()> {
         let doing = format!("copying `{}` there", project.display());
         self.progress.step(&doing);
         let opened = Folder::open(project);
@@ -206,10 +230,10 @@ impl<'a> Volumes<'a> {
         let moved = Arc::new(AtomicU64::new(0));
         let sum = Arc::clone(&moved);
         let moves = move |bytes| _ = sum.fetch_add(bytes, Ordering::Relaxed);
-        let packed = packed(
-            Pack::Folder(folder),
-            Mark::default(),
-            Telling::Stream,
+        let packed = pack_stream(
+            PackSource::Folder(folder),
+            ResumePoint::default(),
+            ErrorReporting::Stream,
             moves,
         )
         .await;
@@ -228,7 +252,7 @@ impl<'a> Volumes<'a> {
             }
             next
         });
-        let put = self.docker.put_stream(name, PROJECT, pieces);
+        let put = self.docker.put_stream(name, CONTAINER_PROJECT_PATH, pieces);
         tokio::pin!(put);
         loop {
             tokio::select! {
@@ -238,7 +262,7 @@ impl<'a> Volumes<'a> {
                         Err(_) => done,
                     };
                 }
-                () = tokio::time::sleep(TELL) => {
+                () = tokio::time::sleep(COPY_PROGRESS_INTERVAL) => {
                     self.progress.amount(&doing, moved.load(Ordering::Relaxed), None);
                 }
             }
@@ -246,40 +270,44 @@ impl<'a> Volumes<'a> {
     }
 
     /// A container that never runs, to look into volumes and put something there.
-    async fn open(&self, image: &str, volumes: &[(String, &str)]) -> Result<String> {
-        let name = format!("{}.volumes", self.instance.container());
+    async fn create_helper_container(
+        &self,
+        image: &str,
+        volumes: &[(String, &str)],
+    ) -> Result<String> {
+        let name = format!("{}.volumes", self.instance.container_name());
         let volumes = volumes.iter().map(|(name, place)| Volume {
             name: Some(name.clone()),
             container: (*place).into(),
             read_only: false,
         });
-        let spec = Spec {
+        let spec = ContainerSpec {
             name: name.clone(),
-            hostname: self.instance.container(),
+            hostname: self.instance.container_name(),
             image: image.into(),
             network: None,
             mounts: Vec::new(),
             volumes: volumes.collect(),
             ports: Vec::new(),
-            env: Environment::default(),
-            limits: Limits {
+            env: ContainerEnv::default(),
+            limits: ContainerLimits {
                 cpus: None,
                 memory: None,
                 pids: 1,
                 shm: 1 << 20,
             },
-            workload: Workload::ROOT,
+            workload: Workload::ROOT_USER,
             capabilities: Vec::new(),
             security: Vec::new(),
-            labels: BTreeMap::from([(LABEL.into(), self.instance.name.clone())]),
+            labels: BTreeMap::from([(INSTANCE_LABEL.into(), self.instance.name.clone())]),
             health_check: Vec::new(),
             stop_timeout: 1,
             read_only: true,
-            restart: Restart::Never,
+            restart: ContainerRestartPolicy::Never,
         };
         // One that an interrupted command left.
         self.docker.remove(&name).await?;
-        self.docker.make(&spec).await?;
+        self.docker.create_container(&spec).await?;
         Ok(name)
     }
 
@@ -287,10 +315,10 @@ impl<'a> Volumes<'a> {
     ///
     /// # Errors
     /// When the engine does not answer.
-    pub(crate) async fn forget(&self) -> Result<()> {
-        let [_, data, project] = self.instance.volumes();
+    pub(crate) async fn remove_volumes(&self) -> Result<()> {
+        let [_, data, project] = self.instance.volume_names();
         for volume in [data, project] {
-            let label = (LABEL, self.instance.name.as_str());
+            let label = (INSTANCE_LABEL, self.instance.name.as_str());
             self.docker.remove_volume(&volume, label).await?;
         }
         Ok(())

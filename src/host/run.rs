@@ -1,20 +1,20 @@
 //! A run of the keeper's, followed to its end, also where the keeper itself is started again meanwhile.
 
-use super::keeper::Keeper;
-use crate::engine::Progress;
+use super::keeper::KeeperContainer;
+use crate::engine::EngineProgress;
 use crate::error::Result;
-use crate::protocol::evolve::{Ask, Record, Reply, Run};
+use crate::protocol::evolve::{EvolveRecord, EvolveRunId, KeeperReply, KeeperRequest};
 use std::time::{Duration, Instant};
 
 /// How long a keeper may give no answer, as when its engine is started anew.
-const SILENCE: Duration = Duration::from_secs(120);
-const AGAIN: Duration = Duration::from_millis(300);
+const RUN_FOLLOW_TIMEOUT: Duration = Duration::from_secs(120);
+const RUN_FOLLOW_RETRY_DELAY: Duration = Duration::from_millis(300);
 
 /// How following came to its end.
 #[derive(Debug)]
-pub(crate) enum End {
+pub(crate) enum FollowEnd {
     /// The run's own, whatever that is.
-    Reached(Box<Record>),
+    Reached(Box<EvolveRecord>),
     /// The person lets go of it, and it goes on.
     LetGo,
 }
@@ -23,12 +23,16 @@ pub(crate) enum End {
 ///
 /// # Errors
 /// When the keeper gives no answer for long.
-pub(crate) async fn follow(keeper: &Keeper<'_>, run: &Run, progress: &dyn Progress) -> Result<End> {
+pub(crate) async fn follow_keeper_run(
+    keeper: &KeeperContainer<'_>,
+    run: &EvolveRunId,
+    progress: &dyn EngineProgress,
+) -> Result<FollowEnd> {
     tokio::select! {
-        record = end_of(keeper, run, progress) => Ok(End::Reached(record?)),
+        record = end_of(keeper, run, progress) => Ok(FollowEnd::Reached(record?)),
         interrupted = tokio::signal::ctrl_c() => {
             interrupted?;
-            Ok(End::LetGo)
+            Ok(FollowEnd::LetGo)
         }
     }
 }
@@ -38,16 +42,16 @@ pub(crate) async fn follow(keeper: &Keeper<'_>, run: &Run, progress: &dyn Progre
 /// # Errors
 /// When the keeper gives no answer for long.
 pub(crate) async fn end_of(
-    keeper: &Keeper<'_>,
-    run: &Run,
-    progress: &dyn Progress,
-) -> Result<Box<Record>> {
+    keeper: &KeeperContainer<'_>,
+    run: &EvolveRunId,
+    progress: &dyn EngineProgress,
+) -> Result<Box<EvolveRecord>> {
     let mut offset = 0;
-    let mut told = Told::default();
+    let mut told = RunLogPrinter::default();
     let mut heard = Instant::now();
     loop {
         let mut ended = None;
-        let question = Ask::Log {
+        let question = KeeperRequest::Log {
             run: run.clone(),
             offset,
             follow: true,
@@ -55,45 +59,45 @@ pub(crate) async fn end_of(
         let mut each = |reply| {
             heard = Instant::now();
             match reply {
-                Reply::Log { text, next, .. } => {
+                KeeperReply::Log { text, next, .. } => {
                     offset = next;
-                    told.hear(&text, progress);
+                    told.push_text(&text, progress);
                 }
-                Reply::Record(record) => ended = record.status.has_ended().then_some(record),
+                KeeperReply::Record(record) => ended = record.status.has_ended().then_some(record),
                 _ => {}
             }
             Ok(())
         };
-        let asked = keeper.ask(&question, &mut each).await;
+        let asked = keeper.send_request(&question, &mut each).await;
         match (ended, asked) {
             (Some(record), _) => return Ok(record),
-            (None, Err(error)) if heard.elapsed() > SILENCE => return Err(error),
-            (None, _) => tokio::time::sleep(AGAIN).await,
+            (None, Err(error)) if heard.elapsed() > RUN_FOLLOW_TIMEOUT => return Err(error),
+            (None, _) => tokio::time::sleep(RUN_FOLLOW_RETRY_DELAY).await,
         }
     }
 }
 
 /// Of a line of the log that is not whole.
-const MAX_LINE_BYTES: usize = 1 << 20;
+const MAX_RUN_LOG_LINE_BYTES: usize = 1 << 20;
 
 /// Of a stage's name, which is repeated with each of its steps.
 const MAX_STAGE_CHARS: usize = 200;
 
 /// What of a log is told already.
 #[derive(Debug, Default)]
-struct Told {
+struct RunLogPrinter {
     unfinished: String,
     stage: String,
 }
 
-impl Told {
-    fn hear(&mut self, text: &str, progress: &dyn Progress) {
+impl RunLogPrinter {
+    fn push_text(&mut self, text: &str, progress: &dyn EngineProgress) {
         for piece in text.split_inclusive('\n') {
             self.unfinished.push_str(piece);
             if piece.ends_with('\n') {
                 let line = std::mem::take(&mut self.unfinished);
-                self.line(line.trim_end(), progress);
-            } else if self.unfinished.len() > MAX_LINE_BYTES {
+                self.print_line(line.trim_end(), progress);
+            } else if self.unfinished.len() > MAX_RUN_LOG_LINE_BYTES {
                 // No line of a stage is longer.
                 self.unfinished = String::new();
             }
@@ -101,7 +105,7 @@ impl Told {
     }
 
     /// A line of the log, which tells each stage's beginning itself.
-    fn line(&mut self, line: &str, progress: &dyn Progress) {
+    fn print_line(&mut self, line: &str, progress: &dyn EngineProgress) {
         if let Some(begun) = line.strip_prefix("== ") {
             self.stage = begun.chars().take(MAX_STAGE_CHARS).collect();
             progress.step(begun);
@@ -115,14 +119,14 @@ impl Told {
 
 #[cfg(test)]
 mod tests {
-    use super::{MAX_LINE_BYTES, MAX_STAGE_CHARS, Told};
-    use crate::engine::Progress;
+    use super::{MAX_RUN_LOG_LINE_BYTES, MAX_STAGE_CHARS, RunLogPrinter};
+    use crate::engine::EngineProgress;
     use std::sync::Mutex;
 
     #[derive(Debug, Default)]
     struct Heard(Mutex<Vec<String>>);
 
-    impl Progress for Heard {
+    impl EngineProgress for Heard {
         fn step(&self, what: &str) {
             self.0.lock().unwrap().push(format!("step {what}"));
         }
@@ -136,14 +140,14 @@ mod tests {
 
     #[test]
     fn a_log_in_pieces_is_told_in_lines() {
-        let (mut told, heard) = (Told::default(), Heard::default());
+        let (mut told, heard) = (RunLogPrinter::default(), Heard::default());
         for piece in [
             "== buil",
             "ding\n-- reading\n",
             "a line\n -- not",
             " ours\n-- x",
         ] {
-            told.hear(piece, &heard);
+            told.push_text(piece, &heard);
         }
         let lines = [
             "step building",
@@ -156,13 +160,13 @@ mod tests {
 
     #[test]
     fn a_log_of_many_lines_or_of_one_without_an_end_is_told_within_bounds() {
-        let (mut told, heard) = (Told::default(), Heard::default());
-        told.hear(&"\n".repeat(1 << 20), &heard);
+        let (mut told, heard) = (RunLogPrinter::default(), Heard::default());
+        told.push_text(&"\n".repeat(1 << 20), &heard);
         assert_eq!(heard.0.lock().unwrap().len(), 1 << 20);
-        told.hear(&"x".repeat(2 * MAX_LINE_BYTES), &heard);
-        assert!(told.unfinished.len() <= MAX_LINE_BYTES);
+        told.push_text(&"x".repeat(2 * MAX_RUN_LOG_LINE_BYTES), &heard);
+        assert!(told.unfinished.len() <= MAX_RUN_LOG_LINE_BYTES);
         heard.0.lock().unwrap().clear();
-        told.hear(&format!("\n== {}\n-- x\n", "y".repeat(1000)), &heard);
+        told.push_text(&format!("\n== {}\n-- x\n", "y".repeat(1000)), &heard);
         let last = heard.0.lock().unwrap().pop().unwrap();
         assert_eq!(last.len(), MAX_STAGE_CHARS + "step : x".len());
     }

@@ -5,7 +5,7 @@ use super::folders::ensure_private_folder;
 use super::instance::Instance;
 use crate::archive::Folder;
 use crate::error::Result;
-use crate::protocol::desktop::VNC_PASSWORD;
+use crate::protocol::desktop::VNC_PASSWORD_FILE;
 use crate::protocol::hex::hex;
 use anyhow::Context;
 use sha2::{Digest, Sha256};
@@ -15,14 +15,15 @@ use std::io::Write;
 use std::path::Path;
 
 /// Of a password: 64, so that none is likelier than another.
-const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-";
+const PASSWORD_LETTERS: &[u8; 64] =
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-";
 
 impl Instance {
     /// The token, when the instance was ever up.
     ///
     /// # Errors
     /// When the file exists and can't be read.
-    pub(crate) fn token(&self) -> Result<Option<String>> {
+    pub(crate) fn read_token(&self) -> Result<Option<String>> {
         match fs::read_to_string(self.token_file()) {
             Ok(token) => Ok(Some(token.trim().to_owned())),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -35,7 +36,7 @@ impl Instance {
     /// # Errors
     /// When the state folder can't be written.
     pub(crate) fn ensure_token(&self) -> Result<String> {
-        if let Some(token) = self.token()?.filter(|t| !t.is_empty()) {
+        if let Some(token) = self.read_token()?.filter(|t| !t.is_empty()) {
             return Ok(token);
         }
         let mut secret = [0u8; 32];
@@ -62,7 +63,8 @@ impl Instance {
         let mut secret = [0u8; 8];
         getrandom::fill(&mut secret).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
         // 64 letters, so that each bit counts.
-        let letter = |byte: u8| char::from(LETTERS[usize::from(byte) % LETTERS.len()]);
+        let letter =
+            |byte: u8| char::from(PASSWORD_LETTERS[usize::from(byte) % PASSWORD_LETTERS.len()]);
         let password: String = secret.into_iter().map(letter).collect();
         write_private(&path, password.as_bytes())?;
         Ok(password)
@@ -74,15 +76,20 @@ impl Instance {
     /// # Errors
     /// When the data folder can't be written.
     pub(crate) fn hand_in_vnc_password(&self, password: &str) -> Result<()> {
-        fs::create_dir_all(self.data())?;
-        let data = Folder::open(&self.data())?;
-        let written = data.replace_file(OsStr::new(VNC_PASSWORD), 0o600, password.as_bytes());
-        written.with_context(|| format!("writing `{VNC_PASSWORD}` in `{}`", self.data().display()))
+        fs::create_dir_all(self.data_folder())?;
+        let data = Folder::open(&self.data_folder())?;
+        let written = data.replace_file(OsStr::new(VNC_PASSWORD_FILE), 0o600, password.as_bytes());
+        written.with_context(|| {
+            format!(
+                "writing `{VNC_PASSWORD_FILE}` in `{}`",
+                self.data_folder().display()
+            )
+        })
     }
 }
 
 /// The digest of a token, which is all that the container gets.
-pub(crate) fn fingerprint(token: &str) -> String {
+pub(crate) fn sha256_fingerprint(token: &str) -> String {
     hex(Sha256::digest(token.as_bytes()))
 }
 
@@ -100,7 +107,7 @@ pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::fingerprint;
+    use super::sha256_fingerprint;
     use crate::host::folders::Folders;
     use crate::host::instance::Instance;
 
@@ -119,7 +126,7 @@ mod tests {
         let token = instance.ensure_token().unwrap();
         assert_eq!(token, instance.ensure_token().unwrap());
         assert!(token.len() > 60);
-        assert_ne!(fingerprint(&token), token);
+        assert_ne!(sha256_fingerprint(&token), token);
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
@@ -140,7 +147,7 @@ mod tests {
         assert_eq!(password, instance.ensure_vnc_password().unwrap());
         assert!(!instance.ensure_token().unwrap().contains(&password));
         instance.hand_in_vnc_password(&password).unwrap();
-        let handed_in = std::fs::read_to_string(instance.data().join("vnc-password"));
+        let handed_in = std::fs::read_to_string(instance.data_folder().join("vnc-password"));
         assert_eq!(handed_in.unwrap(), password);
     }
 }

@@ -1,24 +1,27 @@
 //! From configuration and instance to the container's specification.
 
-use super::instance::{Instance, LABEL, Record};
-use super::passed_env::{PassedEnv, passing};
-use super::reach::real;
-use super::secrets::fingerprint;
+use super::instance::{INSTANCE_LABEL, Instance, InstanceRecord};
+use super::passed_env::{PassedEnv, passed_variable_names};
+use super::reach::canonicalize_existing;
+use super::secrets::sha256_fingerprint;
 use crate::config::{self, Config};
-use crate::engine::identify;
+use crate::engine::set_spec_digest;
 use crate::error::Result;
-use crate::protocol::evolve::DOOR;
+use crate::protocol::evolve::KEEPER_SOCKET_FOLDER;
 use crate::protocol::hex::hex;
-use crate::protocol::spec::{Environment, Limits, Mount, Port, Restart, Spec, Volume, Workload};
+use crate::protocol::spec::{
+    ContainerEnv, ContainerLimits, ContainerRestartPolicy, ContainerSpec, Mount, Port, Volume,
+    Workload,
+};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 
 /// What stays, as the container sees it.
-pub(crate) const FILES: &str = "/root/host";
-pub(crate) const DATA: &str = "/data";
-pub(crate) const PROJECT: &str = "/repo";
+pub(crate) const CONTAINER_FILES_PATH: &str = "/root/host";
+pub(crate) const CONTAINER_DATA_PATH: &str = "/data";
+pub(crate) const CONTAINER_PROJECT_PATH: &str = "/repo";
 
 /// Label of a container: the digest of the variables that were passed in.
 pub(crate) const INHERITED_LABEL: &str = "osctl.inherited";
@@ -26,7 +29,7 @@ pub(crate) const INHERITED_LABEL: &str = "osctl.inherited";
 /// What a package manager and ordinary services need as root; nothing that reaches the host. Without SETFCAP,
 /// packages with file capabilities (`mtr-tiny`, `gstreamer1.0`) fall back to setuid when they are installed; a file
 /// capability on a mounted folder would be valid on the host, too.
-const CAPABILITIES: &[&str] = &[
+const CONTAINER_CAPABILITIES: &[&str] = &[
     "CHOWN",
     "DAC_OVERRIDE",
     "FOWNER",
@@ -41,14 +44,14 @@ const CAPABILITIES: &[&str] = &[
 /// What freezing a process takes: to read and write others (SYS_PTRACE); to make it again under its
 /// old ids, and to keep those free by a /proc of one's own (SYS_ADMIN, as CHECKPOINT_RESTORE does not
 /// mount, and older engines do not know it).
-const FREEZING: &[&str] = &["SYS_ADMIN", "SYS_PTRACE"];
+const CRIU_CAPABILITIES: &[&str] = &["SYS_ADMIN", "SYS_PTRACE"];
 
 /// Seconds in which running code may finish when the container is stopped.
-const STOP_TIMEOUT: u32 = 20;
+const CONTAINER_STOP_TIMEOUT: u32 = 20;
 
 /// What the engine is like.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct EngineContext<'a> {
     /// Where it listens on this machine.
     pub(crate) socket: Option<&'a Path>,
     /// Whether it confines containers by AppArmor, too.
@@ -59,15 +62,15 @@ pub(crate) struct Surroundings<'a> {
 ///
 /// # Errors
 /// When it can't be digested.
-pub(crate) fn specification(
+pub(crate) fn make_container_spec(
     config: &Config,
     instance: &Instance,
-    record: &Record,
+    record: &InstanceRecord,
     token: &str,
     image_id: &str,
-    engine: Surroundings<'_>,
+    engine: EngineContext<'_>,
     passed: &PassedEnv,
-) -> Result<Spec> {
+) -> Result<ContainerSpec> {
     let bind = config.bind;
     let ports = [
         (record.ports.kernel, 8080),
@@ -77,12 +80,16 @@ pub(crate) fn specification(
     let (mut mounts, mut volumes) = (Vec::new(), Vec::new());
     match record.remote {
         None => mounts.extend([
-            bound(&instance.files(), FILES),
-            bound(&instance.data(), DATA),
-            bound(&record.project, PROJECT),
+            writable_mount(&instance.files_folder(), CONTAINER_FILES_PATH),
+            writable_mount(&instance.data_folder(), CONTAINER_DATA_PATH),
+            writable_mount(&record.project, CONTAINER_PROJECT_PATH),
         ]),
         Some(_) => {
-            let places = instance.volumes().into_iter().zip([FILES, DATA, PROJECT]);
+            let places = instance.volume_names().into_iter().zip([
+                CONTAINER_FILES_PATH,
+                CONTAINER_DATA_PATH,
+                CONTAINER_PROJECT_PATH,
+            ]);
             volumes.extend(places.map(|(name, container)| Volume {
                 name: Some(name),
                 container: container.into(),
@@ -92,27 +99,27 @@ pub(crate) fn specification(
     }
     volumes.push(Volume {
         name: Some(instance.keeper_door()),
-        container: DOOR.into(),
+        container: KEEPER_SOCKET_FOLDER.into(),
         read_only: true,
     });
     for text in &config.mounts {
         mounts.extend(
-            config::mount(text).map(|(host, container, read_only)| Mount {
+            config::parse_mount(text).map(|(host, container, read_only)| Mount {
                 // The keeper replays the specification: what the path means now, it means then.
-                host: real(&host),
+                host: canonicalize_existing(&host),
                 container,
                 read_only,
             }),
         );
     }
     if let (true, Some(socket)) = (config.docker_socket, engine.socket) {
-        mounts.push(bound(socket, "/var/run/docker.sock"));
+        mounts.push(writable_mount(socket, "/var/run/docker.sock"));
     }
-    let mut spec = Spec {
-        name: instance.container(),
-        hostname: instance.container(),
+    let mut spec = ContainerSpec {
+        name: instance.container_name(),
+        hostname: instance.container_name(),
         image: image_id.into(),
-        network: Some(instance.network()),
+        network: Some(instance.network_name()),
         mounts,
         volumes,
         ports: ports
@@ -122,44 +129,44 @@ pub(crate) fn specification(
                 container,
             })
             .into(),
-        env: environment(config, instance, record, token, passed),
-        limits: limits(config),
-        workload: Workload::ROOT,
-        capabilities: capabilities(config),
-        security: security(config, engine),
-        labels: BTreeMap::from([(LABEL.into(), instance.name.clone())]),
+        env: spec_environment(config, instance, record, token, passed),
+        limits: container_limits(config),
+        workload: Workload::ROOT_USER,
+        capabilities: container_capabilities(config),
+        security: security_options(config, engine),
+        labels: BTreeMap::from([(INSTANCE_LABEL.into(), instance.name.clone())]),
         health_check: vec!["osctl".into(), "health".into()],
-        stop_timeout: STOP_TIMEOUT,
+        stop_timeout: CONTAINER_STOP_TIMEOUT,
         read_only: false,
         // Also after an engine was killed, which some engines take for a container that was stopped.
-        restart: Restart::Always,
+        restart: ContainerRestartPolicy::Always,
     };
     spec.labels
-        .insert(INHERITED_LABEL.into(), digest(passed.values())?);
-    let passing = passing(&spec.env, config);
-    identify(&mut spec, &passing)?;
+        .insert(INHERITED_LABEL.into(), digest_json(passed.values())?);
+    let passing = passed_variable_names(&spec.env, config);
+    set_spec_digest(&mut spec, &passing)?;
     Ok(spec)
 }
 
 /// What the container may use at most.
-pub(super) fn limits(config: &Config) -> Limits {
-    Limits {
+pub(super) fn container_limits(config: &Config) -> ContainerLimits {
+    ContainerLimits {
         cpus: config.limits.cpus,
-        memory: config.limits.memory.as_deref().and_then(config::size),
+        memory: config.limits.memory.as_deref().and_then(config::parse_size),
         pids: config.limits.pids,
-        shm: config::size(&config.limits.shm).unwrap_or(1 << 30),
+        shm: config::parse_size(&config.limits.shm).unwrap_or(1 << 30),
     }
 }
 
 /// Gives the specification what the running container was handed in, instead of what this shell
 /// hands in, which is no reason to replace it: who replaces it later must not lose its keys.
 pub(crate) fn keep_inherited(
-    spec: &mut Spec,
+    spec: &mut ContainerSpec,
     config: &Config,
     running: &BTreeMap<String, String>,
     label: Option<&String>,
 ) {
-    for key in passing(&spec.env, config) {
+    for key in passed_variable_names(&spec.env, config) {
         match running.get(&key) {
             Some(value) => spec.env.set(&key, value),
             None => spec.env.unset(&key),
@@ -171,13 +178,13 @@ pub(crate) fn keep_inherited(
     };
 }
 
-fn capabilities(config: &Config) -> Vec<String> {
-    let more = if config.criu { FREEZING } else { &[] };
-    let all = CAPABILITIES.iter().chain(more);
+fn container_capabilities(config: &Config) -> Vec<String> {
+    let more = if config.criu { CRIU_CAPABILITIES } else { &[] };
+    let all = CONTAINER_CAPABILITIES.iter().chain(more);
     all.map(|c| (*c).into()).collect()
 }
 
-fn security(config: &Config, engine: Surroundings<'_>) -> Vec<String> {
+fn security_options(config: &Config, engine: EngineContext<'_>) -> Vec<String> {
     let mut options = vec!["no-new-privileges".into()];
     if config.criu {
         // Under any profile the system does not let a tracer suspend the filter of who is frozen.
@@ -188,7 +195,7 @@ fn security(config: &Config, engine: Surroundings<'_>) -> Vec<String> {
     options
 }
 
-fn bound(host: &Path, container: &str) -> Mount {
+fn writable_mount(host: &Path, container: &str) -> Mount {
     Mount {
         host: host.into(),
         container: container.into(),
@@ -196,15 +203,15 @@ fn bound(host: &Path, container: &str) -> Mount {
     }
 }
 
-fn environment(
+fn spec_environment(
     config: &Config,
     instance: &Instance,
-    record: &Record,
+    record: &InstanceRecord,
     token: &str,
     passed: &PassedEnv,
-) -> Environment {
-    let mut env = Environment::default();
-    passed.put(&mut env);
+) -> ContainerEnv {
+    let mut env = ContainerEnv::default();
+    passed.apply_to(&mut env);
     env.set("HOST_HOME", instance.home().display().to_string());
     env.set("HOST_PWD", record.project.display().to_string());
     env.set("BROWSER_USE_HEADLESS", "false");
@@ -215,14 +222,19 @@ fn environment(
     env.set("OSCTL_SESSIONS_MAX", config.sessions.max.to_string());
     env.set("OSCTL_SESSIONS_IDLE", config.sessions.idle.to_string());
     env.set("OSCTL_SESSIONS_CHECK", config.sessions.check.to_string());
-    if let Some(bytes) = config.sessions.memory.as_deref().and_then(config::size) {
+    if let Some(bytes) = config
+        .sessions
+        .memory
+        .as_deref()
+        .and_then(config::parse_size)
+    {
         env.set("OSCTL_SESSIONS_MEMORY", bytes.to_string());
     }
     env.set("OSCTL_TERMINALS_MAX", config.terminals.max.to_string());
     env.set("OSCTL_TERMINALS_IDLE", config.terminals.idle.to_string());
     env.set("OSCTL_CRYO_KEEP", config.cryo.keep.to_string());
     env.set("OSCTL_CRYO_AGE", config.cryo.age.to_string());
-    if let Some(bytes) = config::size(&config.cryo.budget) {
+    if let Some(bytes) = config::parse_size(&config.cryo.budget) {
         env.set("OSCTL_CRYO_BUDGET", bytes.to_string());
     }
     if let Some(seconds) = config.cryo.every {
@@ -242,7 +254,7 @@ fn environment(
     env.set("OSCTL_DESKTOP_RESOLUTION", &config.desktop.resolution);
     env.set("OSCTL_DESKTOP_DEPTH", config.desktop.depth.to_string());
     // What guards the companion comes last, so that nothing above can replace it.
-    env.set("OSCTL_TOKEN_SHA256", fingerprint(token));
+    env.set("OSCTL_TOKEN_SHA256", sha256_fingerprint(token));
     if !config.auth {
         env.set("OSCTL_AUTH", "off");
     }
@@ -251,20 +263,20 @@ fn environment(
         .hosts
         .iter()
         .cloned()
-        .chain([bracketed(config.bind), instance.page_host()]);
+        .chain([host_header(config.bind), instance.page_host()]);
     env.set("OSCTL_HOSTS", hosts.collect::<Vec<_>>().join(","));
     env
 }
 
 /// An address as it stands in a `Host` header.
-fn bracketed(address: IpAddr) -> String {
+fn host_header(address: IpAddr) -> String {
     match address {
         IpAddr::V4(v4) => v4.to_string(),
         IpAddr::V6(v6) => format!("[{v6}]"),
     }
 }
 
-fn digest(value: &impl serde::Serialize) -> Result<String> {
+fn digest_json(value: &impl serde::Serialize) -> Result<String> {
     let bytes = serde_json::to_vec(value)?;
     Ok(hex(Sha256::digest(&bytes)))
 }
@@ -278,16 +290,16 @@ fn stores_at_stop(before: &[String]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{
-        INHERITED_LABEL, Surroundings, capabilities, keep_inherited, security, specification,
-        stores_at_stop,
+        EngineContext, INHERITED_LABEL, container_capabilities, keep_inherited,
+        make_container_spec, security_options, stores_at_stop,
     };
     use crate::config::{Config, EngineChoice};
     use crate::host::applied_settings::AppliedSettings;
     use crate::host::folders::Folders;
-    use crate::host::instance::{Instance, Record};
+    use crate::host::instance::{Instance, InstanceRecord};
     use crate::host::passed_env::PassedEnv;
-    use crate::host::secrets::fingerprint;
-    use crate::protocol::spec::Spec;
+    use crate::host::secrets::sha256_fingerprint;
+    use crate::protocol::spec::ContainerSpec;
     use std::path::Path;
 
     #[test]
@@ -300,7 +312,7 @@ mod tests {
         };
         let instance = Instance::new("two", &folders).unwrap();
         let config = Config::default();
-        let record = Record {
+        let record = InstanceRecord {
             project: "/p".into(),
             engine: EngineChoice::Docker,
             ports: config.ports,
@@ -310,9 +322,9 @@ mod tests {
         };
         let make = |config: &Config| {
             let token = "osctl_secret";
-            let engine = Surroundings::default();
+            let engine = EngineContext::default();
             let passed = PassedEnv::default();
-            specification(
+            make_container_spec(
                 config, &instance, &record, token, "sha256:1", engine, &passed,
             )
             .unwrap()
@@ -322,7 +334,7 @@ mod tests {
         assert!(!text.contains("osctl_secret"));
         assert_eq!(
             spec.env.0["OSCTL_TOKEN_SHA256"],
-            fingerprint("osctl_secret")
+            sha256_fingerprint("osctl_secret")
         );
         assert_eq!(spec.env.0["OSCTL_HOSTS"], "127.0.0.1,os-host-two.localhost");
         assert!(spec.ports.iter().all(|p| p.bind.is_loopback()));
@@ -348,24 +360,24 @@ mod tests {
     #[test]
     fn a_container_that_may_freeze_gets_what_that_takes_and_no_other_does() {
         let mut config = Config::default();
-        let confined = Surroundings {
+        let confined = EngineContext {
             apparmor: true,
-            ..Surroundings::default()
+            ..EngineContext::default()
         };
-        assert_eq!(security(&config, confined), ["no-new-privileges"]);
-        let before = capabilities(&config);
+        assert_eq!(security_options(&config, confined), ["no-new-privileges"]);
+        let before = container_capabilities(&config);
         assert!(!before.iter().any(|c| c.contains("SYS_ADMIN")));
         config.criu = true;
-        let after = capabilities(&config);
+        let after = container_capabilities(&config);
         assert_eq!(after[before.len()..], ["SYS_ADMIN", "SYS_PTRACE"]);
-        let options = security(&config, Surroundings::default());
+        let options = security_options(&config, EngineContext::default());
         assert_eq!(options, ["no-new-privileges", "seccomp=unconfined"]);
-        assert!(security(&config, confined).contains(&"apparmor=unconfined".to_owned()));
+        assert!(security_options(&config, confined).contains(&"apparmor=unconfined".to_owned()));
     }
 
     #[test]
     fn the_container_can_give_no_file_capabilities() {
-        let all = capabilities(&Config::default());
+        let all = container_capabilities(&Config::default());
         assert!(!all.contains(&"SETFCAP".to_owned()), "{all:?}");
     }
 
@@ -376,7 +388,7 @@ mod tests {
             .env
             .insert("OSCTL_TOKEN_SHA256".into(), "mine".into());
         let spec = specified(&config);
-        assert_eq!(spec.env.0["OSCTL_TOKEN_SHA256"], fingerprint("t"));
+        assert_eq!(spec.env.0["OSCTL_TOKEN_SHA256"], sha256_fingerprint("t"));
     }
 
     #[test]
@@ -397,7 +409,7 @@ mod tests {
     }
 
     /// Of an instance that has the token `t`.
-    fn specified(config: &Config) -> Spec {
+    fn specified(config: &Config) -> ContainerSpec {
         let home = Path::new("/h");
         let folders = Folders {
             home: home.into(),
@@ -405,7 +417,7 @@ mod tests {
             state: home.join("s"),
         };
         let instance = Instance::new("two", &folders).unwrap();
-        let record = Record {
+        let record = InstanceRecord {
             project: "/p".into(),
             engine: EngineChoice::Docker,
             ports: config.ports,
@@ -414,8 +426,8 @@ mod tests {
             applied: AppliedSettings::default(),
         };
         let token = "t";
-        let engine = Surroundings::default();
+        let engine = EngineContext::default();
         let passed = PassedEnv::default();
-        specification(config, &instance, &record, token, "i", engine, &passed).unwrap()
+        make_container_spec(config, &instance, &record, token, "i", engine, &passed).unwrap()
     }
 }

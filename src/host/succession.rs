@@ -13,26 +13,26 @@
 //! has left in the same way, paused and off its network, is taken back by the same steps.
 
 use super::build;
-use super::client::Client;
-use super::health::Watch;
-use super::instance::{Instance, LABEL, Record};
-use super::keeper::PART;
-use crate::engine::{Container, Docker, Engine, Phase, Progress};
+use super::client::CompanionClient;
+use super::health::HealthWatch;
+use super::instance::{INSTANCE_LABEL, Instance, InstanceRecord};
+use super::keeper::KEEPER_PART_LABEL;
+use crate::engine::{Container, ContainerPhase, Docker, Engine, EngineProgress};
 use crate::error::Result;
-use crate::protocol::spec::Spec;
+use crate::protocol::spec::ContainerSpec;
 use std::net::IpAddr;
 
 /// Who replaces the container of an instance.
 #[derive(Clone, Copy)]
-pub(crate) struct Succession<'a> {
+pub(crate) struct ContainerReplacer<'a> {
     pub(crate) instance: &'a Instance,
     pub(crate) engine: &'a Engine,
     pub(crate) docker: &'a Docker,
     pub(crate) bind: IpAddr,
-    pub(crate) progress: &'a dyn Progress,
+    pub(crate) progress: &'a dyn EngineProgress,
 }
 
-impl Succession<'_> {
+impl ContainerReplacer<'_> {
     /// Replaces the container, which goes only when the new one is healthy. It runs until it has
     /// its other name, so a name that can't be had costs nothing.
     ///
@@ -40,11 +40,11 @@ impl Succession<'_> {
     /// When the new one does not become healthy; the old one runs again then.
     pub(crate) async fn replace(
         &self,
-        spec: &Spec,
-        record: &Record,
+        spec: &ContainerSpec,
+        record: &InstanceRecord,
         old: &Container,
     ) -> Result<()> {
-        let (docker, aside) = (self.docker, self.instance.aside());
+        let (docker, aside) = (self.docker, self.instance.aside_container_name());
         if docker.inspect(&aside).await?.is_some_and(|c| self.owns(&c)) {
             docker.remove(&aside).await?;
         }
@@ -52,15 +52,15 @@ impl Succession<'_> {
         docker.rename(&spec.name, &aside).await?;
         let raised = async {
             docker.stop(&aside).await?;
-            self.instance.save(record)?;
-            docker.create(spec).await?;
+            self.instance.save_record(record)?;
+            docker.create_and_start(spec).await?;
             self.until_healthy(record).await
         };
         if let Err(error) = raised.await {
             self.bring_back(&aside).await?;
             return Err(error);
         }
-        self.conclude(&aside, old).await
+        self.remove_replaced(&aside, old).await
     }
 
     /// Ends what was interrupted, whatever the containers of the instance are called: one that never ran, was being
@@ -69,19 +69,20 @@ impl Succession<'_> {
     ///
     /// # Errors
     /// When the engine does not answer.
-    pub(crate) async fn settle(&self) -> Result<()> {
+    pub(crate) async fn finish_interrupted(&self) -> Result<()> {
         let (docker, instance) = (self.docker, self.instance);
         let mut waiting = Vec::new();
         for name in docker
-            .labelled(&format!("{LABEL}={}", instance.name))
+            .list_labelled_containers(&format!("{INSTANCE_LABEL}={}", instance.name))
             .await?
         {
             let Some(found) = docker.inspect(&name).await? else {
                 continue;
             };
-            let is_part = found.labels.contains_key(PART);
-            let is_in_place = [instance.container(), instance.keeper()].contains(&name);
-            let is_nothing = matches!(found.phase, Phase::Created | Phase::Dead);
+            let is_part = found.labels.contains_key(KEEPER_PART_LABEL);
+            let is_in_place =
+                [instance.container_name(), instance.keeper_container_name()].contains(&name);
+            let is_nothing = matches!(found.phase, ContainerPhase::Created | ContainerPhase::Dead);
             if is_nothing || (is_part && !is_in_place) {
                 self.progress
                     .log(&format!("removing `{name}`, which was left behind"));
@@ -91,7 +92,7 @@ impl Succession<'_> {
             }
         }
         // The usual name first: what it has is of the latest swap.
-        waiting.sort_by_key(|name| *name != instance.aside());
+        waiting.sort_by_key(|name| *name != instance.aside_container_name());
         for aside in waiting {
             self.settle_from(&aside).await?;
         }
@@ -99,15 +100,15 @@ impl Succession<'_> {
     }
 
     async fn settle_from(&self, aside: &str) -> Result<()> {
-        let (docker, name) = (self.docker, self.instance.container());
+        let (docker, name) = (self.docker, self.instance.container_name());
         let Some(old) = docker.inspect(aside).await? else {
             return Ok(());
         };
         match docker.inspect(&name).await? {
             // Whoever looks for the instance's container is told.
             Some(new) if !self.owns(&new) => return Ok(()),
-            Some(new) => match self.prove(&name, &new).await {
-                Ok(()) => return self.conclude(aside, &old).await,
+            Some(new) => match self.check_health(&name, &new).await {
+                Ok(()) => return self.remove_replaced(aside, &old).await,
                 Err(error) => self.progress.log(&format!("{error:#}")),
             },
             None => {}
@@ -124,23 +125,23 @@ impl Succession<'_> {
     }
 
     /// A container that was stopped meanwhile may have been healthy before.
-    async fn prove(&self, name: &str, new: &Container) -> Result<()> {
-        let Some(record) = self.instance.record()? else {
+    async fn check_health(&self, name: &str, new: &Container) -> Result<()> {
+        let Some(record) = self.instance.read_record()? else {
             anyhow::bail!("nothing is recorded about `{name}`");
         };
         self.instance.ensure_token()?;
-        if new.phase == Phase::Stopped {
+        if new.phase == ContainerPhase::Stopped {
             self.docker.start(name).await?;
         }
         self.until_healthy(&record).await
     }
 
-    async fn until_healthy(&self, record: &Record) -> Result<()> {
-        let watch = Watch {
+    async fn until_healthy(&self, record: &InstanceRecord) -> Result<()> {
+        let watch = HealthWatch {
             instance: self.instance,
             engine: self.engine,
-            client: &Client::new(self.instance, record, self.bind)?,
-            name: &self.instance.container(),
+            client: &CompanionClient::new(self.instance, record, self.bind)?,
+            name: &self.instance.container_name(),
             progress: self.progress,
         };
         watch.until_healthy().await
@@ -148,28 +149,28 @@ impl Succession<'_> {
 
     /// The old container, with what is recorded about it, in the place of the new one.
     async fn bring_back(&self, aside: &str) -> Result<()> {
-        let (docker, name) = (self.docker, self.instance.container());
+        let (docker, name) = (self.docker, self.instance.container_name());
         self.progress
             .step(&format!("bringing the old `{name}` back"));
         if docker.inspect(&name).await?.is_some_and(|c| self.owns(&c)) {
             docker.remove(&name).await?;
         }
         self.instance.restore_record()?;
-        let started = self.start(aside).await;
+        let started = self.start_restored(aside).await;
         docker.rename(aside, &name).await?;
         started
     }
 
     /// Undoes what a swap by the keeper has done to a container: it may be paused, at rest, off its network, and
     /// not to be started again by the engine.
-    async fn start(&self, aside: &str) -> Result<()> {
+    async fn start_restored(&self, aside: &str) -> Result<()> {
         let docker = self.docker;
         let Some(found) = docker.inspect(aside).await? else {
             return Ok(());
         };
         docker.let_restart(aside, true).await?;
         self.put_on_network(&found).await?;
-        if found.phase != Phase::Paused {
+        if found.phase != ContainerPhase::Paused {
             return docker.start(aside).await;
         }
         docker.unpause(aside).await?;
@@ -183,7 +184,7 @@ impl Succession<'_> {
 
     /// On its own network alone: a keeper may have started it on one that publishes no ports.
     async fn put_on_network(&self, container: &Container) -> Result<()> {
-        let (docker, network) = (self.docker, self.instance.network());
+        let (docker, network) = (self.docker, self.instance.network_name());
         let portless = self.instance.portless_network();
         if container.networks.contains(&portless) {
             docker.leave_network(&container.id, &portless).await?;
@@ -204,12 +205,12 @@ impl Succession<'_> {
         self.docker.start(&container.id).await
     }
 
-    async fn conclude(&self, aside: &str, old: &Container) -> Result<()> {
+    async fn remove_replaced(&self, aside: &str, old: &Container) -> Result<()> {
         self.docker.remove(aside).await?;
         build::remove_nameless(self.docker, &old.image).await
     }
 
     fn owns(&self, container: &Container) -> bool {
-        container.labels.get(LABEL) == Some(&self.instance.name)
+        container.labels.get(INSTANCE_LABEL) == Some(&self.instance.name)
     }
 }

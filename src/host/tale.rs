@@ -1,27 +1,27 @@
 //! Work that takes long, as the companion tells it: progress, then the reply.
 
-use super::answer::Lines;
-use super::client::Client;
+use super::answer::ResponseLines;
+use super::client::CompanionClient;
 use crate::error::{Error, Result};
-use crate::protocol::tale::Told;
+use crate::protocol::tale::ProgressEvent;
 use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
 
 /// What is told, line by line.
 #[derive(Debug)]
-pub(crate) struct Tale<R> {
-    client: Client,
+pub(crate) struct LongCall<R> {
+    client: CompanionClient,
     response: reqwest::Response,
-    lines: Lines,
+    lines: ResponseLines,
     reply: PhantomData<R>,
 }
 
-impl<R: DeserializeOwned> Tale<R> {
-    pub(super) fn new(client: Client, response: reqwest::Response) -> Self {
+impl<R: DeserializeOwned> LongCall<R> {
+    pub(super) fn new(client: CompanionClient, response: reqwest::Response) -> Self {
         Self {
             client,
             response,
-            lines: Lines::default(),
+            lines: ResponseLines::default(),
             reply: PhantomData,
         }
     }
@@ -33,10 +33,10 @@ impl<R: DeserializeOwned> Tale<R> {
     pub(crate) async fn next(&mut self) -> Result<std::result::Result<R, (u64, Option<u64>)>> {
         loop {
             if let Some(line) = self.lines.next() {
-                return match self.client.parsed(&line)? {
-                    Told::Progress { bytes, total } => Ok(Err((bytes, total))),
-                    Told::Done { reply } => Ok(Ok(*reply)),
-                    Told::Failed { status, error } => Err(Error::Refused {
+                return match self.client.parse_json(&line)? {
+                    ProgressEvent::Progress { bytes, total } => Ok(Err((bytes, total))),
+                    ProgressEvent::Done { reply } => Ok(Ok(*reply)),
+                    ProgressEvent::Failed { status, error } => Err(Error::Refused {
                         status,
                         kind: error.kind,
                         message: error.message,
@@ -46,12 +46,12 @@ impl<R: DeserializeOwned> Tale<R> {
                 };
             }
             let piece = self.response.chunk().await;
-            match piece.map_err(|error| self.client.unreachable(&error))? {
+            match piece.map_err(|error| self.client.unreachable_error(&error))? {
                 Some(piece) => {
                     let pushed = self.lines.push(&piece);
-                    pushed.map_err(|failure| self.client.unread(&failure))?;
+                    pushed.map_err(|failure| self.client.read_error(&failure))?;
                 }
-                None => return Err(self.client.silent()),
+                None => return Err(self.client.ended_early_error()),
             }
         }
     }

@@ -1,34 +1,35 @@
 //! What a company's network needs: the host's extra certificate authorities and its proxies.
 
-use crate::image::Certificate;
+use crate::image::CaCertificate;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
 /// Where distributions keep the authorities that an administrator added.
-const ANCHORS: &[&str] = &[
+const CA_FOLDERS: &[&str] = &[
     "/usr/local/share/ca-certificates",
     "/etc/pki/ca-trust/source/anchors",
     "/etc/ca-certificates/trust-source/anchors",
 ];
 
-const NOTE: &str = "The certificate authorities that the host trusts beyond the usual ones.\n";
+const CA_README_TEXT: &str =
+    "The certificate authorities that the host trusts beyond the usual ones.\n";
 
 /// The host's extra authorities; a note keeps the folder from being empty.
-pub(crate) fn certificates() -> Vec<Certificate> {
-    let mut found = vec![Certificate {
+pub(crate) fn extra_certificates() -> Vec<CaCertificate> {
+    let mut found = vec![CaCertificate {
         name: "README".into(),
-        pem: NOTE.into(),
+        pem: CA_README_TEXT.into(),
     }];
-    for folder in ANCHORS {
-        collect(Path::new(folder), &mut found);
+    for folder in CA_FOLDERS {
+        collect_certificates(Path::new(folder), &mut found);
     }
-    apart(found)
+    deduplicate_names(found)
 }
 
 /// In the order of their names and contents. One of a name that is taken gets a number; what is
 /// there twice is there once.
-fn apart(mut found: Vec<Certificate>) -> Vec<Certificate> {
+fn deduplicate_names(mut found: Vec<CaCertificate>) -> Vec<CaCertificate> {
     found.sort_by(|a, b| (&a.name, &a.pem).cmp(&(&b.name, &b.pem)));
     found.dedup_by(|a, b| a.name == b.name && a.pem == b.pem);
     let mut taken: BTreeSet<String> = found.iter().map(|c| c.name.clone()).collect();
@@ -49,13 +50,13 @@ fn apart(mut found: Vec<Certificate>) -> Vec<Certificate> {
     found
 }
 
-fn collect(folder: &Path, found: &mut Vec<Certificate>) {
+fn collect_certificates(folder: &Path, found: &mut Vec<CaCertificate>) {
     let Ok(entries) = fs::read_dir(folder) else {
         return;
     };
     for path in entries.filter_map(|e| Some(e.ok()?.path())) {
         if path.is_dir() {
-            collect(&path, found);
+            collect_certificates(&path, found);
             continue;
         }
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -63,7 +64,7 @@ fn collect(folder: &Path, found: &mut Vec<Certificate>) {
         match fs::read(&path) {
             // update-ca-certificates reads PEM in files named .crt alone.
             Ok(pem) if known && pem.windows(27).any(|w| w == b"-----BEGIN CERTIFICATE-----") => {
-                found.push(Certificate {
+                found.push(CaCertificate {
                     name: format!("{stem}.crt"),
                     pem,
                 });
@@ -74,7 +75,7 @@ fn collect(folder: &Path, found: &mut Vec<Certificate>) {
 }
 
 /// Variables that name proxies, in one of their two spellings.
-pub(crate) const PROXIES: [&str; 5] = [
+pub(crate) const PROXY_VARIABLES: [&str; 5] = [
     "http_proxy",
     "https_proxy",
     "ftp_proxy",
@@ -83,11 +84,14 @@ pub(crate) const PROXIES: [&str; 5] = [
 ];
 
 /// A variable of the shell; nothing where it is unset or empty.
-pub(crate) type Shell<'a> = &'a dyn Fn(&str) -> Option<String>;
+pub(crate) type VariableLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// The shell's proxy variables, in both spellings where either is set. A user and a password are left out of
 /// the address, unless `named` has one of the spellings: the agent can read them.
-pub(crate) fn proxies(shell: Shell<'_>, named: &BTreeSet<String>) -> BTreeMap<String, String> {
+pub(crate) fn proxy_variables(
+    shell: VariableLookup<'_>,
+    named: &BTreeSet<String>,
+) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for (name, value) in set_proxies(shell) {
         let value = match has_secret(name, &value, named) {
@@ -110,8 +114,11 @@ pub(crate) fn proxies(shell: Shell<'_>, named: &BTreeSet<String>) -> BTreeMap<St
     found
 }
 
-/// The shell's proxy variables whose user and password [`proxies`] leaves out.
-pub(crate) fn proxies_with_secret(shell: Shell<'_>, named: &BTreeSet<String>) -> Vec<String> {
+/// The shell's proxy variables whose user and password [`proxy_variables`] leaves out.
+pub(crate) fn proxies_with_secret(
+    shell: VariableLookup<'_>,
+    named: &BTreeSet<String>,
+) -> Vec<String> {
     let set = set_proxies(shell).into_iter();
     set.filter(|(name, value)| has_secret(name, value, named))
         .map(|(name, _)| name.to_uppercase())
@@ -124,7 +131,7 @@ pub(crate) fn is_same_variable(one: &str, other: &str) -> bool {
 }
 
 /// The spellings of a variable.
-pub(crate) fn spellings(name: &str) -> Vec<String> {
+pub(crate) fn variable_spellings(name: &str) -> Vec<String> {
     match is_proxy(name) {
         true => vec![name.to_lowercase(), name.to_uppercase()],
         false => vec![name.into()],
@@ -132,11 +139,11 @@ pub(crate) fn spellings(name: &str) -> Vec<String> {
 }
 
 fn is_proxy(name: &str) -> bool {
-    PROXIES.contains(&&*name.to_lowercase())
+    PROXY_VARIABLES.contains(&&*name.to_lowercase())
 }
 
-fn set_proxies(shell: Shell<'_>) -> Vec<(&'static str, String)> {
-    let set = PROXIES.into_iter().filter_map(|name| {
+fn set_proxies(shell: VariableLookup<'_>) -> Vec<(&'static str, String)> {
+    let set = PROXY_VARIABLES.into_iter().filter_map(|name| {
         let value = shell(name).or_else(|| shell(&name.to_uppercase()));
         Some((name, value?))
     });
@@ -163,14 +170,14 @@ fn without_user(address: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{apart, collect, has_secret, without_user};
-    use crate::image::Certificate;
+    use super::{collect_certificates, deduplicate_names, has_secret, without_user};
+    use crate::image::CaCertificate;
     use std::collections::BTreeSet;
     use std::fs;
 
     #[test]
     fn authorities_of_the_same_name_are_numbered_and_none_is_dropped() {
-        let certificate = |name: &str, pem: &str| Certificate {
+        let certificate = |name: &str, pem: &str| CaCertificate {
             name: name.into(),
             pem: pem.into(),
         };
@@ -183,7 +190,7 @@ mod tests {
         ];
         let mut again = found.clone();
         again.reverse();
-        let found = apart(found);
+        let found = deduplicate_names(found);
         let named: Vec<_> = found
             .iter()
             .map(|c| (c.name.as_str(), c.pem.as_slice()))
@@ -198,7 +205,10 @@ mod tests {
             ]
         );
         // The image's digest does not depend on the order in which folders are read.
-        let again: Vec<_> = apart(again).into_iter().map(|c| c.name).collect();
+        let again: Vec<_> = deduplicate_names(again)
+            .into_iter()
+            .map(|c| c.name)
+            .collect();
         assert_eq!(again, found.into_iter().map(|c| c.name).collect::<Vec<_>>());
     }
 
@@ -243,7 +253,7 @@ mod tests {
         )
         .unwrap();
         let mut found = Vec::new();
-        collect(folder.path(), &mut found);
+        collect_certificates(folder.path(), &mut found);
         assert_eq!(
             found.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(),
             ["company.crt"]

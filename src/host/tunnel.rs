@@ -2,10 +2,10 @@
 //! connection through the engine. Nothing is published beyond that machine, and nothing goes over the
 //! network that the engine's own connection does not guard.
 
-use crate::engine::{Address, Docker, Phase, Piped};
+use crate::engine::{ContainerPhase, Docker, EngineAddress, EngineExecPipes};
 use crate::error::{Error, Result};
 use crate::protocol::plain;
-use crate::protocol::relay::CONNECTED;
+use crate::protocol::relay::RELAY_CONNECTED;
 use anyhow::bail;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
@@ -22,29 +22,29 @@ use tokio::time::timeout;
 use tokio_util::io::StreamReader;
 
 /// The binary in every body.
-const OSCTL: &str = "/opt/osctl/bin/osctl";
+const CONTAINER_OSCTL_PATH: &str = "/opt/osctl/bin/osctl";
 /// How long one that gives no answer is asked again: it may be about to be replaced.
-const PATIENCE: Duration = Duration::from_secs(3);
-const AGAIN: Duration = Duration::from_millis(100);
+const TUNNEL_RETRY_TIMEOUT: Duration = Duration::from_secs(3);
+const TUNNEL_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// How long an engine may take to begin a connection.
-const ANSWER: Duration = Duration::from_secs(10);
+const TUNNEL_DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Header of an answer in the companion's place: why there is no way to it.
-pub(super) const NO_WAY: &str = "osctl-no-way";
-pub(super) const NOT_RUNNING: &str = "not running";
-pub(super) const NO_ENGINE: &str = "no engine";
+pub(super) const TUNNEL_ERROR_HEADER: &str = "osctl-no-way";
+pub(super) const TUNNEL_NOT_RUNNING: &str = "not running";
+pub(super) const TUNNEL_NO_ENGINE: &str = "no engine";
 
 /// Ports of a container, until it is dropped; connections go on.
 #[derive(Debug)]
 pub(crate) struct Tunnel {
-    way: Arc<Way>,
+    way: Arc<TunnelTarget>,
     listening: Vec<AbortHandle>,
     /// Where the ports are here, in the order in which they were asked for.
     pub(crate) addresses: [SocketAddr; 2],
 }
 
 #[derive(Debug)]
-struct Way {
-    engine: Address,
+struct TunnelTarget {
+    engine: EngineAddress,
     /// The connection that the last one went through.
     docker: Mutex<Option<Docker>>,
     container: String,
@@ -55,16 +55,23 @@ impl Tunnel {
     ///
     /// # Errors
     /// When this machine has no port left.
-    pub(crate) fn open(engine: &Address, container: String, ports: &[u16; 2]) -> Result<Self> {
-        let way = Arc::new(Way {
+    pub(crate) fn open(
+        engine: &EngineAddress,
+        container: String,
+        ports: &[u16; 2],
+    ) -> Result<Self> {
+        let way = Arc::new(TunnelTarget {
             engine: engine.clone(),
             docker: Mutex::new(None),
             container,
         });
         let mut listening = Vec::new();
         let mut listen = |port| {
-            let (listener, address) = bind()?;
-            listening.push(tokio::spawn(accept(listener, Arc::clone(&way), port)).abort_handle());
+            let (listener, address) = bind_loopback()?;
+            listening.push(
+                tokio::spawn(accept_tunnel_connections(listener, Arc::clone(&way), port))
+                    .abort_handle(),
+            );
             Ok::<_, io::Error>(address)
         };
         let addresses = [listen(ports[0])?, listen(ports[1])?];
@@ -75,7 +82,7 @@ impl Tunnel {
         })
     }
 
-    pub(crate) fn engine(&self) -> &Address {
+    pub(crate) fn engine(&self) -> &EngineAddress {
         &self.way.engine
     }
 }
@@ -88,41 +95,45 @@ impl Drop for Tunnel {
     }
 }
 
-fn bind() -> io::Result<(TcpListener, SocketAddr)> {
+fn bind_loopback() -> io::Result<(TcpListener, SocketAddr)> {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     Ok((TcpListener::from_std(listener)?, address))
 }
 
-async fn accept(listener: TcpListener, way: Arc<Way>, port: u16) {
+async fn accept_tunnel_connections(listener: TcpListener, way: Arc<TunnelTarget>, port: u16) {
     loop {
         match listener.accept().await {
             Ok((connection, _)) => {
                 let way = Arc::clone(&way);
-                tokio::spawn(async move { way.carry(connection, port).await });
+                tokio::spawn(async move { way.relay_connection(connection, port).await });
             }
             // Too many files are open, which passes.
-            Err(_) => tokio::time::sleep(AGAIN).await,
+            Err(_) => tokio::time::sleep(TUNNEL_RETRY_DELAY).await,
         }
     }
 }
 
 /// A connection to a port of the container.
-struct Line {
+struct TunnelStream {
     to: Pin<Box<dyn AsyncWrite + Send>>,
     from: Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>,
 }
 
-impl Way {
+impl TunnelTarget {
     /// Until one of the two ends it. One that leads nowhere is told as much before anything is read of
     /// it, so that whoever asks knows that nothing has begun.
-    async fn carry(&self, mut connection: TcpStream, port: u16) {
-        let Line { mut to, from } = match self.patiently(port).await {
+    async fn relay_connection(&self, mut connection: TcpStream, port: u16) {
+        let TunnelStream { mut to, from } = match self.dial_with_retry(port).await {
             Ok(line) => line,
             Err(error) => {
                 // Who has gone needs no answer.
-                let _ = timeout(ANSWER, refuse(connection, &self.no_way(&error).await)).await;
+                let _ = timeout(
+                    TUNNEL_DIAL_TIMEOUT,
+                    refuse_connection(connection, &self.no_way(&error).await),
+                )
+                .await;
                 return;
             }
         };
@@ -146,14 +157,14 @@ impl Way {
         };
     }
 
-    async fn patiently(&self, port: u16) -> Result<Line> {
+    async fn dial_with_retry(&self, port: u16) -> Result<TunnelStream> {
         let begin = Instant::now();
         loop {
-            let dialled = match timeout(ANSWER, self.dial(port)).await {
+            let dialled = match timeout(TUNNEL_DIAL_TIMEOUT, self.dial(port)).await {
                 Ok(dialled) => dialled,
                 Err(_) => Err(Error::EngineUnreachable {
                     address: self.engine.url.clone(),
-                    why: format!("no answer within {} s", ANSWER.as_secs()),
+                    why: format!("no answer within {} s", TUNNEL_DIAL_TIMEOUT.as_secs()),
                 }
                 .into()),
             };
@@ -162,36 +173,39 @@ impl Way {
                 Err(error) => {
                     // The connection to the engine may be what is lost.
                     *self.docker.lock().await = None;
-                    if begin.elapsed() > PATIENCE {
+                    if begin.elapsed() > TUNNEL_RETRY_TIMEOUT {
                         return Err(error);
                     }
-                    tokio::time::sleep(AGAIN).await;
+                    tokio::time::sleep(TUNNEL_RETRY_DELAY).await;
                 }
             }
         }
     }
 
-    async fn docker(&self) -> Result<Docker> {
+    async fn connect_engine(&self) -> Result<Docker> {
         let mut docker = self.docker.lock().await;
         match &*docker {
             Some(docker) => Ok(docker.clone()),
-            None => Ok(docker.insert(Docker::of(&self.engine).await?).clone()),
+            None => Ok(docker
+                .insert(Docker::connect_to(&self.engine).await?)
+                .clone()),
         }
     }
 
-    async fn dial(&self, port: u16) -> Result<Line> {
-        let docker = self.docker().await?;
-        let command = [OSCTL, "relay", &port.to_string()];
-        let Piped { stdin, mut stdout } = docker.pipe(&self.container, &command).await?;
+    async fn dial(&self, port: u16) -> Result<TunnelStream> {
+        let docker = self.connect_engine().await?;
+        let command = [CONTAINER_OSCTL_PATH, "relay", &port.to_string()];
+        let EngineExecPipes { stdin, mut stdout } =
+            docker.exec_piped(&self.container, &command).await?;
         let Some(mut first) = stdout.next().await.transpose()? else {
             bail!("nobody listens at port {port} there");
         };
-        if first.split_to(1.min(first.len())) != [CONNECTED][..] {
+        if first.split_to(1.min(first.len())) != [RELAY_CONNECTED][..] {
             bail!(
                 "the container answers what it was not asked; `osctl up` replaces it by this version"
             );
         }
-        Ok(Line {
+        Ok(TunnelStream {
             to: stdin,
             from: Box::pin(stream::iter([Ok(first)]).chain(stdout)),
         })
@@ -199,27 +213,27 @@ impl Way {
 
     async fn no_way(&self, error: &anyhow::Error) -> String {
         if let Some(Error::EngineUnreachable { why, .. }) = error.downcast_ref() {
-            return format!("{NO_ENGINE}: {why}");
+            return format!("{TUNNEL_NO_ENGINE}: {why}");
         }
-        let found = async { self.docker().await?.inspect(&self.container).await };
+        let found = async { self.connect_engine().await?.inspect(&self.container).await };
         match found.await {
-            Ok(None) => NOT_RUNNING.into(),
-            Ok(Some(found)) if found.phase == Phase::Stopped => NOT_RUNNING.into(),
+            Ok(None) => TUNNEL_NOT_RUNNING.into(),
+            Ok(Some(found)) if found.phase == ContainerPhase::Stopped => TUNNEL_NOT_RUNNING.into(),
             _ => format!("lost: {error:#}"),
         }
     }
 }
 
 /// Answers in the companion's place.
-async fn refuse(mut connection: TcpStream, why: &str) -> io::Result<()> {
+async fn refuse_connection(mut connection: TcpStream, why: &str) -> io::Result<()> {
     // An answer to what was not asked yet would be taken for noise.
     connection.readable().await?;
-    let why: String = plain::line(why)
+    let why: String = plain::sanitize_line(why)
         .chars()
         .map(|c| if c.is_ascii() { c } else { '?' })
         .collect();
     let answer = format!(
-        "HTTP/1.1 503 Service Unavailable\r\n{NO_WAY}: {why}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+        "HTTP/1.1 503 Service Unavailable\r\n{TUNNEL_ERROR_HEADER}: {why}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
     );
     connection.write_all(answer.as_bytes()).await?;
     connection.shutdown().await?;

@@ -1,6 +1,6 @@
 //! A body: the folder that an image is made of, embedded in the binary or in a project.
 
-use super::gather::{Limit, gather};
+use super::gather::{BodyReadLimit, read_body_files};
 use crate::archive::Folder;
 use crate::error::{Error, Result};
 use crate::protocol::BODY_VERSION;
@@ -15,16 +15,16 @@ use std::io::ErrorKind;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-static EMBEDDED: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/body");
+static EMBEDDED_BODY: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/body");
 
 /// What `init` wrote, by digest, so that an update can tell edits from origins.
-const ORIGIN: &str = ".osctl-origin.json";
+const BODY_ORIGIN_FILE: &str = ".osctl-origin.json";
 
 /// A body larger than this was certainly not meant: it is sent to the engine at each build.
-const LIMIT: u64 = 256 << 20;
+const MAX_IMAGE_BODY_BYTES: u64 = 256 << 20;
 
 /// An update reads no larger file.
-const MAX_FILE_BYTES: u64 = 64 << 20;
+const MAX_BODY_FILE_BYTES: u64 = 64 << 20;
 
 /// The files of a body by their path beneath it, `/`-separated.
 #[derive(Debug, Clone)]
@@ -36,14 +36,14 @@ pub(crate) struct Body {
 
 /// `body.yaml`: what the body was made for.
 #[derive(Debug, Deserialize)]
-struct Manifest {
+struct BodyManifest {
     protocol: u32,
 }
 
 /// What `init --update` did with one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Update {
+pub(crate) enum BodyFileUpdate {
     /// Was not there.
     Added,
     /// Was as `init` had written it, and is now this version's.
@@ -58,7 +58,7 @@ impl Body {
     /// The one inside this binary.
     pub(crate) fn embedded() -> Self {
         let mut files = BTreeMap::new();
-        collect_embedded(&EMBEDDED, &mut files);
+        collect_embedded(&EMBEDDED_BODY, &mut files);
         Self {
             folder: None,
             files,
@@ -70,27 +70,31 @@ impl Body {
     /// # Errors
     /// When the folder holds links or special files, is too large, or speaks another protocol.
     pub(crate) fn of_project(project: &Path, body: &Path) -> Result<Self> {
-        Self::of_project_within(project, body, Limit::of_bytes(LIMIT))
+        Self::of_project_within(project, body, BodyReadLimit::of_bytes(MAX_IMAGE_BODY_BYTES))
     }
 
     /// The same within a limit.
     ///
     /// # Errors
     /// As above.
-    pub(crate) fn of_project_within(project: &Path, body: &Path, limit: Limit) -> Result<Self> {
+    pub(crate) fn of_project_within(
+        project: &Path,
+        body: &Path,
+        limit: BodyReadLimit,
+    ) -> Result<Self> {
         let folder = project.join(body);
-        let Some(files) = gather(project, body, limit)? else {
+        let Some(files) = read_body_files(project, body, limit)? else {
             return Ok(Self::embedded());
         };
         let body = Self {
             folder: Some(folder.clone()),
             files,
         };
-        body.check(&folder)?;
+        body.check_compatible(&folder)?;
         Ok(body)
     }
 
-    fn check(&self, folder: &Path) -> Result<()> {
+    fn check_compatible(&self, folder: &Path) -> Result<()> {
         let unfit = |why: String| Error::UnfitBody {
             body: folder.to_owned(),
             why,
@@ -107,7 +111,7 @@ impl Body {
             .files
             .get("body.yaml")
             .ok_or_else(|| unfit("`body.yaml` is missing".into()))?;
-        let manifest: Manifest = serde_yaml::from_slice(manifest)
+        let manifest: BodyManifest = serde_yaml::from_slice(manifest)
             .map_err(|e| unfit(format!("`body.yaml` can't be read: {e}")))?;
         if manifest.protocol != BODY_VERSION {
             let (theirs, ours) = (manifest.protocol, BODY_VERSION);
@@ -125,18 +129,18 @@ impl Body {
     ///
     /// # Errors
     /// When a path does not fit into one.
-    pub(crate) fn archive(&self) -> Result<Vec<u8>> {
+    pub(crate) fn to_archive(&self) -> Result<Vec<u8>> {
         let mut archive = tar::Builder::new(Vec::new());
         for (path, content) in &self.files {
             let mut header = tar::Header::new_gnu();
             header.set_size(content.len() as u64);
-            header.set_mode(Self::mode(content));
+            header.set_mode(Self::file_mode(content));
             archive.append_data(&mut header, path, content.as_slice())?;
         }
         Ok(archive.into_inner()?)
     }
 
-    /// What [`Body::archive`] made.
+    /// What [`Body::to_archive`] made.
     ///
     /// # Errors
     /// When it is no such archive.
@@ -145,7 +149,7 @@ impl Body {
         let mut files = BTreeMap::new();
         for entry in tar::Archive::new(archive).entries()? {
             let mut entry = entry?;
-            let path = slashed(&entry.path()?);
+            let path = with_slashes(&entry.path()?);
             let mut content = Vec::new();
             entry.read_to_end(&mut content)?;
             files.insert(path, content);
@@ -157,7 +161,7 @@ impl Body {
     }
 
     /// Files that a person executes keep their right to be executed.
-    pub(crate) fn mode(content: &[u8]) -> u32 {
+    pub(crate) fn file_mode(content: &[u8]) -> u32 {
         if content.starts_with(b"#!") {
             0o755
         } else {
@@ -169,47 +173,57 @@ impl Body {
     ///
     /// # Errors
     /// When the folder can't be written.
-    pub(crate) fn write(&self, folder: &Folder, name: &Path) -> Result<()> {
+    pub(crate) fn write_to_folder(&self, folder: &Folder, name: &Path) -> Result<()> {
         let folder = BodyFolder { folder, name };
         let mut origin = BTreeMap::new();
         for (path, content) in &self.files {
-            folder.write(path, content)?;
-            origin.insert(path.clone(), digest(content));
+            folder.write_file(path, content)?;
+            origin.insert(path.clone(), content_digest(content));
         }
-        folder.write(ORIGIN, &serde_json::to_vec_pretty(&origin)?)
+        folder.write_file(BODY_ORIGIN_FILE, &serde_json::to_vec_pretty(&origin)?)
     }
 
-    /// Brings a folder that [`Body::write`] made to this body, and overwrites no edit. An agent may change
+    /// Brings a folder that [`Body::write_to_folder`] made to this body, and overwrites no edit. An agent may change
     /// the folder at any time.
     ///
     /// # Errors
     /// When the folder can't be read or written, or has something else in the place of a file.
-    pub(crate) fn update(&self, folder: &Folder, name: &Path) -> Result<BTreeMap<String, Update>> {
+    pub(crate) fn update_folder(
+        &self,
+        folder: &Folder,
+        name: &Path,
+    ) -> Result<BTreeMap<String, BodyFileUpdate>> {
         let folder = BodyFolder { folder, name };
-        let origin = folder.read(ORIGIN)?;
+        let origin = folder.read_file(BODY_ORIGIN_FILE)?;
         let mut origin: BTreeMap<String, String> = origin
             .and_then(|t| serde_json::from_slice(&t).ok())
             .unwrap_or_default();
         let mut done = BTreeMap::new();
         for (path, ours) in &self.files {
-            let theirs = folder.read(path)?;
+            let theirs = folder.read_file(path)?;
             let written = origin.get(path).cloned();
             let update = match &theirs {
                 _ if theirs.as_ref() == Some(ours) => None,
-                None => Some(Update::Added),
-                Some(theirs) if written == Some(digest(theirs)) => Some(Update::Updated),
-                Some(_) if written == Some(digest(ours)) => Some(Update::Kept),
-                Some(_) => Some(Update::Conflict),
+                None => Some(BodyFileUpdate::Added),
+                Some(theirs) if written == Some(content_digest(theirs)) => {
+                    Some(BodyFileUpdate::Updated)
+                }
+                Some(_) if written == Some(content_digest(ours)) => Some(BodyFileUpdate::Kept),
+                Some(_) => Some(BodyFileUpdate::Conflict),
             };
             match update {
-                Some(Update::Added | Update::Updated) => folder.write(path, ours)?,
-                Some(Update::Conflict) => folder.write(&format!("{path}.new"), ours)?,
-                Some(Update::Kept) | None => {}
+                Some(BodyFileUpdate::Added | BodyFileUpdate::Updated) => {
+                    folder.write_file(path, ours)?
+                }
+                Some(BodyFileUpdate::Conflict) => {
+                    folder.write_file(&format!("{path}.new"), ours)?
+                }
+                Some(BodyFileUpdate::Kept) | None => {}
             }
-            origin.insert(path.clone(), digest(ours));
+            origin.insert(path.clone(), content_digest(ours));
             done.extend(update.map(|u| (path.clone(), u)));
         }
-        folder.write(ORIGIN, &serde_json::to_vec_pretty(&origin)?)?;
+        folder.write_file(BODY_ORIGIN_FILE, &serde_json::to_vec_pretty(&origin)?)?;
         Ok(done)
     }
 }
@@ -223,45 +237,51 @@ struct BodyFolder<'a> {
 
 impl BodyFolder<'_> {
     /// The content of the file; nothing if it is missing.
-    fn read(&self, path: &str) -> Result<Option<Vec<u8>>> {
-        let (names, name) = self.split(path);
+    fn read_file(&self, path: &str) -> Result<Option<Vec<u8>>> {
+        let (names, name) = self.split_path(path);
         let mut at = self.folder.try_clone()?;
         for part in names {
-            at = match at.folder(part) {
+            at = match at.open_folder(part) {
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-                opened => opened.map_err(|error| self.refused(path, error))?,
+                opened => opened.map_err(|error| self.access_error(path, error))?,
             };
         }
-        match at.read_file(name, MAX_FILE_BYTES) {
+        match at.read_file(name, MAX_BODY_FILE_BYTES) {
             Ok(Some(content)) => Ok(Some(content)),
-            Ok(None) => Err(unfit(self.name, format!("`{path}` is no plain file"))),
+            Ok(None) => Err(unfit_body_error(
+                self.name,
+                format!("`{path}` is no plain file"),
+            )),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(self.refused(path, error)),
+            Err(error) => Err(self.access_error(path, error)),
         }
     }
 
     /// Replaces the file; its folders are created where they are missing.
-    fn write(&self, path: &str, content: &[u8]) -> Result<()> {
-        let (names, name) = self.split(path);
+    fn write_file(&self, path: &str, content: &[u8]) -> Result<()> {
+        let (names, name) = self.split_path(path);
         let mut at = self.folder.try_clone()?;
         for part in names {
             let opened = at.ensure_folder(part);
-            at = opened.map_err(|error| self.refused(path, error))?;
+            at = opened.map_err(|error| self.access_error(path, error))?;
         }
-        let written = at.replace_file(name, Body::mode(content), content);
-        written.map_err(|error| self.refused(path, error))
+        let written = at.replace_file(name, Body::file_mode(content), content);
+        written.map_err(|error| self.access_error(path, error))
     }
 
-    fn split<'p>(&self, path: &'p str) -> (impl Iterator<Item = &'p OsStr> + use<'p>, &'p OsStr) {
+    fn split_path<'p>(
+        &self,
+        path: &'p str,
+    ) -> (impl Iterator<Item = &'p OsStr> + use<'p>, &'p OsStr) {
         let (folders, name) = path.rsplit_once('/').unwrap_or(("", path));
         let folders = folders.split('/').filter(|part| !part.is_empty());
         (folders.map(OsStr::new), OsStr::new(name))
     }
 
-    fn refused(&self, path: &str, error: std::io::Error) -> anyhow::Error {
+    fn access_error(&self, path: &str, error: std::io::Error) -> anyhow::Error {
         match Folder::is_link(&error) {
-            true => unfit(self.name, format!("`{path}` or a folder of it is a link")),
-            false => unfit(self.name, format!("`{path}`: {error}")),
+            true => unfit_body_error(self.name, format!("`{path}` or a folder of it is a link")),
+            false => unfit_body_error(self.name, format!("`{path}`: {error}")),
         }
     }
 }
@@ -270,7 +290,7 @@ impl BodyFolder<'_> {
 pub(super) fn is_ignored(name: &str) -> bool {
     name == "__pycache__"
         || name == ".git"
-        || name == ORIGIN
+        || name == BODY_ORIGIN_FILE
         || name.ends_with(".pyc")
         || name == ".ruff_cache"
 }
@@ -288,17 +308,17 @@ fn collect_embedded(dir: &Dir<'_>, files: &mut BTreeMap<String, Vec<u8>>) {
         match entry {
             include_dir::DirEntry::Dir(dir) => collect_embedded(dir, files),
             include_dir::DirEntry::File(file) => {
-                files.insert(slashed(file.path()), file.contents().to_vec());
+                files.insert(with_slashes(file.path()), file.contents().to_vec());
             }
         }
     }
 }
 
-fn slashed(path: &Path) -> String {
+fn with_slashes(path: &Path) -> String {
     path.to_string_lossy().replace('\\', "/")
 }
 
-pub(super) fn unfit(body: &Path, why: String) -> anyhow::Error {
+pub(super) fn unfit_body_error(body: &Path, why: String) -> anyhow::Error {
     Error::UnfitBody {
         body: body.to_owned(),
         why,
@@ -306,13 +326,13 @@ pub(super) fn unfit(body: &Path, why: String) -> anyhow::Error {
     .into()
 }
 
-fn digest(content: &[u8]) -> String {
+fn content_digest(content: &[u8]) -> String {
     hex(Sha256::digest(content))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Body, Update};
+    use super::{Body, BodyFileUpdate};
     use crate::archive::Folder;
     use crate::error::Result;
     use std::collections::BTreeMap;
@@ -331,11 +351,12 @@ mod tests {
     }
 
     fn write(body: &Body, folder: &Path) {
-        body.write(&Folder::open(folder).unwrap(), folder).unwrap();
+        body.write_to_folder(&Folder::open(folder).unwrap(), folder)
+            .unwrap();
     }
 
-    fn update(body: &Body, folder: &Path) -> Result<BTreeMap<String, Update>> {
-        body.update(&Folder::open(folder)?, folder)
+    fn update(body: &Body, folder: &Path) -> Result<BTreeMap<String, BodyFileUpdate>> {
+        body.update_folder(&Folder::open(folder)?, folder)
     }
 
     #[test]
@@ -350,7 +371,7 @@ mod tests {
             assert!(body.files.contains_key(file), "{file} is missing");
         }
         assert!(!body.files.keys().any(|p| p.contains("__pycache__")));
-        body.check("embedded".as_ref()).unwrap();
+        body.check_compatible("embedded".as_ref()).unwrap();
     }
 
     #[test]
@@ -386,10 +407,10 @@ mod tests {
         let done = update(&next, folder.path()).unwrap();
 
         let expected = [
-            ("both", Update::Conflict),
-            ("new", Update::Added),
-            ("ours", Update::Updated),
-            ("theirs", Update::Kept),
+            ("both", BodyFileUpdate::Conflict),
+            ("new", BodyFileUpdate::Added),
+            ("ours", BodyFileUpdate::Updated),
+            ("theirs", BodyFileUpdate::Kept),
         ];
         assert_eq!(done, expected.map(|(p, u)| (p.to_string(), u)).into());
         assert_eq!(
@@ -443,7 +464,7 @@ mod tests {
     #[test]
     fn a_body_that_is_not_whole_or_takes_what_is_osctls_is_refused() {
         let refused = |files: &[(&str, &str)]| {
-            let checked = body(files).check("here".as_ref());
+            let checked = body(files).check_compatible("here".as_ref());
             checked.unwrap_err().to_string()
         };
         let manifest = ("body.yaml", "protocol: 1\n");

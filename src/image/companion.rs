@@ -5,15 +5,15 @@ use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-const HINT: &str = "give the Linux binary: `osctl up --companion PATH` (on a Linux machine: `cargo build --release`)";
+const LINUX_BINARY_HINT: &str = "give the Linux binary: `osctl up --companion PATH` (on a Linux machine: `cargo build --release`)";
 
 /// A static Linux executable.
 #[derive(Debug, Clone)]
-pub(crate) struct Companion {
+pub(crate) struct CompanionBinary {
     pub(crate) content: Vec<u8>,
 }
 
-impl Companion {
+impl CompanionBinary {
     /// The binary at `given`, else the own one.
     ///
     /// # Errors
@@ -21,15 +21,18 @@ impl Companion {
     pub(crate) fn load(given: Option<&Path>, architecture: &str) -> Result<Self> {
         let path = match given {
             Some(path) => path.to_owned(),
-            None => own(env::consts::OS, &env::current_exe()?, architecture)?,
+            None => default_binary_path(env::consts::OS, &env::current_exe()?, architecture)?,
         };
         let content = fs::read(&path).map_err(|e| {
-            Error::precondition(format!("`{}` can't be read: {e}", path.display()), HINT)
+            Error::precondition(
+                format!("`{}` can't be read: {e}", path.display()),
+                LINUX_BINARY_HINT,
+            )
         })?;
-        check(&content, architecture).map_err(|why| {
+        check_elf(&content, architecture).map_err(|why| {
             Error::precondition(
                 format!("`{}` can't run in the container: {why}", path.display()),
-                HINT,
+                LINUX_BINARY_HINT,
             )
         })?;
         Ok(Self { content })
@@ -39,32 +42,33 @@ impl Companion {
     ///
     /// # Errors
     /// When the path of the executable can't be told.
-    pub(crate) fn brought() -> io::Result<Vec<PathBuf>> {
+    pub(crate) fn packaged_paths() -> io::Result<Vec<PathBuf>> {
         if env::consts::OS == "linux" {
             return Ok(Vec::new());
         }
         let executable = env::current_exe()?;
-        let paths = ["amd64", "arm64"].map(|architecture| brought(&executable, architecture));
+        let paths =
+            ["amd64", "arm64"].map(|architecture| packaged_binary_path(&executable, architecture));
         Ok(paths.into_iter().flatten().collect())
     }
 }
 
 /// This very binary on Linux; on another system, the one that its package brings.
-fn own(system: &str, executable: &Path, architecture: &str) -> Result<PathBuf> {
+fn default_binary_path(system: &str, executable: &Path, architecture: &str) -> Result<PathBuf> {
     // Readable even where the file was replaced by a newer build meanwhile.
     if system == "linux" {
         return Ok("/proc/self/exe".into());
     }
-    let brought = brought(executable, architecture);
+    let brought = packaged_binary_path(executable, architecture);
     if let Some(path) = brought.filter(|path| path.is_file()) {
         return Ok(path);
     }
     let message = format!("the container needs a Linux binary of osctl, this one is for {system}");
-    Err(Error::precondition(message, HINT).into())
+    Err(Error::precondition(message, LINUX_BINARY_HINT).into())
 }
 
 /// Where a package for another system keeps the Linux binary: `libexec` beside the `bin` of the executable.
-fn brought(executable: &Path, architecture: &str) -> Option<PathBuf> {
+fn packaged_binary_path(executable: &Path, architecture: &str) -> Option<PathBuf> {
     // A tool that installs packages may put a link on the `PATH`.
     let executable = fs::canonicalize(executable).ok()?;
     let prefix = executable.parent()?.parent()?;
@@ -72,8 +76,8 @@ fn brought(executable: &Path, architecture: &str) -> Option<PathBuf> {
 }
 
 /// Reads as much of the ELF format as tells where a binary runs.
-fn check(elf: &[u8], architecture: &str) -> std::result::Result<(), String> {
-    const INTERPRETER: u32 = 3;
+fn check_elf(elf: &[u8], architecture: &str) -> std::result::Result<(), String> {
+    const ELF_PT_INTERP: u32 = 3;
     if elf.get(..5) != Some(b"\x7fELF\x02") {
         return Err("it is no 64-bit Linux executable".into());
     }
@@ -100,7 +104,7 @@ fn check(elf: &[u8], architecture: &str) -> std::result::Result<(), String> {
         elf.get(at..at + 4)
             .and_then(|b| Some(u32::from_le_bytes(b.try_into().ok()?)))
     });
-    if kinds.any(|kind| kind == Some(INTERPRETER)) {
+    if kinds.any(|kind| kind == Some(ELF_PT_INTERP)) {
         return Err("it is linked dynamically and would depend on the image's libraries".into());
     }
     Ok(())
@@ -108,7 +112,7 @@ fn check(elf: &[u8], architecture: &str) -> std::result::Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{check, own};
+    use super::{check_elf, default_binary_path};
     use crate::error::Error;
     use std::fs;
     use std::path::Path;
@@ -116,9 +120,9 @@ mod tests {
     #[test]
     fn other_systems_are_told_how_to_provide_the_linux_binary() {
         let nowhere = Path::new("/nonexistent/bin/osctl");
-        assert!(own("linux", nowhere, "amd64").is_ok());
+        assert!(default_binary_path("linux", nowhere, "amd64").is_ok());
         for system in ["macos", "windows"] {
-            let told = own(system, nowhere, "amd64").unwrap_err();
+            let told = default_binary_path(system, nowhere, "amd64").unwrap_err();
             assert!(
                 told.to_string().contains(&format!("for {system}")),
                 "{told}"
@@ -142,31 +146,31 @@ mod tests {
         let link = prefix.join("elsewhere/osctl");
         std::os::unix::fs::symlink(prefix.join("bin/osctl"), &link).unwrap();
         for executable in [prefix.join("bin/osctl"), link] {
-            let found = own("macos", &executable, "arm64").unwrap();
+            let found = default_binary_path("macos", &executable, "arm64").unwrap();
             assert_eq!(found, prefix.join("libexec/osctl-linux-arm64"));
-            assert!(own("macos", &executable, "amd64").is_err());
+            assert!(default_binary_path("macos", &executable, "amd64").is_err());
         }
     }
 
     #[test]
     fn a_binary_for_elsewhere_is_refused_with_the_reason() {
         assert!(
-            check(b"#!/bin/sh\n", "amd64")
+            check_elf(b"#!/bin/sh\n", "amd64")
                 .unwrap_err()
                 .contains("no 64-bit Linux")
         );
         let mut elf = vec![0u8; 64];
         elf[..5].copy_from_slice(b"\x7fELF\x02");
         elf[18] = 183;
-        assert!(check(&elf, "amd64").unwrap_err().contains("arm64"));
+        assert!(check_elf(&elf, "amd64").unwrap_err().contains("arm64"));
     }
 
     #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
     #[test]
     fn this_build_is_static_and_the_system_shell_is_not() {
-        check(&fs::read("/proc/self/exe").unwrap(), "amd64").unwrap();
+        check_elf(&fs::read("/proc/self/exe").unwrap(), "amd64").unwrap();
         assert!(
-            check(&fs::read("/bin/bash").unwrap(), "amd64")
+            check_elf(&fs::read("/bin/bash").unwrap(), "amd64")
                 .unwrap_err()
                 .contains("dynamically")
         );

@@ -1,6 +1,6 @@
 //! The build context: a body, the binary and the host's certificates as one archive.
 
-use super::{Body, Companion, DIGEST_LABEL};
+use super::{Body, CompanionBinary, IMAGE_DIGEST_LABEL};
 use crate::error::Result;
 use crate::protocol::hex::hex;
 use bytes::Bytes;
@@ -9,34 +9,34 @@ use std::collections::BTreeMap;
 use std::io::Read;
 
 /// Where the parts that are not the body's lie in the context.
-const OURS: &str = ".osctl";
-const BINARY: &str = ".osctl/osctl";
+const CONTEXT_OSCTL_FOLDER: &str = ".osctl";
+const CONTEXT_BINARY_PATH: &str = ".osctl/osctl";
 
 /// A certificate authority that the host trusts beyond the usual ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Certificate {
+pub(crate) struct CaCertificate {
     pub(crate) name: String,
     pub(crate) pem: Vec<u8>,
 }
 
 /// All that an image is made of. The same recipe gives the same digest.
 #[derive(Debug)]
-pub(crate) struct Recipe {
+pub(crate) struct ImageRecipe {
     pub(crate) body: Body,
-    pub(crate) companion: Companion,
-    pub(crate) certificates: Vec<Certificate>,
+    pub(crate) companion: CompanionBinary,
+    pub(crate) certificates: Vec<CaCertificate>,
     /// Build arguments that shape the image; proxies are not among them.
     pub(crate) args: BTreeMap<String, String>,
 }
 
-impl Recipe {
+impl ImageRecipe {
     /// Over every name, mode and content, and over the arguments.
     pub(crate) fn digest(&self) -> String {
         let mut all = Sha256::new();
-        for (path, content) in self.entries() {
+        for (path, content) in self.context_files() {
             all.update(path.as_bytes());
             all.update([0]);
-            all.update(Body::mode(content).to_le_bytes());
+            all.update(Body::file_mode(content).to_le_bytes());
             all.update(Sha256::digest(content));
         }
         for (key, value) in &self.args {
@@ -49,7 +49,7 @@ impl Recipe {
     /// The labels that state what the image is.
     pub(crate) fn labels(&self) -> BTreeMap<String, String> {
         BTreeMap::from([
-            (DIGEST_LABEL.into(), self.digest()),
+            (IMAGE_DIGEST_LABEL.into(), self.digest()),
             ("osctl.version".into(), env!("CARGO_PKG_VERSION").into()),
         ])
     }
@@ -59,19 +59,23 @@ impl Recipe {
     ///
     /// # Errors
     /// When a path does not fit into an archive.
-    pub(crate) fn archive(&self, dockerfile: &str, binary_image: Option<&str>) -> Result<Bytes> {
+    pub(crate) fn to_context_archive(
+        &self,
+        dockerfile: &str,
+        binary_image: Option<&str>,
+    ) -> Result<Bytes> {
         let rewritten = binary_image.and_then(|image| with_binary_of(dockerfile, image));
         let mut archive = tar::Builder::new(Vec::new());
-        for (path, content) in self.entries() {
+        for (path, content) in self.context_files() {
             let content = match (path.as_str(), &rewritten) {
                 ("Dockerfile", text) => text.as_deref().unwrap_or(dockerfile).as_bytes(),
-                (BINARY, Some(_)) => continue,
+                (CONTEXT_BINARY_PATH, Some(_)) => continue,
                 _ => content,
             };
             // No times and no owners, so that the same content is the same archive.
             let mut header = tar::Header::new_gnu();
             header.set_size(content.len() as u64);
-            header.set_mode(Body::mode(content));
+            header.set_mode(Body::file_mode(content));
             if content.starts_with(b"\x7fELF") {
                 header.set_mode(0o755);
             }
@@ -80,17 +84,17 @@ impl Recipe {
         Ok(archive.into_inner()?.into())
     }
 
-    fn entries(&self) -> impl Iterator<Item = (String, &Vec<u8>)> {
+    fn context_files(&self) -> impl Iterator<Item = (String, &Vec<u8>)> {
         let body = self
             .body
             .files
             .iter()
             .map(|(path, content)| (path.clone(), content));
-        let binary = std::iter::once((BINARY.to_owned(), &self.companion.content));
+        let binary = std::iter::once((CONTEXT_BINARY_PATH.to_owned(), &self.companion.content));
         let certificates = self
             .certificates
             .iter()
-            .map(|c| (format!("{OURS}/ca/{}", c.name), &c.pem));
+            .map(|c| (format!("{CONTEXT_OSCTL_FOLDER}/ca/{}", c.name), &c.pem));
         body.chain(binary).chain(certificates)
     }
 }
@@ -103,7 +107,7 @@ fn with_binary_of(dockerfile: &str, image: &str) -> Option<String> {
     for line in dockerfile.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         lines.push(match words[..] {
-            ["COPY", BINARY, target] => {
+            ["COPY", CONTEXT_BINARY_PATH, target] => {
                 found += 1;
                 format!("COPY --from={image} /osctl {target}\n")
             }
@@ -120,7 +124,7 @@ fn with_binary_of(dockerfile: &str, image: &str) -> Option<String> {
 fn is_elsewhere(word: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:@".contains(c);
     let of_ours = word
-        .strip_prefix(OURS)
+        .strip_prefix(CONTEXT_OSCTL_FOLDER)
         .and_then(|rest| rest.strip_prefix("/ca/"));
     let word = of_ours.unwrap_or(word);
     let hidden = word.starts_with('.') || word.contains("/.") || word == "/";
@@ -131,32 +135,32 @@ fn is_elsewhere(word: &str) -> bool {
 ///
 /// # Errors
 /// When the archive can't be made.
-pub(crate) fn bare(companion: &Companion) -> Result<(String, Bytes)> {
-    const DOCKERFILE: &[u8] =
+pub(crate) fn binary_image_context(companion: &CompanionBinary) -> Result<(String, Bytes)> {
+    const BINARY_IMAGE_DOCKERFILE: &[u8] =
         b"FROM scratch\nCOPY osctl /osctl\nENTRYPOINT [\"/osctl\", \"keeper\"]\n";
     let mut all = Sha256::new();
-    all.update(DOCKERFILE);
+    all.update(BINARY_IMAGE_DOCKERFILE);
     all.update(&companion.content);
     let files = [
-        ("Dockerfile", 0o644, DOCKERFILE),
+        ("Dockerfile", 0o644, BINARY_IMAGE_DOCKERFILE),
         ("osctl", 0o755, &companion.content),
     ];
-    Ok((hex(all.finalize()), plain(&files)?))
+    Ok((hex(all.finalize()), archive_files(&files)?))
 }
 
 /// An archive of one file.
 ///
 /// # Errors
 /// When the archive can't be made.
-pub(crate) fn single(name: &str, mode: u32, content: &[u8]) -> Result<Bytes> {
-    plain(&[(name, mode, content)])
+pub(crate) fn single_file_archive(name: &str, mode: u32, content: &[u8]) -> Result<Bytes> {
+    archive_files(&[(name, mode, content)])
 }
 
-/// The content of an archive of one file, as of [`single`].
+/// The content of an archive of one file, as of [`single_file_archive`].
 ///
 /// # Errors
 /// When it is no archive.
-pub(crate) fn content(archive: &[u8]) -> Result<Vec<u8>> {
+pub(crate) fn single_file_content(archive: &[u8]) -> Result<Vec<u8>> {
     let mut content = Vec::new();
     for file in tar::Archive::new(archive).entries()?.take(1) {
         file?.read_to_end(&mut content)?;
@@ -164,7 +168,7 @@ pub(crate) fn content(archive: &[u8]) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-fn plain(files: &[(&str, u32, &[u8])]) -> Result<Bytes> {
+fn archive_files(files: &[(&str, u32, &[u8])]) -> Result<Bytes> {
     let mut archive = tar::Builder::new(Vec::new());
     for (path, mode, content) in files {
         let mut header = tar::Header::new_gnu();
@@ -177,17 +181,17 @@ fn plain(files: &[(&str, u32, &[u8])]) -> Result<Bytes> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Certificate, Recipe};
-    use crate::image::{Body, Companion};
+    use super::{CaCertificate, ImageRecipe};
+    use crate::image::{Body, CompanionBinary};
     use std::io::Read;
 
-    fn recipe() -> Recipe {
-        Recipe {
+    fn recipe() -> ImageRecipe {
+        ImageRecipe {
             body: Body::embedded(),
-            companion: Companion {
+            companion: CompanionBinary {
                 content: b"\x7fELF binary".to_vec(),
             },
-            certificates: vec![Certificate {
+            certificates: vec![CaCertificate {
                 name: "README".into(),
                 pem: b"x".to_vec(),
             }],
@@ -233,7 +237,7 @@ mod tests {
         let taken =
             format!("FROM a\nCOPY --chmod=755 .osctl/ca/ /ca/\n{copy}\nCOPY --from=a /x /y\n");
         for other in ["COPY kernel/ /kernel/", "ADD a-b_c.txt /d", "RUN ls .osctl"] {
-            let bytes = recipe().archive(&format!("{taken}{other}"), Some("b:c"));
+            let bytes = recipe().to_context_archive(&format!("{taken}{other}"), Some("b:c"));
             let files = files(&bytes.unwrap());
             assert!(!files.contains_key(".osctl/osctl"));
             let text = taken.replace(copy, "COPY --from=b:c /osctl /opt/osctl/bin/osctl");
@@ -254,17 +258,19 @@ mod tests {
             copy,
         ] {
             let text = format!("{taken}{other}\n");
-            let files = files(&recipe().archive(&text, Some("b:c")).unwrap());
+            let files = files(&recipe().to_context_archive(&text, Some("b:c")).unwrap());
             assert!(files.contains_key(".osctl/osctl"), "{other}");
             assert_eq!(files["Dockerfile"], text);
         }
-        let none = recipe().archive("FROM a\n", Some("b:c")).unwrap();
+        let none = recipe()
+            .to_context_archive("FROM a\n", Some("b:c"))
+            .unwrap();
         assert_eq!(files(&none)["Dockerfile"], "FROM a\n");
     }
 
     #[test]
     fn the_archive_holds_the_body_the_binary_and_the_certificates() {
-        let bytes = recipe().archive("FROM x", None).unwrap();
+        let bytes = recipe().to_context_archive("FROM x", None).unwrap();
         let mut archive = tar::Archive::new(bytes.as_ref());
         let mut modes = std::collections::BTreeMap::new();
         for entry in archive.entries().unwrap() {

@@ -3,8 +3,8 @@
 //! Every name is opened beneath the folder that is held open, through no link, and what was opened is
 //! looked at, so that a folder or file that is exchanged meanwhile leads nowhere else.
 
-use super::body::{is_ignored, unfit};
-use crate::archive::{Folder, Look};
+use super::body::{is_ignored, unfit_body_error};
+use crate::archive::{EntryStat, Folder};
 use crate::error::Result;
 use crate::protocol::files::EntryKind;
 use anyhow::Context;
@@ -15,65 +15,73 @@ use std::path::{Component, Path};
 use std::time::Instant;
 
 /// What makes a folder a body.
-const DOCKERFILE: &str = "Dockerfile";
+const DOCKERFILE_NAME: &str = "Dockerfile";
 /// Folders within folders.
-const DEEPEST: usize = 32;
+const MAX_BODY_DEPTH: usize = 32;
 /// More files than this were certainly not meant.
-const MOST: usize = 20_000;
+const MAX_BODY_FILES: usize = 20_000;
 /// The same of all names that are met, also of folders that are empty and of what is ignored.
-const MOST_NAMES: usize = 50_000;
+const MAX_BODY_NAMES: usize = 50_000;
 
 /// The files of `folder` beneath `root` by their path, `/`-separated; nothing when it has no
 /// `Dockerfile`.
-pub(super) fn gather(
+pub(super) fn read_body_files(
     root: &Path,
     folder: &Path,
-    limit: Limit,
+    limit: BodyReadLimit,
 ) -> Result<Option<BTreeMap<String, Vec<u8>>>> {
     let name = root.join(folder);
     let opened = |e| anyhow::Error::new(e).context(format!("opening `{}`", root.display()));
     let mut at = Folder::open(root).map_err(opened)?;
     for component in folder.components() {
         let Component::Normal(part) = component else {
-            return Err(unfit(&name, "it is not beneath the project".into()));
+            return Err(unfit_body_error(
+                &name,
+                "it is not beneath the project".into(),
+            ));
         };
-        at = match at.folder(part) {
+        at = match at.open_folder(part) {
             Ok(next) => next,
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             Err(e) if Folder::is_link(&e) => {
                 let why = format!("`{}` is no folder", part.to_string_lossy());
-                return Err(unfit(&name, why));
+                return Err(unfit_body_error(&name, why));
             }
             Err(e) => return Err(e).with_context(|| format!("opening `{}`", name.display())),
         };
     }
-    match at.look(OsStr::new(DOCKERFILE)) {
+    match at.stat(OsStr::new(DOCKERFILE_NAME)) {
         Ok(look) if look.kind == EntryKind::File => {}
         // Another body in its place would be no answer to a person who meant this one.
-        Ok(_) => return Err(unfit(&name, format!("`{DOCKERFILE}` is no file"))),
+        Ok(_) => {
+            return Err(unfit_body_error(
+                &name,
+                format!("`{DOCKERFILE_NAME}` is no file"),
+            ));
+        }
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e).with_context(|| format!("looking at `{}`", name.display())),
     }
-    let mut gathering = Gathering {
+    let mut gathering = BodyFolderReader {
         name: &name,
         limit,
         room: limit.bytes,
         names: 0,
         files: BTreeMap::new(),
     };
-    gathering.take(&at, "", 0)?;
+    gathering.read_folder(&at, "", 0)?;
     Ok(Some(gathering.files))
 }
 
 /// How much of a body is read at most.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limit {
+pub(crate) struct BodyReadLimit {
     pub(crate) bytes: u64,
     /// After it no further entry is read.
     pub(crate) deadline: Option<Instant>,
 }
 
-impl Limit {
+impl BodyReadLimit {
     pub(crate) fn of_bytes(bytes: u64) -> Self {
         Self {
             bytes,
@@ -82,58 +90,61 @@ impl Limit {
     }
 }
 
-struct Gathering<'a> {
+struct BodyFolderReader<'a> {
     name: &'a Path,
-    limit: Limit,
+    limit: BodyReadLimit,
     room: u64,
     names: usize,
     files: BTreeMap<String, Vec<u8>>,
 }
 
-impl Gathering<'_> {
-    fn take(&mut self, folder: &Folder, beneath: &str, depth: usize) -> Result<()> {
-        if depth > DEEPEST {
-            return Err(self.unfit(format!("`{beneath}` is too deep")));
+impl BodyFolderReader<'_> {
+    fn read_folder(&mut self, folder: &Folder, beneath: &str, depth: usize) -> Result<()> {
+        if depth > MAX_BODY_DEPTH {
+            return Err(self.unfit_error(format!("`{beneath}` is too deep")));
         }
-        let names = folder.names_up_to(MOST_NAMES + 1)?;
+        let names = folder.names_up_to(MAX_BODY_NAMES + 1)?;
         self.names += names.len();
-        if self.names > MOST_NAMES {
-            return Err(self.unfit(format!("it has more than {MOST_NAMES} names")));
+        if self.names > MAX_BODY_NAMES {
+            return Err(self.unfit_error(format!("it has more than {MAX_BODY_NAMES} names")));
         }
         for name in names {
             let deadline = self.limit.deadline;
             if deadline.is_some_and(|deadline| Instant::now() > deadline) {
-                return Err(self.unfit("it was not read in time".into()));
+                return Err(self.unfit_error("it was not read in time".into()));
             }
             let Some(text) = name.to_str() else {
                 let shown = name.to_string_lossy();
-                return Err(self.unfit(format!("the name `{beneath}{shown}` is not UTF-8")));
+                return Err(self.unfit_error(format!("the name `{beneath}{shown}` is not UTF-8")));
             };
             if is_ignored(text) {
                 continue;
             }
             let path = format!("{beneath}{text}");
-            let odd = || self.unfit(format!("`{path}` is neither a file nor a folder"));
-            match folder.look(&name)?.kind {
+            let odd = || self.unfit_error(format!("`{path}` is neither a file nor a folder"));
+            match folder.stat(&name)?.kind {
                 EntryKind::Folder => {
-                    let inner = folder
-                        .folder(&name)
+                    let inner =
+                        folder
+                            .open_folder(&name)
+                            .map_err(|e| match Folder::is_link(&e) {
+                                true => odd(),
+                                false => e.into(),
+                            })?;
+                    self.read_folder(&inner, &format!("{path}/"), depth + 1)?;
+                }
+                EntryKind::File => {
+                    let file = folder
+                        .open_file(&name)
                         .map_err(|e| match Folder::is_link(&e) {
                             true => odd(),
                             false => e.into(),
                         })?;
-                    self.take(&inner, &format!("{path}/"), depth + 1)?;
-                }
-                EntryKind::File => {
-                    let file = folder.read(&name).map_err(|e| match Folder::is_link(&e) {
-                        true => odd(),
-                        false => e.into(),
-                    })?;
                     // Between the look and this it may have become something else.
-                    if Look::of(&file)?.kind != EntryKind::File {
+                    if EntryStat::stat_file(&file)?.kind != EntryKind::File {
                         return Err(odd());
                     }
-                    self.keep(path, file)?;
+                    self.add_file(path, file)?;
                 }
                 _ => return Err(odd()),
             }
@@ -141,29 +152,31 @@ impl Gathering<'_> {
         Ok(())
     }
 
-    fn keep(&mut self, path: String, file: impl Read) -> Result<()> {
+    fn add_file(&mut self, path: String, file: impl Read) -> Result<()> {
         let mut content = Vec::new();
         // One byte more than there is room for tells that there is not.
         file.take(self.room + 1).read_to_end(&mut content)?;
         let Some(room) = self.room.checked_sub(content.len() as u64) else {
-            return Err(self.unfit(format!("it is larger than {} MiB", self.limit.bytes >> 20)));
+            return Err(
+                self.unfit_error(format!("it is larger than {} MiB", self.limit.bytes >> 20))
+            );
         };
-        if self.files.len() >= MOST {
-            return Err(self.unfit(format!("it has more than {MOST} files")));
+        if self.files.len() >= MAX_BODY_FILES {
+            return Err(self.unfit_error(format!("it has more than {MAX_BODY_FILES} files")));
         }
         self.room = room;
         self.files.insert(path, content);
         Ok(())
     }
 
-    fn unfit(&self, why: String) -> anyhow::Error {
-        unfit(self.name, why)
+    fn unfit_error(&self, why: String) -> anyhow::Error {
+        unfit_body_error(self.name, why)
     }
 }
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::{Limit, gather};
+    use super::{BodyReadLimit, read_body_files};
     use nix::sys::stat::Mode;
     use std::ffi::OsStr;
     use std::fs;
@@ -183,18 +196,24 @@ mod tests {
     }
 
     fn refused(project: &Path, folder: &str) -> String {
-        let gathered = gather(project, Path::new(folder), Limit::of_bytes(1 << 20));
+        let gathered =
+            read_body_files(project, Path::new(folder), BodyReadLimit::of_bytes(1 << 20));
         gathered.unwrap_err().to_string()
     }
 
     #[test]
     fn a_body_is_read_as_it_is_and_a_missing_one_is_none() {
         let project = project();
-        let files = gather(project.path(), Path::new("body"), Limit::of_bytes(1 << 20)).unwrap();
+        let files = read_body_files(
+            project.path(),
+            Path::new("body"),
+            BodyReadLimit::of_bytes(1 << 20),
+        )
+        .unwrap();
         assert_eq!(files.unwrap()["deep/file"], b"mine");
         for none in ["other", "body/deep"] {
             assert!(
-                gather(project.path(), Path::new(none), Limit::of_bytes(9))
+                read_body_files(project.path(), Path::new(none), BodyReadLimit::of_bytes(9))
                     .unwrap()
                     .is_none()
             );
@@ -258,11 +277,16 @@ mod tests {
         fs::write(&odd, "").unwrap();
         assert!(refused(project.path(), "body").contains("is not UTF-8"));
         fs::remove_file(odd).unwrap();
-        let deepest = ["d"; super::DEEPEST + 1].join("/");
+        let deepest = ["d"; super::MAX_BODY_DEPTH + 1].join("/");
         fs::create_dir_all(body.join(&deepest)).unwrap();
         assert!(refused(project.path(), "body").contains("is too deep"));
         fs::remove_dir(body.join(deepest)).unwrap();
-        gather(project.path(), Path::new("body"), Limit::of_bytes(1 << 20)).unwrap();
+        read_body_files(
+            project.path(),
+            Path::new("body"),
+            BodyReadLimit::of_bytes(1 << 20),
+        )
+        .unwrap();
     }
 
     #[test]
@@ -270,7 +294,7 @@ mod tests {
         let project = project();
         let first = project.path().join("body/deep/first");
         fs::write(&first, "").unwrap();
-        for number in 0..super::MOST {
+        for number in 0..super::MAX_BODY_FILES {
             fs::hard_link(&first, first.with_file_name(number.to_string())).unwrap();
         }
         assert!(refused(project.path(), "body").contains("more than 20000 files"));
@@ -293,9 +317,11 @@ mod tests {
                 }
             });
             for _ in 0..2000 {
-                if let Ok(Some(files)) =
-                    gather(project.path(), Path::new("body"), Limit::of_bytes(1 << 20))
-                {
+                if let Ok(Some(files)) = read_body_files(
+                    project.path(),
+                    Path::new("body"),
+                    BodyReadLimit::of_bytes(1 << 20),
+                ) {
                     assert!(files.values().all(|content| content != b"secret"));
                 }
             }
@@ -306,7 +332,7 @@ mod tests {
     #[test]
     fn names_are_counted_also_where_there_are_no_files() {
         let project = project();
-        let few = super::MOST_NAMES / 30;
+        let few = super::MAX_BODY_NAMES / 30;
         for outer in 0..31 {
             let folder = project.path().join(format!("body/deep/{outer}"));
             fs::create_dir(&folder).unwrap();
@@ -323,11 +349,11 @@ mod tests {
     #[test]
     fn nothing_more_is_read_after_the_deadline() {
         let project = project();
-        let limit = Limit {
+        let limit = BodyReadLimit {
             bytes: 1 << 20,
             deadline: Some(std::time::Instant::now()),
         };
-        let gathered = gather(project.path(), Path::new("body"), limit);
+        let gathered = read_body_files(project.path(), Path::new("body"), limit);
         let why = gathered.unwrap_err().to_string();
         assert!(why.contains("not read in time"), "{why}");
     }

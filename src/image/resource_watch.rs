@@ -10,17 +10,17 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Between two looks: a disk is quickly filled.
-const LOOK: Duration = Duration::from_millis(100);
+const RESOURCE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Memory may be short for a moment.
-const IN_A_ROW: u32 = 20;
+const MAX_LOW_MEMORY_CHECKS: u32 = 20;
 /// Bytes that are left at least, where the disk is not small.
-const DISK: u64 = 1 << 30;
+const MIN_FREE_DISK_BYTES: u64 = 1 << 30;
 /// The same of memory.
-const MEMORY: u64 = 256 << 20;
+const MIN_FREE_MEMORY_BYTES: u64 = 256 << 20;
 
 /// What is left, and what there is at all.
 #[derive(Debug, Clone, Copy)]
-struct Left {
+struct HostResourcesLeft {
     disk: (u64, u64),
     /// Files that the disk can still hold; a disk that has no such bound has none at all.
     files: (u64, u64),
@@ -31,29 +31,29 @@ struct Left {
 
 /// What of it is too little.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Short {
+enum ResourceShortage {
     Disk(u64),
     Files,
     Memory(u64),
     Tasks,
 }
 
-fn judge(left: Left) -> Option<Short> {
+fn find_shortage(left: HostResourcesLeft) -> Option<ResourceShortage> {
     let ((disk, whole), (files, all)) = (left.disk, left.files);
-    let least = DISK.min(whole / 20);
+    let least = MIN_FREE_DISK_BYTES.min(whole / 20);
     if disk < least {
-        return Some(Short::Disk(least));
+        return Some(ResourceShortage::Disk(least));
     }
     if all > 0 && files < all / 50 {
-        return Some(Short::Files);
+        return Some(ResourceShortage::Files);
     }
     let (tasks, all) = left.tasks;
     if tasks < all / 10 {
-        return Some(Short::Tasks);
+        return Some(ResourceShortage::Tasks);
     }
     let (memory, whole) = left.memory;
-    let least = MEMORY.min(whole / 20);
-    (memory < least).then_some(Short::Memory(least))
+    let least = MIN_FREE_MEMORY_BYTES.min(whole / 20);
+    (memory < least).then_some(ResourceShortage::Memory(least))
 }
 
 /// Waits until the disk of the engine, which `volume` is on, or the memory of its machine is about to run out, or the
@@ -61,55 +61,56 @@ fn judge(left: Left) -> Option<Short> {
 pub(crate) async fn runs_out(volume: &Path) -> anyhow::Error {
     let mut short = 0;
     loop {
-        let found = match look(volume) {
-            Ok(left) => judge(left),
+        let found = match measure_resources(volume) {
+            Ok(left) => find_shortage(left),
             Err(error) => return error,
         };
         let mib = |bytes: u64| bytes >> 20;
         match found {
-            Some(Short::Disk(least)) => {
+            Some(ResourceShortage::Disk(least)) => {
                 let why = format!("less than {} MiB are left", mib(least));
                 return anyhow::anyhow!("the disk is nearly full: {why}");
             }
-            Some(Short::Files) => {
+            Some(ResourceShortage::Files) => {
                 return anyhow::anyhow!("the disk can hold hardly any more files");
             }
-            Some(Short::Tasks) => {
+            Some(ResourceShortage::Tasks) => {
                 return anyhow::anyhow!("the machine can start hardly any more processes");
             }
-            Some(Short::Memory(least)) => {
+            Some(ResourceShortage::Memory(least)) => {
                 short += 1;
-                if short == IN_A_ROW {
+                if short == MAX_LOW_MEMORY_CHECKS {
                     let why = format!("less than {} MiB are left", mib(least));
                     return anyhow::anyhow!("the machine's memory is nearly used up: {why}");
                 }
             }
             None => short = 0,
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(RESOURCE_CHECK_INTERVAL).await;
     }
 }
 
-fn look(volume: &Path) -> Result<Left> {
+fn measure_resources(volume: &Path) -> Result<HostResourcesLeft> {
     let found = statvfs(volume).context("looking at the room of the disk")?;
     let unit = found.fragment_size();
     let text = fs::read_to_string("/proc/meminfo").context("looking at the machine's memory")?;
-    Ok(Left {
+    Ok(HostResourcesLeft {
         disk: (found.blocks_available() * unit, found.blocks() * unit),
         files: (found.files_available(), found.files()),
-        memory: memory(&text)?,
+        memory: parse_meminfo(&text)?,
         // A machine that does not tell them has no such bound.
-        tasks: tasks(|path| fs::read_to_string(path)).unwrap_or_default(),
+        tasks: measure_tasks(|path| fs::read_to_string(path)).unwrap_or_default(),
     })
 }
 
 /// Processes and threads that the machine can still have, and all that it can have: no builder limits the
 /// processes of a step.
-fn tasks(read: impl Fn(&str) -> std::io::Result<String>) -> Result<(u64, u64)> {
-    const LIMITS: [&str; 2] = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"];
+fn measure_tasks(read: impl Fn(&str) -> std::io::Result<String>) -> Result<(u64, u64)> {
+    const TASK_LIMIT_FILES: [&str; 2] =
+        ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"];
     let doing = "looking at the machine's processes";
     let mut all = u64::MAX;
-    for path in LIMITS {
+    for path in TASK_LIMIT_FILES {
         let text = read(path).context(doing)?;
         all = all.min(text.trim().parse().context(doing)?);
     }
@@ -124,7 +125,7 @@ fn tasks(read: impl Fn(&str) -> std::io::Result<String>) -> Result<(u64, u64)> {
 }
 
 /// Bytes that are available, and all of them.
-fn memory(meminfo: &str) -> Result<(u64, u64)> {
+fn parse_meminfo(meminfo: &str) -> Result<(u64, u64)> {
     let field = |name: &str| {
         let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
         let kib: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
@@ -138,48 +139,60 @@ fn memory(meminfo: &str) -> Result<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Left, Short, judge, memory, tasks};
+    use super::{HostResourcesLeft, ResourceShortage, find_shortage, measure_tasks, parse_meminfo};
 
     #[test]
     fn what_is_too_little_is_named_and_small_machines_are_not_shut_out() {
-        let fine = Left {
+        let fine = HostResourcesLeft {
             disk: (2 << 30, 100 << 30),
             files: (1000, 2000),
             memory: (1 << 30, 8 << 30),
             tasks: (30_000, 32_768),
         };
-        assert_eq!(judge(fine), None);
+        assert_eq!(find_shortage(fine), None);
         let disk = |left, whole| {
-            judge(Left {
+            find_shortage(HostResourcesLeft {
                 disk: (left, whole),
                 ..fine
             })
         };
-        assert_eq!(disk((1 << 30) - 1, 100 << 30), Some(Short::Disk(1 << 30)));
+        assert_eq!(
+            disk((1 << 30) - 1, 100 << 30),
+            Some(ResourceShortage::Disk(1 << 30))
+        );
         assert_eq!(disk(200 << 20, 2 << 30), None);
-        assert_eq!(disk(50 << 20, 2 << 30), Some(Short::Disk((2 << 30) / 20)));
+        assert_eq!(
+            disk(50 << 20, 2 << 30),
+            Some(ResourceShortage::Disk((2 << 30) / 20))
+        );
         let files = |left, all| {
-            judge(Left {
+            find_shortage(HostResourcesLeft {
                 files: (left, all),
                 ..fine
             })
         };
-        assert_eq!(files(39, 2000), Some(Short::Files));
+        assert_eq!(files(39, 2000), Some(ResourceShortage::Files));
         assert_eq!((files(40, 2000), files(0, 0)), (None, None));
         let tasks = |left| {
-            judge(Left {
+            find_shortage(HostResourcesLeft {
                 tasks: (left, 32_768),
                 ..fine
             })
         };
-        assert_eq!((tasks(3275), tasks(3277)), (Some(Short::Tasks), None));
+        assert_eq!(
+            (tasks(3275), tasks(3277)),
+            (Some(ResourceShortage::Tasks), None)
+        );
         let memory = |left, whole| {
-            judge(Left {
+            find_shortage(HostResourcesLeft {
                 memory: (left, whole),
                 ..fine
             })
         };
-        assert_eq!(memory(200 << 20, 24 << 30), Some(Short::Memory(256 << 20)));
+        assert_eq!(
+            memory(200 << 20, 24 << 30),
+            Some(ResourceShortage::Memory(256 << 20))
+        );
         assert_eq!(memory(60 << 20, 1 << 30), None);
     }
 
@@ -193,15 +206,15 @@ mod tests {
             }
             .to_owned())
         };
-        assert_eq!(tasks(machine).unwrap(), (32_768 - 523, 32_768));
-        assert!(tasks(|_| Ok("1".into())).is_err());
-        tasks(|path| std::fs::read_to_string(path)).unwrap();
+        assert_eq!(measure_tasks(machine).unwrap(), (32_768 - 523, 32_768));
+        assert!(measure_tasks(|_| Ok("1".into())).is_err());
+        measure_tasks(|path| std::fs::read_to_string(path)).unwrap();
     }
 
     #[test]
     fn memory_is_read_as_linux_tells_it() {
         let text = "MemTotal:       24 kB\nMemFree: 1 kB\nMemAvailable:    12 kB\n";
-        assert_eq!(memory(text).unwrap(), (12 << 10, 24 << 10));
-        assert!(memory("MemTotal: 1 kB").is_err());
+        assert_eq!(parse_meminfo(text).unwrap(), (12 << 10, 24 << 10));
+        assert!(parse_meminfo("MemTotal: 1 kB").is_err());
     }
 }

@@ -1,36 +1,45 @@
 //! How often the agent may begin a run: an evolving mind in a loop must not wear out a disk.
 
 /// Seconds that are looked back.
-const HOUR: f64 = 3600.0;
+const RATE_LIMIT_WINDOW_SECS: f64 = 3600.0;
 
 /// When the next run may begin, in seconds from now; nothing when it may at once. `begun` are the times
 /// of earlier ones.
-pub(super) fn wait(begun: &[f64], now: f64, hourly: usize) -> Option<f64> {
+pub(super) fn seconds_until_allowed(begun: &[f64], now: f64, hourly: usize) -> Option<f64> {
     // What lies ahead was begun before the clock was set back; how long ago is not known.
     let mut recent: Vec<f64> = begun
         .iter()
         .copied()
-        .filter(|t| *t > now - HOUR && *t <= now)
+        .filter(|t| *t > now - RATE_LIMIT_WINDOW_SECS && *t <= now)
         .collect();
     recent.sort_by(f64::total_cmp);
     let over = recent.len().checked_sub(hourly)?;
     let oldest = recent.get(over).copied()?;
-    Some(oldest + HOUR - now)
+    Some(oldest + RATE_LIMIT_WINDOW_SECS - now)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::wait;
+    use super::seconds_until_allowed;
 
     #[test]
     fn one_more_is_let_in_when_the_oldest_is_an_hour_ago() {
-        assert_eq!(wait(&[], 10_000.0, 2), None);
-        assert_eq!(wait(&[9_000.0], 10_000.0, 2), None);
-        assert_eq!(wait(&[9_500.0, 9_000.0], 10_000.0, 2), Some(2600.0));
-        assert_eq!(wait(&[9_000.0, 9_500.0], 12_600.5, 2), None);
-        assert_eq!(wait(&[900_000.0, 900_001.0], 10_000.0, 2), None);
+        assert_eq!(seconds_until_allowed(&[], 10_000.0, 2), None);
+        assert_eq!(seconds_until_allowed(&[9_000.0], 10_000.0, 2), None);
         assert_eq!(
-            wait(&[9_000.0, 9_100.0, 9_200.0], 10_000.0, 2),
+            seconds_until_allowed(&[9_500.0, 9_000.0], 10_000.0, 2),
+            Some(2600.0)
+        );
+        assert_eq!(
+            seconds_until_allowed(&[9_000.0, 9_500.0], 12_600.5, 2),
+            None
+        );
+        assert_eq!(
+            seconds_until_allowed(&[900_000.0, 900_001.0], 10_000.0, 2),
+            None
+        );
+        assert_eq!(
+            seconds_until_allowed(&[9_000.0, 9_100.0, 9_200.0], 10_000.0, 2),
             Some(2700.0)
         );
     }

@@ -1,9 +1,9 @@
 //! A run's log: everything that its stages say, for people, of bounded size.
 
-use super::shelf::Changes;
-use crate::engine::Progress;
+use super::shelf::RunChangeNotifier;
+use crate::engine::EngineProgress;
 use crate::error::Result;
-use crate::protocol::plain::printable;
+use crate::protocol::plain::sanitize_text;
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -11,18 +11,18 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 /// Lines that go into the record of a run that failed.
-const TAIL: usize = 20;
+const MAX_RUN_LOG_TAIL_LINES: usize = 20;
 /// Characters of such a line.
-const LONGEST: usize = 400;
+const MAX_RUN_LOG_LINE_CHARS: usize = 400;
 
 #[derive(Debug)]
-pub(super) struct Log {
-    inner: Mutex<Inner>,
-    changes: Changes,
+pub(super) struct RunLog {
+    inner: Mutex<RunLogInner>,
+    changes: RunChangeNotifier,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct RunLogInner {
     file: File,
     /// Bytes that may still be written.
     room: u64,
@@ -32,12 +32,12 @@ struct Inner {
     step: String,
 }
 
-impl Log {
+impl RunLog {
     /// Appends, so that who goes on with a run goes on with its log.
-    pub(super) fn open(path: &Path, limit: u64, changes: Changes) -> Result<Self> {
+    pub(super) fn open(path: &Path, limit: u64, changes: RunChangeNotifier) -> Result<Self> {
         let file = OpenOptions::new().create(true).append(true).open(path)?;
         let written = file.metadata()?.len();
-        let inner = Inner {
+        let inner = RunLogInner {
             file,
             room: limit.saturating_sub(written),
             is_full: written >= limit,
@@ -51,24 +51,26 @@ impl Log {
     }
 
     /// The last lines.
-    pub(super) fn tail(&self) -> Vec<String> {
+    pub(super) fn tail_lines(&self) -> Vec<String> {
         self.lock().tail.iter().cloned().collect()
     }
 
     /// What a stage says from now on is its own.
-    pub(super) fn begin(&self, stage: &str) {
+    pub(super) fn begin_stage(&self, stage: &str) {
         self.lock().tail.clear();
-        self.write(&format!("== {stage}"), false);
+        self.write_line(&format!("== {stage}"), false);
     }
 
-    fn write(&self, line: &str, keep: bool) {
-        let line = printable(line);
+    fn write_line(&self, line: &str, keep: bool) {
+        let line = sanitize_text(line);
         let mut inner = self.lock();
         if keep {
-            if inner.tail.len() == TAIL {
+            if inner.tail.len() == MAX_RUN_LOG_TAIL_LINES {
                 inner.tail.pop_front();
             }
-            inner.tail.push_back(line.chars().take(LONGEST).collect());
+            inner
+                .tail
+                .push_back(line.chars().take(MAX_RUN_LOG_LINE_CHARS).collect());
         }
         let size = line.len() as u64 + 1;
         match inner.room.checked_sub(size) {
@@ -84,15 +86,15 @@ impl Log {
             None => {}
         }
         drop(inner);
-        self.changes.tell();
+        self.changes.notify_followers();
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, RunLogInner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Progress for Log {
+impl EngineProgress for RunLog {
     fn step(&self, what: &str) {
         let mut inner = self.lock();
         if inner.step == what {
@@ -100,7 +102,7 @@ impl Progress for Log {
         }
         what.clone_into(&mut inner.step);
         drop(inner);
-        self.write(&format!("-- {what}"), false);
+        self.write_line(&format!("-- {what}"), false);
     }
 
     fn amount(&self, _: &str, _: u64, _: Option<u64>) {}
@@ -108,23 +110,23 @@ impl Progress for Log {
     fn log(&self, line: &str) {
         // No line of a build passes for one of ours.
         match line.starts_with("== ") || line.starts_with("-- ") {
-            true => self.write(&format!(" {line}"), true),
-            false => self.write(line, true),
+            true => self.write_line(&format!(" {line}"), true),
+            false => self.write_line(line, true),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Log;
-    use crate::engine::Progress;
-    use crate::keeper::shelf::Changes;
+    use super::RunLog;
+    use crate::engine::EngineProgress;
+    use crate::keeper::shelf::RunChangeNotifier;
 
     #[test]
     fn what_a_build_says_is_neither_a_stage_nor_a_command_to_the_terminal() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let log = Log::open(&path, 1000, Changes::default()).unwrap();
+        let log = RunLog::open(&path, 1000, RunChangeNotifier::default()).unwrap();
         log.log("== succeeded");
         log.log("a\x1b]52;c;eA==\x07b\tc");
         let text = std::fs::read_to_string(&path).unwrap();
@@ -135,8 +137,8 @@ mod tests {
     fn a_log_is_bounded_and_says_so_and_its_end_is_remembered() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        let log = Log::open(&path, 40, Changes::default()).unwrap();
-        log.begin("building");
+        let log = RunLog::open(&path, 40, RunChangeNotifier::default()).unwrap();
+        log.begin_stage("building");
         for n in 0..30 {
             log.log(&format!("line {n}"));
         }
@@ -146,7 +148,7 @@ mod tests {
             text.ends_with("[the log is full]\n") && text.len() < 80,
             "{text}"
         );
-        assert_eq!(log.tail().len(), 20);
-        assert_eq!(log.tail().last().unwrap(), "line 29");
+        assert_eq!(log.tail_lines().len(), 20);
+        assert_eq!(log.tail_lines().last().unwrap(), "line 29");
     }
 }

@@ -56,12 +56,12 @@ mod site;
 mod stop;
 
 use crate::error::Result;
-use crate::protocol::evolve::KEEPER_IMAGE;
+use crate::protocol::evolve::KEEPER_IMAGE_VARIABLE;
 use anyhow::Context;
-use journal::Journal;
-use owner::Owner;
-use reach::Mark;
-use shelf::Shelf;
+use journal::RunJournal;
+use owner::RunController;
+use reach::UnreachableFile;
+use shelf::KeeperRunStore;
 use std::env;
 use std::future::Future;
 use std::path::PathBuf;
@@ -70,7 +70,7 @@ use std::time::Duration;
 
 /// Where things lie in the keeper's container.
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
+pub(crate) struct KeeperSettings {
     /// What no other container sees.
     pub(crate) state: PathBuf,
     /// The folder that `os-host` sees, read-only.
@@ -83,25 +83,25 @@ pub(crate) struct Settings {
     pub(crate) image: Option<String>,
 }
 
-impl Default for Settings {
+impl Default for KeeperSettings {
     fn default() -> Self {
         Self {
             state: "/state".into(),
             door: "/door".into(),
             repo: "/repo".into(),
             engine: "/var/run/docker.sock".into(),
-            image: env::var(KEEPER_IMAGE).ok(),
+            image: env::var(KEEPER_IMAGE_VARIABLE).ok(),
         }
     }
 }
 
 /// Where the host's questions arrive, in the state folder.
-const HOST_SOCKET: &str = "host.sock";
+const KEEPER_HOST_SOCKET: &str = "host.sock";
 /// Where the agent's do, in the door.
-const AGENT_SOCKET: &str = "keeper.sock";
+const KEEPER_AGENT_SOCKET: &str = "keeper.sock";
 
 /// How long going back may take at the end: the engine ends by force who takes longer than 5 s.
-const LEAVING: Duration = Duration::from_secs(4);
+const KEEPER_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Ends what a keeper before has begun, and serves until `shutdown`; then what does not answer because of
 /// the run that is on answers again, if there is time.
@@ -109,16 +109,19 @@ const LEAVING: Duration = Duration::from_secs(4);
 /// # Errors
 /// When a folder or socket can't be had, and when the engine is away for long: whoever starts the keeper
 /// again then gives it the socket that the engine has by then.
-pub(crate) async fn serve(settings: Settings, shutdown: impl Future<Output = ()>) -> Result<()> {
+pub(crate) async fn serve_keeper(
+    settings: KeeperSettings,
+    shutdown: impl Future<Output = ()>,
+) -> Result<()> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "keeper starts");
-    let shelf = Shelf::open(&settings.state).context("opening what is kept of runs")?;
+    let shelf = KeeperRunStore::open(&settings.state).context("opening what is kept of runs")?;
     // What is being ended is on until it has.
-    let begun = Journal::new(&settings.state).read().ok().flatten();
-    shelf.attend(begun.and_then(|entry| entry.on()));
-    Mark::new(&settings.state).take_over();
-    let (owner, handle) = Owner::new(settings.clone(), shelf.clone());
-    let desk = desk::Desk::new(shelf, handle.clone());
-    let sockets = desk::listen(&settings)?;
+    let begun = RunJournal::new(&settings.state).read().ok().flatten();
+    shelf.set_active_run(begun.and_then(|entry| entry.active_run()));
+    UnreachableFile::new(&settings.state).take_over();
+    let (owner, handle) = RunController::new(settings.clone(), shelf.clone());
+    let desk = desk::KeeperServer::new(shelf, handle.clone());
+    let sockets = desk::bind_sockets(&settings)?;
     let mut owner = pin!(owner.run());
     tokio::select! {
         () = shutdown => {}
@@ -126,9 +129,9 @@ pub(crate) async fn serve(settings: Settings, shutdown: impl Future<Output = ()>
         ended = desk.serve(sockets) => return ended,
     }
     tokio::select! {
-        () = handle.leave() => Ok(()),
+        () = handle.prepare_shutdown() => Ok(()),
         ended = &mut owner => ended,
-        () = tokio::time::sleep(LEAVING) => Ok(()),
+        () = tokio::time::sleep(KEEPER_SHUTDOWN_TIMEOUT) => Ok(()),
     }
 }
 
@@ -136,9 +139,14 @@ pub(crate) async fn serve(settings: Settings, shutdown: impl Future<Output = ()>
 ///
 /// # Errors
 /// When it does not answer.
-pub(crate) async fn ask(
+pub(crate) async fn send_host_request(
     question: &str,
     each: &mut (dyn FnMut(&str) -> Result<()> + Send),
 ) -> Result<()> {
-    desk::ask(&Settings::default().state.join(HOST_SOCKET), question, each).await
+    desk::send_keeper_request(
+        &KeeperSettings::default().state.join(KEEPER_HOST_SOCKET),
+        question,
+        each,
+    )
+    .await
 }

@@ -2,28 +2,28 @@
 //!
 //! Each [`Op`] of the keeper is one call of the engine, one write or one question; the comment beside it names the
 //! function. Which stage follows which ([`policy`]), where an interrupted run ends ([`end_of`]) and which image the
-//! history names ([`named`]) are the real functions. Left out are builds and trials, ports, and clocks: a container
+//! history names ([`recorded_image`]) are the real functions. Left out are builds and trials, ports, and clocks: a container
 //! at rest, and one that is not proved, waits for the keeper, which the engine starts again in time.
 
 mod interleaving;
 mod tests;
 
-use super::journal::Step;
-use super::policy::{self, Event};
-use super::present::named;
+use super::journal::RunJournalStep;
+use super::policy::{self, StageOutcome};
+use super::present::recorded_image;
 use super::recovery::end_of;
-use super::samples::record;
-use crate::protocol::evolve::{Stage, Task};
+use super::samples::sample_record;
+use crate::protocol::evolve::{EvolveStage, Task};
 
 /// Containers and their images: what ran before, what the run brings, what the host brings.
 const OLD: usize = 0;
-const NEW: usize = 1;
+const NEW_CONTAINER: usize = 1;
 const HOST: usize = 2;
-const IMAGES: [&str; 3] = ["old", "new", "host"];
+const SWAP_IMAGES: [&str; 3] = ["old", "new", "host"];
 
 /// Orders of steps that are not today's.
 #[derive(Debug, Clone, Copy, Default)]
-struct Order {
+struct SwapModel {
     writes_the_end_before_the_swap: bool,
     adds_no_record_of_what_is_there: bool,
     keeps_the_restart_policy: bool,
@@ -37,7 +37,7 @@ struct Order {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Phase {
+enum SwapPhase {
     Created,
     Running,
     Paused,
@@ -47,7 +47,7 @@ enum Phase {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Gate {
+enum SwapAdmission {
     Open,
     /// Its state is stored, and it waits for its end.
     AtRest,
@@ -56,12 +56,12 @@ enum Gate {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Container {
+struct SwapContainer {
     is_aside: bool,
-    phase: Phase,
+    phase: SwapPhase,
     /// Whether the engine starts it again.
     restarts: bool,
-    gate: Gate,
+    gate: SwapAdmission,
     /// Whether it may hold what was acknowledged and is not stored.
     has_work: bool,
 }
@@ -70,9 +70,9 @@ struct Container {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Op {
     /// `Work::enter`, `Work::keep`, `Shelf::mend`: the record of the run has that stage.
-    Save(Stage),
+    Save(EvolveStage),
     /// `Work::note`: the journal has that step.
-    Note(Step),
+    Note(RunJournalStep),
     /// `Work::freeze`: `osctl quiesce` in the old container.
     Quiesce,
     /// `Work::pause`.
@@ -120,15 +120,15 @@ enum Op {
 /// The latest record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Latest {
-    status: Stage,
+    status: EvolveStage,
     image: usize,
     previous: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct State {
-    containers: [Option<Container>; 3],
-    journal: Option<Step>,
+struct SwapState {
+    containers: [Option<SwapContainer>; 3],
+    journal: Option<RunJournalStep>,
     latest: Latest,
     /// What the keeper is about to do; nothing, when it is dead.
     keeper: Option<Vec<Op>>,
@@ -140,7 +140,7 @@ struct State {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Action {
+enum SwapAction {
     BeginRun,
     Keeper(Op),
     /// It fails, and the run ends.
@@ -162,7 +162,7 @@ enum Action {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Violation {
+enum SwapViolation {
     TwoRun,
     NoneRuns,
     HistoryNamesAnother,
@@ -171,20 +171,20 @@ enum Violation {
     LeftOver,
 }
 
-const RUNNING: Container = Container {
+const RUNNING: SwapContainer = SwapContainer {
     is_aside: false,
-    phase: Phase::Running,
+    phase: SwapPhase::Running,
     restarts: true,
-    gate: Gate::Open,
+    gate: SwapAdmission::Open,
     has_work: true,
 };
 
-fn first() -> State {
-    State {
+fn first() -> SwapState {
+    SwapState {
         containers: [Some(RUNNING), None, None],
         journal: None,
         latest: Latest {
-            status: Stage::Succeeded,
+            status: EvolveStage::Succeeded,
             image: OLD,
             previous: OLD,
         },
@@ -197,24 +197,24 @@ fn first() -> State {
 }
 
 /// A container waits under the other name, and no journal tells of it; a keeper is about to begin.
-fn left_aside() -> State {
-    let waiting = Container {
+fn left_aside() -> SwapState {
+    let waiting = SwapContainer {
         is_aside: true,
-        phase: Phase::Paused,
+        phase: SwapPhase::Paused,
         restarts: false,
-        gate: Gate::AtRest,
+        gate: SwapAdmission::AtRest,
         has_work: false,
     };
-    State {
+    SwapState {
         containers: [Some(waiting), None, None],
         keeper: None,
         ..first()
     }
 }
 
-impl State {
+impl SwapState {
     fn present(&self) -> Option<usize> {
-        let is_present = |one: &Option<Container>| one.is_some_and(|one| !one.is_aside);
+        let is_present = |one: &Option<SwapContainer>| one.is_some_and(|one| !one.is_aside);
         self.containers.iter().position(is_present)
     }
 
@@ -224,11 +224,11 @@ impl State {
             image: brought,
             previous,
         } = self.latest;
-        let record = record(status, IMAGES[brought], IMAGES[previous]);
-        named(&record) == Some(IMAGES[image])
+        let record = sample_record(status, SWAP_IMAGES[brought], SWAP_IMAGES[previous]);
+        recorded_image(&record) == Some(SWAP_IMAGES[image])
     }
 
-    fn change(&mut self, container: usize, change: impl Fn(&mut Container)) {
+    fn change(&mut self, container: usize, change: impl Fn(&mut SwapContainer)) {
         if let Some(found) = &mut self.containers[container] {
             change(found);
         }
@@ -239,45 +239,45 @@ impl State {
         self.has_lost_work |= removed.is_some_and(|one| one.has_work);
     }
 
-    fn start(&mut self, container: usize, gate: Gate) {
+    fn start(&mut self, container: usize, gate: SwapAdmission) {
         self.change(container, |one| {
-            if !matches!(one.phase, Phase::Running | Phase::Paused) {
-                (one.phase, one.gate) = (Phase::Running, gate);
-                one.has_work = gate == Gate::Open;
+            if !matches!(one.phase, SwapPhase::Running | SwapPhase::Paused) {
+                (one.phase, one.gate) = (SwapPhase::Running, gate);
+                one.has_work = gate == SwapAdmission::Open;
             }
         });
     }
 
     fn open(&mut self, container: usize) {
         self.change(container, |one| {
-            if one.phase == Phase::Running {
-                (one.gate, one.has_work) = (Gate::Open, true);
+            if one.phase == SwapPhase::Running {
+                (one.gate, one.has_work) = (SwapAdmission::Open, true);
             }
         });
     }
 }
 
-impl Order {
+impl SwapModel {
     /// `Work::drive`, as far as all passes.
     fn run(self) -> Vec<Op> {
         let mut ops = Vec::new();
-        let mut stage = policy::first(Task::Evolve);
+        let mut stage = policy::first_stage(Task::Evolve);
         while !stage.has_ended() {
             ops.push(Op::Save(stage));
             ops.extend(self.stage(stage));
-            stage = policy::after(stage, Event::Passed, false);
+            stage = policy::next_stage(stage, StageOutcome::Passed, false);
         }
-        ops.extend(self.end(stage, Step::Swapping));
+        ops.extend(self.end(stage, RunJournalStep::Swapping));
         ops
     }
 
-    fn stage(self, stage: Stage) -> Vec<Op> {
+    fn stage(self, stage: EvolveStage) -> Vec<Op> {
         match stage {
-            Stage::Freezing => vec![Op::Note(Step::Freezing), Op::Quiesce],
-            Stage::Swapping => {
-                let mut ops = vec![Op::Note(Step::Swapping)];
+            EvolveStage::Freezing => vec![Op::Note(RunJournalStep::Freezing), Op::Quiesce],
+            EvolveStage::Swapping => {
+                let mut ops = vec![Op::Note(RunJournalStep::Swapping)];
                 if self.writes_the_end_before_the_swap {
-                    ops.push(Op::Save(Stage::Succeeded));
+                    ops.push(Op::Save(EvolveStage::Succeeded));
                 }
                 ops.extend([Op::ForbidRestart, Op::Pause, Op::RenameAside]);
                 if self.pauses_before_the_restart_policy {
@@ -292,17 +292,21 @@ impl Order {
                 ops.retain(|op| *op != Op::ForbidRestart || !self.keeps_the_restart_policy);
                 ops
             }
-            Stage::Verifying => vec![Op::Verify],
+            EvolveStage::Verifying => vec![Op::Verify],
             // What runs does not know of them.
             _ => Vec::new(),
         }
     }
 
     /// `Work::end`.
-    fn end(self, end: Stage, step: Step) -> Vec<Op> {
+    fn end(self, end: EvolveStage, step: RunJournalStep) -> Vec<Op> {
         let mut ops = match end {
-            Stage::Succeeded => vec![Op::Note(Step::Concluding), Op::LetIn, Op::RemoveOld],
-            Stage::RolledBack => vec![
+            EvolveStage::Succeeded => vec![
+                Op::Note(RunJournalStep::Concluding),
+                Op::LetIn,
+                Op::RemoveOld,
+            ],
+            EvolveStage::RolledBack => vec![
                 Op::ClearPlace,
                 Op::Unpause,
                 Op::GoOn,
@@ -310,15 +314,15 @@ impl Order {
                 Op::AllowRestart,
                 Op::Revive,
             ],
-            _ if step == Step::Freezing => vec![Op::GoOn, Op::Revive],
+            _ if step == RunJournalStep::Freezing => vec![Op::GoOn, Op::Revive],
             _ => vec![Op::Revive],
         };
-        if self.lets_in_before_the_journal && end == Stage::Succeeded {
+        if self.lets_in_before_the_journal && end == EvolveStage::Succeeded {
             ops.swap(0, 1);
         }
         ops.push(Op::Save(end));
         ops.push(match end {
-            Stage::Succeeded => Op::Note(Step::Probation),
+            EvolveStage::Succeeded => Op::Note(RunJournalStep::Probation),
             _ => Op::Close,
         });
         ops.retain(|op| *op != Op::Revive || !self.starts_nothing_that_has_ended);
@@ -326,47 +330,51 @@ impl Order {
     }
 
     /// Does it, and puts what follows from it before what is to do.
-    fn act(self, state: &mut State, op: Op) {
+    fn act(self, state: &mut SwapState, op: Op) {
         let mut then = Vec::new();
         match op {
             Op::Save(stage) => state.latest.status = stage,
             Op::Note(step) => state.journal = Some(step),
             Op::Close => state.journal = None,
             Op::Quiesce => state.change(OLD, |one| {
-                if one.phase == Phase::Running {
-                    (one.gate, one.has_work) = (Gate::AtRest, false);
+                if one.phase == SwapPhase::Running {
+                    (one.gate, one.has_work) = (SwapAdmission::AtRest, false);
                 }
             }),
             Op::Pause => state.change(OLD, |one| {
-                if one.phase == Phase::Running {
-                    one.phase = Phase::Paused;
+                if one.phase == SwapPhase::Running {
+                    one.phase = SwapPhase::Paused;
                 }
             }),
             Op::ForbidRestart => state.change(OLD, |one| one.restarts = false),
             Op::RenameAside => state.change(OLD, |one| one.is_aside = true),
             Op::Make => {
-                state.containers[NEW] = Some(Container {
-                    phase: Phase::Created,
-                    gate: Gate::Doubted,
+                state.containers[NEW_CONTAINER] = Some(SwapContainer {
+                    phase: SwapPhase::Created,
+                    gate: SwapAdmission::Doubted,
                     has_work: false,
                     ..RUNNING
                 });
             }
-            Op::Start => state.start(NEW, Gate::Doubted),
+            Op::Start => state.start(NEW_CONTAINER, SwapAdmission::Doubted),
             Op::Verify => {}
             Op::LetIn => state.present().into_iter().for_each(|one| state.open(one)),
             Op::RemoveOld => state.remove(OLD),
             Op::ClearPlace => match state.present() {
                 Some(HOST) => {
                     state.containers[OLD] = None;
-                    state.keeper = Some(vec![Op::Save(Stage::Failed), Op::Close, Op::LookAround]);
+                    state.keeper = Some(vec![
+                        Op::Save(EvolveStage::Failed),
+                        Op::Close,
+                        Op::LookAround,
+                    ]);
                 }
-                Some(NEW) => state.remove(NEW),
+                Some(NEW_CONTAINER) => state.remove(NEW_CONTAINER),
                 _ => {}
             },
             Op::Unpause => state.change(OLD, |one| {
-                if one.phase == Phase::Paused {
-                    one.phase = Phase::Running;
+                if one.phase == SwapPhase::Paused {
+                    one.phase = SwapPhase::Running;
                 }
             }),
             Op::GoOn => state.open(OLD),
@@ -374,7 +382,7 @@ impl Order {
             Op::AllowRestart => state.change(OLD, |one| one.restarts = true),
             Op::Revive => match (state.containers[OLD], state.present()) {
                 (None, None) => state.containers[OLD] = Some(RUNNING),
-                _ => state.start(OLD, Gate::Open),
+                _ => state.start(OLD, SwapAdmission::Open),
             },
             Op::ReadJournal => {
                 let end = state.journal.and_then(|step| Some((step, end_of(step)?)));
@@ -387,7 +395,7 @@ impl Order {
             }
             Op::LookAround => {
                 if !state.latest.status.has_ended() {
-                    then.push(Op::Save(Stage::Failed));
+                    then.push(Op::Save(EvolveStage::Failed));
                 }
                 if state.journal.is_none() {
                     then.push(Op::Settle);
@@ -405,8 +413,8 @@ impl Order {
                     let is_watched = state.journal.is_some();
                     let phase = state.containers[present].map(|one| one.phase);
                     // One that a person has stopped stays as it is.
-                    if phase == Some(Phase::Refused) || is_watched {
-                        state.start(present, Gate::Doubted);
+                    if phase == Some(SwapPhase::Refused) || is_watched {
+                        state.start(present, SwapAdmission::Doubted);
                     }
                 }
             }
@@ -415,7 +423,7 @@ impl Order {
                     && !state.names(present)
                 {
                     state.latest = Latest {
-                        status: Stage::Succeeded,
+                        status: EvolveStage::Succeeded,
                         image: present,
                         previous: state.latest.image,
                     };
@@ -428,14 +436,14 @@ impl Order {
     }
 
     /// What is aside takes its place, or goes.
-    fn settle(self, state: &mut State) -> Vec<Op> {
+    fn settle(self, state: &mut SwapState) -> Vec<Op> {
         if !state.containers[OLD].is_some_and(|one| one.is_aside) {
             return Vec::new();
         }
         if let Some(present) = state.present() {
             let stays = state.names(present) || !state.names(OLD);
             let phase = state.containers[present].map(|one| one.phase);
-            if stays && phase != Some(Phase::Created) {
+            if stays && phase != Some(SwapPhase::Created) {
                 state.remove(OLD);
                 return Vec::new();
             }
@@ -449,12 +457,13 @@ impl Order {
         ops
     }
 
-    fn can_pass(self, state: &State, op: Op) -> bool {
+    fn can_pass(self, state: &SwapState, op: Op) -> bool {
         let phase = |container: usize| state.containers[container].map(|one| one.phase);
         match op {
-            Op::Verify => phase(NEW) == Some(Phase::Running),
-            Op::Pause if phase(OLD) == Some(Phase::Running) => {
-                let has_gone_on = state.containers[OLD].is_some_and(|one| one.gate != Gate::AtRest);
+            Op::Verify => phase(NEW_CONTAINER) == Some(SwapPhase::Running),
+            Op::Pause if phase(OLD) == Some(SwapPhase::Running) => {
+                let has_gone_on =
+                    state.containers[OLD].is_some_and(|one| one.gate != SwapAdmission::AtRest);
                 !has_gone_on || self.swaps_what_has_gone_on
             }
             _ => true,

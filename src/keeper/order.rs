@@ -1,41 +1,46 @@
 //! What somebody wants of the keeper, and the run that it becomes: whether it may begin, what it goes
 //! back to, and what is written down of it first of all.
 
-use super::journal::{Entry, Journal, Step};
-use super::owner::site;
-use super::run::Work;
-use super::shelf::{Shelf, now};
-use super::site::Site;
-use super::stop::Stop;
-use super::{Settings, frequency, hearsay, policy, probation, repository};
-use crate::engine::{Phase, Progress};
+use super::journal::{RunJournal, RunJournalEntry, RunJournalStep};
+use super::owner::load_target;
+use super::run::RunExecutor;
+use super::shelf::{KeeperRunStore, unix_seconds};
+use super::site::DeployTarget;
+use super::stop::RunCancellation;
+use super::{KeeperSettings, frequency, hearsay, policy, probation, repository};
+use crate::engine::{ContainerPhase, EngineProgress};
 use crate::error::Result;
-use crate::protocol::evolve::inside::Expected;
-use crate::protocol::evolve::{Asker, Record, Run, Stage, Task, refusal};
-use crate::protocol::fault::Fault;
+use crate::protocol::evolve::inside::ExpectedState;
+use crate::protocol::evolve::{
+    EvolveCaller, EvolveRecord, EvolveRunId, EvolveStage, Task, refusal,
+};
+use crate::protocol::fault::ApiError;
 
 /// What somebody wants.
 #[derive(Debug, Clone)]
-pub(super) struct Order {
+pub(super) struct RunRequest {
     pub(super) task: Task,
-    pub(super) by: Asker,
+    pub(super) by: EvolveCaller,
     pub(super) reason: Option<String>,
     pub(super) force: bool,
     pub(super) dry_run: bool,
     /// The run whose image is gone back to.
-    pub(super) to: Option<Run>,
+    pub(super) to: Option<EvolveRunId>,
 }
 
 /// Why it is not done.
 #[derive(Debug)]
-pub(super) enum No {
-    Busy(Run),
-    Refused(Fault),
+pub(super) enum RunDenied {
+    Busy(EvolveRunId),
+    Refused(ApiError),
 }
 
-impl From<anyhow::Error> for No {
+impl From<anyhow::Error> for RunDenied {
     fn from(error: anyhow::Error) -> Self {
-        Self::Refused(Fault::new(refusal::NOT_READY, format!("{error:#}")))
+        Self::Refused(ApiError::new(
+            refusal::KEEPER_NOT_READY,
+            format!("{error:#}"),
+        ))
     }
 }
 
@@ -43,56 +48,58 @@ impl From<anyhow::Error> for No {
 ///
 /// # Errors
 /// When it may not begin, or can't be written down; nothing is left of it then.
-pub(super) async fn prepare(
-    settings: &Settings,
-    shelf: &Shelf,
-    order: Order,
-) -> std::result::Result<Work, No> {
-    let site = site(settings).await?;
-    let records = shelf.records()?;
-    if order.by == Asker::Agent {
-        let begun = records.iter().filter(|r| r.by == Asker::Agent);
+pub(super) async fn prepare_run(
+    settings: &KeeperSettings,
+    shelf: &KeeperRunStore,
+    order: RunRequest,
+) -> std::result::Result<RunExecutor, RunDenied> {
+    let site = load_target(settings).await?;
+    let records = shelf.list_records()?;
+    if order.by == EvolveCaller::Agent {
+        let begun = records.iter().filter(|r| r.by == EvolveCaller::Agent);
         let begun: Vec<f64> = begun.map(|r| r.began).collect();
-        if let Some(wait) = frequency::wait(&begun, now(), site.charge.bounds.hourly) {
+        if let Some(wait) =
+            frequency::seconds_until_allowed(&begun, unix_seconds(), site.charge.bounds.hourly)
+        {
             let hourly = site.charge.bounds.hourly;
             let message = format!("no more than {hourly} runs may begin from inside in an hour");
             let hint = format!("try again in {wait:.0} s");
-            return Err(No::Refused(
-                Fault::new(refusal::TOO_OFTEN, message).hint(hint),
+            return Err(RunDenied::Refused(
+                ApiError::new(refusal::KEEPER_TOO_OFTEN, message).with_hint(hint),
             ));
         }
     }
-    let old = site.find(site.name()).await?;
+    let old = site.find_container(site.container_name()).await?;
     let previous = old.as_ref().map(|found| found.image.clone());
-    let journal = Journal::new(&settings.state);
+    let journal = RunJournal::new(&settings.state);
     // What is not the container on probation has another one's.
     let watched = journal
         .read()?
-        .filter(|entry| entry.step == Step::Probation && entry.image == previous);
-    let task_of = |entry: &Entry| {
+        .filter(|entry| entry.step == RunJournalStep::Probation && entry.image == previous);
+    let task_of = |entry: &RunJournalEntry| {
         let found = records.iter().find(|record| record.run == entry.run);
         found.map_or(Task::Evolve, |record| record.task)
     };
     let image = match (order.task, &watched) {
         (Task::Evolve, _) => None,
         (Task::Rescue, Some(entry)) => {
-            let refuges = probation::refuges(entry, task_of(entry), &records);
+            let refuges = probation::rank_fallback_images(entry, task_of(entry), &records);
             Some(first_kept(&site, refuges).await?)
         }
-        (Task::Rollback | Task::Rescue, _) => {
-            Some(goal(&site, &records, order.to.as_ref(), previous.as_deref()).await?)
-        }
+        (Task::Rollback | Task::Rescue, _) => Some(
+            find_rollback_image(&site, &records, order.to.as_ref(), previous.as_deref()).await?,
+        ),
     };
-    let run = shelf.make(now())?;
-    let record = Record {
+    let run = shelf.create_run(unix_seconds())?;
+    let record = EvolveRecord {
         run: run.clone(),
         task: order.task,
         reason: order.reason,
         by: order.by,
         force: order.force,
         dry_run: order.dry_run,
-        began: now(),
-        status: policy::first(order.task),
+        began: unix_seconds(),
+        status: policy::first_stage(order.task),
         stages: Vec::new(),
         gate: None,
         why: None,
@@ -107,27 +114,30 @@ pub(super) async fn prepare(
         folder: site.charge.body.to_str().map(str::to_owned),
         untold: match order.dry_run {
             true => None,
-            false => repository::untold(&settings.repo, site.charge.above.as_deref())
-                .map(|why| hearsay::sentence(&why)),
+            false => repository::find_commit_obstacle(&settings.repo, site.charge.above.as_deref())
+                .map(|why| hearsay::sanitize_sentence(&why)),
         },
     };
-    let entry = Entry {
+    let entry = RunJournalEntry {
         run: run.clone(),
-        step: Step::Preparing,
+        step: RunJournalStep::Preparing,
         running: old.as_ref().is_some_and(|old| {
             // One that crashes again and again is there to the engine, and one that it could not start is to run.
-            matches!(old.phase, Phase::Running | Phase::Restarting) || old.failed_to_start
+            matches!(
+                old.phase,
+                ContainerPhase::Running | ContainerPhase::Restarting
+            ) || old.failed_to_start
         }),
         old: old.map(|found| found.id),
         previous,
         image,
-        expected: Expected::default(),
+        expected: ExpectedState::default(),
         proven: match (order.task, &watched) {
-            (Task::Evolve, Some(entry)) => probation::proven(entry, task_of(entry)),
+            (Task::Evolve, Some(entry)) => probation::proven_image(entry, task_of(entry)),
             _ => None,
         },
         after: watched.map(|before| {
-            Box::new(Entry {
+            Box::new(RunJournalEntry {
                 // Deeper it matters no more.
                 after: None,
                 rescues: before.rescues + u32::from(order.task == Task::Rescue),
@@ -139,17 +149,17 @@ pub(super) async fn prepare(
     let begun = || -> Result<_> {
         // First of all, so that whatever is written of the run has its end.
         journal.write(&entry)?;
-        shelf.save(&record)?;
-        shelf.log(&run, site.charge.bounds.log)
+        shelf.save_record(&record)?;
+        shelf.open_log(&run, site.charge.bounds.log)
     };
     let log = match begun() {
         Ok(log) => log,
         Err(error) => {
             // A keeper that is started again undoes what can't be undone now.
-            if let Err(error) = journal.restore(&entry) {
+            if let Err(error) = journal.restore_previous(&entry) {
                 tracing::error!("taking back a run that has not begun: {error:#}");
             }
-            shelf.unmake(&run);
+            shelf.discard_run(&run);
             return Err(error.into());
         }
     };
@@ -160,8 +170,8 @@ pub(super) async fn prepare(
     if let Err(error) = shelf.keep_before(&record) {
         tracing::warn!("{error:#}");
     }
-    shelf.attend(Some(run));
-    Ok(Work {
+    shelf.set_active_run(Some(run));
+    Ok(RunExecutor {
         settings: settings.clone(),
         log,
         site,
@@ -173,44 +183,50 @@ pub(super) async fn prepare(
         at_rest: None,
         robbed: None,
         is_displaced: false,
-        stop: Stop::default(),
+        stop: RunCancellation::default(),
     })
 }
 
-fn none(message: impl Into<String>) -> No {
-    let fault = Fault::new(refusal::NO_SUCH_RUN, message);
-    No::Refused(fault.hint("`osctl evolve history` lists the runs"))
+fn deny_no_such_run(message: impl Into<String>) -> RunDenied {
+    let fault = ApiError::new(refusal::KEEPER_NO_SUCH_RUN, message);
+    RunDenied::Refused(fault.with_hint("`osctl evolve history` lists the runs"))
 }
 
 /// The image to go back to.
-async fn goal(
-    site: &Site,
-    records: &[Record],
-    to: Option<&Run>,
+async fn find_rollback_image(
+    site: &DeployTarget,
+    records: &[EvolveRecord],
+    to: Option<&EvolveRunId>,
     present: Option<&str>,
-) -> std::result::Result<String, No> {
+) -> std::result::Result<String, RunDenied> {
     let image = match to {
         Some(run) => {
-            let succeeded = |r: &&Record| r.status == Stage::Succeeded && !r.dry_run;
+            let succeeded = |r: &&EvolveRecord| r.status == EvolveStage::Succeeded && !r.dry_run;
             let mut worth = records.iter().filter(succeeded);
             let found = worth.find(|r| r.run == *run);
-            let found = found.ok_or_else(|| none(format!("run `{run}` did not succeed")))?;
+            let found =
+                found.ok_or_else(|| deny_no_such_run(format!("run `{run}` did not succeed")))?;
             found.image.clone()
         }
-        None => probation::brought(records, present).cloned(),
+        None => probation::image_before(records, present).cloned(),
     };
     first_kept(site, image.into_iter().collect()).await
 }
 
 /// The first of the images that the engine still has.
-async fn first_kept(site: &Site, images: Vec<String>) -> std::result::Result<String, No> {
+async fn first_kept(
+    site: &DeployTarget,
+    images: Vec<String>,
+) -> std::result::Result<String, RunDenied> {
     if images.is_empty() {
-        return Err(none("there is no image before to go back to"));
+        return Err(deny_no_such_run("there is no image before to go back to"));
     }
     for image in images {
-        if site.docker.image(&image).await?.is_some() {
+        if site.docker.find_image(&image).await?.is_some() {
             return Ok(image);
         }
     }
-    Err(none("the image to go back to is not kept any more"))
+    Err(deny_no_such_run(
+        "the image to go back to is not kept any more",
+    ))
 }

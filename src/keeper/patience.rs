@@ -4,16 +4,16 @@ use crate::error::Error;
 use std::time::Duration;
 
 /// The first pause; each one is twice as long as the one before.
-const FIRST: Duration = Duration::from_millis(200);
-const LONGEST: Duration = Duration::from_secs(5);
+const FIRST_ENGINE_RETRY_DELAY: Duration = Duration::from_millis(200);
+const MAX_ENGINE_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// How often what an engine refuses that answers is tried: half a minute altogether.
-const TRIES: u32 = 10;
+const MAX_ENGINE_REFUSALS: u32 = 10;
 /// After this a keeper that is started anew has better chances: the engine's socket may be another one.
-const AWAY: Duration = Duration::from_secs(45);
+const ENGINE_AWAY_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// What comes after a try in vain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum EngineRetryDecision {
     /// Another one, after a pause.
     Again(Duration),
     /// A person is told.
@@ -23,14 +23,15 @@ pub(super) enum Next {
 }
 
 /// `refused` tries were answered by the engine, which gives no answer since `away`, if it gives none.
-pub(super) fn next(refused: u32, away: Option<Duration>) -> Next {
+pub(super) fn decide_retry(refused: u32, away: Option<Duration>) -> EngineRetryDecision {
     match away {
-        Some(away) if away > AWAY => Next::End,
-        Some(_) => Next::Again(FIRST),
-        None if refused >= TRIES => Next::GiveUp,
+        Some(away) if away > ENGINE_AWAY_TIMEOUT => EngineRetryDecision::End,
+        Some(_) => EngineRetryDecision::Again(FIRST_ENGINE_RETRY_DELAY),
+        None if refused >= MAX_ENGINE_REFUSALS => EngineRetryDecision::GiveUp,
         None => {
-            let doubled = FIRST * 2u32.saturating_pow(refused.saturating_sub(1).min(10));
-            Next::Again(doubled.min(LONGEST))
+            let doubled =
+                FIRST_ENGINE_RETRY_DELAY * 2u32.saturating_pow(refused.saturating_sub(1).min(10));
+            EngineRetryDecision::Again(doubled.min(MAX_ENGINE_RETRY_DELAY))
         }
     }
 }
@@ -45,7 +46,7 @@ pub(super) fn is_away(error: &anyhow::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Next, next};
+    use super::{EngineRetryDecision, decide_retry};
     use std::time::Duration;
 
     #[test]
@@ -53,7 +54,7 @@ mod tests {
         let mut whole = Duration::ZERO;
         let mut last = Duration::ZERO;
         let mut refused = 1;
-        while let Next::Again(pause) = next(refused, None) {
+        while let EngineRetryDecision::Again(pause) = decide_retry(refused, None) {
             assert!(
                 pause >= last && pause <= Duration::from_secs(5),
                 "{pause:?}"
@@ -62,14 +63,17 @@ mod tests {
             last = pause;
             refused += 1;
         }
-        assert_eq!(next(refused, None), Next::GiveUp);
+        assert_eq!(decide_retry(refused, None), EngineRetryDecision::GiveUp);
         assert!((20..60).contains(&whole.as_secs()), "{whole:?}");
     }
 
     #[test]
     fn an_engine_that_is_away_is_waited_for_and_nothing_is_given_up() {
-        let away = |seconds| next(50, Some(Duration::from_secs(seconds)));
-        assert!(matches!(away(0), Next::Again(_)) && matches!(away(45), Next::Again(_)));
-        assert_eq!(away(46), Next::End);
+        let away = |seconds| decide_retry(50, Some(Duration::from_secs(seconds)));
+        assert!(
+            matches!(away(0), EngineRetryDecision::Again(_))
+                && matches!(away(45), EngineRetryDecision::Again(_))
+        );
+        assert_eq!(away(46), EngineRetryDecision::End);
     }
 }

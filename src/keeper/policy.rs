@@ -1,61 +1,63 @@
 //! Which stage comes after which.
 
-use crate::protocol::evolve::{Stage, Task};
+use crate::protocol::evolve::{EvolveStage, Task};
 
 /// What became of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum StageOutcome {
     Passed,
     Failed,
 }
 
 /// The stage that a run begins with: what is gone back to is built already, and what crashes has
 /// nothing left that could be frozen.
-pub(super) fn first(task: Task) -> Stage {
+pub(super) fn first_stage(task: Task) -> EvolveStage {
     match task {
-        Task::Evolve => Stage::Building,
-        Task::Rollback => Stage::Testing,
-        Task::Rescue => Stage::Swapping,
+        Task::Evolve => EvolveStage::Building,
+        Task::Rollback => EvolveStage::Testing,
+        Task::Rescue => EvolveStage::Swapping,
     }
 }
 
 /// The stage, or the end, after what became of one.
-pub(super) fn after(stage: Stage, event: Event, dry_run: bool) -> Stage {
-    use Event::{Failed, Passed};
+pub(super) fn next_stage(stage: EvolveStage, event: StageOutcome, dry_run: bool) -> EvolveStage {
+    use StageOutcome::{Failed, Passed};
     match (stage, event) {
-        (Stage::Building, Passed) => Stage::Testing,
-        (Stage::Testing, Passed) if dry_run => Stage::Succeeded,
-        (Stage::Testing, Passed) => Stage::Freezing,
-        (Stage::Freezing, Passed) => Stage::Swapping,
-        (Stage::Swapping, Passed) => Stage::Verifying,
-        (Stage::Verifying, Passed) => Stage::Succeeded,
-        (Stage::Building | Stage::Testing | Stage::Freezing, Failed) => Stage::Failed,
-        (Stage::Swapping | Stage::Verifying, Failed) => Stage::RolledBack,
-        (Stage::Succeeded | Stage::RolledBack | Stage::Failed, _) => stage,
+        (EvolveStage::Building, Passed) => EvolveStage::Testing,
+        (EvolveStage::Testing, Passed) if dry_run => EvolveStage::Succeeded,
+        (EvolveStage::Testing, Passed) => EvolveStage::Freezing,
+        (EvolveStage::Freezing, Passed) => EvolveStage::Swapping,
+        (EvolveStage::Swapping, Passed) => EvolveStage::Verifying,
+        (EvolveStage::Verifying, Passed) => EvolveStage::Succeeded,
+        (EvolveStage::Building | EvolveStage::Testing | EvolveStage::Freezing, Failed) => {
+            EvolveStage::Failed
+        }
+        (EvolveStage::Swapping | EvolveStage::Verifying, Failed) => EvolveStage::RolledBack,
+        (EvolveStage::Succeeded | EvolveStage::RolledBack | EvolveStage::Failed, _) => stage,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Event::{Failed, Passed};
-    use super::{after, first};
-    use crate::protocol::evolve::{Stage, Task};
+    use super::StageOutcome::{Failed, Passed};
+    use super::{first_stage, next_stage};
+    use crate::protocol::evolve::{EvolveStage, Task};
 
-    fn whole(task: Task, dry_run: bool, fails_at: Option<Stage>) -> Vec<Stage> {
-        let mut stages = vec![first(task)];
+    fn whole(task: Task, dry_run: bool, fails_at: Option<EvolveStage>) -> Vec<EvolveStage> {
+        let mut stages = vec![first_stage(task)];
         while let Some(last) = stages.last().filter(|s| !s.has_ended()) {
             let event = match fails_at == Some(*last) {
                 true => Failed,
                 false => Passed,
             };
-            stages.push(after(*last, event, dry_run));
+            stages.push(next_stage(*last, event, dry_run));
         }
         stages
     }
 
     #[test]
     fn a_run_goes_through_every_gate() {
-        use Stage::{Building, Freezing, Succeeded, Swapping, Testing, Verifying};
+        use EvolveStage::{Building, Freezing, Succeeded, Swapping, Testing, Verifying};
         let all = [Building, Testing, Freezing, Swapping, Verifying, Succeeded];
         assert_eq!(whole(Task::Evolve, false, None), all);
         assert_eq!(whole(Task::Rollback, false, None), all[1..]);
@@ -69,11 +71,11 @@ mod tests {
     #[test]
     fn before_the_swap_a_failure_changes_nothing_and_after_it_is_taken_back() {
         for (stage, end) in [
-            (Stage::Building, Stage::Failed),
-            (Stage::Testing, Stage::Failed),
-            (Stage::Freezing, Stage::Failed),
-            (Stage::Swapping, Stage::RolledBack),
-            (Stage::Verifying, Stage::RolledBack),
+            (EvolveStage::Building, EvolveStage::Failed),
+            (EvolveStage::Testing, EvolveStage::Failed),
+            (EvolveStage::Freezing, EvolveStage::Failed),
+            (EvolveStage::Swapping, EvolveStage::RolledBack),
+            (EvolveStage::Verifying, EvolveStage::RolledBack),
         ] {
             assert_eq!(whole(Task::Evolve, false, Some(stage)).last(), Some(&end));
         }
@@ -81,9 +83,13 @@ mod tests {
 
     #[test]
     fn an_end_stays() {
-        for end in [Stage::Succeeded, Stage::RolledBack, Stage::Failed] {
+        for end in [
+            EvolveStage::Succeeded,
+            EvolveStage::RolledBack,
+            EvolveStage::Failed,
+        ] {
             for event in [Passed, Failed] {
-                assert_eq!(after(end, event, false), end);
+                assert_eq!(next_stage(end, event, false), end);
             }
         }
     }

@@ -1,56 +1,61 @@
 //! The container in place where no run is on: it runs, no other one of the instance waits beside it, and the history
 //! names its image.
 
-use super::Settings;
+use super::KeeperSettings;
 use super::patience::is_away;
-use super::reach::Mark;
-use super::revival::{Revived, revive};
-use super::shelf::{Shelf, now};
-use super::site::Site;
-use crate::engine::Phase;
+use super::reach::UnreachableFile;
+use super::revival::{ContainerStartOutcome, start_ended_container};
+use super::shelf::{KeeperRunStore, unix_seconds};
+use super::site::DeployTarget;
+use crate::engine::ContainerPhase;
 use crate::error::Result;
-use crate::protocol::evolve::{Asker, Record, Stage, Task};
+use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, Task};
 
 /// For the history.
-const REASON: &str = "`osctl up`, or another program, has made this container outside of a run";
+const OUTSIDE_RUN_REASON: &str =
+    "`osctl up`, or another program, has made this container outside of a run";
 
 /// Puts right what an earlier run, an engine that was killed or the host has left.
 ///
 /// # Errors
 /// When the engine is away. What it refuses is logged: a run says so, if it is in its way.
-pub(super) async fn put_right(settings: &Settings, shelf: &Shelf, site: &Site) -> Result<()> {
+pub(super) async fn put_right(
+    settings: &KeeperSettings,
+    shelf: &KeeperRunStore,
+    site: &DeployTarget,
+) -> Result<()> {
     let done = async {
-        settle(shelf, site).await?;
-        start(settings, shelf, site).await
+        settle_aside_container(shelf, site).await?;
+        start_failed_container(settings, shelf, site).await
     };
-    tolerate(done.await)
+    log_unless_away(done.await)
 }
 
 /// Adds a record where the image of the container is not the one that the history names.
 ///
 /// # Errors
 /// When the engine is away.
-pub(super) async fn note_image(shelf: &Shelf, site: &Site) -> Result<()> {
+pub(super) async fn note_image(shelf: &KeeperRunStore, site: &DeployTarget) -> Result<()> {
     let noted = async {
-        let Some(present) = site.find(site.name()).await? else {
+        let Some(present) = site.find_container(site.container_name()).await? else {
             return Ok(());
         };
-        let records = shelf.records()?;
+        let records = shelf.list_records()?;
         let Some(latest) = records.first() else {
             return Ok(());
         };
-        let before = named(latest);
+        let before = recorded_image(latest);
         if before == Some(present.image.as_str()) {
             return Ok(());
         }
         let record = brought_by_host(shelf, &present.image, before)?;
         tracing::info!(run = %record.run, image = present.image, "the container was made outside of a run");
-        shelf.save(&record)
+        shelf.save_record(&record)
     };
-    tolerate(noted.await)
+    log_unless_away(noted.await)
 }
 
-fn tolerate(done: Result<()>) -> Result<()> {
+fn log_unless_away(done: Result<()>) -> Result<()> {
     match done {
         Err(error) if !is_away(&error) => {
             tracing::warn!("the container in place: {error:#}");
@@ -61,8 +66,8 @@ fn tolerate(done: Result<()>) -> Result<()> {
 }
 
 /// The image that runs by the word of that record, which has ended.
-pub(super) fn named(latest: &Record) -> Option<&str> {
-    let brings = latest.status == Stage::Succeeded && !latest.dry_run;
+pub(super) fn recorded_image(latest: &EvolveRecord) -> Option<&str> {
+    let brings = latest.status == EvolveStage::Succeeded && !latest.dry_run;
     match brings {
         true => latest.image.as_deref(),
         false => latest.previous.as_deref(),
@@ -71,17 +76,17 @@ pub(super) fn named(latest: &Record) -> Option<&str> {
 
 /// A container that waits under the other name takes its place again where none is there, or where the history names
 /// its image. Otherwise it goes.
-async fn settle(shelf: &Shelf, site: &Site) -> Result<()> {
-    let Some(aside) = site.find(&site.charge.aside).await? else {
+async fn settle_aside_container(shelf: &KeeperRunStore, site: &DeployTarget) -> Result<()> {
+    let Some(aside) = site.find_container(&site.charge.aside).await? else {
         return Ok(());
     };
     let docker = &site.docker;
-    if let Some(present) = site.find(site.name()).await? {
-        let records = shelf.records()?;
-        let named = records.first().and_then(named);
+    if let Some(present) = site.find_container(site.container_name()).await? {
+        let records = shelf.list_records()?;
+        let named = records.first().and_then(recorded_image);
         let is_named = |image: &str| named == Some(image);
         let stays = is_named(&present.image) || !is_named(&aside.image);
-        if stays && present.phase != Phase::Created {
+        if stays && present.phase != ContainerPhase::Created {
             tracing::warn!("removing `{}`, which no run needs", site.charge.aside);
             return docker.remove(&aside.id).await;
         }
@@ -90,32 +95,44 @@ async fn settle(shelf: &Shelf, site: &Site) -> Result<()> {
     tracing::warn!("`{}` takes its place again", site.charge.aside);
     docker.let_restart(&aside.id, true).await?;
     let started = match aside.phase {
-        Phase::Paused => docker.unpause(&aside.id).await,
-        Phase::Running | Phase::Restarting => Ok(()),
-        Phase::Created | Phase::Stopped | Phase::Dead => docker.start(&aside.id).await,
+        ContainerPhase::Paused => docker.unpause(&aside.id).await,
+        ContainerPhase::Running | ContainerPhase::Restarting => Ok(()),
+        ContainerPhase::Created | ContainerPhase::Stopped | ContainerPhase::Dead => {
+            docker.start(&aside.id).await
+        }
     };
     let reached = match started {
-        Ok(()) => site.reach(&aside).await,
+        Ok(()) => site.restore_network(&aside).await,
         refused => refused,
     };
     // Last, so that a keeper that is started again in between finds it aside and does all of this again.
-    docker.rename(&aside.id, site.name()).await?;
+    docker.rename(&aside.id, site.container_name()).await?;
     reached?;
-    site.resume(&aside.id).await
+    site.resume_requests(&aside.id).await
 }
 
 /// Starts a container that the engine could not start itself. One that a person has stopped stays as it is.
-async fn start(settings: &Settings, shelf: &Shelf, site: &Site) -> Result<()> {
-    let present = site.find(site.name()).await?;
+async fn start_failed_container(
+    settings: &KeeperSettings,
+    shelf: &KeeperRunStore,
+    site: &DeployTarget,
+) -> Result<()> {
+    let present = site.find_container(site.container_name()).await?;
     let Some(failed) = present.filter(|found| found.failed_to_start) else {
         return Ok(());
     };
-    let latest = shelf.records()?.into_iter().next().map(|record| record.run);
-    let mark = Mark::new(&settings.state);
-    match revive(site, &mark, &failed.id, latest.as_ref()).await? {
-        Revived::Untouched | Revived::Started => {}
-        Revived::WithoutPorts(error) => tracing::warn!("it runs without its ports: {error:#}"),
-        Revived::Waits(error) | Revived::Refused(error) => {
+    let latest = shelf
+        .list_records()?
+        .into_iter()
+        .next()
+        .map(|record| record.run);
+    let mark = UnreachableFile::new(&settings.state);
+    match start_ended_container(site, &mark, &failed.id, latest.as_ref()).await? {
+        ContainerStartOutcome::Untouched | ContainerStartOutcome::Started => {}
+        ContainerStartOutcome::WithoutPorts(error) => {
+            tracing::warn!("it runs without its ports: {error:#}")
+        }
+        ContainerStartOutcome::Waits(error) | ContainerStartOutcome::Refused(error) => {
             tracing::warn!("it can't be started: {error:#}");
         }
     }
@@ -123,17 +140,21 @@ async fn start(settings: &Settings, shelf: &Shelf, site: &Site) -> Result<()> {
 }
 
 /// What is known of a container that the host has made.
-fn brought_by_host(shelf: &Shelf, image: &str, before: Option<&str>) -> Result<Record> {
-    let began = now();
-    Ok(Record {
-        run: shelf.make(began)?,
+fn brought_by_host(
+    shelf: &KeeperRunStore,
+    image: &str,
+    before: Option<&str>,
+) -> Result<EvolveRecord> {
+    let began = unix_seconds();
+    Ok(EvolveRecord {
+        run: shelf.create_run(began)?,
         task: Task::Evolve,
-        reason: Some(REASON.into()),
-        by: Asker::Host,
+        reason: Some(OUTSIDE_RUN_REASON.into()),
+        by: EvolveCaller::Host,
         force: false,
         dry_run: false,
         began,
-        status: Stage::Succeeded,
+        status: EvolveStage::Succeeded,
         stages: Vec::new(),
         gate: None,
         why: None,
@@ -152,38 +173,38 @@ fn brought_by_host(shelf: &Shelf, image: &str, before: Option<&str>) -> Result<R
 
 #[cfg(test)]
 mod tests {
-    use super::{brought_by_host, named};
-    use crate::keeper::samples::record;
-    use crate::keeper::shelf::Shelf;
-    use crate::protocol::evolve::{Record, Stage};
+    use super::{brought_by_host, recorded_image};
+    use crate::keeper::samples::sample_record;
+    use crate::keeper::shelf::KeeperRunStore;
+    use crate::protocol::evolve::{EvolveRecord, EvolveStage};
 
     #[test]
     fn the_history_names_what_a_run_has_brought_or_what_it_has_gone_back_to() {
         for (status, dry_run, image) in [
-            (Stage::Succeeded, false, "new"),
-            (Stage::Succeeded, true, "old"),
-            (Stage::RolledBack, false, "old"),
-            (Stage::Failed, false, "old"),
+            (EvolveStage::Succeeded, false, "new"),
+            (EvolveStage::Succeeded, true, "old"),
+            (EvolveStage::RolledBack, false, "old"),
+            (EvolveStage::Failed, false, "old"),
         ] {
-            let latest = Record {
+            let latest = EvolveRecord {
                 dry_run,
-                ..record(status, "new", "old")
+                ..sample_record(status, "new", "old")
             };
-            assert_eq!(named(&latest), Some(image), "{status}");
+            assert_eq!(recorded_image(&latest), Some(image), "{status}");
         }
     }
 
     #[test]
     fn what_the_host_has_made_is_the_latest_of_the_history() {
         let folder = tempfile::tempdir().unwrap();
-        let shelf = Shelf::open(folder.path()).unwrap();
-        let mut failed = record(Stage::Failed, "new", "old");
-        failed.run = shelf.make(5.0).unwrap();
-        shelf.save(&failed).unwrap();
-        let record = brought_by_host(&shelf, "other", named(&failed)).unwrap();
-        shelf.save(&record).unwrap();
-        let latest = shelf.records().unwrap().remove(0);
-        assert_eq!(named(&latest), Some("other"));
+        let shelf = KeeperRunStore::open(folder.path()).unwrap();
+        let mut failed = sample_record(EvolveStage::Failed, "new", "old");
+        failed.run = shelf.create_run(5.0).unwrap();
+        shelf.save_record(&failed).unwrap();
+        let record = brought_by_host(&shelf, "other", recorded_image(&failed)).unwrap();
+        shelf.save_record(&record).unwrap();
+        let latest = shelf.list_records().unwrap().remove(0);
+        assert_eq!(recorded_image(&latest), Some("other"));
         assert_eq!(latest.previous.as_deref(), Some("old"));
     }
 }

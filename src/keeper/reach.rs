@@ -1,13 +1,13 @@
 //! The old container goes on without its ports where somebody else has taken them meanwhile. Which one
 //! does stands on the disk, and it is tried to be reached again whenever nothing else is on.
 
-use super::journal::replace;
-use super::owner::site;
-use super::revival::{Revived, revive};
-use super::shelf::Shelf;
-use super::{Settings, hearsay};
+use super::journal::replace_file_synced;
+use super::owner::load_target;
+use super::revival::{ContainerStartOutcome, start_ended_container};
+use super::shelf::KeeperRunStore;
+use super::{KeeperSettings, hearsay};
 use crate::error::Result;
-use crate::protocol::evolve::Run;
+use crate::protocol::evolve::EvolveRunId;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -16,14 +16,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The first pause; each one is twice as long as the one before.
-const FIRST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(10);
+const FIRST_PORT_RETRY_DELAY: Duration = Duration::from_secs(1);
+const MAX_PORT_RETRY_DELAY: Duration = Duration::from_secs(10);
 
 /// A container that nobody reaches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Unreached {
+pub(super) struct UnreachableContainer {
     /// The run that has gone back to it, if one has.
-    pub(super) run: Option<Run>,
+    pub(super) run: Option<EvolveRunId>,
     /// Its id.
     pub(super) container: String,
     /// Whether it does not even run: one that has ended gets its ports when it is started.
@@ -32,21 +32,21 @@ pub(super) struct Unreached {
 
 /// The one file.
 #[derive(Debug, Clone)]
-pub(super) struct Mark(PathBuf);
+pub(super) struct UnreachableFile(PathBuf);
 
-impl Mark {
+impl UnreachableFile {
     pub(super) fn new(state: &Path) -> Self {
         Self(state.join("unreached.json"))
     }
 
     /// # Errors
     /// When it can't be written.
-    pub(super) fn write(&self, unreached: &Unreached) -> Result<()> {
+    pub(super) fn write(&self, unreached: &UnreachableContainer) -> Result<()> {
         let text = serde_json::to_vec(unreached)?;
-        replace(&self.0, &text).context("writing down what is not reached")
+        replace_file_synced(&self.0, &text).context("writing down what is not reached")
     }
 
-    fn read(&self) -> Option<Unreached> {
+    fn read(&self) -> Option<UnreachableContainer> {
         let text = match fs::read(&self.0) {
             Err(e) if e.kind() == ErrorKind::NotFound => return None,
             read => read.map_err(anyhow::Error::from),
@@ -60,7 +60,7 @@ impl Mark {
     /// not start it again without its ports: nobody who does not want it.
     pub(super) fn take_over(&self) {
         let Some(found) = self.read() else { return };
-        let ended = Unreached {
+        let ended = UnreachableContainer {
             has_ended: true,
             ..found
         };
@@ -78,7 +78,7 @@ impl Mark {
 
 /// What became of a try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tried {
+enum PortRecoveryOutcome {
     Reached,
     /// The same, by being started again.
     Renewed,
@@ -87,78 +87,86 @@ enum Tried {
 }
 
 /// Until everything is reached that should be.
-pub(super) async fn make_good(settings: &Settings, shelf: &Shelf) {
-    let mark = Mark::new(&settings.state);
-    let mut pause = FIRST;
+pub(super) async fn make_good(settings: &KeeperSettings, shelf: &KeeperRunStore) {
+    let mark = UnreachableFile::new(&settings.state);
+    let mut pause = FIRST_PORT_RETRY_DELAY;
     while let Some(unreached) = mark.read() {
-        match attempt(settings, &mark, &unreached).await {
+        match try_recover_ports(settings, &mark, &unreached).await {
             Ok(tried) => {
                 match tried {
-                    Tried::Reached => tell(shelf, unreached.run.as_ref(), "it has its ports again"),
-                    Tried::Renewed => tell(
+                    PortRecoveryOutcome::Reached => {
+                        append_to_record(shelf, unreached.run.as_ref(), "it has its ports again")
+                    }
+                    PortRecoveryOutcome::Renewed => append_to_record(
                         shelf,
                         unreached.run.as_ref(),
                         "it was started again, and has its ports again",
                     ),
-                    Tried::Gone => {}
+                    PortRecoveryOutcome::Gone => {}
                 }
                 return mark.clear();
             }
             Err(error) => tracing::info!("not reached yet: {error:#}"),
         }
         tokio::time::sleep(pause).await;
-        pause = LONGEST.min(pause * 2);
+        pause = MAX_PORT_RETRY_DELAY.min(pause * 2);
     }
 }
 
-async fn attempt(settings: &Settings, mark: &Mark, unreached: &Unreached) -> Result<Tried> {
-    let site = site(settings).await?;
+async fn try_recover_ports(
+    settings: &KeeperSettings,
+    mark: &UnreachableFile,
+    unreached: &UnreachableContainer,
+) -> Result<PortRecoveryOutcome> {
+    let site = load_target(settings).await?;
     let id = &unreached.container;
-    let present = site.find(site.name()).await?;
+    let present = site.find_container(site.container_name()).await?;
     let Some(found) = present.filter(|found| found.id == *id) else {
-        return Ok(Tried::Gone);
+        return Ok(PortRecoveryOutcome::Gone);
     };
     match (found.exit.is_some(), unreached.has_ended) {
         // Whoever has ended it since then does not want it.
-        (true, false) => return Ok(Tried::Gone),
+        (true, false) => return Ok(PortRecoveryOutcome::Gone),
         (true, true) => {
-            let revived = revive(&site, mark, id, unreached.run.as_ref()).await?;
+            let revived = start_ended_container(&site, mark, id, unreached.run.as_ref()).await?;
             return match revived {
-                Revived::Untouched | Revived::Started => Ok(Tried::Renewed),
-                Revived::WithoutPorts(error) | Revived::Waits(error) | Revived::Refused(error) => {
-                    Err(error)
+                ContainerStartOutcome::Untouched | ContainerStartOutcome::Started => {
+                    Ok(PortRecoveryOutcome::Renewed)
                 }
+                ContainerStartOutcome::WithoutPorts(error)
+                | ContainerStartOutcome::Waits(error)
+                | ContainerStartOutcome::Refused(error) => Err(error),
             };
         }
         // It runs again, and may be ended by somebody from now on.
-        (false, true) => mark.write(&Unreached {
+        (false, true) => mark.write(&UnreachableContainer {
             has_ended: false,
             ..unreached.clone()
         })?,
         (false, false) => {}
     }
-    let ended = Unreached {
+    let ended = UnreachableContainer {
         has_ended: true,
         ..unreached.clone()
     };
     let again = site.reach_again(&found, || mark.write(&ended));
     match again.await? {
-        true => Ok(Tried::Renewed),
-        false => Ok(Tried::Reached),
+        true => Ok(PortRecoveryOutcome::Renewed),
+        false => Ok(PortRecoveryOutcome::Reached),
     }
 }
 
 /// Says so where people look.
-fn tell(shelf: &Shelf, run: Option<&Run>, what: &str) {
+fn append_to_record(shelf: &KeeperRunStore, run: Option<&EvolveRunId>, what: &str) {
     tracing::warn!(?run, "the container: {what}");
     let Some(run) = run else { return };
     let told = || -> Result<()> {
-        let Some(mut record) = shelf.record(run)? else {
+        let Some(mut record) = shelf.read_record(run)? else {
             return Ok(());
         };
         let why: Vec<String> = record.why.into_iter().chain([what.to_owned()]).collect();
-        record.why = Some(hearsay::sentence(&why.join("; ")));
-        shelf.save(&record)
+        record.why = Some(hearsay::sanitize_sentence(&why.join("; ")));
+        shelf.save_record(&record)
     };
     if let Err(error) = told() {
         tracing::warn!("writing down that it has them: {error:#}");
@@ -167,17 +175,17 @@ fn tell(shelf: &Shelf, run: Option<&Run>, what: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Mark, Unreached, tell};
-    use crate::keeper::samples::record;
-    use crate::keeper::shelf::Shelf;
-    use crate::protocol::evolve::Stage;
+    use super::{UnreachableContainer, UnreachableFile, append_to_record};
+    use crate::keeper::samples::sample_record;
+    use crate::keeper::shelf::KeeperRunStore;
+    use crate::protocol::evolve::EvolveStage;
 
     #[test]
     fn what_is_not_reached_is_known_to_the_keeper_that_comes_next() {
         let folder = tempfile::tempdir().unwrap();
-        let mark = Mark::new(folder.path());
+        let mark = UnreachableFile::new(folder.path());
         assert_eq!(mark.read(), None);
-        let unreached = Unreached {
+        let unreached = UnreachableContainer {
             run: "20261120-193600".parse().ok(),
             container: "a".into(),
             has_ended: false,
@@ -185,9 +193,12 @@ mod tests {
         mark.take_over();
         assert_eq!(mark.read(), None);
         mark.write(&unreached).unwrap();
-        assert_eq!(Mark::new(folder.path()).read(), Some(unreached.clone()));
+        assert_eq!(
+            UnreachableFile::new(folder.path()).read(),
+            Some(unreached.clone())
+        );
         mark.take_over();
-        let ended = Unreached {
+        let ended = UnreachableContainer {
             has_ended: true,
             ..unreached
         };
@@ -199,18 +210,18 @@ mod tests {
     #[test]
     fn the_history_tells_that_ports_were_missing_and_are_there_again() {
         let folder = tempfile::tempdir().unwrap();
-        let shelf = Shelf::open(folder.path()).unwrap();
-        let mut lost = record(Stage::RolledBack, "new", "old");
-        lost.run = shelf.make(5.0).unwrap();
+        let shelf = KeeperRunStore::open(folder.path()).unwrap();
+        let mut lost = sample_record(EvolveStage::RolledBack, "new", "old");
+        lost.run = shelf.create_run(5.0).unwrap();
         lost.why = Some("a port is taken".into());
-        shelf.save(&lost).unwrap();
-        tell(&shelf, Some(&lost.run), "it has its ports again");
-        let told = shelf.record(&lost.run).unwrap().unwrap();
+        shelf.save_record(&lost).unwrap();
+        append_to_record(&shelf, Some(&lost.run), "it has its ports again");
+        let told = shelf.read_record(&lost.run).unwrap().unwrap();
         assert_eq!(
             told.why.as_deref(),
             Some("a port is taken; it has its ports again")
         );
         // One that is not kept any more holds nothing up.
-        tell(&shelf, "20200101-000000".parse().ok().as_ref(), "gone");
+        append_to_record(&shelf, "20200101-000000".parse().ok().as_ref(), "gone");
     }
 }

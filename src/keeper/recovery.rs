@@ -1,41 +1,41 @@
 //! What a keeper before has begun comes to one of the two good ends.
 
-use super::Settings;
-use super::journal::{Entry, Journal, Step};
+use super::KeeperSettings;
+use super::journal::{RunJournal, RunJournalEntry, RunJournalStep};
 use super::leftovers;
 use super::patience::is_away;
 use super::present;
-use super::reach::Mark;
-use super::revival::{Revived, revive};
-use super::run::Work;
-use super::shelf::Shelf;
-use super::site::Site;
-use super::stop::Stop;
+use super::reach::UnreachableFile;
+use super::revival::{ContainerStartOutcome, start_ended_container};
+use super::run::RunExecutor;
+use super::shelf::KeeperRunStore;
+use super::site::DeployTarget;
+use super::stop::RunCancellation;
 use crate::error::Result;
-use crate::protocol::evolve::{Asker, Record, Stage, Task};
+use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, Task};
 use std::time::Duration;
 
 /// What a container that is started again may take.
-const HEALTHY: Duration = Duration::from_secs(120);
+const KEEPER_RECOVERY_HEALTH_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What there is to do once everything has come to its end.
 #[derive(Debug)]
-pub(super) enum After {
+pub(super) enum KeeperRecoveryOutcome {
     Nothing,
     /// It is on probation.
-    Watch(Box<Entry>),
+    Watch(Box<RunJournalEntry>),
     /// It was, and can't be started any more: why.
     Broken(String),
 }
 
 /// Where a run ends that came so far, if it does not go on by itself.
-pub(super) fn end_of(step: Step) -> Option<Stage> {
+pub(super) fn end_of(step: RunJournalStep) -> Option<EvolveStage> {
     match step {
-        Step::Preparing | Step::Freezing => Some(Stage::Failed),
-        Step::Swapping => Some(Stage::RolledBack),
+        RunJournalStep::Preparing | RunJournalStep::Freezing => Some(EvolveStage::Failed),
+        RunJournalStep::Swapping => Some(EvolveStage::RolledBack),
         // It is proved: what is left to do can't fail for a reason of its own.
-        Step::Concluding => Some(Stage::Succeeded),
-        Step::Probation => None,
+        RunJournalStep::Concluding => Some(EvolveStage::Succeeded),
+        RunJournalStep::Probation => None,
     }
 }
 
@@ -43,17 +43,17 @@ pub(super) fn end_of(step: Step) -> Option<Stage> {
 ///
 /// # Errors
 /// When the engine does not do what it takes; it can be called again.
-pub(super) async fn recover(
-    settings: &Settings,
-    shelf: &Shelf,
-    site: &Site,
+pub(super) async fn recover_from_journal(
+    settings: &KeeperSettings,
+    shelf: &KeeperRunStore,
+    site: &DeployTarget,
     why: &str,
-) -> Result<After> {
-    let journal = Journal::new(&settings.state);
+) -> Result<KeeperRecoveryOutcome> {
+    let journal = RunJournal::new(&settings.state);
     if let Some(entry) = journal.read()?
         && let Some(end) = end_of(entry.step)
     {
-        finish(settings, shelf, site, entry, (end, why)).await?;
+        finish_run(settings, shelf, site, entry, (end, why)).await?;
     } else if let Err(error) = site.remove_trial().await {
         match is_away(&error) {
             true => return Err(error),
@@ -61,9 +61,9 @@ pub(super) async fn recover(
             false => tracing::warn!("what an earlier trial left stays: {error:#}"),
         }
     }
-    shelf.attend(None);
+    shelf.set_active_run(None);
     // A disk that is full now holds up nothing else.
-    if let Err(error) = shelf.mend() {
+    if let Err(error) = shelf.mark_ended_runs() {
         tracing::warn!("writing down which runs have ended: {error:#}");
     }
     let entry = journal.read()?;
@@ -71,94 +71,96 @@ pub(super) async fn recover(
         present::put_right(settings, shelf, site).await?;
     }
     present::note_image(shelf, site).await?;
-    leftovers::remove(site, shelf, entry.as_ref()).await;
+    leftovers::collect_garbage(site, shelf, entry.as_ref()).await;
     match entry {
-        None => Ok(After::Nothing),
+        None => Ok(KeeperRecoveryOutcome::Nothing),
         Some(entry) => on_probation(settings, shelf, site, entry).await,
     }
 }
 
 /// A port that another program has is no fault of the container, which is watched all the same.
 async fn on_probation(
-    settings: &Settings,
-    shelf: &Shelf,
-    site: &Site,
-    entry: Entry,
-) -> Result<After> {
-    let log = shelf.log(&entry.run, site.charge.bounds.log)?;
-    let mark = Mark::new(&settings.state);
-    let works = match revive(site, &mark, site.name(), Some(&entry.run)).await? {
-        Revived::Untouched | Revived::Waits(_) => Ok(()),
-        Revived::Started | Revived::WithoutPorts(_) => {
-            site.until_healthy(site.name(), HEALTHY, &log).await
-        }
-        Revived::Refused(error) => Err(error),
-    };
+    settings: &KeeperSettings,
+    shelf: &KeeperRunStore,
+    site: &DeployTarget,
+    entry: RunJournalEntry,
+) -> Result<KeeperRecoveryOutcome> {
+    let log = shelf.open_log(&entry.run, site.charge.bounds.log)?;
+    let mark = UnreachableFile::new(&settings.state);
+    let works =
+        match start_ended_container(site, &mark, site.container_name(), Some(&entry.run)).await? {
+            ContainerStartOutcome::Untouched | ContainerStartOutcome::Waits(_) => Ok(()),
+            ContainerStartOutcome::Started | ContainerStartOutcome::WithoutPorts(_) => {
+                site.until_healthy(site.container_name(), KEEPER_RECOVERY_HEALTH_TIMEOUT, &log)
+                    .await
+            }
+            ContainerStartOutcome::Refused(error) => Err(error),
+        };
     match works {
-        Ok(()) => Ok(After::Watch(Box::new(entry))),
+        Ok(()) => Ok(KeeperRecoveryOutcome::Watch(Box::new(entry))),
         Err(error) if is_away(&error) => Err(error),
         Err(error) => {
             let why = format!("it did not last: it can't be started again: {error:#}");
-            Ok(After::Broken(why))
+            Ok(KeeperRecoveryOutcome::Broken(why))
         }
     }
 }
 
-async fn finish(
-    settings: &Settings,
-    shelf: &Shelf,
-    site: &Site,
-    entry: Entry,
-    (end, why): (Stage, &str),
+async fn finish_run(
+    settings: &KeeperSettings,
+    shelf: &KeeperRunStore,
+    site: &DeployTarget,
+    entry: RunJournalEntry,
+    (end, why): (EvolveStage, &str),
 ) -> Result<()> {
     tracing::warn!(run = %entry.run, step = ?entry.step, %end, "going on from the journal");
-    shelf.attend(Some(entry.run.clone()));
-    let record = match shelf.record(&entry.run) {
+    shelf.set_active_run(Some(entry.run.clone()));
+    let record = match shelf.read_record(&entry.run) {
         Ok(Some(record)) => record,
         // What was not written down yet, or can't be read any more, is to be ended all the same.
         found => {
             tracing::warn!(run = %entry.run, "its record is missing: {found:?}");
-            unknown(&entry)
+            placeholder_record(&entry)
         }
     };
     // Also what was written down as ended may have more to do.
     let stage = record.status;
     let end = if stage.has_ended() { stage } else { end };
-    let mut work = Work {
+    let mut work = RunExecutor {
         settings: settings.clone(),
         site: site.clone(),
         shelf: shelf.clone(),
-        journal: Journal::new(&settings.state),
-        log: shelf.log(&entry.run, site.charge.bounds.log)?,
+        journal: RunJournal::new(&settings.state),
+        log: shelf.open_log(&entry.run, site.charge.bounds.log)?,
         record,
         entry,
         refusing: None,
         at_rest: None,
         robbed: None,
         is_displaced: false,
-        stop: Stop::default(),
+        stop: RunCancellation::default(),
     };
-    if end != Stage::Succeeded && !stage.has_ended() {
-        work.blame(stage, &anyhow::anyhow!(why.to_owned()));
+    if end != EvolveStage::Succeeded && !stage.has_ended() {
+        work.record_failure(stage, &anyhow::anyhow!(why.to_owned()));
     }
-    work.end(end).await
+    work.end_run(end).await
 }
 
 /// What can be said of a run whose record is missing.
-fn unknown(entry: &Entry) -> Record {
-    Record {
+fn placeholder_record(entry: &RunJournalEntry) -> EvolveRecord {
+    EvolveRecord {
         run: entry.run.clone(),
         task: Task::Evolve,
         reason: None,
-        by: Asker::Keeper,
+        by: EvolveCaller::Keeper,
         force: false,
         dry_run: false,
-        began: super::shelf::now(),
+        began: super::shelf::unix_seconds(),
         status: match entry.step {
-            Step::Preparing => Stage::Building,
-            Step::Freezing => Stage::Freezing,
-            Step::Swapping => Stage::Swapping,
-            Step::Concluding | Step::Probation => Stage::Verifying,
+            RunJournalStep::Preparing => EvolveStage::Building,
+            RunJournalStep::Freezing => EvolveStage::Freezing,
+            RunJournalStep::Swapping => EvolveStage::Swapping,
+            RunJournalStep::Concluding | RunJournalStep::Probation => EvolveStage::Verifying,
         },
         stages: Vec::new(),
         gate: None,
@@ -178,47 +180,51 @@ fn unknown(entry: &Entry) -> Record {
 
 /// Nothing that the keeper can do brings what it has begun to a good end: a person is told, and no verb is
 /// held up any longer.
-pub(super) fn give_up(settings: &Settings, shelf: &Shelf, error: &anyhow::Error) {
-    let journal = Journal::new(&settings.state);
+pub(super) fn give_up(settings: &KeeperSettings, shelf: &KeeperRunStore, error: &anyhow::Error) {
+    let journal = RunJournal::new(&settings.state);
     match journal.read() {
         Ok(Some(entry)) => {
-            let record = shelf.record(&entry.run).ok().flatten();
-            let record = given_up(record.unwrap_or_else(|| unknown(&entry)), entry.step, error);
+            let record = shelf.read_record(&entry.run).ok().flatten();
+            let record = given_up(
+                record.unwrap_or_else(|| placeholder_record(&entry)),
+                entry.step,
+                error,
+            );
             // A disk that is full holds nobody up for ever, and the log has it.
-            if let Err(error) = shelf.save(&record) {
+            if let Err(error) = shelf.save_record(&record) {
                 tracing::error!("writing down that a run was given up: {error:#}");
             }
         }
         Ok(None) => {}
         Err(error) => tracing::error!("the journal is lost: {error:#}"),
     }
-    shelf.attend(None);
+    shelf.set_active_run(None);
     if let Err(error) = journal.close() {
         tracing::error!("{error:#}");
     }
 }
 
 /// What is told of a run that could not be ended: what is known, and nothing beyond.
-fn given_up(record: Record, step: Step, error: &anyhow::Error) -> Record {
+fn given_up(record: EvolveRecord, step: RunJournalStep, error: &anyhow::Error) -> EvolveRecord {
     let (status, left) = match step {
         // The new container has answered, whatever is left.
-        Step::Concluding | Step::Probation => (
-            Stage::Succeeded,
+        RunJournalStep::Concluding | RunJournalStep::Probation => (
+            EvolveStage::Succeeded,
             format!("what it has replaced could not be tidied up: {error:#}"),
         ),
-        Step::Preparing => (
-            Stage::Failed,
+        RunJournalStep::Preparing => (
+            EvolveStage::Failed,
             format!("what it has left could not be tidied up: {error:#}"),
         ),
-        Step::Freezing | Step::Swapping => (
-            Stage::Failed,
+        RunJournalStep::Freezing | RunJournalStep::Swapping => (
+            EvolveStage::Failed,
             format!("the way back failed: {error:#}; `osctl up` makes it anew"),
         ),
     };
     let why = record.why.iter().cloned().chain([left]);
-    Record {
+    EvolveRecord {
         gate: match status {
-            Stage::Succeeded => record.gate,
+            EvolveStage::Succeeded => record.gate,
             _ => record.gate.or(Some(record.status)),
         },
         why: Some(why.collect::<Vec<_>>().join("; and ")),
@@ -229,30 +235,30 @@ fn given_up(record: Record, step: Step, error: &anyhow::Error) -> Record {
 
 #[cfg(test)]
 mod tests {
-    use super::{end_of, give_up, given_up, unknown};
-    use crate::keeper::Settings;
-    use crate::keeper::journal::{Entry, Journal, Step};
+    use super::{end_of, give_up, given_up, placeholder_record};
+    use crate::keeper::KeeperSettings;
+    use crate::keeper::journal::{RunJournal, RunJournalEntry, RunJournalStep};
     use crate::keeper::samples;
-    use crate::keeper::shelf::Shelf;
-    use crate::protocol::evolve::Stage;
+    use crate::keeper::shelf::KeeperRunStore;
+    use crate::protocol::evolve::EvolveStage;
 
-    fn entry(step: Step) -> Entry {
-        Entry {
+    fn entry(step: RunJournalStep) -> RunJournalEntry {
+        RunJournalEntry {
             old: Some("old".into()),
             previous: Some("before".into()),
             image: Some("new".into()),
-            ..samples::entry(step)
+            ..samples::sample_entry(step)
         }
     }
 
     #[test]
     fn every_step_leads_to_a_good_end() {
         for (step, end) in [
-            (Step::Preparing, Some(Stage::Failed)),
-            (Step::Freezing, Some(Stage::Failed)),
-            (Step::Swapping, Some(Stage::RolledBack)),
-            (Step::Concluding, Some(Stage::Succeeded)),
-            (Step::Probation, None),
+            (RunJournalStep::Preparing, Some(EvolveStage::Failed)),
+            (RunJournalStep::Freezing, Some(EvolveStage::Failed)),
+            (RunJournalStep::Swapping, Some(EvolveStage::RolledBack)),
+            (RunJournalStep::Concluding, Some(EvolveStage::Succeeded)),
+            (RunJournalStep::Probation, None),
         ] {
             assert_eq!(end_of(step), end, "{step:?}");
         }
@@ -261,19 +267,19 @@ mod tests {
     #[test]
     fn what_is_given_up_is_told_as_it_is() {
         let error = anyhow::anyhow!("the engine refused it");
-        let told = |step| given_up(unknown(&entry(step)), step, &error);
-        let back = told(Step::Swapping);
+        let told = |step| given_up(placeholder_record(&entry(step)), step, &error);
+        let back = told(RunJournalStep::Swapping);
         assert_eq!(
             (back.status, back.gate),
-            (Stage::Failed, Some(Stage::Swapping))
+            (EvolveStage::Failed, Some(EvolveStage::Swapping))
         );
         assert!(back.why.unwrap().contains("the way back failed"));
-        let tried = told(Step::Preparing);
-        assert_eq!(tried.status, Stage::Failed);
+        let tried = told(RunJournalStep::Preparing);
+        assert_eq!(tried.status, EvolveStage::Failed);
         assert!(!tried.why.unwrap().contains("way back"));
         // The new one has answered.
-        let done = told(Step::Concluding);
-        assert_eq!((done.status, done.gate), (Stage::Succeeded, None));
+        let done = told(RunJournalStep::Concluding);
+        assert_eq!((done.status, done.gate), (EvolveStage::Succeeded, None));
         assert!(
             done.why
                 .unwrap()
@@ -284,13 +290,13 @@ mod tests {
     #[test]
     fn a_journal_that_can_not_be_read_holds_nobody_up() {
         let folder = tempfile::tempdir().unwrap();
-        let settings = Settings {
+        let settings = KeeperSettings {
             state: folder.path().into(),
-            ..Settings::default()
+            ..KeeperSettings::default()
         };
-        let shelf = Shelf::open(folder.path()).unwrap();
+        let shelf = KeeperRunStore::open(folder.path()).unwrap();
         std::fs::write(folder.path().join("journal.json"), "{\"run\":").unwrap();
         give_up(&settings, &shelf, &anyhow::anyhow!("it can't be read"));
-        assert_eq!(Journal::new(folder.path()).read().unwrap(), None);
+        assert_eq!(RunJournal::new(folder.path()).read().unwrap(), None);
     }
 }

@@ -2,7 +2,7 @@
 //! which sees the project alone. What it does not see is said, and left alone.
 
 use crate::error::Result;
-use crate::protocol::evolve::repository::{LONGEST, leads, led_to};
+use crate::protocol::evolve::repository::{MAX_GIT_FILE_BYTES, gitdir_line, led_to};
 use nix::fcntl::OFlag;
 use std::fs::{self, OpenOptions};
 use std::io::Read;
@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// Why they can't; nothing where they can, or there is no repository. `above` is where one begins that is
 /// none of the project's own.
-pub(super) fn untold(project: &Path, above: Option<&Path>) -> Option<String> {
+pub(super) fn find_commit_obstacle(project: &Path, above: Option<&Path>) -> Option<String> {
     let place = project.join(".git");
     let Ok(found) = fs::symlink_metadata(&place) else {
         let above = above?.display();
@@ -24,9 +24,9 @@ pub(super) fn untold(project: &Path, above: Option<&Path>) -> Option<String> {
     }
     let text = match found.is_symlink() {
         true => fs::read_link(&place)
-            .map(|to| leads(&to))
+            .map(|to| gitdir_line(&to))
             .map_err(Into::into),
-        false => read(&place),
+        false => read_git_file(&place),
     };
     match text.map(|text| led_to(project, &text)) {
         Ok(Ok(_)) => None,
@@ -38,19 +38,19 @@ pub(super) fn untold(project: &Path, above: Option<&Path>) -> Option<String> {
 }
 
 /// The agent may have put anything there, also what nobody ever writes to, or that has no end.
-fn read(place: &Path) -> Result<String> {
+fn read_git_file(place: &Path) -> Result<String> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let mut options = OpenOptions::new();
     let file = options.read(true).custom_flags(flags.bits()).open(place)?;
     anyhow::ensure!(file.metadata()?.is_file(), "it is no file");
     let mut text = String::new();
-    file.take(LONGEST).read_to_string(&mut text)?;
+    file.take(MAX_GIT_FILE_BYTES).read_to_string(&mut text)?;
     Ok(text)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::untold;
+    use super::find_commit_obstacle;
     use nix::sys::stat::Mode;
     use std::fs;
     use std::os::unix::fs::symlink;
@@ -61,26 +61,34 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (project, git) = (folder.path(), folder.path().join(".git"));
         let above = Some(Path::new("/home/me"));
-        assert_eq!(untold(project, None), None);
-        assert!(untold(project, above).unwrap().contains("in `/home/me`"));
+        assert_eq!(find_commit_obstacle(project, None), None);
+        assert!(
+            find_commit_obstacle(project, above)
+                .unwrap()
+                .contains("in `/home/me`")
+        );
         fs::write(&git, "gitdir: /main/.git/worktrees/x\n").unwrap();
-        let why = untold(project, above).unwrap();
+        let why = find_commit_obstacle(project, above).unwrap();
         assert!(why.contains("leads to `/main/.git/worktrees/x`"), "{why}");
         fs::write(&git, "gitdir: .meta\n").unwrap();
-        assert_eq!(untold(project, None), None);
+        assert_eq!(find_commit_obstacle(project, None), None);
         fs::remove_file(&git).unwrap();
         // Neither is followed or waited for.
         symlink("/dev/zero", &git).unwrap();
         assert!(
-            untold(project, None)
+            find_commit_obstacle(project, None)
                 .unwrap()
                 .contains("leads to `/dev/zero`")
         );
         fs::remove_file(&git).unwrap();
         nix::unistd::mkfifo(&git, Mode::S_IRWXU).unwrap();
-        assert!(untold(project, None).unwrap().contains("it is no file"));
+        assert!(
+            find_commit_obstacle(project, None)
+                .unwrap()
+                .contains("it is no file")
+        );
         fs::remove_file(&git).unwrap();
         fs::create_dir(&git).unwrap();
-        assert_eq!(untold(project, None), None);
+        assert_eq!(find_commit_obstacle(project, None), None);
     }
 }

@@ -1,21 +1,21 @@
 //! Starting a container that the engine has ended, or could not start when it was started itself.
 
 use super::patience::is_away;
-use super::reach::{Mark, Unreached};
-use super::site::Site;
-use crate::engine::Phase;
+use super::reach::{UnreachableContainer, UnreachableFile};
+use super::site::DeployTarget;
+use crate::engine::ContainerPhase;
 use crate::error::{Error, Result};
-use crate::protocol::evolve::Run;
+use crate::protocol::evolve::EvolveRunId;
 use std::time::{Duration, Instant};
 
 /// How long a start is tried again: programs of an engine that was killed may hold its ports for some seconds.
-const START_TIMEOUT: Duration = Duration::from_secs(10);
+const CONTAINER_START_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two tries.
-const START_INTERVAL: Duration = Duration::from_millis(200);
+const CONTAINER_START_INTERVAL: Duration = Duration::from_millis(200);
 
 /// What became of it.
 #[derive(Debug)]
-pub(super) enum Revived {
+pub(super) enum ContainerStartOutcome {
     /// It had not ended, or is gone.
     Untouched,
     Started,
@@ -31,35 +31,36 @@ pub(super) enum Revived {
 ///
 /// # Errors
 /// When the engine is away, or the mark can't be written.
-pub(super) async fn revive(
-    site: &Site,
-    mark: &Mark,
+pub(super) async fn start_ended_container(
+    site: &DeployTarget,
+    mark: &UnreachableFile,
     container: &str,
-    run: Option<&Run>,
-) -> Result<Revived> {
-    let found = site.find(container).await?;
-    let ended = found.filter(|c| matches!(c.phase, Phase::Created | Phase::Stopped));
+    run: Option<&EvolveRunId>,
+) -> Result<ContainerStartOutcome> {
+    let found = site.find_container(container).await?;
+    let ended =
+        found.filter(|c| matches!(c.phase, ContainerPhase::Created | ContainerPhase::Stopped));
     let Some(ended) = ended else {
-        return Ok(Revived::Untouched);
+        return Ok(ContainerStartOutcome::Untouched);
     };
     tracing::info!(container, "starting the container, which had ended");
     let begin = Instant::now();
     let error = loop {
-        let tried = match site.reach(&ended).await {
+        let tried = match site.restore_network(&ended).await {
             Ok(()) => site.docker.start(&ended.id).await,
             refused => refused,
         };
         match tried {
-            Ok(()) => return Ok(Revived::Started),
+            Ok(()) => return Ok(ContainerStartOutcome::Started),
             Err(error) if is_away(&error) => return Err(error),
-            Err(error) if begin.elapsed() > START_TIMEOUT => break error,
-            Err(_) => tokio::time::sleep(START_INTERVAL).await,
+            Err(error) if begin.elapsed() > CONTAINER_START_TIMEOUT => break error,
+            Err(_) => tokio::time::sleep(CONTAINER_START_INTERVAL).await,
         }
     };
     if !matches!(error.downcast_ref(), Some(Error::PortTaken { .. })) {
-        return Ok(Revived::Refused(error));
+        return Ok(ContainerStartOutcome::Refused(error));
     }
-    let unreached = |has_ended| Unreached {
+    let unreached = |has_ended| UnreachableContainer {
         run: run.cloned(),
         container: ended.id.clone(),
         has_ended,
@@ -69,12 +70,12 @@ pub(super) async fn revive(
     match site.start_without_ports(&ended).await {
         Ok(()) => {
             mark.write(&unreached(false))?;
-            Ok(Revived::WithoutPorts(error))
+            Ok(ContainerStartOutcome::WithoutPorts(error))
         }
         Err(again) if is_away(&again) => Err(again),
         Err(again) => {
             tracing::info!("it does not start without its ports, either: {again:#}");
-            Ok(Revived::Waits(error))
+            Ok(ContainerStartOutcome::Waits(error))
         }
     }
 }

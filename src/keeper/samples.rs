@@ -1,19 +1,19 @@
 //! What the keeper's tests begin with.
 
-use super::journal::{Entry, Step};
-use crate::protocol::evolve::inside::Expected;
-use crate::protocol::evolve::{Record, Stage};
+use super::journal::{RunJournalEntry, RunJournalStep};
+use crate::protocol::evolve::inside::ExpectedState;
+use crate::protocol::evolve::{EvolveRecord, EvolveStage};
 
 /// A run that is on, of which nothing is known yet.
-pub(super) fn entry(step: Step) -> Entry {
-    Entry {
+pub(super) fn sample_entry(step: RunJournalStep) -> RunJournalEntry {
+    RunJournalEntry {
         run: "20261120-193600".parse().unwrap(),
         step,
         old: None,
         running: true,
         previous: None,
         image: None,
-        expected: Expected::default(),
+        expected: ExpectedState::default(),
         proven: None,
         after: None,
         rescues: 0,
@@ -21,7 +21,7 @@ pub(super) fn entry(step: Step) -> Entry {
 }
 
 /// A run of an agent's that brought `image` in the place of `previous`.
-pub(super) fn record(status: Stage, image: &str, previous: &str) -> Record {
+pub(super) fn sample_record(status: EvolveStage, image: &str, previous: &str) -> EvolveRecord {
     let text = format!(
         r#"{{"run":"20261121-100000","task":"evolve","reason":null,"by":"agent","force":false,
         "dry_run":false,"began":1,"status":"{status}","stages":[],"gate":null,"why":null,

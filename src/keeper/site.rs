@@ -1,15 +1,16 @@
 //! What of the engine belongs to the instance, and how the keeper speaks to what runs there.
 
 use super::hearsay;
-use super::log::Log;
+use super::log::RunLog;
 use super::patience::is_away;
 use crate::engine::{
-    Container, DIGEST_LABEL, Docker, LogOptions, OWNER_LABEL, Phase, Progress, identify,
+    Container, ContainerPhase, Docker, EngineProgress, LogOptions, OWNER_LABEL, SPEC_DIGEST_LABEL,
+    set_spec_digest,
 };
 use crate::error::{Error, Result};
-use crate::protocol::evolve::inside::Resumed;
-use crate::protocol::evolve::{Charge, DOOR, Run, portless};
-use crate::protocol::spec::{Mount, Restart, Spec, Volume};
+use crate::protocol::evolve::inside::EvolveResumed;
+use crate::protocol::evolve::{DeployConfig, EvolveRunId, KEEPER_SOCKET_FOLDER, portless_network};
+use crate::protocol::spec::{ContainerRestartPolicy, ContainerSpec, Mount, Volume};
 use anyhow::{Context, bail};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -17,50 +18,50 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The binary in every body.
-const OSCTL: &str = "/opt/osctl/bin/osctl";
+const TARGET_OSCTL_PATH: &str = "/opt/osctl/bin/osctl";
 /// What part of the instance a container is, where it is not the instance itself.
-const PART: &str = "osctl.part";
-const TRIAL: &str = "trial";
+const CONTAINER_PART_LABEL: &str = "osctl.part";
+const TRIAL_PART: &str = "trial";
 /// Which run brought a container.
-const RUN: &str = "osctl.run";
+const RUN_LABEL: &str = "osctl.run";
 /// Where a trial finds the state that it may look at.
-pub(super) const BEFORE: &str = "/run/os-before";
+pub(super) const TRIAL_STATE_FOLDER: &str = "/run/os-before";
 /// Between two looks.
-const POLL: Duration = Duration::from_millis(50);
+const TARGET_HEALTH_INTERVAL: Duration = Duration::from_millis(50);
 /// Lines of a container's log that explain its end.
-const LOG_LINES: usize = 20;
+const MAX_TARGET_LOG_LINES: usize = 20;
 
 /// One instance in its engine.
 #[derive(Debug, Clone)]
-pub(super) struct Site {
+pub(super) struct DeployTarget {
     pub(super) docker: Docker,
-    pub(super) charge: Arc<Charge>,
+    pub(super) charge: Arc<DeployConfig>,
 }
 
 /// How the companion in a container stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pulse {
+pub(super) enum TargetHealth {
     Healthy,
     Unhealthy,
     /// It gives no answer.
     Silent,
 }
 
-impl Site {
-    pub(super) fn name(&self) -> &str {
+impl DeployTarget {
+    pub(super) fn container_name(&self) -> &str {
         &self.charge.spec.name
     }
 
     pub(super) fn trial_name(&self) -> String {
-        format!("{}.trial", self.name())
+        format!("{}.trial", self.container_name())
     }
 
     /// The name of one of the instance's images.
-    pub(super) fn tag(&self, what: &str) -> String {
+    pub(super) fn image_tag(&self, what: &str) -> String {
         format!("{}:{what}", self.charge.image)
     }
 
-    fn owns(&self, container: &Container) -> bool {
+    fn owns_container(&self, container: &Container) -> bool {
         container.labels.get(OWNER_LABEL) == Some(&self.charge.instance)
     }
 
@@ -68,15 +69,15 @@ impl Site {
     ///
     /// # Errors
     /// When it is there and somebody else's.
-    pub(super) async fn find(&self, name: &str) -> Result<Option<Container>> {
+    pub(super) async fn find_container(&self, name: &str) -> Result<Option<Container>> {
         match self.docker.inspect(name).await? {
-            Some(found) if !self.owns(&found) => Err(Error::Foreign {
+            Some(found) if !self.owns_container(&found) => Err(Error::Foreign {
                 what: "container",
                 name: name.into(),
             }
             .into()),
             // Its removal was cut off: there is nothing in it to go on with.
-            Some(found) if found.phase == Phase::Dead => {
+            Some(found) if found.phase == ContainerPhase::Dead => {
                 self.docker.remove(&found.id).await?;
                 Ok(None)
             }
@@ -85,34 +86,35 @@ impl Site {
     }
 
     /// Whether that run brought the container.
-    pub(super) fn is_of(&self, container: &Container, run: &Run) -> bool {
-        container.labels.get(RUN).map(String::as_str) == Some(run.as_str())
+    pub(super) fn is_of(&self, container: &Container, run: &EvolveRunId) -> bool {
+        container.labels.get(RUN_LABEL).map(String::as_str) == Some(run.as_str())
     }
 
     /// The instance's container running that image, as the host would have made it.
-    pub(super) fn successor(&self, image: &str, run: &Run) -> Result<Spec> {
+    pub(super) fn successor_spec(&self, image: &str, run: &EvolveRunId) -> Result<ContainerSpec> {
         let mut spec = self.charge.spec.clone();
         spec.image = image.into();
-        identify(&mut spec, &self.charge.passing)?;
-        spec.labels.insert(RUN.into(), run.to_string());
+        set_spec_digest(&mut spec, &self.charge.passing)?;
+        spec.labels.insert(RUN_LABEL.into(), run.to_string());
         Ok(spec)
     }
 
     /// A container beside it: no ports, no way to the keeper or the engine, data to throw away, and
     /// what the instance has read-only. Only the mounts' own roots are bound: what lies beneath them may
     /// be links of the agent's, which the engine would follow on the host.
-    pub(super) fn trial(&self, image: &str, run: Option<&Run>) -> Spec {
+    pub(super) fn trial_spec(&self, image: &str, run: Option<&EvolveRunId>) -> ContainerSpec {
         let mut spec = self.charge.spec.clone();
         spec.name = self.trial_name();
         spec.image = image.into();
         spec.ports.clear();
         let volumes = std::mem::take(&mut spec.volumes);
-        spec.restart = Restart::Never;
+        spec.restart = ContainerRestartPolicy::Never;
         spec.stop_timeout = 1;
-        spec.labels.remove(DIGEST_LABEL);
-        spec.labels.insert(PART.into(), TRIAL.into());
+        spec.labels.remove(SPEC_DIGEST_LABEL);
         spec.labels
-            .extend(run.map(|run| (RUN.to_owned(), run.to_string())));
+            .insert(CONTAINER_PART_LABEL.into(), TRIAL_PART.into());
+        spec.labels
+            .extend(run.map(|run| (RUN_LABEL.to_owned(), run.to_string())));
         for mount in std::mem::take(&mut spec.mounts) {
             let seen = in_trial(&mount.container);
             spec.mounts.extend(seen.at.map(|place| Mount {
@@ -139,7 +141,7 @@ impl Site {
     /// Removes what an earlier trial left.
     pub(super) async fn remove_trial(&self) -> Result<()> {
         let name = self.trial_name();
-        if self.find(&name).await?.is_some() {
+        if self.find_container(&name).await?.is_some() {
             self.docker.remove(&name).await?;
         }
         Ok(())
@@ -149,15 +151,15 @@ impl Site {
     ///
     /// # Errors
     /// When it prints none within the time, with what it said instead.
-    pub(super) async fn ask<A: DeserializeOwned>(
+    pub(super) async fn exec_verb<A: DeserializeOwned>(
         &self,
         container: &str,
         verb: &[&str],
         limit: Duration,
     ) -> Result<A> {
-        let words = [&[OSCTL][..], verb].concat();
+        let words = [&[TARGET_OSCTL_PATH][..], verb].concat();
         let what = format!("`osctl {}`", verb.first().unwrap_or(&""));
-        let longest = hearsay::longest(verb.first().unwrap_or(&""));
+        let longest = hearsay::max_output_bytes(verb.first().unwrap_or(&""));
         let mut answer = Vec::new();
         let mut each = |bytes: &[u8]| {
             answer.extend_from_slice(bytes);
@@ -180,19 +182,19 @@ impl Site {
     }
 
     /// Whether the companion answers, and well.
-    pub(super) async fn pulse(&self, container: &str) -> Result<Pulse> {
+    pub(super) async fn probe_health(&self, container: &str) -> Result<TargetHealth> {
         let mut nothing = |_: &[u8]| Ok(());
         let asked = self
             .docker
-            .exec(container, &[OSCTL, "health"], &mut nothing);
+            .exec(container, &[TARGET_OSCTL_PATH, "health"], &mut nothing);
         match tokio::time::timeout(Duration::from_secs(10), asked).await {
             Ok(Ok(output)) => Ok(match output.code {
-                0 => Pulse::Healthy,
-                1 => Pulse::Unhealthy,
-                _ => Pulse::Silent,
+                0 => TargetHealth::Healthy,
+                1 => TargetHealth::Unhealthy,
+                _ => TargetHealth::Silent,
             }),
             Ok(Err(e)) if matches!(e.downcast_ref(), Some(Error::EngineLost { .. })) => Err(e),
-            _ => Ok(Pulse::Silent),
+            _ => Ok(TargetHealth::Silent),
         }
     }
 
@@ -204,11 +206,11 @@ impl Site {
         &self,
         container: &str,
         limit: Duration,
-        log: &Log,
+        log: &RunLog,
     ) -> Result<()> {
         let begin = Instant::now();
         loop {
-            if self.pulse(container).await? == Pulse::Healthy {
+            if self.probe_health(container).await? == TargetHealth::Healthy {
                 return Ok(());
             }
             self.check_runs(container, log).await?;
@@ -216,14 +218,14 @@ impl Site {
                 self.last_words(container, log).await;
                 bail!("it was not healthy within {} s", limit.as_secs());
             }
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(TARGET_HEALTH_INTERVAL).await;
         }
     }
 
     /// # Errors
     /// When the container has ended, or the engine has started it again.
-    pub(super) async fn check_runs(&self, container: &str, log: &Log) -> Result<()> {
-        let why = match self.find(container).await? {
+    pub(super) async fn check_runs(&self, container: &str, log: &RunLog) -> Result<()> {
+        let why = match self.find_container(container).await? {
             Some(found) if found.restarts > 0 || found.exit.is_some() => found
                 .exit
                 .unwrap_or_else(|| "it ended and was started again".into()),
@@ -235,10 +237,10 @@ impl Site {
     }
 
     /// What the container wrote last.
-    pub(super) async fn last_words(&self, container: &str, log: &Log) {
+    pub(super) async fn last_words(&self, container: &str, log: &RunLog) {
         let options = LogOptions {
             follow: false,
-            tail: Some(LOG_LINES),
+            tail: Some(MAX_TARGET_LOG_LINES),
         };
         let mut each = |line: &str| {
             log.log(line);
@@ -251,7 +253,7 @@ impl Site {
     /// A network that publishes no ports, for a container whose ports another program has.
     fn portless_network(&self) -> Option<String> {
         let network = self.charge.spec.network.as_ref();
-        network.map(|network| portless(network))
+        network.map(|network| portless_network(network))
     }
 
     /// Starts a container on a network that publishes no ports: it works, and its ports follow when they are free.
@@ -278,8 +280,8 @@ impl Site {
     ///
     /// # Errors
     /// When the engine refuses, as it does when a program has taken a port meanwhile.
-    pub(super) async fn reach(&self, container: &Container) -> Result<()> {
-        self.join(container).await?;
+    pub(super) async fn restore_network(&self, container: &Container) -> Result<()> {
+        self.join_with_ports(container).await?;
         if let Some(portless) = self.portless_network()
             && container.networks.contains(&portless)
         {
@@ -290,7 +292,7 @@ impl Site {
         Ok(())
     }
 
-    async fn join(&self, container: &Container) -> Result<()> {
+    async fn join_with_ports(&self, container: &Container) -> Result<()> {
         let Some(network) = &self.charge.spec.network else {
             return Ok(());
         };
@@ -304,7 +306,7 @@ impl Site {
             (false, _) => {}
         }
         self.docker.join_network(&container.id, network).await?;
-        let found = self.find(&container.id).await?;
+        let found = self.find_container(&container.id).await?;
         match found.is_some_and(|found| self.lacks_ports(&found)) {
             true => bail!("the engine does not publish its ports"),
             false => Ok(()),
@@ -323,15 +325,15 @@ impl Site {
         before_end: impl FnOnce() -> Result<()>,
     ) -> Result<bool> {
         if !self.lacks_ports(container) {
-            return self.reach(container).await.map(|()| false);
+            return self.restore_network(container).await.map(|()| false);
         }
-        let mut probe = self.trial(&container.image, None);
+        let mut probe = self.trial_spec(&container.image, None);
         probe.ports.clone_from(&container.ports);
         self.remove_trial().await?;
-        let free = self.docker.create(&probe).await;
+        let free = self.docker.create_and_start(&probe).await;
         self.remove_trial().await?;
         free?;
-        match self.reach(container).await {
+        match self.restore_network(container).await {
             Ok(()) => Ok(false),
             Err(error) if is_away(&error) => Err(error),
             Err(error) => {
@@ -339,9 +341,9 @@ impl Site {
                 // Whatever cuts it between the two, it is known to be started.
                 before_end()?;
                 self.docker.stop(&container.id).await?;
-                let ended = self.find(&container.id).await?;
+                let ended = self.find_container(&container.id).await?;
                 if let Some(ended) = &ended {
-                    self.reach(ended).await?;
+                    self.restore_network(ended).await?;
                 }
                 self.docker.start(&container.id).await?;
                 Ok(true)
@@ -351,14 +353,19 @@ impl Site {
 
     /// One that has ended has none, which is as it should be.
     fn lacks_ports(&self, container: &Container) -> bool {
-        let is_alive = matches!(container.phase, Phase::Running | Phase::Paused);
+        let is_alive = matches!(
+            container.phase,
+            ContainerPhase::Running | ContainerPhase::Paused
+        );
         is_alive && !container.has_ports && !self.docker.keeps_ports()
     }
 
     /// Requests are answered again.
-    pub(super) async fn resume(&self, container: &str) -> Result<()> {
+    pub(super) async fn resume_requests(&self, container: &str) -> Result<()> {
         let limit = Duration::from_secs(30);
-        let resumed: Resumed = self.ask(container, &["resume", "--json"], limit).await?;
+        let resumed: EvolveResumed = self
+            .exec_verb(container, &["resume", "--json"], limit)
+            .await?;
         match resumed.resumed {
             true => Ok(()),
             false => bail!("the companion does not go on"),
@@ -367,21 +374,21 @@ impl Site {
 }
 
 /// What a trial has of what the instance has at a place.
-struct Seen<'a> {
+struct TrialMountView<'a> {
     /// Where it can be read.
     at: Option<&'a str>,
     /// Whether there is room of the trial's own in its place.
     thrown_away: bool,
 }
 
-fn in_trial(place: &str) -> Seen<'_> {
+fn in_trial(place: &str) -> TrialMountView<'_> {
     let (at, thrown_away) = match place {
-        "/data" => (Some(BEFORE), true),
+        "/data" => (Some(TRIAL_STATE_FOLDER), true),
         "/root/host" => (None, true),
-        "/var/run/docker.sock" | DOOR => (None, false),
+        "/var/run/docker.sock" | KEEPER_SOCKET_FOLDER => (None, false),
         other => (Some(other), false),
     };
-    Seen { at, thrown_away }
+    TrialMountView { at, thrown_away }
 }
 
 fn thrown_away(container: String) -> Volume {

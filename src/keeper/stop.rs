@@ -4,21 +4,21 @@ use crate::error::Result;
 use tokio::sync::watch;
 
 /// Why a run ends that somebody has had enough of.
-pub(super) const BY_PERSON: &str = "a person has stopped it";
+pub(super) const STOPPED_BY_PERSON: &str = "a person has stopped it";
 
 /// One run's, for who wishes it and who does it.
 #[derive(Debug, Clone)]
-pub(super) struct Stop(watch::Sender<Option<&'static str>>);
+pub(super) struct RunCancellation(watch::Sender<Option<&'static str>>);
 
-impl Default for Stop {
+impl Default for RunCancellation {
     fn default() -> Self {
         Self(watch::Sender::new(None))
     }
 }
 
-impl Stop {
+impl RunCancellation {
     /// Wishes it; the first reason stays.
-    pub(super) fn wish(&self, why: &'static str) {
+    pub(super) fn cancel_run(&self, why: &'static str) {
         self.0.send_modify(|wish| {
             wish.get_or_insert(why);
         });
@@ -26,12 +26,12 @@ impl Stop {
 
     /// Whether a person wishes it, and not a keeper that ends itself.
     pub(super) fn is_a_persons(&self) -> bool {
-        *self.0.borrow() == Some(BY_PERSON)
+        *self.0.borrow() == Some(STOPPED_BY_PERSON)
     }
 
     /// # Errors
     /// When it is wished.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(super) fn check_cancelled(&self) -> Result<()> {
         match *self.0.borrow() {
             Some(why) => Err(anyhow::anyhow!(why)),
             None => Ok(()),
@@ -39,7 +39,7 @@ impl Stop {
     }
 
     /// Returns when it is wished.
-    pub(super) async fn wished(&self) {
+    pub(super) async fn wait_cancelled(&self) {
         // It can't end while `self` holds the sender.
         let _ = self.0.subscribe().wait_for(Option::is_some).await;
     }
@@ -48,11 +48,14 @@ impl Stop {
     ///
     /// # Errors
     /// What is done has failed, or is wished to end.
-    pub(super) async fn or<T>(&self, done: impl Future<Output = Result<T>>) -> Result<T> {
+    pub(super) async fn run_until_cancelled<T>(
+        &self,
+        done: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         tokio::select! {
             biased;
-            () = self.wished() => {
-                self.check()?;
+            () = self.wait_cancelled() => {
+                self.check_cancelled()?;
                 anyhow::bail!("the wish to end it is gone")
             }
             done = done => done,
@@ -62,26 +65,33 @@ impl Stop {
 
 #[cfg(test)]
 mod tests {
-    use super::{BY_PERSON, Stop};
+    use super::{RunCancellation, STOPPED_BY_PERSON};
 
     #[tokio::test]
     async fn what_goes_on_is_left_when_somebody_wishes_it() {
-        let stop = Stop::default();
-        assert!(stop.or(async { Ok(1) }).await.is_ok_and(|n| n == 1));
-        assert!(stop.check().is_ok() && !stop.is_a_persons());
+        let stop = RunCancellation::default();
+        assert!(
+            stop.run_until_cancelled(async { Ok(1) })
+                .await
+                .is_ok_and(|n| n == 1)
+        );
+        assert!(stop.check_cancelled().is_ok() && !stop.is_a_persons());
         let other = stop.clone();
-        let endless = stop.or(async move {
-            other.wish(BY_PERSON);
+        let endless = stop.run_until_cancelled(async move {
+            other.cancel_run(STOPPED_BY_PERSON);
             std::future::pending::<crate::error::Result<()>>().await
         });
         let why = endless.await.unwrap_err().to_string();
         assert_eq!(why, "a person has stopped it");
-        stop.wish("the keeper ends");
-        let left = stop.or(async { Ok(()) }).await.unwrap_err();
+        stop.cancel_run("the keeper ends");
+        let left = stop
+            .run_until_cancelled(async { Ok(()) })
+            .await
+            .unwrap_err();
         assert_eq!(left.to_string(), "a person has stopped it");
-        assert!(stop.check().is_err() && stop.is_a_persons());
-        let other = Stop::default();
-        other.wish("the keeper ends");
+        assert!(stop.check_cancelled().is_err() && stop.is_a_persons());
+        let other = RunCancellation::default();
+        other.cancel_run("the keeper ends");
         assert!(!other.is_a_persons());
     }
 }

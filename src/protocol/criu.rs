@@ -56,7 +56,7 @@ pub(crate) struct Checkpointed {
 
 /// The reply to `POST /criu/restore`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Restored {
+pub(crate) struct CriuRestored {
     /// Always `completed`.
     pub(crate) status: String,
     pub(crate) name: String,
@@ -78,7 +78,7 @@ pub(crate) struct CriuStatus {
     /// The same in a sentence, with what is missing.
     pub(crate) message: String,
     /// Every precondition.
-    pub(crate) checks: Vec<Check>,
+    pub(crate) checks: Vec<CriuCheck>,
     /// What a person must know.
     pub(crate) warnings: Vec<String>,
     /// Whether the default session's kernel lies in a checkpoint.
@@ -86,19 +86,19 @@ pub(crate) struct CriuStatus {
     /// The sessions whose kernels do.
     pub(crate) checkpointed: Vec<String>,
     /// What is stored, the newest first.
-    pub(crate) checkpoints: Vec<Stored>,
+    pub(crate) checkpoints: Vec<StoredCheckpoint>,
 }
 
 /// `GET /criu`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Checkpoints {
     /// The newest first.
-    pub(crate) checkpoints: Vec<Stored>,
+    pub(crate) checkpoints: Vec<StoredCheckpoint>,
 }
 
 /// The reply to `DELETE /criu/{name}`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Removed {
+pub(crate) struct CriuRemoved {
     /// Always `completed`.
     pub(crate) status: String,
     pub(crate) name: String,
@@ -106,7 +106,7 @@ pub(crate) struct Removed {
 
 /// One precondition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Check {
+pub(crate) struct CriuCheck {
     pub(crate) what: String,
     pub(crate) fine: bool,
     pub(crate) detail: String,
@@ -116,7 +116,7 @@ pub(crate) struct Check {
 
 /// A stored checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Stored {
+pub(crate) struct StoredCheckpoint {
     pub(crate) name: String,
     pub(crate) generation: u64,
     pub(crate) session: String,

@@ -1,6 +1,6 @@
 //! Storing a session's objects and bringing them back: what is asked, and the receipt.
 
-use super::fault::Fault;
+use super::fault::ApiError;
 use super::kernel::{DEFAULT_SESSION, KernelReport};
 use super::restored::LastReload;
 use schemars::JsonSchema;
@@ -14,7 +14,7 @@ fn default_session() -> String {
 /// `POST /cryo/store`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Store {
+pub(crate) struct CryoStore {
     /// What it is called; the session's name when missing. Only what bears the session's name is
     /// reloaded by itself when the companion starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -54,7 +54,7 @@ pub(crate) struct Reload {
 /// What became of a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Verdict {
+pub(crate) enum CryoVerdict {
     /// It was loaded back from the disk, and equals what was stored.
     Saved,
     /// It is made again, as `why` tells.
@@ -67,7 +67,7 @@ pub(crate) enum Verdict {
     Lost,
 }
 
-impl Verdict {
+impl CryoVerdict {
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Saved => "saved",
@@ -81,9 +81,9 @@ impl Verdict {
 
 /// A variable in a receipt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema, JsonSchema)]
-pub(crate) struct Row {
+pub(crate) struct ReceiptRow {
     pub(crate) name: String,
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: CryoVerdict,
     #[serde(rename = "type")]
     pub(crate) kind: String,
     /// Before compression; what variables share is counted once.
@@ -93,7 +93,7 @@ pub(crate) struct Row {
 
 /// The reply to `POST /cryo/store`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema, JsonSchema)]
-pub(crate) struct Stored {
+pub(crate) struct CryoStored {
     /// Always `completed`.
     pub(crate) status: String,
     /// The same in a sentence.
@@ -107,7 +107,7 @@ pub(crate) struct Stored {
     pub(crate) created: Option<f64>,
     pub(crate) size_bytes: u64,
     pub(crate) timing_ms: f64,
-    pub(crate) receipt: Vec<Row>,
+    pub(crate) receipt: Vec<ReceiptRow>,
     /// Whose variables were stored: the kernel may have lost its state, or have been restored, since the last reply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) kernel: Option<KernelReport>,
@@ -124,7 +124,7 @@ pub(crate) struct Reloaded {
     pub(crate) path: String,
     pub(crate) size_bytes: u64,
     pub(crate) timing_ms: f64,
-    pub(crate) receipt: Vec<Row>,
+    pub(crate) receipt: Vec<ReceiptRow>,
     /// What has changed around it since it was stored.
     pub(crate) warnings: Vec<String>,
     pub(crate) kernel: KernelReport,
@@ -133,7 +133,7 @@ pub(crate) struct Reloaded {
 /// Why a generation was stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Reason {
+pub(crate) enum StoreReason {
     Asked,
     Schedule,
     Down,
@@ -145,7 +145,7 @@ pub(crate) enum Reason {
     Stop,
 }
 
-impl Reason {
+impl StoreReason {
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Asked => "asked",
@@ -161,7 +161,7 @@ impl Reason {
 
 /// One stored state.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Generation {
+pub(crate) struct StoredGeneration {
     pub(crate) generation: u64,
     /// Why it can't be reloaded; the other fields are then as far as they can be told.
     pub(crate) damage: Option<String>,
@@ -183,25 +183,25 @@ pub(crate) struct Generation {
 
 /// All that is stored under a name, the newest first.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Line {
+pub(crate) struct GenerationList {
     pub(crate) name: String,
-    pub(crate) generations: Vec<Generation>,
+    pub(crate) generations: Vec<StoredGeneration>,
 }
 
 /// `GET /cryo`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Lines {
-    pub(crate) cryo: Vec<Line>,
+pub(crate) struct CryoListing {
+    pub(crate) cryo: Vec<GenerationList>,
 }
 
 /// `GET /cryo/{name}`: one generation with its receipt.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Shown {
+pub(crate) struct GenerationDetails {
     pub(crate) name: String,
     #[serde(flatten)]
-    pub(crate) generation: Generation,
+    pub(crate) generation: StoredGeneration,
     pub(crate) path: String,
-    pub(crate) receipt: Vec<Row>,
+    pub(crate) receipt: Vec<ReceiptRow>,
     /// Versions of the libraries that it needs.
     pub(crate) libraries: std::collections::BTreeMap<String, String>,
     /// What was installed at run time when it was stored.
@@ -210,7 +210,7 @@ pub(crate) struct Shown {
 
 /// The reply to `DELETE /cryo/{name}`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Removed {
+pub(crate) struct CryoRemoved {
     /// Always `completed`.
     pub(crate) status: String,
     pub(crate) name: String,
@@ -221,7 +221,7 @@ pub(crate) struct Removed {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Snapshot {
-    pub(crate) reason: Reason,
+    pub(crate) reason: StoreReason,
     /// Else nothing is stored, nor by the stop that follows a `down` or `restart`.
     #[serde(default = "yes", skip_serializing_if = "is_yes")]
     pub(crate) store: bool,
@@ -238,14 +238,14 @@ fn is_yes(said: &bool) -> bool {
 /// The reply: what became of each session.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Snapshots {
-    pub(crate) snapshots: Vec<OfSession>,
+    pub(crate) snapshots: Vec<CryoOfSession>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[schema(as = CryoOfSession)]
-pub(crate) struct OfSession {
+pub(crate) struct CryoOfSession {
     pub(crate) session: String,
     /// `null` when there was nothing to store, or it could not be.
-    pub(crate) stored: Option<Stored>,
-    pub(crate) error: Option<Fault>,
+    pub(crate) stored: Option<CryoStored>,
+    pub(crate) error: Option<ApiError>,
 }

@@ -14,7 +14,7 @@ pub(crate) const SCREEN_HEADER: &str = "osctl-screen";
 pub(crate) const TAKEN_HEADER: &str = "osctl-taken";
 
 /// When a picture was taken, as people and models read it; `taken` is in milliseconds since 1970.
-pub(crate) fn moment(taken: u64) -> String {
+pub(crate) fn format_taken_time(taken: u64) -> String {
     let taken = i64::try_from(taken).ok();
     let taken = taken.and_then(DateTime::from_timestamp_millis);
     let taken = taken.map(|taken| taken.to_rfc3339_opts(SecondsFormat::Millis, true));
@@ -24,7 +24,7 @@ pub(crate) fn moment(taken: u64) -> String {
 /// The query of `GET /display/screenshot`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Screenshot {
+pub(crate) struct ScreenshotQuery {
     /// Only this part: `X,Y,WIDTH,HEIGHT` in pixels of the screen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) region: Option<String>,
@@ -38,13 +38,13 @@ pub(crate) struct Screenshot {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Input {
-    pub(crate) actions: Vec<Action>,
+    pub(crate) actions: Vec<InputAction>,
 }
 
 /// Something a hand does.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum Action {
+pub(crate) enum InputAction {
     /// Moves the pointer.
     Move {
         x: i32,
@@ -72,8 +72,8 @@ pub(crate) enum Action {
     },
     /// Moves the pointer with the left button held.
     Drag {
-        from: Place,
-        to: Place,
+        from: ScreenPoint,
+        to: ScreenPoint,
     },
     /// Turns the wheel by so many notches: down and right are positive.
     Scroll {
@@ -107,7 +107,7 @@ fn one() -> u8 {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Place {
+pub(crate) struct ScreenPoint {
     pub(crate) x: i32,
     pub(crate) y: i32,
 }
@@ -125,18 +125,18 @@ pub(crate) enum Button {
 
 /// The reply to `POST /display/input`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Done {
+pub(crate) struct InputDone {
     /// Always `completed`: the screen has got it; what a program makes of it, a screenshot shows.
     pub(crate) status: String,
     /// Where the pointer is now.
-    pub(crate) pointer: Place,
+    pub(crate) pointer: ScreenPoint,
     pub(crate) timing_ms: f64,
 }
 
 /// `GET` and `PUT /display/clipboard`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Clipboard {
+pub(crate) struct ClipboardText {
     /// Empty when nothing, or no text, was copied.
     pub(crate) text: String,
 }
@@ -192,7 +192,7 @@ pub(crate) struct Resolution {
 
 /// The reply to both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Screen {
+pub(crate) struct ScreenSize {
     pub(crate) width: u16,
     pub(crate) height: u16,
     /// Bits of a pixel's colour.
@@ -205,7 +205,7 @@ pub(crate) struct Screen {
 /// The query of `POST /display/browser`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Open {
+pub(crate) struct BrowserOpenQuery {
     /// A page to open in a new tab.
     #[serde(default)]
     pub(crate) url: String,
@@ -223,11 +223,14 @@ pub(crate) struct Browser {
 
 #[cfg(test)]
 mod tests {
-    use super::moment;
+    use super::format_taken_time;
 
     #[test]
     fn a_picture_says_when_it_was_taken() {
-        assert_eq!(moment(1_700_000_000_042), "2023-11-14T22:13:20.042Z");
-        assert_eq!(moment(u64::MAX), "a time that is none");
+        assert_eq!(
+            format_taken_time(1_700_000_000_042),
+            "2023-11-14T22:13:20.042Z"
+        );
+        assert_eq!(format_taken_time(u64::MAX), "a time that is none");
     }
 }

@@ -7,20 +7,20 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Failed {
     /// Always `failed`.
     pub(crate) status: String,
-    pub(crate) error: Fault,
+    pub(crate) error: ApiError,
 }
 
 /// The refusal of a kernel that lies in a checkpoint: `{"status":"failed","error":{…},"is_checkpointed":true}`.
 #[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
-pub(crate) struct Frozen {
+pub(crate) struct CheckpointedFailure {
     #[serde(flatten)]
     pub(crate) failed: Failed,
     /// Always `true`.
     pub(crate) is_checkpointed: bool,
 }
 
-impl From<Fault> for Frozen {
-    fn from(error: Fault) -> Self {
+impl From<ApiError> for CheckpointedFailure {
+    fn from(error: ApiError) -> Self {
         Self {
             failed: error.into(),
             is_checkpointed: true,
@@ -30,7 +30,7 @@ impl From<Fault> for Frozen {
 
 /// What went wrong, for a program (`type`), for a person (`message`), and the cure (`hint`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
-pub(crate) struct Fault {
+pub(crate) struct ApiError {
     #[serde(rename = "type")]
     pub(crate) kind: String,
     pub(crate) message: String,
@@ -38,7 +38,7 @@ pub(crate) struct Fault {
     pub(crate) hint: Option<String>,
 }
 
-impl Fault {
+impl ApiError {
     pub(crate) fn new(kind: &str, message: impl Into<String>) -> Self {
         Self {
             kind: kind.into(),
@@ -47,14 +47,14 @@ impl Fault {
         }
     }
 
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 }
 
-impl From<Fault> for Failed {
-    fn from(error: Fault) -> Self {
+impl From<ApiError> for Failed {
+    fn from(error: ApiError) -> Self {
         Self {
             status: "failed".into(),
             error,

@@ -7,15 +7,15 @@ use std::str::FromStr;
 use utoipa::ToSchema;
 
 /// Query parameters and headers that both sides name.
-pub(crate) const TAR: &str = "application/x-tar";
+pub(crate) const TAR_MIME: &str = "application/x-tar";
 /// Header: how many bytes of an upload have arrived; with an archive, where it goes on.
-pub(crate) const UPLOAD_OFFSET: &str = "upload-offset";
+pub(crate) const UPLOAD_OFFSET_HEADER: &str = "upload-offset";
 /// Header: the digest of what is no data of files in those bytes of an archive.
-pub(crate) const UPLOAD_FORM: &str = "upload-form";
+pub(crate) const UPLOAD_FORM_HEADER: &str = "upload-form";
 
 /// A file, a folder, or whatever else has a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Entry {
+pub(crate) struct FileEntry {
     /// For people: what is no UTF-8 is shown as `\u{fffd}`.
     pub(crate) name: String,
     /// Exact: absolute and percent-encoded, as it stands behind `/files`.
@@ -51,7 +51,7 @@ pub(crate) enum EntryKind {
 
 impl EntryKind {
     /// With its article, for sentences.
-    pub(crate) fn words(self) -> &'static str {
+    pub(crate) fn with_article(self) -> &'static str {
         match self {
             Self::File => "a file",
             Self::Folder => "a folder",
@@ -65,10 +65,10 @@ impl EntryKind {
 
 /// `GET /files/{path}` of a folder, sorted by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Listing {
+pub(crate) struct FileListing {
     /// The folder's, exact.
     pub(crate) path: String,
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<FileEntry>,
     /// Whether there are further ones: `?after=` with the last one's name, percent-encoded, has them.
     pub(crate) more: bool,
 }
@@ -107,12 +107,12 @@ impl fmt::Display for Mtime {
 
 /// What can't be a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NoTime;
+pub(crate) struct InvalidMtime;
 
 impl FromStr for Mtime {
-    type Err = NoTime;
+    type Err = InvalidMtime;
 
-    fn from_str(text: &str) -> Result<Self, NoTime> {
+    fn from_str(text: &str) -> Result<Self, InvalidMtime> {
         let (is_before, digits) = match text.strip_prefix('-') {
             Some(digits) => (true, digits),
             None => (false, text),
@@ -120,9 +120,9 @@ impl FromStr for Mtime {
         let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
         let is_number = |t: &str| !t.is_empty() && t.bytes().all(|b| b.is_ascii_digit());
         if !is_number(whole) || !is_number(fraction) {
-            return Err(NoTime);
+            return Err(InvalidMtime);
         }
-        let seconds: i64 = whole.parse().map_err(|_| NoTime)?;
+        let seconds: i64 = whole.parse().map_err(|_| InvalidMtime)?;
         let nanos = fraction.bytes().chain(std::iter::repeat(b'0')).take(9);
         let nanos = nanos.fold(0, |sum, digit| sum * 10 + u32::from(digit - b'0'));
         Ok(match (is_before, nanos) {
@@ -140,7 +140,7 @@ impl FromStr for Mtime {
 }
 
 /// Names inside are bytes: everything that a URL or a person could misread is written `%XX`.
-pub(crate) fn encode(path: &[u8]) -> String {
+pub(crate) fn percent_encode(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for &byte in path {
         match byte {
@@ -153,8 +153,8 @@ pub(crate) fn encode(path: &[u8]) -> String {
     text
 }
 
-/// The bytes of what [`encode`] or any other client wrote; nothing for a `%` without two digits.
-pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
+/// The bytes of what [`percent_encode`] or any other client wrote; nothing for a `%` without two digits.
+pub(crate) fn percent_decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, after @ ..] = rest {
@@ -175,15 +175,15 @@ pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Mtime, decode, encode};
+    use super::{Mtime, percent_decode, percent_encode};
     use proptest::prelude::*;
 
     #[test]
     fn a_half_written_escape_is_refused() {
         for text in ["%", "%4", "a%zz", "%+1"] {
-            assert_eq!(decode(text), None, "{text}");
+            assert_eq!(percent_decode(text), None, "{text}");
         }
-        assert_eq!(encode("/a b/ü".as_bytes()), "/a%20b/%C3%BC");
+        assert_eq!(percent_encode("/a b/ü".as_bytes()), "/a%20b/%C3%BC");
     }
 
     #[test]
@@ -200,9 +200,9 @@ mod tests {
     proptest! {
         #[test]
         fn every_name_survives_its_encoding(name: Vec<u8>) {
-            let text = encode(&name);
+            let text = percent_encode(&name);
             prop_assert!(text.is_ascii());
-            prop_assert_eq!(decode(&text), Some(name));
+            prop_assert_eq!(percent_decode(&text), Some(name));
         }
 
         #[test]

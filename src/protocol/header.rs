@@ -3,22 +3,22 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-const BEGIN: &str = "=?base64?";
-const END: &str = "?=";
+const BASE64_BEGIN: &str = "=?base64?";
+const BASE64_END: &str = "?=";
 
 /// In base64 where it is not plain.
-pub(crate) fn encoded(value: &str) -> String {
+pub(crate) fn encode_header(value: &str) -> String {
     let is_plain = value.bytes().all(|b| (b' '..=b'~').contains(&b)) && value.trim() == value;
     match is_plain && !value.starts_with("=?") {
         true => value.into(),
-        false => format!("{BEGIN}{}{END}", STANDARD.encode(value)),
+        false => format!("{BASE64_BEGIN}{}{BASE64_END}", STANDARD.encode(value)),
     }
 }
 
 /// Nothing, when it is in base64 and no text.
-pub(crate) fn decoded(value: &str) -> Option<String> {
-    let inner = value.strip_prefix(BEGIN);
-    match inner.and_then(|rest| rest.strip_suffix(END)) {
+pub(crate) fn decode_header(value: &str) -> Option<String> {
+    let inner = value.strip_prefix(BASE64_BEGIN);
+    match inner.and_then(|rest| rest.strip_suffix(BASE64_END)) {
         Some(inner) => String::from_utf8(STANDARD.decode(inner).ok()?).ok(),
         None => Some(value.to_owned()),
     }
@@ -26,7 +26,7 @@ pub(crate) fn decoded(value: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{decoded, encoded};
+    use super::{decode_header, encode_header};
 
     #[test]
     fn whatever_is_said_fits_into_a_header() {
@@ -36,9 +36,9 @@ mod tests {
             ("é", "=?base64?w6k=?="),
             ("=?x", "=?base64?PT94?="),
         ] {
-            assert_eq!(encoded(value), header);
-            assert_eq!(decoded(header).as_deref(), Some(value));
+            assert_eq!(encode_header(value), header);
+            assert_eq!(decode_header(header).as_deref(), Some(value));
         }
-        assert_eq!(decoded("=?base64?!?="), None);
+        assert_eq!(decode_header("=?base64?!?="), None);
     }
 }

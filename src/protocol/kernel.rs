@@ -69,21 +69,21 @@ impl Execute {
 }
 
 /// A representation of one value by MIME type; binary types are base64.
-pub(crate) type Bundle = Map<String, Value>;
+pub(crate) type MimeBundle = Map<String, Value>;
 
 /// One thing that happened in a run: a line of NDJSON, or an event of SSE.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Event<R = Reply> {
+pub(crate) struct RunEvent<R = ExecReply> {
     /// Counts the run's events from 0; a heartbeat repeats the number that comes next.
     pub(crate) seq: u64,
     #[serde(flatten)]
-    pub(crate) happened: Happened<R>,
+    pub(crate) happened: RunEventKind<R>,
 }
 
 /// What can happen, in the order in which it did.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(crate) enum Happened<R = Reply> {
+pub(crate) enum RunEventKind<R = ExecReply> {
     /// Text was written, by the code, its child processes or C code.
     /// Bytes that are not UTF-8 are replaced by U+FFFD in `text`; `base64` then has the very bytes.
     Stdout {
@@ -97,15 +97,15 @@ pub(crate) enum Happened<R = Reply> {
         base64: Option<String>,
     },
     /// `display()` and figures; `update` replaces what was shown under the same `display_id`.
-    Display(Shown),
+    Display(DisplayData),
     /// The value of the last expression.
-    Result(Shown),
+    Result(DisplayData),
     /// What was shown so far is to be cleared, at once or with the next output (`wait`).
     Clear {
         wait: bool,
     },
     Error {
-        error: Raised,
+        error: RunError,
     },
     /// Nothing happened for a while, and the code goes on.
     Heartbeat,
@@ -117,12 +117,12 @@ pub(crate) enum Happened<R = Reply> {
 
 /// A value as it is to be shown.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Shown {
+pub(crate) struct DisplayData {
     #[schema(value_type = Object)]
-    pub(crate) data: Arc<Bundle>,
+    pub(crate) data: Arc<MimeBundle>,
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     #[schema(value_type = Object)]
-    pub(crate) metadata: Bundle,
+    pub(crate) metadata: MimeBundle,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) display_id: Option<String>,
     #[serde(default, skip_serializing_if = "is_false")]
@@ -144,15 +144,15 @@ fn is_false(flag: &bool) -> bool {
 /// Which of the two streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Stream {
+pub(crate) enum OutputStream {
     Stdout,
     Stderr,
 }
 
 /// `GET /exec/{id}/output`: a piece of what was written, from byte `offset` on.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema, JsonSchema)]
-pub(crate) struct Page {
-    pub(crate) stream: Stream,
+pub(crate) struct OutputPage {
+    pub(crate) stream: OutputStream,
     /// Where the text begins; later than asked for when what was there is no longer kept.
     pub(crate) offset: u64,
     /// Where the next page begins.
@@ -165,11 +165,11 @@ pub(crate) struct Page {
 
 /// `GET /exec/{id}`: how the run stands and, where `offset` asks for them, its events.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Found<R = Reply> {
+pub(crate) struct RunDetails<R = ExecReply> {
     #[serde(flatten)]
     pub(crate) reply: R,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) events: Option<Vec<Event<R>>>,
+    pub(crate) events: Option<Vec<RunEvent<R>>>,
 }
 
 /// A run in the list of those that can be found.
@@ -191,7 +191,7 @@ pub(crate) struct Summary {
 
 /// `GET /exec` and `GET /shell/runs`: the runs that can be found, the oldest first.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Runs {
+pub(crate) struct RunList {
     pub(crate) runs: Vec<Summary>,
 }
 
@@ -213,7 +213,7 @@ pub(crate) enum RunStatus {
 
 /// The reply to `POST /exec` and `GET /exec/{id}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Reply {
+pub(crate) struct ExecReply {
     pub(crate) id: String,
     pub(crate) status: RunStatus,
     /// What was written, as text; bytes that are not UTF-8 are replaced by U+FFFD.
@@ -223,8 +223,8 @@ pub(crate) struct Reply {
     pub(crate) result: Option<String>,
     /// MIME bundles of every `display()` and of the result, in order.
     #[schema(value_type = Vec<Object>)]
-    pub(crate) data: Vec<Arc<Bundle>>,
-    pub(crate) error: Option<Raised>,
+    pub(crate) data: Vec<Arc<MimeBundle>>,
+    pub(crate) error: Option<RunError>,
     pub(crate) execution_count: Option<u64>,
     /// From the start of the execution to its end, in milliseconds.
     pub(crate) timing_ms: f64,
@@ -239,7 +239,7 @@ pub(crate) struct Reply {
 
 /// An exception, or the reason why a run ended without one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
-pub(crate) struct Raised {
+pub(crate) struct RunError {
     #[serde(rename = "type")]
     pub(crate) kind: String,
     pub(crate) message: String,
@@ -288,7 +288,7 @@ impl KernelReport {
     }
 
     /// The same, for one who says which generation they last saw.
-    pub(crate) fn to(self, seen: Option<u64>) -> Self {
+    pub(crate) fn seen_from(self, seen: Option<u64>) -> Self {
         let state = match seen {
             Some(seen) if seen == self.generation => KernelState::Kept,
             Some(_) if self.restored => KernelState::Restored,
@@ -319,12 +319,12 @@ pub(crate) enum KernelState {
 /// A request that concerns a session: `POST /reset`, `/interrupt` and `/restart`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct OfSession {
+pub(crate) struct SessionRequest {
     #[serde(default = "default_session")]
     pub(crate) session: String,
 }
 
-impl Default for OfSession {
+impl Default for SessionRequest {
     fn default() -> Self {
         Self {
             session: default_session(),
@@ -334,7 +334,7 @@ impl Default for OfSession {
 
 /// The reply to `POST /reset`, `/interrupt` and `/restart`: what became of the namespace.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Became {
+pub(crate) struct KernelReply {
     /// Always `completed`.
     pub(crate) status: String,
     pub(crate) kernel: KernelReport,

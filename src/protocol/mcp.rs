@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 pub(crate) const STREAM_HEADER: &str = "osctl-stream";
 
 /// Tools of the server `os` that only look: asking twice does no harm.
-pub(crate) const LOOKS: [&str; 8] = [
+pub(crate) const READ_ONLY_TOOLS: [&str; 8] = [
     "desktop_read_clipboard",
     "desktop_screenshot",
     "desktop_windows",
@@ -35,20 +35,20 @@ pub(crate) struct ListMeta {
 
 /// Of the error of a call that nobody knows the end of, because the companion was stopped while it ran: the
 /// `type` in its `data`, and its code, one of those that implementations choose.
-pub(crate) const LOST: &str = "lost";
-pub(crate) const LOST_CODE: i64 = -32000;
+pub(crate) const CALL_LOST_TYPE: &str = "lost";
+pub(crate) const CALL_LOST_CODE: i64 = -32000;
 
 /// A file of servers in the form that MCP's clients share.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Servers {
-    /// Each is an [`Entry`], and read by itself: one that makes no sense takes no other with it.
+pub(crate) struct McpServersFile {
+    /// Each is an [`McpServerEntry`], and read by itself: one that makes no sense takes no other with it.
     pub(crate) mcp_servers: BTreeMap<String, Value>,
 }
 
 /// One server: a command, or a URL. Fields that only clients know are skipped.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Entry {
+pub(crate) struct McpServerEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) command: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -64,7 +64,7 @@ pub(crate) struct Entry {
     #[serde(default)]
     pub(crate) disabled: bool,
     #[serde(default)]
-    pub(crate) start: Start,
+    pub(crate) start: ServerStart,
     /// One child for all clients; otherwise each has its own, so that none sees another's state.
     #[serde(default)]
     pub(crate) shared: bool,
@@ -82,7 +82,7 @@ pub(crate) struct Entry {
 /// When a server is started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Start {
+pub(crate) enum ServerStart {
     /// With the first call that the cache can't answer.
     #[default]
     Lazy,
@@ -111,7 +111,7 @@ pub(crate) struct ServerStatus {
     pub(crate) state: ServerState,
     /// How it stands, in words.
     pub(crate) detail: String,
-    pub(crate) start: Start,
+    pub(crate) start: ServerStart,
     pub(crate) shared: bool,
     /// The processes that run.
     pub(crate) pids: Vec<i32>,
@@ -140,14 +140,16 @@ pub(crate) enum ServerState {
     Refused,
 }
 
-impl Entry {
+impl McpServerEntry {
     /// # Errors
     /// Which field does not fit, and why.
-    pub(crate) fn read(said: &Value) -> Result<Self, String> {
+    pub(crate) fn parse_entry(said: &Value) -> Result<Self, String> {
         let fields = said.as_object().ok_or("it is no object")?;
         // serde's own words quote values, which may be secrets.
         Self::deserialize(said).map_err(|_| {
-            let mut wrong = fields.iter().filter_map(|(name, value)| wrong(name, value));
+            let mut wrong = fields
+                .iter()
+                .filter_map(|(name, value)| wrong_field(name, value));
             let first = wrong.next();
             first.unwrap_or_else(|| "a field does not fit".into())
         })
@@ -155,9 +157,9 @@ impl Entry {
 }
 
 /// Which part of a field is of another kind than it must be; never what it says.
-fn wrong(name: &str, value: &Value) -> Option<String> {
+fn wrong_field(name: &str, value: &Value) -> Option<String> {
     let told = |part: &str, value: &Value, wanted: &str| {
-        let found = kind(value);
+        let found = json_kind(value);
         Some(format!(
             "`{name}{part}`: it is {found}, and must be {wanted}"
         ))
@@ -187,7 +189,7 @@ fn wrong(name: &str, value: &Value) -> Option<String> {
     }
 }
 
-fn kind(value: &Value) -> &'static str {
+fn json_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "a truth value",
@@ -212,7 +214,7 @@ impl ServerState {
 
 #[cfg(test)]
 mod tests {
-    use super::Entry;
+    use super::McpServerEntry;
     use serde_json::json;
 
     #[test]
@@ -259,9 +261,9 @@ mod tests {
                 "`tools`: it is null, and must be a list of texts",
             ),
         ] {
-            assert_eq!(Entry::read(&wrong).unwrap_err(), why);
+            assert_eq!(McpServerEntry::parse_entry(&wrong).unwrap_err(), why);
         }
         let fine = json!({"command": "x", "cwd": null, "idle": null, "type": "stdio"});
-        assert!(Entry::read(&fine).is_ok());
+        assert!(McpServerEntry::parse_entry(&fine).is_ok());
     }
 }

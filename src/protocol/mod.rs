@@ -2,7 +2,7 @@
 //!
 //! The host's command line, the companion in the container and the engines meet here, so this
 //! module imports nothing of the crate and no runtime. A change that an older peer would
-//! misread raises [`VERSION`].
+//! misread raises [`PROTOCOL_VERSION`].
 
 pub(crate) mod criu;
 pub(crate) mod cryo;
@@ -29,9 +29,9 @@ pub(crate) mod sse;
 pub(crate) mod tale;
 
 /// Version of the words between host and companion.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const PROTOCOL_VERSION: u32 = 1;
 
-/// Header in which the companion states [`VERSION`] with each answer, and osctl's own clients of MCP with each
+/// Header in which the companion states [`PROTOCOL_VERSION`] with each answer, and osctl's own clients of MCP with each
 /// request.
 pub(crate) const VERSION_HEADER: &str = "osctl-protocol";
 

@@ -5,7 +5,7 @@
 //! because emoji and several scripts need them there.
 
 /// A text of several lines, sanitized; tabs and line ends stay.
-pub(crate) fn printable(text: &str) -> String {
+pub(crate) fn sanitize_text(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut before = None;
     let mut characters = text.chars().peekable();
@@ -14,7 +14,9 @@ pub(crate) fn printable(text: &str) -> String {
             '\t' | '\n' => plain.push(c),
             // With it progress paints over itself.
             '\r' => plain.push(' '),
-            '\u{200c}' | '\u{200d}' if joins(before, characters.peek().copied()) => plain.push(c),
+            '\u{200c}' | '\u{200d}' if joins_letters(before, characters.peek().copied()) => {
+                plain.push(c)
+            }
             _ if is_deceptive(c) => plain.extend(c.escape_unicode()),
             _ => plain.push(c),
         }
@@ -24,17 +26,17 @@ pub(crate) fn printable(text: &str) -> String {
 }
 
 /// The same in one line, so that no line of theirs passes for one of ours.
-pub(crate) fn line(text: &str) -> String {
-    printable(text).replace('\n', " ")
+pub(crate) fn sanitize_line(text: &str) -> String {
+    sanitize_text(text).replace('\n', " ")
 }
 
 /// Whether a text of one line needs no sanitizing.
 pub(crate) fn is_printable(text: &str) -> bool {
-    !text.contains(['\t', '\n']) && line(text) == text
+    !text.contains(['\t', '\n']) && sanitize_line(text) == text
 }
 
 /// A JSON document whose strings escape the same characters. Their values stay as they are.
-pub(crate) fn json(document: &str) -> String {
+pub(crate) fn sanitize_json(document: &str) -> String {
     let mut plain = String::with_capacity(document.len());
     for c in document.chars() {
         // A serializer has escaped what is below U+0020 within strings; the rest of a document is ASCII.
@@ -67,31 +69,34 @@ fn is_deceptive(c: char) -> bool {
         || c.is_control()
 }
 
-fn joins(before: Option<char>, after: Option<char>) -> bool {
+fn joins_letters(before: Option<char>, after: Option<char>) -> bool {
     let is_letter = |c: Option<char>| c.is_some_and(|c| !c.is_ascii() && !is_deceptive(c));
     is_letter(before) && is_letter(after)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{is_printable, json, line, printable};
+    use super::{is_printable, sanitize_json, sanitize_line, sanitize_text};
     use proptest::prelude::any;
 
     #[test]
     fn a_terminal_obeys_nothing() {
-        assert_eq!(printable("a\tb\n"), "a\tb\n");
-        assert_eq!(printable("\x1b[2J\r\u{9b}x"), "\\u{1b}[2J \\u{9b}x");
+        assert_eq!(sanitize_text("a\tb\n"), "a\tb\n");
+        assert_eq!(sanitize_text("\x1b[2J\r\u{9b}x"), "\\u{1b}[2J \\u{9b}x");
         assert_eq!(
-            line("a\nstatus    succeeded\x07"),
+            sanitize_line("a\nstatus    succeeded\x07"),
             "a status    succeeded\\u{7}"
         );
     }
 
     #[test]
     fn nothing_is_hidden_or_turned_around() {
-        assert_eq!(printable("\u{202e}gpj.exe"), "\\u{202e}gpj.exe");
-        assert_eq!(printable("a\u{200b}b\u{e0041}"), "a\\u{200b}b\\u{e0041}");
-        assert_eq!(printable("os\u{200d}ctl"), "os\\u{200d}ctl");
+        assert_eq!(sanitize_text("\u{202e}gpj.exe"), "\\u{202e}gpj.exe");
+        assert_eq!(
+            sanitize_text("a\u{200b}b\u{e0041}"),
+            "a\\u{200b}b\\u{e0041}"
+        );
+        assert_eq!(sanitize_text("os\u{200d}ctl"), "os\\u{200d}ctl");
         for hidden in [
             "\u{2800}",
             "\u{1bca0}",
@@ -111,15 +116,15 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn what_is_sanitized_stays_so(text in any::<String>()) {
-            let once = line(&text);
+            let once = sanitize_line(&text);
             assert!(is_printable(&once.replace('\t', " ")));
-            assert_eq!(line(&once), once);
+            assert_eq!(sanitize_line(&once), once);
         }
 
         #[test]
         fn a_document_keeps_its_values(text in any::<String>()) {
             let text = format!("{text}\u{9b}\u{202e}\u{e0041}\x7f\x1b");
-            let document = json(&serde_json::to_string(&text).unwrap());
+            let document = sanitize_json(&serde_json::to_string(&text).unwrap());
             assert!(document.chars().all(|c| !c.is_control() && c != '\u{202e}'));
             assert_eq!(serde_json::from_str::<String>(&document).unwrap(), text);
         }

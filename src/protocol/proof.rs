@@ -12,8 +12,8 @@ use subtle::ConstantTimeEq;
 pub(crate) const MAX_NONCE_BYTES: usize = 128;
 
 /// HMAC-SHA256 of a nonce under the digest of the token, all of them in hexadecimal.
-pub(crate) fn prove(digest: &str, nonce: &str) -> String {
-    hex(mac(digest, nonce)
+pub(crate) fn prove_nonce(digest: &str, nonce: &str) -> String {
+    hex(keyed_mac(digest, nonce)
         .map(|mac| mac.finalize().into_bytes())
         .unwrap_or_default())
 }
@@ -21,13 +21,13 @@ pub(crate) fn prove(digest: &str, nonce: &str) -> String {
 /// Whether `proof` is the one for that nonce.
 pub(crate) fn is_proof(digest: &str, nonce: &str, proof: &str) -> bool {
     !digest.is_empty()
-        && prove(digest, nonce)
+        && prove_nonce(digest, nonce)
             .as_bytes()
             .ct_eq(proof.as_bytes())
             .into()
 }
 
-fn mac(digest: &str, nonce: &str) -> Option<Hmac<Sha256>> {
+fn keyed_mac(digest: &str, nonce: &str) -> Option<Hmac<Sha256>> {
     // A key of any length is fine.
     let mut mac = Hmac::<Sha256>::new_from_slice(digest.as_bytes()).ok()?;
     mac.update(b"osctl ping\0");
@@ -37,16 +37,16 @@ fn mac(digest: &str, nonce: &str) -> Option<Hmac<Sha256>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_proof, prove};
+    use super::{is_proof, prove_nonce};
 
     #[test]
     fn only_the_digest_answers_a_nonce() {
-        let proof = prove("digest", "nonce");
+        let proof = prove_nonce("digest", "nonce");
         assert_eq!(proof.len(), 64);
         assert!(is_proof("digest", "nonce", &proof));
         assert!(!is_proof("digest", "another", &proof));
         assert!(!is_proof("other", "nonce", &proof));
         assert!(!is_proof("digest", "nonce", ""));
-        assert!(!is_proof("", "nonce", &prove("", "nonce")));
+        assert!(!is_proof("", "nonce", &prove_nonce("", "nonce")));
     }
 }

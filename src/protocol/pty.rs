@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 /// Bytes that a client may type ahead of what was [`FromTerminal::Typed`].
-pub(crate) const AHEAD: u64 = 64 << 10;
+pub(crate) const MAX_TYPE_AHEAD_BYTES: u64 = 64 << 10;
 
 /// The query of `GET /pty` as a WebSocket.
 #[derive(Debug, Clone, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Attach {
+pub(crate) struct AttachQuery {
     /// A terminal that exists; a new one when missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<String>,
@@ -38,7 +38,7 @@ pub(crate) struct Attach {
     #[serde(default = "default_session")]
     pub(crate) session: String,
     #[serde(default)]
-    pub(crate) role: Role,
+    pub(crate) role: TerminalRole,
     /// Write, whoever writes so far.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) take: bool,
@@ -58,7 +58,7 @@ fn default_session() -> String {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Role {
+pub(crate) enum TerminalRole {
     /// Types, where nobody else does; sees, else.
     #[default]
     Write,
@@ -97,13 +97,13 @@ pub(crate) enum FromTerminal {
     /// Keys of this client were not typed, because another one writes.
     Ignored { bytes: u64 },
     /// The end, after all output: the shell's exit code, 128+n for signal n.
-    Exit { code: u8, why: Why },
+    Exit { code: u8, why: TerminalEndReason },
 }
 
 /// Why a terminal has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Why {
+pub(crate) enum TerminalEndReason {
     /// Its shell did.
     Exited,
     /// Somebody ended it: `DELETE /pty/{id}`.
@@ -131,12 +131,12 @@ pub(crate) enum ToTerminal {
 
 /// `GET /pty`: the terminals, the oldest first.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Terminals {
-    pub(crate) terminals: Vec<Terminal>,
+pub(crate) struct TerminalList {
+    pub(crate) terminals: Vec<TerminalSummary>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Terminal {
+pub(crate) struct TerminalSummary {
     pub(crate) id: String,
     /// What has the screen now, such as `vim`; `null` when it has ended.
     pub(crate) program: Option<String>,
@@ -156,7 +156,7 @@ pub(crate) struct Terminal {
 
 /// The reply to `DELETE /pty/{id}`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Ended {
+pub(crate) struct TerminalEnded {
     /// Always `completed`.
     pub(crate) status: String,
     pub(crate) id: String,

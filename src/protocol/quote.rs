@@ -1,11 +1,12 @@
 //! Words of bash from bytes that another party chose.
 
 /// Bytes of arguments that are as safe without quotes.
-const PLAIN: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,+@%";
+const SAFE_WORD_CHARS: &[u8] =
+    b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,+@%";
 
 /// Quotes bytes as one word of bash. The name of a command is always quoted, because it might be a keyword or an alias.
 pub(crate) fn quote_word(word: &[u8], is_name: bool) -> String {
-    if !is_name && !word.is_empty() && word.iter().all(|byte| PLAIN.contains(byte)) {
+    if !is_name && !word.is_empty() && word.iter().all(|byte| SAFE_WORD_CHARS.contains(byte)) {
         return String::from_utf8_lossy(word).into_owned();
     }
     match std::str::from_utf8(word) {

@@ -70,12 +70,12 @@ pub(crate) struct LastReload {
 
 impl RestoredFrom {
     /// Which generation it is, how old, how many runs came after it, and what is lost.
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let mut words = format!(
             "`{}` generation {}, stored {} ago; {}",
             self.name,
             self.generation,
-            age(self.created),
+            age_in_words(self.created),
             self.runs_in_words()
         );
         if self.lost_count > 0 {
@@ -103,7 +103,7 @@ impl RestoredFrom {
 
     fn losses_in_words(&self) -> String {
         let named = self.lost.iter().take(MAX_LOSSES_IN_WORDS);
-        let named: Vec<String> = named.map(LostVariable::words).collect();
+        let named: Vec<String> = named.map(LostVariable::describe).collect();
         let rest = self.lost_count.saturating_sub(named.len() as u64);
         let more = match rest {
             0 => String::new(),
@@ -114,7 +114,7 @@ impl RestoredFrom {
 }
 
 impl LostVariable {
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         match &self.why {
             Some(why) => format!("`{}` ({why})", self.name),
             None => format!("`{}`", self.name),
@@ -123,7 +123,7 @@ impl LostVariable {
 }
 
 /// How long ago that was, of seconds since 1970.
-fn age(time: f64) -> String {
+fn age_in_words(time: f64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     match (now.unwrap_or_default().as_secs_f64() - time).max(0.0) {
         s if s < 120.0 => format!("{s:.0} s"),
@@ -134,7 +134,7 @@ fn age(time: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{LostVariable, RestoredFrom, SkippedGeneration, age};
+    use super::{LostVariable, RestoredFrom, SkippedGeneration, age_in_words};
 
     #[test]
     fn what_is_missing_is_said_in_a_sentence() {
@@ -151,15 +151,15 @@ mod tests {
             skipped: Vec::new(),
         };
         let words = "`default` generation 4, stored 0 s ago; 2 runs came after it";
-        assert_eq!(from.words(), words);
+        assert_eq!(from.describe(), words);
         from.runs_after = Some(1);
         from.runs_after_is_estimate = true;
         assert!(
-            from.words()
+            from.describe()
                 .contains("; 1 run came after it (an estimate: ")
         );
         from.runs_after = None;
-        assert!(from.words().ends_with("is not known"));
+        assert!(from.describe().ends_with("is not known"));
         let lost = |number: u64| LostVariable {
             name: format!("v{number}"),
             why: (number == 0).then(|| "a generator".into()),
@@ -172,11 +172,11 @@ mod tests {
             why: "its manifest can't be read".into(),
         }];
         let end = "; 9 lost: `v0` (a generator), `v1`, `v2`, `v3`, `v4` and 4 more; generation 5 could not be reloaded: its manifest can't be read";
-        assert!(from.words().ends_with(end), "{}", from.words());
+        assert!(from.describe().ends_with(end), "{}", from.describe());
     }
 
     #[test]
     fn an_age_is_rounded() {
-        assert_eq!(age(0.0).split(' ').next_back(), Some("h"));
+        assert_eq!(age_in_words(0.0).split(' ').next_back(), Some("h"));
     }
 }

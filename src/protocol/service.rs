@@ -2,7 +2,7 @@
 
 use super::kernel::KernelReport;
 use super::restored::RestoredFrom;
-use super::session::Session;
+use super::session::SessionInfo;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::{IntoParams, ToSchema};
@@ -27,7 +27,7 @@ pub(crate) struct PingQuery {
 
 /// `GET /status`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Status {
+pub(crate) struct CompanionStatus {
     /// Always `ok`.
     pub(crate) status: String,
     pub(crate) exec_count: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Status {
     /// What the variables of the default session were brought back from, while this generation of the kernel lasts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) restored_from: Option<RestoredFrom>,
-    pub(crate) sessions: Vec<Session>,
+    pub(crate) sessions: Vec<SessionInfo>,
     pub(crate) version: String,
 }
 

@@ -12,7 +12,7 @@ fn default_session() -> String {
 
 /// One kernel with its namespace.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Session {
+pub(crate) struct SessionInfo {
     pub(crate) name: String,
     pub(crate) ready: bool,
     pub(crate) busy: bool,
@@ -37,8 +37,8 @@ pub(crate) struct Session {
 
 /// `GET /sessions`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Sessions {
-    pub(crate) sessions: Vec<Session>,
+pub(crate) struct SessionList {
+    pub(crate) sessions: Vec<SessionInfo>,
 }
 
 /// `POST /sessions`. A session of that name that exists already is the answer, too.
@@ -72,7 +72,7 @@ pub(crate) struct Variable {
 
 /// `GET /variables`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Variables {
+pub(crate) struct VariableList {
     pub(crate) variables: Vec<Variable>,
     pub(crate) kernel: KernelReport,
 }
@@ -80,7 +80,7 @@ pub(crate) struct Variables {
 /// `POST /complete` and `POST /inspect`: code with a cursor in it.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct At {
+pub(crate) struct CodeCursor {
     pub(crate) code: String,
     /// In characters; the end of the code when missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -116,7 +116,7 @@ pub(crate) struct Inspection {
 /// `POST /is_complete`.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Code {
+pub(crate) struct CompletenessQuery {
     pub(crate) code: String,
     #[serde(default = "default_session")]
     pub(crate) session: String,

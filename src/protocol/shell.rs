@@ -1,6 +1,6 @@
 //! Commands of the shell and the context they share.
 
-use super::kernel::{DEFAULT_SESSION, Raised, RunStatus, Truncated};
+use super::kernel::{DEFAULT_SESSION, RunError, RunStatus, Truncated};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
@@ -69,7 +69,7 @@ pub(crate) struct ShellReply {
     pub(crate) cwd: String,
     /// Whether it left processes in the background: `GET /jobs`.
     pub(crate) background: bool,
-    pub(crate) error: Option<Raised>,
+    pub(crate) error: Option<RunError>,
     /// The process id of its bash.
     pub(crate) pid: Option<u64>,
     /// From the start to the end, in milliseconds.
@@ -112,13 +112,13 @@ pub(crate) struct Located {
 
 /// `GET /jobs`: what commands left running.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Jobs {
-    pub(crate) jobs: Vec<Job>,
+pub(crate) struct JobList {
+    pub(crate) jobs: Vec<JobInfo>,
 }
 
 /// The processes that one command left in the background.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Job {
+pub(crate) struct JobInfo {
     /// The id of its guard, by which it is ended: `DELETE /jobs/{pid}`.
     pub(crate) pid: i32,
     pub(crate) session: String,

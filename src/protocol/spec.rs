@@ -1,6 +1,6 @@
 //! A container, described completely: what `up` creates and what later replaces it.
 //!
-//! Nothing about the container lives outside of [`Spec`], so a container made from the same
+//! Nothing about the container lives outside of [`ContainerSpec`], so a container made from the same
 //! specification is the same container.
 
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ pub(crate) const BUILD_MARK: &str = "osctl-";
 
 /// Everything that an engine needs to create the container.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Spec {
+pub(crate) struct ContainerSpec {
     pub(crate) name: String,
     pub(crate) hostname: String,
     pub(crate) image: String,
@@ -27,8 +27,8 @@ pub(crate) struct Spec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) volumes: Vec<Volume>,
     pub(crate) ports: Vec<Port>,
-    pub(crate) env: Environment,
-    pub(crate) limits: Limits,
+    pub(crate) env: ContainerEnv,
+    pub(crate) limits: ContainerLimits,
     pub(crate) workload: Workload,
     pub(crate) capabilities: Vec<String>,
     pub(crate) security: Vec<String>,
@@ -40,14 +40,14 @@ pub(crate) struct Spec {
     /// Whether nothing but what is mounted can be written.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) read_only: bool,
-    #[serde(default, skip_serializing_if = "Restart::is_usual")]
-    pub(crate) restart: Restart,
+    #[serde(default, skip_serializing_if = "ContainerRestartPolicy::is_usual")]
+    pub(crate) restart: ContainerRestartPolicy,
 }
 
 /// When the engine starts it again by itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Restart {
+pub(crate) enum ContainerRestartPolicy {
     /// Unless it was stopped. Engines up to 20.10 take what they end when they start for stopped, if they
     /// were killed before.
     #[default]
@@ -57,7 +57,7 @@ pub(crate) enum Restart {
     Never,
 }
 
-impl Restart {
+impl ContainerRestartPolicy {
     fn is_usual(&self) -> bool {
         *self == Self::default()
     }
@@ -94,7 +94,7 @@ pub(crate) struct Port {
 
 /// What the container may use at most.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Limits {
+pub(crate) struct ContainerLimits {
     /// CPUs; `None` is all.
     pub(crate) cpus: Option<f64>,
     /// Bytes; `None` is all.
@@ -113,15 +113,15 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
-    pub(crate) const ROOT: Self = Self { uid: 0, gid: 0 };
+    pub(crate) const ROOT_USER: Self = Self { uid: 0, gid: 0 };
 }
 
 /// Environment variables; their values never reach a log.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct Environment(pub(crate) BTreeMap<String, String>);
+pub(crate) struct ContainerEnv(pub(crate) BTreeMap<String, String>);
 
-impl Environment {
+impl ContainerEnv {
     pub(crate) fn set(&mut self, key: &str, value: impl Into<String>) {
         self.0.insert(key.into(), value.into());
     }
@@ -131,7 +131,7 @@ impl Environment {
     }
 }
 
-impl fmt::Debug for Environment {
+impl fmt::Debug for ContainerEnv {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
@@ -139,11 +139,11 @@ impl fmt::Debug for Environment {
 
 #[cfg(test)]
 mod tests {
-    use super::Environment;
+    use super::ContainerEnv;
 
     #[test]
     fn values_of_the_environment_are_not_in_debug_output() {
-        let mut env = Environment::default();
+        let mut env = ContainerEnv::default();
         env.set("OPENAI_API_KEY", "very-secret");
         let shown = format!("{env:?}");
         assert!(shown.contains("OPENAI_API_KEY"));

@@ -2,7 +2,7 @@
 
 /// One event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Event {
+pub(crate) struct SseEvent {
     /// By which a lost stream is gone on with behind it.
     pub(crate) id: Option<String>,
     /// Often empty, in an event that brings an id alone.
@@ -10,7 +10,7 @@ pub(crate) struct Event {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Events {
+pub(crate) struct SseParser {
     unread: Vec<u8>,
     /// So many of them have no line's end.
     looked: usize,
@@ -18,9 +18,9 @@ pub(crate) struct Events {
     data: Option<Vec<u8>>,
 }
 
-impl Events {
+impl SseParser {
     /// The events that are whole now.
-    pub(crate) fn take(&mut self, piece: &[u8]) -> Vec<Event> {
+    pub(crate) fn parse_chunk(&mut self, piece: &[u8]) -> Vec<SseEvent> {
         self.unread.extend_from_slice(piece);
         let mut whole = Vec::new();
         let mut from = 0;
@@ -33,9 +33,9 @@ impl Events {
             if line.is_empty() {
                 let (id, data) = (self.id.take(), self.data.take().unwrap_or_default());
                 if id.is_some() || !data.is_empty() {
-                    whole.push(Event { id, data });
+                    whole.push(SseEvent { id, data });
                 }
-            } else if let Some(data) = field(line, b"data:") {
+            } else if let Some(data) = field_value(line, b"data:") {
                 match &mut self.data {
                     Some(before) => {
                         before.push(b'\n');
@@ -43,7 +43,7 @@ impl Events {
                     }
                     None => self.data = Some(data.to_vec()),
                 }
-            } else if let Some(id) = field(line, b"id:") {
+            } else if let Some(id) = field_value(line, b"id:") {
                 self.id = Some(String::from_utf8_lossy(id).into_owned());
             }
         }
@@ -53,25 +53,27 @@ impl Events {
     }
 }
 
-fn field<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+fn field_value<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let value = line.strip_prefix(name)?;
     Some(value.strip_prefix(b" ").unwrap_or(value))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Event, Events};
+    use super::{SseEvent, SseParser};
 
     #[test]
     fn events_come_in_pieces_of_any_size() {
         let text = b": hello\r\nid: 1\r\ndata: a\r\ndata: b\r\n\r\nid: 2\nevent: x\ndata:\n\ndata:c\n\nevent: y\n\n";
-        let event = |id: Option<&str>, data: &[u8]| Event {
+        let event = |id: Option<&str>, data: &[u8]| SseEvent {
             id: id.map(str::to_owned),
             data: data.to_vec(),
         };
         for size in 1..text.len() {
-            let mut events = Events::default();
-            let pieces = text.chunks(size).flat_map(|piece| events.take(piece));
+            let mut events = SseParser::default();
+            let pieces = text
+                .chunks(size)
+                .flat_map(|piece| events.parse_chunk(piece));
             assert_eq!(
                 pieces.collect::<Vec<_>>(),
                 [

@@ -1,13 +1,13 @@
 //! Work that takes long, as it is told: how far it is, then what came of it.
 
-use super::fault::Fault;
+use super::fault::ApiError;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// A line of the stream.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(crate) enum Told<R> {
+pub(crate) enum ProgressEvent<R> {
     /// Bytes that have been moved, and how many there are, where that is known.
     Progress { bytes: u64, total: Option<u64> },
     /// The end, with the whole reply.
@@ -16,6 +16,6 @@ pub(crate) enum Told<R> {
     Failed {
         /// As it would be in HTTP.
         status: u16,
-        error: Fault,
+        error: ApiError,
     },
 }

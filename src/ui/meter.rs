@@ -1,43 +1,43 @@
 //! How far a copy is: a bar with bytes and their rate on a terminal, nothing elsewhere.
 
-use super::{Text, Ui};
+use super::{SanitizedText, Ui};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How often it is drawn.
-const TICK: Duration = Duration::from_millis(100);
+const METER_TICK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Disappears when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Meter {
+pub(crate) struct ByteMeter {
     bar: Option<ProgressBar>,
     moved: Arc<AtomicU64>,
 }
 
 impl Ui {
     /// A meter of the bytes that others count in `moved`.
-    pub(crate) fn meter(self, what: &str, moved: &Arc<AtomicU64>) -> Meter {
+    pub(crate) fn start_meter(self, what: &str, moved: &Arc<AtomicU64>) -> ByteMeter {
         let bar = (self.interactive && !self.quiet).then(|| {
-            let bar = ProgressBar::no_length().with_style(style(
+            let bar = ProgressBar::no_length().with_style(bar_style(
                 "{spinner:.cyan} {wide_msg} {binary_bytes}  {binary_bytes_per_sec}  {elapsed:.dim}",
             ));
-            bar.set_message(String::from(Text::line(what)));
+            bar.set_message(String::from(SanitizedText::line(what)));
             bar
         });
-        Meter {
+        ByteMeter {
             bar,
             moved: Arc::clone(moved),
         }
     }
 }
 
-impl Meter {
+impl ByteMeter {
     /// So many bytes are to come in all.
-    pub(crate) fn total(&self, bytes: u64) {
+    pub(crate) fn set_total(&self, bytes: u64) {
         if let Some(bar) = &self.bar {
-            bar.set_style(style(
+            bar.set_style(bar_style(
                 "{spinner:.cyan} {msg} {wide_bar:.cyan/dim} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta:.dim}",
             ));
             bar.set_length(bytes);
@@ -45,9 +45,9 @@ impl Meter {
     }
 
     /// Shows it while the work goes on.
-    pub(crate) async fn during<T>(&self, work: impl Future<Output = T>) -> T {
+    pub(crate) async fn show_during<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
-        let mut ticks = tokio::time::interval(TICK);
+        let mut ticks = tokio::time::interval(METER_TICK_INTERVAL);
         loop {
             tokio::select! {
                 done = &mut work => return done,
@@ -62,7 +62,7 @@ impl Meter {
     }
 }
 
-impl Drop for Meter {
+impl Drop for ByteMeter {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -70,6 +70,6 @@ impl Drop for Meter {
     }
 }
 
-fn style(template: &str) -> ProgressStyle {
+fn bar_style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }

@@ -5,18 +5,18 @@ pub(crate) mod picture;
 pub(crate) mod screen;
 mod text;
 
-pub(crate) use meter::Meter;
+pub(crate) use meter::ByteMeter;
 
-use crate::engine::Progress;
-use crate::error::{Error, Result, addressed};
-use crate::protocol::fault::{Failed, Fault};
+use crate::engine::EngineProgress;
+use crate::error::{Error, Result, hint_for_instance};
+use crate::protocol::fault::{ApiError, Failed};
 use console::{Style, Term};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Mutex;
 use std::time::Duration;
-use text::Text;
+use text::SanitizedText;
 
 /// How to speak; made once from the global flags.
 #[derive(Debug, Clone, Copy)]
@@ -58,8 +58,10 @@ impl Ui {
     }
 
     /// What stands before a line that somebody types.
-    pub(crate) fn prompt(self, text: &str) -> String {
-        Text::line(text).styled(&Style::new().green()).into()
+    pub(crate) fn style_prompt(self, text: &str) -> String {
+        SanitizedText::line(text)
+            .styled(&Style::new().green())
+            .into()
     }
 
     /// Data, as it is, to stdout: what the user's own code writes, and what programs read. A terminal obeys escape
@@ -67,77 +69,77 @@ impl Ui {
     ///
     /// # Errors
     /// [`Error::Unread`] when nobody reads it, [`Error::Unwritten`] when there is no room for it.
-    pub(crate) fn data(self, text: &str) -> Result<()> {
+    pub(crate) fn print_data(self, text: &str) -> Result<()> {
         Ok(write_all(io::stdout(), text.as_bytes()).map_err(Error::from)?)
     }
 
     /// What the user's code writes to stderr, as it is.
     ///
     /// # Errors
-    /// As of [`Ui::data`].
-    pub(crate) fn side(self, text: &str) -> Result<()> {
+    /// As of [`Ui::print_data`].
+    pub(crate) fn print_stderr(self, text: &str) -> Result<()> {
         Ok(write_all(io::stderr(), text.as_bytes()).map_err(Error::from)?)
     }
 
     /// Where data goes that is no text.
-    pub(crate) fn output(self) -> impl Write + Send + 'static {
+    pub(crate) fn stdout_writer(self) -> impl Write + Send + 'static {
         io::stdout()
     }
 
     /// Where talk goes that is no text.
-    pub(crate) fn errors(self) -> impl Write + Send + 'static {
+    pub(crate) fn stderr_writer(self) -> impl Write + Send + 'static {
         io::stderr()
     }
 
     /// One line of data, sanitized.
-    pub(crate) fn line(self, text: impl AsRef<str>) {
-        self.print(&Text::line(text.as_ref()));
+    pub(crate) fn print_line(self, text: impl AsRef<str>) {
+        self.print_sanitized(&SanitizedText::line(text.as_ref()));
     }
 
     /// Lines of data, sanitized: logs, differences, answers of tools.
     ///
     /// # Errors
-    /// As of [`Ui::data`].
-    pub(crate) fn text(self, text: &str) -> Result<()> {
-        self.data(Text::lines(text).as_str())
+    /// As of [`Ui::print_data`].
+    pub(crate) fn print_text(self, text: &str) -> Result<()> {
+        self.print_data(SanitizedText::lines(text).as_str())
     }
 
     /// One JSON document to stdout; its strings escape what a terminal obeys.
-    pub(crate) fn document(self, value: &impl Serialize) -> Result<()> {
-        let document = Text::json(&serde_json::to_string_pretty(value)?);
-        self.data(&format!("{}\n", document.as_str()))
+    pub(crate) fn print_json(self, value: &impl Serialize) -> Result<()> {
+        let document = SanitizedText::json(&serde_json::to_string_pretty(value)?);
+        self.print_data(&format!("{}\n", document.as_str()))
     }
 
-    fn print(self, line: &Text) {
+    fn print_sanitized(self, line: &SanitizedText) {
         // A few words that nobody reads (`osctl ls | head`) are the reader's choice.
-        let _ = self.data(&format!("{}\n", line.as_str()));
+        let _ = self.print_data(&format!("{}\n", line.as_str()));
     }
 
     /// Talk that nobody hears is nobody's loss.
-    fn talk(self, message: &Text) {
-        let _ = self.side(&format!("{}\n", message.as_str()));
+    fn write_message(self, message: &SanitizedText) {
+        let _ = self.print_stderr(&format!("{}\n", message.as_str()));
     }
 
     /// Talk.
-    pub(crate) fn say(self, text: impl AsRef<str>) {
+    pub(crate) fn print_message(self, text: impl AsRef<str>) {
         if !self.quiet {
-            self.talk(&Text::message(text.as_ref()));
+            self.write_message(&SanitizedText::message(text.as_ref()));
         }
     }
 
     /// A line of a log that explains what follows.
-    pub(crate) fn detail(self, line: &str) {
-        let line = Text::line(&format!("  {}", line.trim_end()));
-        self.talk(&line.styled(&Style::new().for_stderr().dim()));
+    pub(crate) fn print_detail(self, line: &str) {
+        let line = SanitizedText::line(&format!("  {}", line.trim_end()));
+        self.write_message(&line.styled(&Style::new().for_stderr().dim()));
     }
 
-    pub(crate) fn warn(self, text: impl AsRef<str>) {
+    pub(crate) fn print_warning(self, text: impl AsRef<str>) {
         let look = Style::new().for_stderr().yellow().bold();
-        self.talk(&Text::labelled("warning", &look, text.as_ref()));
+        self.write_message(&SanitizedText::labelled("warning", &look, text.as_ref()));
     }
 
     /// What ended the verb: the sentence, the log that explains it, the hint for the instance.
-    pub(crate) fn failure(self, error: &anyhow::Error, instance: &str) {
+    pub(crate) fn print_failure(self, error: &anyhow::Error, instance: &str) {
         let expected = error.downcast_ref::<Error>();
         let sentence = match expected {
             Some(expected) => expected.to_string(),
@@ -147,40 +149,40 @@ impl Ui {
             Some(expected) => expected.hint(),
             None => Some("this is a bug in osctl; `osctl -vv …` shows more".into()),
         };
-        let hint = hint.map(|hint| addressed(&hint, instance));
+        let hint = hint.map(|hint| hint_for_instance(&hint, instance));
         if self.json {
-            let mut fault = Fault::new(expected.map_or("bug", Error::kind), &sentence);
+            let mut fault = ApiError::new(expected.map_or("bug", Error::kind), &sentence);
             fault.hint = hint.clone();
             // The same is said on stderr.
-            let _ = self.document(&Failed::from(fault));
+            let _ = self.print_json(&Failed::from(fault));
         }
-        for line in expected.map(Error::log).unwrap_or_default() {
-            self.detail(line);
+        for line in expected.map(Error::log_tail).unwrap_or_default() {
+            self.print_detail(line);
         }
         let look = Style::new().for_stderr();
-        self.talk(&Text::labelled(
+        self.write_message(&SanitizedText::labelled(
             "error",
             &look.clone().red().bold(),
             &sentence,
         ));
         if let Some(hint) = hint {
-            self.talk(&Text::line(""));
-            self.talk(&Text::labelled("hint", &look.cyan(), &hint));
+            self.write_message(&SanitizedText::line(""));
+            self.write_message(&SanitizedText::labelled("hint", &look.cyan(), &hint));
         }
     }
 
     /// Columns, aligned; the first row is the header.
-    pub(crate) fn table(self, rows: &[Vec<String>]) {
-        let rows: Vec<Vec<Text>> = rows
+    pub(crate) fn print_table(self, rows: &[Vec<String>]) {
+        let rows: Vec<Vec<SanitizedText>> = rows
             .iter()
-            .map(|row| row.iter().map(|cell| Text::line(cell)).collect())
+            .map(|row| row.iter().map(|cell| SanitizedText::line(cell)).collect())
             .collect();
         let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns)
             .map(|c| {
                 rows.iter()
                     .filter_map(|r| r.get(c))
-                    .map(Text::width)
+                    .map(SanitizedText::width)
                     .max()
                     .unwrap_or(0)
             })
@@ -191,17 +193,17 @@ impl Ui {
             } else {
                 Style::new()
             };
-            self.print(&Text::row(row, &widths).styled(&look));
+            self.print_sanitized(&SanitizedText::row(row, &widths).styled(&look));
         }
     }
 
     /// What comes into a text, or goes out of it.
-    pub(crate) fn difference(self, is_new: bool, line: &str) {
+    pub(crate) fn print_difference(self, is_new: bool, line: &str) {
         let (mark, look) = match is_new {
             true => ("+", Style::new().green()),
             false => ("-", Style::new().red()),
         };
-        self.print(&Text::line(&format!("{mark} {line}")).styled(&look));
+        self.print_sanitized(&SanitizedText::line(&format!("{mark} {line}")).styled(&look));
     }
 
     /// `true` when the person says yes.
@@ -217,7 +219,7 @@ impl Ui {
             .into());
         }
         let answer = dialoguer::Confirm::new()
-            .with_prompt(Text::message(question))
+            .with_prompt(SanitizedText::message(question))
             .default(false)
             .interact_on(&Term::stderr());
         answer.map_err(|dialoguer::Error::IO(error)| match error.kind() {
@@ -227,15 +229,15 @@ impl Ui {
     }
 
     /// Work that takes time: a spinner on a terminal, lines elsewhere.
-    pub(crate) fn work(self, what: &str) -> Work {
+    pub(crate) fn start_work(self, what: &str) -> WorkSpinner {
         let bar = if self.interactive && !self.quiet && self.verbose == 0 {
-            let bar = ProgressBar::new_spinner().with_style(spinner());
+            let bar = ProgressBar::new_spinner().with_style(spinner_style());
             bar.enable_steady_tick(Duration::from_millis(100));
             Some(bar)
         } else {
             None
         };
-        let work = Work {
+        let work = WorkSpinner {
             ui: self,
             bar,
             last: Mutex::new(String::new()),
@@ -245,7 +247,7 @@ impl Ui {
     }
 }
 
-fn spinner() -> ProgressStyle {
+fn spinner_style() -> ProgressStyle {
     ProgressStyle::with_template("{spinner:.cyan} {wide_msg} {elapsed:.dim}")
         .unwrap_or_else(|_| ProgressStyle::default_spinner())
 }
@@ -257,15 +259,15 @@ fn write_all(mut to: impl Write, bytes: &[u8]) -> io::Result<()> {
 
 /// The progress of one piece of work; it disappears from a terminal when it ends.
 #[derive(Debug)]
-pub(crate) struct Work {
+pub(crate) struct WorkSpinner {
     ui: Ui,
     bar: Option<ProgressBar>,
     last: Mutex<String>,
 }
 
-impl Work {
+impl WorkSpinner {
     /// Ends the display, so that something else can be printed or asked.
-    pub(crate) fn pause<T>(&self, f: impl FnOnce() -> T) -> T {
+    pub(crate) fn suspend<T>(&self, f: impl FnOnce() -> T) -> T {
         match &self.bar {
             Some(bar) => bar.suspend(f),
             None => f(),
@@ -273,9 +275,9 @@ impl Work {
     }
 }
 
-impl Progress for Work {
+impl EngineProgress for WorkSpinner {
     fn step(&self, what: &str) {
-        let what = String::from(Text::line(what));
+        let what = String::from(SanitizedText::line(what));
         let mut last = self
             .last
             .lock()
@@ -286,7 +288,7 @@ impl Progress for Work {
         what.clone_into(&mut last);
         match &self.bar {
             Some(bar) => bar.set_message(what),
-            None => self.ui.say(what),
+            None => self.ui.print_message(what),
         }
     }
 
@@ -294,7 +296,10 @@ impl Progress for Work {
         let Some(bar) = &self.bar else {
             return self.step(what);
         };
-        let (what, done) = (String::from(Text::line(what)), indicatif::HumanBytes(done));
+        let (what, done) = (
+            String::from(SanitizedText::line(what)),
+            indicatif::HumanBytes(done),
+        );
         bar.set_message(match total {
             Some(total) => format!("{what} ({done} of {})", indicatif::HumanBytes(total)),
             None => format!("{what} ({done})"),
@@ -303,16 +308,16 @@ impl Progress for Work {
 
     fn log(&self, line: &str) {
         if self.ui.verbose > 0 {
-            self.ui.detail(line);
+            self.ui.print_detail(line);
         }
     }
 
     fn warn(&self, line: &str) {
-        self.pause(|| self.ui.warn(line));
+        self.suspend(|| self.ui.print_warning(line));
     }
 }
 
-impl Drop for Work {
+impl Drop for WorkSpinner {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -321,6 +326,6 @@ impl Drop for Work {
 }
 
 /// Bytes, as people read them.
-pub(crate) fn bytes(count: u64) -> String {
+pub(crate) fn format_bytes(count: u64) -> String {
     indicatif::HumanBytes(count).to_string()
 }

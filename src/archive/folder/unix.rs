@@ -1,6 +1,6 @@
 //! Folders as descriptors.
 
-use super::Look;
+use super::EntryStat;
 use crate::protocol::files::{EntryKind, Mtime};
 use nix::dir::Dir;
 use nix::errno::Errno;
@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-const FOLDER: OFlag = OFlag::O_DIRECTORY
+const FOLDER_FLAGS: OFlag = OFlag::O_DIRECTORY
     .union(OFlag::O_RDONLY)
     .union(OFlag::O_CLOEXEC);
 
@@ -28,11 +28,11 @@ pub(crate) struct Folder(OwnedFd);
 impl Folder {
     /// The folder at that path, through links: whoever names it means where it leads.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self(openat(AT_FDCWD, path, FOLDER, Mode::empty())?))
+        Ok(Self(openat(AT_FDCWD, path, FOLDER_FLAGS, Mode::empty())?))
     }
 
-    pub(crate) fn folder(&self, name: &OsStr) -> io::Result<Self> {
-        let flags = FOLDER | OFlag::O_NOFOLLOW;
+    pub(crate) fn open_folder(&self, name: &OsStr) -> io::Result<Self> {
+        let flags = FOLDER_FLAGS | OFlag::O_NOFOLLOW;
         Ok(Self(openat(&self.0, name, flags, Mode::empty())?))
     }
 
@@ -44,7 +44,7 @@ impl Folder {
     /// At most `most` of the names in the folder, sorted: an agent decides how many names its folder has.
     pub(crate) fn names_up_to(&self, most: usize) -> io::Result<Vec<OsString>> {
         // Of its own, so that the place where it reads is its own.
-        let mut folder = Dir::openat(&self.0, ".", FOLDER, Mode::empty())?;
+        let mut folder = Dir::openat(&self.0, ".", FOLDER_FLAGS, Mode::empty())?;
         let mut names = Vec::new();
         for entry in folder.iter() {
             if names.len() == most {
@@ -60,43 +60,43 @@ impl Folder {
         Ok(names)
     }
 
-    pub(crate) fn look(&self, name: &OsStr) -> io::Result<Look> {
+    pub(crate) fn stat(&self, name: &OsStr) -> io::Result<EntryStat> {
         let found = fstatat(&self.0, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
-        Ok(Look::from(&found))
+        Ok(EntryStat::from(&found))
     }
 
     /// What it is itself.
-    pub(crate) fn look_here(&self) -> io::Result<Look> {
-        Ok(Look::from(&fstat(&self.0)?))
+    pub(crate) fn look_here(&self) -> io::Result<EntryStat> {
+        Ok(EntryStat::from(&fstat(&self.0)?))
     }
 
     /// Where a link leads.
-    pub(crate) fn target(&self, name: &OsStr) -> io::Result<Vec<u8>> {
+    pub(crate) fn read_link(&self, name: &OsStr) -> io::Result<Vec<u8>> {
         Ok(readlinkat(&self.0, name)?.into_vec())
     }
 
     /// A file to read. Whatever is there is opened without waiting, so look at what it is.
-    pub(crate) fn read(&self, name: &OsStr) -> io::Result<File> {
+    pub(crate) fn open_file(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         Ok(openat(&self.0, name, flags, Mode::empty())?.into())
     }
 
     /// A new file, for its owner alone until it is settled.
-    pub(crate) fn create(&self, name: &OsStr) -> io::Result<File> {
+    pub(crate) fn create_file(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;
         Ok(openat(&self.0, name, flags | OFlag::O_NOFOLLOW, mode)?.into())
     }
 
     /// A file that was begun, to write further; nothing when it is no file.
-    pub(crate) fn resume(&self, name: &OsStr) -> io::Result<Option<File>> {
+    pub(crate) fn reopen_file(&self, name: &OsStr) -> io::Result<Option<File>> {
         let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let file = File::from(openat(&self.0, name, flags, Mode::empty())?);
-        Ok((Look::of(&file)?.kind == EntryKind::File).then_some(file))
+        Ok((EntryStat::stat_file(&file)?.kind == EntryKind::File).then_some(file))
     }
 
     /// A new folder, for its owner alone until it is settled.
-    pub(crate) fn make(&self, name: &OsStr) -> io::Result<()> {
+    pub(crate) fn create_folder(&self, name: &OsStr) -> io::Result<()> {
         Ok(mkdirat(&self.0, name, Mode::S_IRWXU)?)
     }
 
@@ -113,7 +113,7 @@ impl Folder {
 
     pub(crate) fn symlink(&self, name: &OsStr, target: &[u8], mtime: Mtime) -> io::Result<()> {
         symlinkat(OsStr::from_bytes(target), &self.0, name)?;
-        let time = timespec(mtime);
+        let time = to_timespec(mtime);
         utimensat(&self.0, name, &time, &time, UtimensatFlags::NoFollowSymlink)?;
         Ok(())
     }
@@ -133,7 +133,7 @@ impl Folder {
     }
 
     /// Its own rights and time.
-    pub(crate) fn settle(&self, mode: u32, mtime: Option<Mtime>) -> io::Result<()> {
+    pub(crate) fn set_mode_and_mtime(&self, mode: u32, mtime: Option<Mtime>) -> io::Result<()> {
         settle_descriptor(&self.0, mode, mtime)
     }
 
@@ -153,14 +153,14 @@ impl Folder {
 }
 
 /// Gives a file its rights and its time.
-pub(crate) fn settle(file: &File, mode: u32, mtime: Option<Mtime>) -> io::Result<()> {
+pub(crate) fn set_mode_and_mtime(file: &File, mode: u32, mtime: Option<Mtime>) -> io::Result<()> {
     settle_descriptor(file, mode, mtime)
 }
 
 fn settle_descriptor(file: impl AsFd, mode: u32, mtime: Option<Mtime>) -> io::Result<()> {
     let bits = Mode::from_bits_truncate((mode & 0o7777) as nix::libc::mode_t);
     fchmod(file.as_fd(), bits)?;
-    if let Some(time) = mtime.map(timespec) {
+    if let Some(time) = mtime.map(to_timespec) {
         futimens(file, &time, &time)?;
     }
     Ok(())
@@ -170,14 +170,14 @@ fn settle_descriptor(file: impl AsFd, mode: u32, mtime: Option<Mtime>) -> io::Re
     clippy::useless_conversion,
     reason = "the C types differ between systems"
 )]
-fn timespec(mtime: Mtime) -> TimeSpec {
+fn to_timespec(mtime: Mtime) -> TimeSpec {
     TimeSpec::new(
         mtime.seconds.try_into().unwrap_or_default(),
         mtime.nanos.into(),
     )
 }
 
-impl From<&FileStat> for Look {
+impl From<&FileStat> for EntryStat {
     #[expect(
         clippy::useless_conversion,
         clippy::unnecessary_cast,
@@ -209,19 +209,19 @@ impl From<&FileStat> for Look {
     }
 }
 
-impl Look {
+impl EntryStat {
     /// What is there, a link being what it leads to.
-    pub(crate) fn through(path: &Path) -> io::Result<Self> {
+    pub(crate) fn stat_path(path: &Path) -> io::Result<Self> {
         Ok(Self::from(&stat(path)?))
     }
 
     /// What is there, a link being a link.
-    pub(crate) fn at(path: &Path) -> io::Result<Self> {
+    pub(crate) fn lstat_path(path: &Path) -> io::Result<Self> {
         Ok(Self::from(&lstat(path)?))
     }
 
     /// What an open file is.
-    pub(crate) fn of(file: &File) -> io::Result<Self> {
+    pub(crate) fn stat_file(file: &File) -> io::Result<Self> {
         Ok(Self::from(&fstat(file)?))
     }
 }

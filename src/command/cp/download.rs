@@ -1,56 +1,65 @@
 //! From inside to here.
 
-use super::Copied;
-use super::plan::{Landing as Lands, Remote, Source, There, landing};
-use crate::archive::{Folder, Tally, native};
+use super::CopyReport;
+use super::plan::{
+    CopyPlacement as Lands, CopySource, DestinationKind, RemotePath, choose_placement,
+};
+use crate::archive::{Folder, UnpackTotals, native_name};
 use crate::error::{Error, Result};
-use crate::host::client::Client;
-use crate::host::files::Moved;
-use crate::host::landing::{Landing, Settling, failed};
-use crate::host::path_resolver::{Found, PathResolver, Place, Unresolved};
-use crate::protocol::files::{Entry, EntryKind};
-use crate::ui::Meter;
+use crate::host::client::CompanionClient;
+use crate::host::files::TransferredBytes;
+use crate::host::landing::{DownloadAttributes, DownloadWriter, write_error};
+use crate::host::path_resolver::{PathResolveError, PathResolver, ResolvedName, ResolvedPath};
+use crate::protocol::files::{EntryKind, FileEntry};
+use crate::ui::ByteMeter;
 use std::ffi::OsStr;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 /// Smaller files are not worth a map of their holes.
-const SPARSE: u64 = 64 << 10;
+const MIN_SPARSE_BYTES: u64 = 64 << 10;
 
 /// How it lands.
 #[derive(Debug)]
-pub(super) struct Landed<'a> {
+pub(super) struct CpDownload<'a> {
     pub(super) keep_setid: bool,
     pub(super) resolver: &'a PathResolver,
-    pub(super) meter: &'a Meter,
-    pub(super) moved: &'a Moved,
+    pub(super) meter: &'a ByteMeter,
+    pub(super) moved: &'a TransferredBytes,
 }
 
-impl Landed<'_> {
-    pub(super) async fn run(&self, client: &Client, from: &Remote, to: &Path) -> Result<Copied> {
-        let entry = entry(client, from).await?;
-        let place = place(from, &entry, to, self.resolver)?;
-        let path = from.bare();
+impl CpDownload<'_> {
+    pub(super) async fn run(
+        &self,
+        client: &CompanionClient,
+        from: &RemotePath,
+        to: &Path,
+    ) -> Result<CopyReport> {
+        let entry = stat_remote(client, from).await?;
+        let place = resolve_destination(from, &entry, to, self.resolver)?;
+        let path = from.url_without_slash();
         let place = match place {
-            Destination::File(place) => place,
-            Destination::Folder { folder, is_new } => {
-                let landing = Landing::folder(folder, is_new, self.keep_setid)?;
+            CpDestination::File(place) => place,
+            CpDestination::Folder { folder, is_new } => {
+                let landing = DownloadWriter::to_folder(folder, is_new, self.keep_setid)?;
                 let brought = client.download_packed(&path, &landing, self.moved).await;
-                return Ok(landing.end(brought).await?.into());
+                return Ok(landing.finish(brought).await?.into());
             }
         };
-        self.meter.total(entry.size);
-        if entry.allocated < entry.size && entry.size > SPARSE {
-            let landing = Landing::sparse_file(place, self.keep_setid)?;
+        self.meter.set_total(entry.size);
+        if entry.allocated < entry.size && entry.size > MIN_SPARSE_BYTES {
+            let landing = DownloadWriter::to_sparse_file(place, self.keep_setid)?;
             let brought = client.download_packed(&path, &landing, self.moved).await;
-            return Ok(landing.end(brought).await?.into());
+            return Ok(landing.finish(brought).await?.into());
         }
-        let landing = Landing::file(place, self.settling(&entry)?)?;
-        let brought = client.download(&path, landing.feed()?, self.moved).await;
-        Ok(landing.end(brought).await?.into())
+        let landing = DownloadWriter::to_file(place, self.file_settings(&entry)?)?;
+        let brought = client
+            .download_file(&path, landing.feed()?, self.moved)
+            .await;
+        Ok(landing.finish(brought).await?.into())
     }
 
-    fn settling(&self, entry: &Entry) -> Result<Settling> {
+    fn file_settings(&self, entry: &FileEntry) -> Result<DownloadAttributes> {
         let odd = || {
             anyhow::anyhow!(
                 "the companion told no rights or no time of `{}`",
@@ -58,7 +67,7 @@ impl Landed<'_> {
             )
         };
         let mode = u32::from_str_radix(&entry.mode, 8).map_err(|_| odd())?;
-        Ok(Settling {
+        Ok(DownloadAttributes {
             mode: match self.keep_setid {
                 true => mode,
                 false => mode & 0o1777,
@@ -69,80 +78,88 @@ impl Landed<'_> {
 }
 
 /// Bytes of a file, an archive of a folder.
-pub(super) async fn stdout(
-    client: &Client,
-    from: &Remote,
+pub(super) async fn download_to_stdout(
+    client: &CompanionClient,
+    from: &RemotePath,
     out: impl Write + Send + 'static,
-    moved: &Moved,
-) -> Result<Copied> {
-    let entry = entry(client, from).await?;
-    let landing = Landing::stream(out);
-    let path = from.bare();
+    moved: &TransferredBytes,
+) -> Result<CopyReport> {
+    let entry = stat_remote(client, from).await?;
+    let landing = DownloadWriter::to_stream(out);
+    let path = from.url_without_slash();
     let brought = match entry.kind {
         EntryKind::Folder => client.download_archive(&path, &landing, moved).await,
-        _ => client.download(&path, landing.feed()?, moved).await,
+        _ => client.download_file(&path, landing.feed()?, moved).await,
     };
-    Ok(landing.end(brought).await?.into())
+    Ok(landing.finish(brought).await?.into())
 }
 
-async fn entry(client: &Client, from: &Remote) -> Result<Entry> {
-    client.stat(&from.bare()).await?.ok_or_else(|| {
-        let message = format!("there is no `{}`", from.shown());
-        Error::usage(message, "`osctl exec '!ls -la /'` shows what there is").into()
-    })
+async fn stat_remote(client: &CompanionClient, from: &RemotePath) -> Result<FileEntry> {
+    client
+        .stat(&from.url_without_slash())
+        .await?
+        .ok_or_else(|| {
+            let message = format!("there is no `{}`", from.to_display());
+            Error::usage(message, "`osctl exec '!ls -la /'` shows what there is").into()
+        })
 }
 
 /// Where the copy is written, by descriptors.
-enum Destination {
-    File(Place),
+enum CpDestination {
+    File(ResolvedName),
     Folder { folder: Folder, is_new: bool },
 }
 
-fn place(from: &Remote, entry: &Entry, to: &Path, resolver: &PathResolver) -> Result<Destination> {
+fn resolve_destination(
+    from: &RemotePath,
+    entry: &FileEntry,
+    to: &Path,
+    resolver: &PathResolver,
+) -> Result<CpDestination> {
     let source = match entry.kind {
-        EntryKind::Folder if from.is_contents() => Source::Contents,
-        EntryKind::Folder => Source::Folder,
-        _ => Source::File,
+        EntryKind::Folder if from.is_contents() => CopySource::Contents,
+        EntryKind::Folder => CopySource::Folder,
+        _ => CopySource::File,
     };
-    let found = resolver.find(to).map_err(|unresolved| {
+    let found = resolver.resolve(to).map_err(|unresolved| {
         let is_missing =
-            matches!(&unresolved, Unresolved::Io(e) if e.kind() == ErrorKind::NotFound);
+            matches!(&unresolved, PathResolveError::Io(e) if e.kind() == ErrorKind::NotFound);
         let parent = to.parent().filter(|_| is_missing);
-        unresolved.into_error(|error| failed(parent.unwrap_or(to), error))
+        unresolved.into_error(|error| write_error(parent.unwrap_or(to), error))
     })?;
     let there = match &found {
-        Found::Folder(_) => There::Folder,
-        Found::Name(place) if place.look.is_some() => There::File,
-        Found::Name(_) => There::Nothing,
+        ResolvedPath::Folder(_) => DestinationKind::Folder,
+        ResolvedPath::Name(place) if place.look.is_some() => DestinationKind::File,
+        ResolvedPath::Name(_) => DestinationKind::Nothing,
     };
     let shown = to.display().to_string();
     let is_slashed = shown.ends_with(std::path::is_separator);
-    let lands = landing(source, there, is_slashed, &shown)?;
+    let lands = choose_placement(source, there, is_slashed, &shown)?;
     let failed = |path: &Path| {
         let path = path.to_owned();
-        move |error| failed(&path, error)
+        move |error| write_error(&path, error)
     };
     Ok(match (source, found, lands) {
-        (Source::File, Found::Folder(folder), _) => {
+        (CopySource::File, ResolvedPath::Folder(folder), _) => {
             // The name is the agent's choice: a link of that name is replaced.
-            let name = native(from.name())?;
+            let name = native_name(from.file_name())?;
             let path = to.join(&name);
-            Destination::File(Place::new(folder, name, path))
+            CpDestination::File(ResolvedName::new(folder, name, path))
         }
-        (Source::File, Found::Name(place), _) => Destination::File(place),
-        (_, Found::Folder(folder), Lands::As) => Destination::Folder {
+        (CopySource::File, ResolvedPath::Name(place), _) => CpDestination::File(place),
+        (_, ResolvedPath::Folder(folder), Lands::As) => CpDestination::Folder {
             folder,
             is_new: false,
         },
-        (_, Found::Folder(parent), Lands::Within) => {
-            let name = native(from.name())?;
-            inner(&parent, &name, &to.join(&name))?
+        (_, ResolvedPath::Folder(parent), Lands::Within) => {
+            let name = native_name(from.file_name())?;
+            open_inner_folder(&parent, &name, &to.join(&name))?
         }
-        (_, Found::Name(place), _) => {
-            let made = place.folder.make(&place.name);
+        (_, ResolvedPath::Name(place), _) => {
+            let made = place.folder.create_folder(&place.name);
             made.map_err(failed(to))?;
-            let opened = place.folder.folder(&place.name);
-            Destination::Folder {
+            let opened = place.folder.open_folder(&place.name);
+            CpDestination::Folder {
                 folder: opened.map_err(failed(to))?,
                 is_new: true,
             }
@@ -152,14 +169,14 @@ fn place(from: &Remote, entry: &Entry, to: &Path, resolver: &PathResolver) -> Re
 
 /// The folder of that name in the one that the user named, which no link may stand for: the name is the
 /// agent's choice.
-fn inner(parent: &Folder, name: &OsStr, path: &Path) -> Result<Destination> {
-    let is_new = match parent.make(name) {
+fn open_inner_folder(parent: &Folder, name: &OsStr, path: &Path) -> Result<CpDestination> {
+    let is_new = match parent.create_folder(name) {
         Ok(()) => true,
         Err(error) if error.kind() == ErrorKind::AlreadyExists => false,
-        Err(error) => return Err(failed(path, error)),
+        Err(error) => return Err(write_error(path, error)),
     };
-    match parent.folder(name) {
-        Ok(folder) => Ok(Destination::Folder { folder, is_new }),
+    match parent.open_folder(name) {
+        Ok(folder) => Ok(CpDestination::Folder { folder, is_new }),
         Err(error) if Folder::is_link(&error) => {
             let message = format!("`{}` is a link or a file, not a folder", path.display());
             let hint = format!(
@@ -168,12 +185,12 @@ fn inner(parent: &Folder, name: &OsStr, path: &Path) -> Result<Destination> {
             );
             Err(Error::usage(message, hint).into())
         }
-        Err(error) => Err(failed(path, error)),
+        Err(error) => Err(write_error(path, error)),
     }
 }
 
-impl From<Tally> for Copied {
-    fn from(tally: Tally) -> Self {
+impl From<UnpackTotals> for CopyReport {
+    fn from(tally: UnpackTotals) -> Self {
         Self {
             files: tally.files,
             folders: tally.folders,

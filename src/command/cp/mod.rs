@@ -4,14 +4,14 @@ mod download;
 mod plan;
 mod upload;
 
-use super::Context;
-use super::candidates::places;
-use crate::error::{Outcome, Result};
-use crate::host::files::Moved;
+use super::CommandContext;
+use super::candidates::path_candidates;
+use crate::error::{Result, VerbOutcome};
+use crate::host::files::TransferredBytes;
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
-pub(super) use plan::INSIDE;
-use plan::{Plan, Way};
+pub(super) use plan::REMOTE_PREFIX;
+use plan::{CopyDirection, CpPlan};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::time::Instant;
@@ -24,10 +24,10 @@ use std::time::Instant;
 )]
 pub(crate) struct CpArgs {
     /// A file or a folder: `os:/PATH` inside, PATH here; `-` is stdin
-    #[arg(value_name = "SRC", add = ArgValueCompleter::new(places))]
+    #[arg(value_name = "SRC", add = ArgValueCompleter::new(path_candidates))]
     source: OsString,
     /// Where it goes: `os:/PATH` inside, PATH here; `-` is stdout, for a folder as tar
-    #[arg(value_name = "DST", add = ArgValueCompleter::new(places))]
+    #[arg(value_name = "DST", add = ArgValueCompleter::new(path_candidates))]
     destination: OsString,
     /// Let files from inside keep the right to run as their owner (setuid, setgid)
     #[arg(long)]
@@ -36,7 +36,7 @@ pub(crate) struct CpArgs {
 
 /// What was copied.
 #[derive(Debug, Default, Serialize)]
-struct Copied {
+struct CopyReport {
     source: String,
     destination: String,
     files: u64,
@@ -48,30 +48,32 @@ struct Copied {
     seconds: f64,
 }
 
-pub(crate) async fn run(args: CpArgs, cx: &Context) -> Result<Outcome> {
+pub(crate) async fn run(args: CpArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let [source, destination] =
         [&args.source, &args.destination].map(|side| side.to_string_lossy().into_owned());
-    let plan = Plan::try_from(args)?;
+    let plan = CpPlan::try_from(args)?;
     let resolver = cx.path_resolver()?;
-    let client = cx.client()?;
-    let moved = Moved::default();
+    let client = cx.companion_client()?;
+    let moved = TransferredBytes::default();
     let begin = Instant::now();
-    let is_out = matches!(plan.way, Way::ToStdout { .. });
-    let meter = cx.ui.meter(&format!("{source} → {destination}"), &moved);
+    let is_out = matches!(plan.way, CopyDirection::ToStdout { .. });
+    let meter = cx
+        .ui
+        .start_meter(&format!("{source} → {destination}"), &moved);
     let copied = meter
-        .during(async {
+        .show_during(async {
             match plan.way {
-                Way::Up { from, to } => {
-                    let upload = upload::Upload {
+                CopyDirection::Up { from, to } => {
+                    let upload = upload::CpUpload {
                         resolver: &resolver,
                         meter: &meter,
                         moved: &moved,
                     };
                     upload.run(&client, &from, &to).await
                 }
-                Way::FromStdin { to } => upload::stdin(&client, &to, &moved).await,
-                Way::Down { from, to } => {
-                    let landed = download::Landed {
+                CopyDirection::FromStdin { to } => upload::upload_stdin(&client, &to, &moved).await,
+                CopyDirection::Down { from, to } => {
+                    let landed = download::CpDownload {
                         keep_setid: plan.keep_setid,
                         resolver: &resolver,
                         meter: &meter,
@@ -79,14 +81,15 @@ pub(crate) async fn run(args: CpArgs, cx: &Context) -> Result<Outcome> {
                     };
                     landed.run(&client, &from, &to).await
                 }
-                Way::ToStdout { from } => {
-                    download::stdout(&client, &from, cx.ui.output(), &moved).await
+                CopyDirection::ToStdout { from } => {
+                    download::download_to_stdout(&client, &from, cx.ui.stdout_writer(), &moved)
+                        .await
                 }
             }
         })
         .await?;
     drop(meter);
-    let copied = Copied {
+    let copied = CopyReport {
         source,
         destination,
         seconds: begin.elapsed().as_secs_f64(),
@@ -94,7 +97,7 @@ pub(crate) async fn run(args: CpArgs, cx: &Context) -> Result<Outcome> {
     };
     // Stdout is the data's then.
     if cx.ui.json && !is_out {
-        cx.ui.document(&copied)?;
+        cx.ui.print_json(&copied)?;
     }
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }

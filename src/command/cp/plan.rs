@@ -2,32 +2,32 @@
 
 use super::CpArgs;
 use crate::error::{Error, Result};
-use crate::protocol::files::{Entry, EntryKind, decode, encode};
+use crate::protocol::files::{EntryKind, FileEntry, percent_decode, percent_encode};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 /// Before the path of what is inside.
-pub(crate) const INSIDE: &str = "os:";
+pub(crate) const REMOTE_PREFIX: &str = "os:";
 
 #[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) way: Way,
+pub(super) struct CpPlan {
+    pub(super) way: CopyDirection,
     pub(super) keep_setid: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    Up { from: PathBuf, to: Remote },
-    FromStdin { to: Remote },
-    Down { from: Remote, to: PathBuf },
-    ToStdout { from: Remote },
+pub(super) enum CopyDirection {
+    Up { from: PathBuf, to: RemotePath },
+    FromStdin { to: RemotePath },
+    Down { from: RemotePath, to: PathBuf },
+    ToStdout { from: RemotePath },
 }
 
 /// A path inside; relative ones begin at the root, as for `docker cp`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Remote(Vec<u8>);
+pub(super) struct RemotePath(Vec<u8>);
 
-impl TryFrom<CpArgs> for Plan {
+impl TryFrom<CpArgs> for CpPlan {
     type Error = anyhow::Error;
 
     fn try_from(args: CpArgs) -> Result<Self> {
@@ -37,57 +37,63 @@ impl TryFrom<CpArgs> for Plan {
             setuid,
         } = args;
         Ok(Self {
-            way: way(source, destination)?,
+            way: parse_direction(source, destination)?,
             keep_setid: setuid,
         })
     }
 }
 
-fn way(source: OsString, destination: OsString) -> Result<Way> {
+fn parse_direction(source: OsString, destination: OsString) -> Result<CopyDirection> {
     let is_pipe = |side: &OsStr| side == "-";
-    Ok(match (inside(&source)?, inside(&destination)?) {
-        (Some(_), Some(_)) => {
-            let message = "both sides are inside";
-            return Err(Error::usage(message, "`osctl exec '!cp -a SRC DST'` copies there").into());
-        }
-        (None, None) => {
-            let message = "neither side is inside";
-            let hint = "write `os:/PATH` for what is inside: `osctl cp SRC os:/PATH`";
-            return Err(Error::usage(message, hint).into());
-        }
-        (None, Some(to)) if is_pipe(&source) => Way::FromStdin { to },
-        (None, Some(to)) => Way::Up {
-            from: source.into(),
-            to,
+    Ok(
+        match (parse_remote(&source)?, parse_remote(&destination)?) {
+            (Some(_), Some(_)) => {
+                let message = "both sides are inside";
+                return Err(
+                    Error::usage(message, "`osctl exec '!cp -a SRC DST'` copies there").into(),
+                );
+            }
+            (None, None) => {
+                let message = "neither side is inside";
+                let hint = "write `os:/PATH` for what is inside: `osctl cp SRC os:/PATH`";
+                return Err(Error::usage(message, hint).into());
+            }
+            (None, Some(to)) if is_pipe(&source) => CopyDirection::FromStdin { to },
+            (None, Some(to)) => CopyDirection::Up {
+                from: source.into(),
+                to,
+            },
+            (Some(from), None) if is_pipe(&destination) => CopyDirection::ToStdout { from },
+            (Some(from), None) => CopyDirection::Down {
+                from,
+                to: destination.into(),
+            },
         },
-        (Some(from), None) if is_pipe(&destination) => Way::ToStdout { from },
-        (Some(from), None) => Way::Down {
-            from,
-            to: destination.into(),
-        },
-    })
+    )
 }
 
-fn inside(side: &OsStr) -> Result<Option<Remote>> {
-    let path = side.as_encoded_bytes().strip_prefix(INSIDE.as_bytes());
+fn parse_remote(side: &OsStr) -> Result<Option<RemotePath>> {
+    let path = side
+        .as_encoded_bytes()
+        .strip_prefix(REMOTE_PREFIX.as_bytes());
     let Some(path) = path else { return Ok(None) };
     // In a URL it would climb out of the files, and into other endpoints.
     if path.split(|byte| *byte == b'/').any(|name| name == b"..") {
         let message = format!("`{}` climbs with `..`", side.to_string_lossy());
         return Err(Error::usage(message, "write the whole path: `os:/PATH`").into());
     }
-    Ok(Some(Remote([b"/", path].concat())))
+    Ok(Some(RemotePath([b"/", path].concat())))
 }
 
-impl Remote {
+impl RemotePath {
     /// As it stands in a URL.
-    pub(super) fn url(&self) -> String {
-        encode(&self.0)
+    pub(super) fn to_url(&self) -> String {
+        percent_encode(&self.0)
     }
 
     /// The same place, whether it is a folder or not.
-    pub(super) fn bare(&self) -> String {
-        let url = self.url();
+    pub(super) fn url_without_slash(&self) -> String {
+        let url = self.to_url();
         format!("/{}", url.trim_matches('/'))
     }
 
@@ -98,10 +104,10 @@ impl Remote {
 
     /// Whether what is in it is meant, and not the folder itself.
     pub(super) fn is_contents(&self) -> bool {
-        self.name().is_empty() || self.0.ends_with(b"/.")
+        self.file_name().is_empty() || self.0.ends_with(b"/.")
     }
 
-    pub(super) fn name(&self) -> &[u8] {
+    pub(super) fn file_name(&self) -> &[u8] {
         let names = self.0.split(|byte| *byte == b'/');
         let mut names = names.filter(|name| !name.is_empty() && *name != b".");
         names.next_back().unwrap_or_default()
@@ -112,9 +118,9 @@ impl Remote {
     }
 
     /// The file that is written there: `there` is what it is, through links.
-    pub(super) fn followed(&self, there: Option<&Entry>) -> Self {
+    pub(super) fn follow_link(&self, there: Option<&FileEntry>) -> Self {
         let file = there.filter(|entry| entry.kind == EntryKind::File);
-        let real = file.and_then(|entry| decode(entry.real.as_deref()?));
+        let real = file.and_then(|entry| percent_decode(entry.real.as_deref()?));
         real.map_or_else(|| self.clone(), Self)
     }
 
@@ -125,14 +131,14 @@ impl Remote {
         Self(self.0[..=end].to_vec())
     }
 
-    pub(super) fn shown(&self) -> String {
-        format!("{INSIDE}{}", String::from_utf8_lossy(&self.0[1..]))
+    pub(super) fn to_display(&self) -> String {
+        format!("{REMOTE_PREFIX}{}", String::from_utf8_lossy(&self.0[1..]))
     }
 }
 
 /// What stands at the destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum There {
+pub(super) enum DestinationKind {
     Nothing,
     File,
     Folder,
@@ -140,7 +146,7 @@ pub(super) enum There {
 
 /// How the source lands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Landing {
+pub(super) enum CopyPlacement {
     /// As the destination.
     As,
     /// In it, by its own name.
@@ -149,7 +155,7 @@ pub(super) enum Landing {
 
 /// What is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum CopySource {
     File,
     Folder,
     /// What is in the folder.
@@ -157,28 +163,30 @@ pub(super) enum Source {
 }
 
 /// The rules of `docker cp`; `shown` is the destination, which `is_slashed` says is a folder.
-pub(super) fn landing(
-    source: Source,
-    there: There,
+pub(super) fn choose_placement(
+    source: CopySource,
+    there: DestinationKind,
     is_slashed: bool,
     shown: &str,
-) -> Result<Landing> {
+) -> Result<CopyPlacement> {
     let refuse = |message: String, hint: &str| Err(Error::usage(message, hint).into());
     match (source, there) {
-        (Source::File, There::Nothing) if is_slashed => refuse(
+        (CopySource::File, DestinationKind::Nothing) if is_slashed => refuse(
             format!("there is no folder `{shown}`"),
             "make it first, or leave the slash out",
         ),
-        (Source::File, There::File) if is_slashed => refuse(
+        (CopySource::File, DestinationKind::File) if is_slashed => refuse(
             format!("`{shown}` is a file, not a folder"),
             "leave the slash out to replace it",
         ),
-        (Source::Folder | Source::Contents, There::File) => refuse(
+        (CopySource::Folder | CopySource::Contents, DestinationKind::File) => refuse(
             format!("`{shown}` is a file, and a folder is to go there"),
             "name a folder, or what does not exist",
         ),
-        (Source::File | Source::Folder, There::Folder) => Ok(Landing::Within),
-        _ => Ok(Landing::As),
+        (CopySource::File | CopySource::Folder, DestinationKind::Folder) => {
+            Ok(CopyPlacement::Within)
+        }
+        _ => Ok(CopyPlacement::As),
     }
 }
 
@@ -191,44 +199,60 @@ pub(super) fn local_name(path: &Path) -> Option<&OsStr> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Entry, Landing, Remote, Source, There, Way, landing, local_name, way};
+    use super::{
+        CopyDirection, CopyPlacement, CopySource, DestinationKind, FileEntry, RemotePath,
+        choose_placement, local_name, parse_direction,
+    };
     use std::path::Path;
 
-    fn remote(text: &str) -> Remote {
-        super::inside(text.as_ref()).unwrap().unwrap()
+    fn remote(text: &str) -> RemotePath {
+        super::parse_remote(text.as_ref()).unwrap().unwrap()
     }
 
     #[test]
     fn one_side_is_inside_and_a_dash_is_a_pipe() {
-        let parse = |a: &str, b: &str| way(a.into(), b.into());
-        assert!(matches!(parse("a", "os:/b").unwrap(), Way::Up { .. }));
-        assert!(matches!(parse("os:b", "-").unwrap(), Way::ToStdout { .. }));
-        assert!(matches!(parse("-", "os:b").unwrap(), Way::FromStdin { .. }));
+        let parse = |a: &str, b: &str| parse_direction(a.into(), b.into());
+        assert!(matches!(
+            parse("a", "os:/b").unwrap(),
+            CopyDirection::Up { .. }
+        ));
+        assert!(matches!(
+            parse("os:b", "-").unwrap(),
+            CopyDirection::ToStdout { .. }
+        ));
+        assert!(matches!(
+            parse("-", "os:b").unwrap(),
+            CopyDirection::FromStdin { .. }
+        ));
         assert!(parse("a", "b").is_err() && parse("os:a", "os:b").is_err());
         // What is here and called so is written `./os:x`.
-        assert!(matches!(parse("./os:x", "os:y").unwrap(), Way::Up { .. }));
+        assert!(matches!(
+            parse("./os:x", "os:y").unwrap(),
+            CopyDirection::Up { .. }
+        ));
     }
 
     #[test]
     fn remote_paths_begin_at_the_root() {
-        assert_eq!(remote("os:etc/hosts").url(), "/etc/hosts");
-        assert_eq!(remote("os:/a b").url(), "//a%20b");
-        assert_eq!(remote("os:/a/b/").bare(), "/a/b");
-        assert_eq!(remote("os:").bare(), "/");
-        assert_eq!(remote("os:/a/b/.").name(), b"b");
+        assert_eq!(remote("os:etc/hosts").to_url(), "/etc/hosts");
+        assert_eq!(remote("os:/a b").to_url(), "//a%20b");
+        assert_eq!(remote("os:/a/b/").url_without_slash(), "/a/b");
+        assert_eq!(remote("os:").url_without_slash(), "/");
+        assert_eq!(remote("os:/a/b/.").file_name(), b"b");
         assert!(remote("os:/a/.").is_contents() && remote("os:/").is_contents());
         assert!(remote("os:").is_contents() && !remote("os:/a/").is_contents());
-        assert_eq!(remote("os:a/b").parent().url(), "/a/");
+        assert_eq!(remote("os:a/b").parent().to_url(), "/a/");
     }
 
     #[test]
     fn a_link_there_is_followed_to_the_file() {
-        let entry = |kind: &str, real: Option<&str>| -> Entry {
+        let entry = |kind: &str, real: Option<&str>| -> FileEntry {
             let entry = serde_json::json!({"name": "l", "path": "/l", "kind": kind, "size": 0,
                 "allocated": 0, "mode": "0644", "mtime": "0.0", "real": real});
             serde_json::from_value(entry).unwrap()
         };
-        let followed = |there: Option<&Entry>| remote("os:/l").followed(there).bare();
+        let followed =
+            |there: Option<&FileEntry>| remote("os:/l").follow_link(there).url_without_slash();
         assert_eq!(followed(Some(&entry("file", Some("/a%20b/c")))), "/a%20b/c");
         assert_eq!(followed(Some(&entry("folder", Some("/a")))), "/l");
         assert_eq!(followed(Some(&entry("file", None))), "/l");
@@ -237,8 +261,8 @@ mod tests {
 
     #[test]
     fn it_lands_as_docker_users_know_it() {
-        let rule = |source, there, slashed| landing(source, there, slashed, "x").ok();
-        use {Landing::*, Source as S, There as T};
+        let rule = |source, there, slashed| choose_placement(source, there, slashed, "x").ok();
+        use {CopyPlacement::*, CopySource as S, DestinationKind as T};
         assert_eq!(rule(S::File, T::Nothing, false), Some(As));
         assert_eq!(rule(S::File, T::Nothing, true), None);
         assert_eq!(rule(S::File, T::File, false), Some(As));

@@ -1,14 +1,16 @@
 //! From here to inside.
 
-use super::Copied;
-use super::plan::{Landing, Remote, Source, There, landing, local_name};
-use crate::archive::{Folder, Look, Pack, Pieces, outlet, segments};
+use super::CopyReport;
+use super::plan::{
+    CopyPlacement, CopySource, DestinationKind, RemotePath, choose_placement, local_name,
+};
+use crate::archive::{ChunkReceiver, EntryStat, Folder, PackSource, chunk_writer, data_segments};
 use crate::error::{Error, Result};
-use crate::host::client::Client;
-use crate::host::files::{self, Moved};
-use crate::host::path_resolver::{Found, PathResolver, Place};
-use crate::protocol::files::{Changed, Entry, EntryKind};
-use crate::ui::Meter;
+use crate::host::client::CompanionClient;
+use crate::host::files::{self, TransferredBytes};
+use crate::host::path_resolver::{PathResolver, ResolvedName, ResolvedPath};
+use crate::protocol::files::{Changed, EntryKind, FileEntry};
+use crate::ui::ByteMeter;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::Path;
@@ -17,94 +19,103 @@ use std::sync::atomic::Ordering;
 
 /// How it is sent.
 #[derive(Debug)]
-pub(super) struct Upload<'a> {
+pub(super) struct CpUpload<'a> {
     pub(super) resolver: &'a PathResolver,
-    pub(super) meter: &'a Meter,
-    pub(super) moved: &'a Moved,
+    pub(super) meter: &'a ByteMeter,
+    pub(super) moved: &'a TransferredBytes,
 }
 
 /// What is sent, held open.
-enum Opened {
+enum OpenedSource {
     Folder(Folder),
     File {
-        place: Place,
+        place: ResolvedName,
         file: File,
-        look: Look,
+        look: EntryStat,
     },
 }
 
-impl Upload<'_> {
-    pub(super) async fn run(&self, client: &Client, from: &Path, to: &Remote) -> Result<Copied> {
+impl CpUpload<'_> {
+    pub(super) async fn run(
+        &self,
+        client: &CompanionClient,
+        from: &Path,
+        to: &RemotePath,
+    ) -> Result<CopyReport> {
         let moved = self.moved;
-        let unreadable = |error: io::Error| unreadable(from, &error);
-        let opened = open(self.resolver, from)?;
+        let unreadable = |error: io::Error| unreadable_source(from, &error);
+        let opened = open_source(self.resolver, from)?;
         let name = local_name(from);
         let source = match (&opened, name) {
-            (Opened::File { .. }, _) => Source::File,
-            (Opened::Folder(_), Some(_)) => Source::Folder,
-            (Opened::Folder(_), None) => Source::Contents,
+            (OpenedSource::File { .. }, _) => CopySource::File,
+            (OpenedSource::Folder(_), Some(_)) => CopySource::Folder,
+            (OpenedSource::Folder(_), None) => CopySource::Contents,
         };
-        let there = there(client.stat(&to.bare()).await?.as_ref());
+        let there = destination_kind(client.stat(&to.url_without_slash()).await?.as_ref());
         let name = name.unwrap_or_default();
-        let place = match landing(source, there, to.is_folder(), &to.shown())? {
-            Landing::As => to.clone(),
-            Landing::Within => to.join(name.as_encoded_bytes()),
+        let place = match choose_placement(source, there, to.is_folder(), &to.to_display())? {
+            CopyPlacement::As => to.clone(),
+            CopyPlacement::Within => to.join(name.as_encoded_bytes()),
         };
         let (local, mut file, look) = match opened {
-            Opened::File { place, file, look } => (place, file, look),
-            Opened::Folder(folder) => {
-                let pack = || Ok(Pack::Folder(folder.try_clone().map_err(unreadable)?));
-                let changed = client.upload_packed(&place.url(), pack, moved).await?;
+            OpenedSource::File { place, file, look } => (place, file, look),
+            OpenedSource::Folder(folder) => {
+                let pack = || Ok(PackSource::Folder(folder.try_clone().map_err(unreadable)?));
+                let changed = client.upload_packed(&place.to_url(), pack, moved).await?;
                 return Ok(changed.into());
             }
         };
-        self.meter.total(look.size);
+        self.meter.set_total(look.size);
         if is_endless(&mut file, look.size).map_err(unreadable)? {
-            let path = format!("{}?mode={:o}", place.url(), look.mode);
+            let path = format!("{}?mode={:o}", place.to_url(), look.mode);
             return Ok(client
-                .upload_stream(&path, piped(file, moved))
+                .upload_stream(&path, stream_chunks(file, moved))
                 .await?
                 .into());
         }
         let is_named = local.look.is_some_and(|look| look.kind == EntryKind::File);
-        if is_named && segments(&file, look.size, look.allocated).is_some() {
+        if is_named && data_segments(&file, look.size, look.allocated).is_some() {
             // Unpacking would replace a link, and not what it leads to.
-            let place = place.followed(client.stat(&place.bare()).await?.as_ref());
+            let place = place.follow_link(client.stat(&place.url_without_slash()).await?.as_ref());
             // It would make the folder, too, and a file's folder has to be there.
-            client.list(&place.parent().url()).await?;
-            let called = crate::archive::native(place.name())?;
+            client.list_folder(&place.parent().to_url()).await?;
+            let called = crate::archive::native_name(place.file_name())?;
             let pack = || {
-                Ok(Pack::File {
+                Ok(PackSource::File {
                     folder: local.folder.try_clone().map_err(unreadable)?,
                     name: local.name.clone(),
                     called: called.clone(),
                 })
             };
-            let place = place.parent().url();
+            let place = place.parent().to_url();
             return Ok(client.upload_packed(&place, pack, moved).await?.into());
         }
-        let upload = files::Upload {
-            path: &place.url(),
+        let upload = files::FileUpload {
+            path: &place.to_url(),
             file: &file,
             size: look.size,
             mode: look.mode,
             mtime: look.mtime,
         };
-        Ok(client.upload(&upload, moved).await?.into())
+        Ok(client.upload_file(&upload, moved).await?.into())
     }
 }
 
 /// Opens what the path leads to, if it is a file or a folder.
-fn open(resolver: &PathResolver, from: &Path) -> Result<Opened> {
+fn open_source(resolver: &PathResolver, from: &Path) -> Result<OpenedSource> {
     let odd = |kind: EntryKind| {
-        let message = format!("`{}` is {}, not a file", from.display(), kind.words());
+        let message = format!(
+            "`{}` is {}, not a file",
+            from.display(),
+            kind.with_article()
+        );
         Error::usage(message, "copy files and folders").into()
     };
-    let unreadable = |error: io::Error| unreadable(from, &error);
-    let found = resolver.find(from);
+    let unreadable = |error: io::Error| unreadable_source(from, &error);
+    let found = resolver.resolve(from);
     let place = match found.map_err(|unresolved| unresolved.into_error(unreadable))? {
-        Found::Folder(folder) => return Ok(Opened::Folder(folder)),
-        Found::Name(place) => place,
+        ResolvedPath::Folder(folder) => return Ok(OpenedSource::Folder(folder)),
+        ResolvedPath::Name(place) => place,
     };
     match place.look.map(|look| look.kind) {
         None | Some(EntryKind::File | EntryKind::Symlink) => {}
@@ -113,19 +124,24 @@ fn open(resolver: &PathResolver, from: &Path) -> Result<Opened> {
     }
     let (file, look) = place.open().map_err(unreadable)?;
     match look.kind {
-        EntryKind::File => Ok(Opened::File { place, file, look }),
+        EntryKind::File => Ok(OpenedSource::File { place, file, look }),
         kind => Err(odd(kind)),
     }
 }
 
 /// Bytes of a file; into a folder, an archive.
-pub(super) async fn stdin(client: &Client, to: &Remote, moved: &Moved) -> Result<Copied> {
-    let is_folder = there(client.stat(&to.bare()).await?.as_ref()) == There::Folder;
-    let pieces = piped(io::stdin(), moved);
+pub(super) async fn upload_stdin(
+    client: &CompanionClient,
+    to: &RemotePath,
+    moved: &TransferredBytes,
+) -> Result<CopyReport> {
+    let is_folder = destination_kind(client.stat(&to.url_without_slash()).await?.as_ref())
+        == DestinationKind::Folder;
+    let pieces = stream_chunks(io::stdin(), moved);
     if is_folder || to.is_folder() {
-        return Ok(client.upload_archive(&to.url(), pieces).await?.into());
+        return Ok(client.upload_archive(&to.to_url(), pieces).await?.into());
     }
-    Ok(client.upload_stream(&to.url(), pieces).await?.into())
+    Ok(client.upload_stream(&to.to_url(), pieces).await?.into())
 }
 
 /// Whether a file has content and does not know how much, as those of `/proc` do.
@@ -135,41 +151,41 @@ fn is_endless(file: &mut File, size: u64) -> io::Result<bool> {
     Ok(is_endless)
 }
 
-fn piped(mut from: impl Read + Send + 'static, moved: &Moved) -> Pieces {
-    let (mut outlet, pieces) = outlet();
+fn stream_chunks(mut from: impl Read + Send + 'static, moved: &TransferredBytes) -> ChunkReceiver {
+    let (mut outlet, pieces) = chunk_writer();
     let moved = Arc::clone(moved);
     tokio::task::spawn_blocking(move || {
         let sent = (|| -> io::Result<()> {
             loop {
-                let mut piece = vec![0; crate::archive::PIECE];
+                let mut piece = vec![0; crate::archive::ARCHIVE_CHUNK_BYTES];
                 let read = from.read(&mut piece)?;
                 if read == 0 {
                     return Ok(());
                 }
                 piece.truncate(read);
-                outlet.piece(piece.into())?;
+                outlet.write_chunk(piece.into())?;
                 moved.fetch_add(read as u64, Ordering::Relaxed);
             }
         })();
-        let _ = outlet.end(sent.err());
+        let _ = outlet.finish(sent.err());
     });
     pieces
 }
 
-fn there(entry: Option<&Entry>) -> There {
+fn destination_kind(entry: Option<&FileEntry>) -> DestinationKind {
     match entry.map(|entry| entry.kind) {
-        None => There::Nothing,
-        Some(EntryKind::Folder) => There::Folder,
-        Some(_) => There::File,
+        None => DestinationKind::Nothing,
+        Some(EntryKind::Folder) => DestinationKind::Folder,
+        Some(_) => DestinationKind::File,
     }
 }
 
-fn unreadable(path: &Path, error: &io::Error) -> anyhow::Error {
+fn unreadable_source(path: &Path, error: &io::Error) -> anyhow::Error {
     let message = format!("`{}` can't be read: {error}", path.display());
     Error::usage(message, "`osctl cp SRC os:/PATH` copies SRC from here").into()
 }
 
-impl From<Changed> for Copied {
+impl From<Changed> for CopyReport {
     fn from(changed: Changed) -> Self {
         Self {
             files: changed.files,

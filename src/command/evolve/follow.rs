@@ -1,99 +1,112 @@
 //! A run, followed to its end, and what is told of it then.
 
-use super::Context;
-use super::shown::besides;
-use crate::command::duration;
-use crate::error::{INTERRUPTED, NO, Outcome, Result};
-use crate::host::keeper::Keeper;
-use crate::host::run::{End, end_of, follow};
-use crate::protocol::cryo::Verdict;
-use crate::protocol::evolve::{Record, Run, Stage};
+use super::CommandContext;
+use super::shown::non_variable_line;
+use crate::command::format_duration;
+use crate::error::{EXIT_INTERRUPTED, EXIT_NO, Result, VerbOutcome};
+use crate::host::keeper::KeeperContainer;
+use crate::host::run::{FollowEnd, end_of, follow_keeper_run};
+use crate::protocol::cryo::CryoVerdict;
+use crate::protocol::evolve::{EvolveRecord, EvolveRunId, EvolveStage};
 
-pub(super) async fn to_the_end(keeper: &Keeper<'_>, run: &Run, cx: &Context) -> Result<Outcome> {
-    let work = cx.ui.work(&format!("run {run} has begun"));
-    let end = follow(keeper, run, &work).await?;
+pub(super) async fn to_the_end(
+    keeper: &KeeperContainer<'_>,
+    run: &EvolveRunId,
+    cx: &CommandContext,
+) -> Result<VerbOutcome> {
+    let work = cx.ui.start_work(&format!("run {run} has begun"));
+    let end = follow_keeper_run(keeper, run, &work).await?;
     drop(work);
-    let End::Reached(record) = end else {
-        let logs = cx.instance.command(&format!("evolve logs -f {run}"));
-        cx.ui.say(format!(
+    let FollowEnd::Reached(record) = end else {
+        let logs = cx.instance.osctl_command(&format!("evolve logs -f {run}"));
+        cx.ui.print_message(format!(
             "run {run} goes on without you; `{logs}` follows it again"
         ));
-        return Ok(Outcome::Code(INTERRUPTED));
+        return Ok(VerbOutcome::Code(EXIT_INTERRUPTED));
     };
     let outcome = match record.status {
-        Stage::Succeeded => Outcome::Done,
-        _ => Outcome::Code(NO),
+        EvolveStage::Succeeded => VerbOutcome::Done,
+        _ => VerbOutcome::Code(EXIT_NO),
     };
-    told(&record, outcome, cx)
+    report_end(&record, outcome, cx)
 }
 
 /// As [`to_the_end`], where the end that is wished for is another one.
-pub(super) async fn to_its_stop(keeper: &Keeper<'_>, run: &Run, cx: &Context) -> Result<Outcome> {
-    let work = cx.ui.work(&format!("run {run} is being ended"));
+pub(super) async fn to_its_stop(
+    keeper: &KeeperContainer<'_>,
+    run: &EvolveRunId,
+    cx: &CommandContext,
+) -> Result<VerbOutcome> {
+    let work = cx.ui.start_work(&format!("run {run} is being ended"));
     let record = end_of(keeper, run, &work).await?;
     drop(work);
     let outcome = match record.status {
-        Stage::Succeeded => Outcome::Code(NO),
-        _ => Outcome::Done,
+        EvolveStage::Succeeded => VerbOutcome::Code(EXIT_NO),
+        _ => VerbOutcome::Done,
     };
-    told(&record, outcome, cx)
+    report_end(&record, outcome, cx)
 }
 
-fn told(record: &Record, outcome: Outcome, cx: &Context) -> Result<Outcome> {
+fn report_end(
+    record: &EvolveRecord,
+    outcome: VerbOutcome,
+    cx: &CommandContext,
+) -> Result<VerbOutcome> {
     if cx.ui.json {
-        cx.ui.document(record)?;
+        cx.ui.print_json(record)?;
         return Ok(outcome);
     }
-    tell(record, cx)?;
+    print_end(record, cx)?;
     if let Some(why) = &record.untold {
-        cx.ui.say(format!("no commit on `osctl/evolve`: {why}"));
+        cx.ui
+            .print_message(format!("no commit on `osctl/evolve`: {why}"));
     }
     Ok(outcome)
 }
 
 /// How it ended, for people.
-fn tell(record: &Record, cx: &Context) -> Result<()> {
+fn print_end(record: &EvolveRecord, cx: &CommandContext) -> Result<()> {
     let run = &record.run;
-    let took = duration(record.seconds());
-    if record.status == Stage::Succeeded {
+    let took = format_duration(record.total_seconds());
+    if record.status == EvolveStage::Succeeded {
         let end = match record.dry_run {
             true => "would be tried in place",
             false => "succeeded",
         };
-        cx.ui.line(format!("run {run} {end} ({took})"));
+        cx.ui.print_line(format!("run {run} {end} ({took})"));
         if let Some(ms) = record.refused_ms {
-            let refused = duration(ms / 1e3);
+            let refused = format_duration(ms / 1e3);
             cx.ui
-                .line(format!("  requests were not answered for {refused}"));
+                .print_line(format!("  requests were not answered for {refused}"));
         }
         for kept in &record.receipt {
-            let lost = kept.rows.iter().filter(|r| r.verdict == Verdict::Lost);
+            let lost = kept.rows.iter().filter(|r| r.verdict == CryoVerdict::Lost);
             let (session, lost) = (&kept.session, lost.count());
             let whole = kept.rows.len() - lost;
-            cx.ui.line(format!(
+            cx.ui.print_line(format!(
                 "  session `{session}`: {whole} variables are there, {lost} are lost"
             ));
         }
         for lost in record.besides.iter().filter(|one| !one.kept) {
-            cx.ui.line(besides(lost));
+            cx.ui.print_line(non_variable_line(lost));
         }
         return Ok(());
     }
     for text in &record.log_tail {
-        cx.ui.detail(text);
+        cx.ui.print_detail(text);
     }
-    let gate = record.gate.map_or("?", Stage::word);
+    let gate = record.gate.map_or("?", EvolveStage::word);
     let why = record.why.as_deref().unwrap_or("no reason is known");
     let end = match (record.status, record.gate) {
-        (Stage::RolledBack, _) => "the old container goes on",
+        (EvolveStage::RolledBack, _) => "the old container goes on",
         // The keeper has given it up.
-        (_, Some(Stage::Swapping | Stage::Verifying)) => "what runs now is not known",
+        (_, Some(EvolveStage::Swapping | EvolveStage::Verifying)) => "what runs now is not known",
         _ => "nothing was changed",
     };
     cx.ui
-        .warn(format!("run {run} failed while {gate}: {why}; {end}"));
-    let show = cx.instance.command(&format!("evolve show {run}"));
-    let logs = cx.instance.command(&format!("evolve logs {run}"));
-    cx.ui.say(format!("next: {show}, or {logs}"));
+        .print_warning(format!("run {run} failed while {gate}: {why}; {end}"));
+    let show = cx.instance.osctl_command(&format!("evolve show {run}"));
+    let logs = cx.instance.osctl_command(&format!("evolve logs {run}"));
+    cx.ui.print_message(format!("next: {show}, or {logs}"));
     Ok(())
 }

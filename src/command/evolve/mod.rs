@@ -5,22 +5,22 @@ mod follow;
 mod show;
 mod shown;
 
-use super::Context;
+use super::CommandContext;
 use super::candidates::evolve_runs;
 use crate::engine::{Docker, Engine};
-use crate::error::{Error, Outcome, Result};
-use crate::host::handover::busy;
+use crate::error::{Error, Result, VerbOutcome};
+use crate::host::handover::run_in_progress_error;
 use crate::host::instance::Instance;
-use crate::host::keeper::{Keeper, unasked};
+use crate::host::keeper::{KeeperContainer, unexpected_reply_error};
 use crate::host::run::end_of;
-use crate::protocol::evolve::{Ask, Evolve, Reply, Rollback, Run};
+use crate::protocol::evolve::{EvolveRequest, EvolveRunId, KeeperReply, KeeperRequest, Rollback};
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
 use serde_json::json;
 use std::time::Duration;
 
 /// How long a run may take to end before the container is removed even so.
-const ENDING: Duration = Duration::from_secs(60);
+const EVOLVE_STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -28,11 +28,11 @@ pub(crate) struct EvolveArgs {
     #[command(subcommand)]
     verb: Option<EvolveVerb>,
     #[command(flatten)]
-    begin: BeginArgs,
+    begin: EvolveBeginArgs,
 }
 
 #[derive(Debug, Args)]
-struct BeginArgs {
+struct EvolveBeginArgs {
     /// Why, for the history
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
@@ -50,26 +50,26 @@ struct BeginArgs {
 #[derive(Debug, Subcommand)]
 enum EvolveVerb {
     /// End the run that is on: what ran before goes on
-    Stop(StopArgs),
+    Stop(EvolveStopArgs),
     /// How the present or the latest run stands
     Status,
     /// List the runs
     History,
     /// Go back to the image before, or to the one that a run brought
-    Rollback(RollbackArgs),
+    Rollback(EvolveRollbackArgs),
     /// Everything about a run: its stages, the gate that failed, what was kept and lost
-    Show(WhichArgs),
+    Show(EvolveRunArgs),
     /// What a run wrote
-    Logs(LogsArgs),
+    Logs(EvolveLogsArgs),
     /// What a run has changed in body/
-    Diff(WhichArgs),
+    Diff(EvolveRunArgs),
 }
 
 #[derive(Debug, Args)]
-struct RollbackArgs {
+struct EvolveRollbackArgs {
     /// The run whose image is gone back to
     #[arg(add = ArgValueCandidates::new(evolve_runs))]
-    run: Option<Run>,
+    run: Option<EvolveRunId>,
     /// Why, for the history
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
@@ -82,45 +82,45 @@ struct RollbackArgs {
 }
 
 #[derive(Debug, Args)]
-struct StopArgs {
+struct EvolveStopArgs {
     /// Do not wait for the end
     #[arg(long)]
     detach: bool,
 }
 
 #[derive(Debug, Args)]
-struct LogsArgs {
+struct EvolveLogsArgs {
     /// Which run, as `osctl evolve history` lists it
     #[arg(add = ArgValueCandidates::new(evolve_runs))]
-    run: Run,
+    run: EvolveRunId,
     /// Go on as it writes
     #[arg(short, long)]
     follow: bool,
 }
 
 #[derive(Debug, Args)]
-struct WhichArgs {
+struct EvolveRunArgs {
     /// Which run, as `osctl evolve history` lists it
     #[arg(add = ArgValueCandidates::new(evolve_runs))]
-    run: Run,
+    run: EvolveRunId,
 }
 
 /// What is meant.
 #[derive(Debug)]
-enum Plan {
-    Begin { ask: Ask, detach: bool },
+enum EvolvePlan {
+    Begin { ask: KeeperRequest, detach: bool },
     Stop { detach: bool },
     Status,
     History,
-    Logs { run: Run, follow: bool },
-    Diff { run: Run },
-    Show { run: Run },
+    Logs { run: EvolveRunId, follow: bool },
+    Diff { run: EvolveRunId },
+    Show { run: EvolveRunId },
 }
 
-impl From<EvolveArgs> for Plan {
+impl From<EvolveArgs> for EvolvePlan {
     fn from(args: EvolveArgs) -> Self {
         let EvolveArgs { verb, begin } = args;
-        let BeginArgs {
+        let EvolveBeginArgs {
             reason,
             dry_run,
             detach,
@@ -128,148 +128,161 @@ impl From<EvolveArgs> for Plan {
         } = begin;
         match verb {
             None => {
-                let ask = Ask::Evolve(Evolve {
+                let ask = KeeperRequest::Evolve(EvolveRequest {
                     reason,
                     force,
                     dry_run,
                 });
                 Self::Begin { ask, detach }
             }
-            Some(EvolveVerb::Rollback(RollbackArgs {
+            Some(EvolveVerb::Rollback(EvolveRollbackArgs {
                 run,
                 reason,
                 detach,
                 force,
             })) => {
-                let ask = Ask::Rollback(Rollback { run, reason, force });
+                let ask = KeeperRequest::Rollback(Rollback { run, reason, force });
                 Self::Begin { ask, detach }
             }
-            Some(EvolveVerb::Stop(StopArgs { detach })) => Self::Stop { detach },
+            Some(EvolveVerb::Stop(EvolveStopArgs { detach })) => Self::Stop { detach },
             Some(EvolveVerb::Status) => Self::Status,
             Some(EvolveVerb::History) => Self::History,
-            Some(EvolveVerb::Logs(LogsArgs { run, follow })) => Self::Logs { run, follow },
-            Some(EvolveVerb::Diff(WhichArgs { run })) => Self::Diff { run },
-            Some(EvolveVerb::Show(WhichArgs { run })) => Self::Show { run },
+            Some(EvolveVerb::Logs(EvolveLogsArgs { run, follow })) => Self::Logs { run, follow },
+            Some(EvolveVerb::Diff(EvolveRunArgs { run })) => Self::Diff { run },
+            Some(EvolveVerb::Show(EvolveRunArgs { run })) => Self::Show { run },
         }
     }
 }
 
-pub(crate) async fn run(args: EvolveArgs, cx: &Context) -> Result<Outcome> {
-    let plan = Plan::from(args);
-    if let Plan::Begin {
-        ask: Ask::Evolve(_),
+pub(crate) async fn run(args: EvolveArgs, cx: &CommandContext) -> Result<VerbOutcome> {
+    let plan = EvolvePlan::from(args);
+    if let EvolvePlan::Begin {
+        ask: KeeperRequest::Evolve(_),
         ..
     } = &plan
     {
         // What the project and the user want must be readable before an image is made of it.
         cx.trusted_config_file()?;
-        let project = cx.record()?.project;
+        let project = cx.require_record()?.project;
         if let (_, Some(error)) = cx.config_with_error(Some(&project), Vec::new())? {
             return Err(error.into());
         }
     }
-    let Engine::Docker(docker) = cx.engine(cx.record()?.engine).await? else {
+    let Engine::Docker(docker) = cx.connect_engine(cx.require_record()?.engine).await? else {
         let message = "the embedded engine has no keeper: there, nothing is replaced while it runs";
-        let hint = cx.instance.command("up");
+        let hint = cx.instance.osctl_command("up");
         let hint = format!("`{hint}` replaces it when the body has changed");
         return Err(Error::precondition(message, hint).into());
     };
-    let keeper = Keeper {
+    let keeper = KeeperContainer {
         docker: &docker,
         instance: &cx.instance,
     };
     match plan {
-        Plan::Begin { ask, detach } => begin(&keeper, &ask, detach, cx).await,
-        Plan::Stop { detach } => stop(&keeper, detach, cx).await,
-        Plan::Status => show::status(&keeper, cx).await,
-        Plan::History => show::history(&keeper, cx).await,
-        Plan::Logs { run, follow } => show::logs(&keeper, &run, follow, cx).await,
-        Plan::Diff { run } => show::diff(&keeper, &run, cx).await,
-        Plan::Show { run } => show::show(&keeper, &run, cx).await,
+        EvolvePlan::Begin { ask, detach } => begin_run(&keeper, &ask, detach, cx).await,
+        EvolvePlan::Stop { detach } => stop_run(&keeper, detach, cx).await,
+        EvolvePlan::Status => show::show_status(&keeper, cx).await,
+        EvolvePlan::History => show::show_history(&keeper, cx).await,
+        EvolvePlan::Logs { run, follow } => show::show_logs(&keeper, &run, follow, cx).await,
+        EvolvePlan::Diff { run } => show::show_diff(&keeper, &run, cx).await,
+        EvolvePlan::Show { run } => show::show_record(&keeper, &run, cx).await,
     }
 }
 
-async fn begin(keeper: &Keeper<'_>, ask: &Ask, detach: bool, cx: &Context) -> Result<Outcome> {
-    let run = match keeper.answer(ask).await? {
-        Reply::Started { run } => run,
-        Reply::Busy { run } => return Err(busy(keeper, &run, "")),
-        other => return Err(unasked(&other)),
+async fn begin_run(
+    keeper: &KeeperContainer<'_>,
+    ask: &KeeperRequest,
+    detach: bool,
+    cx: &CommandContext,
+) -> Result<VerbOutcome> {
+    let run = match keeper.request_reply(ask).await? {
+        KeeperReply::Started { run } => run,
+        KeeperReply::Busy { run } => return Err(run_in_progress_error(keeper, &run, "")),
+        other => return Err(unexpected_reply_error(&other)),
     };
     if !detach {
         return follow::to_the_end(keeper, &run, cx).await;
     }
-    let logs = cx.instance.command(&format!("evolve logs -f {run}"));
+    let logs = cx.instance.osctl_command(&format!("evolve logs -f {run}"));
     if cx.ui.json {
-        cx.ui.document(&json!({"status": "started", "run": run}))?;
+        cx.ui
+            .print_json(&json!({"status": "started", "run": run}))?;
     } else {
-        cx.ui.line(format!("run {run} has begun"));
-        cx.ui.say(format!("next: {logs}"));
+        cx.ui.print_line(format!("run {run} has begun"));
+        cx.ui.print_message(format!("next: {logs}"));
     }
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }
 
 /// A keeper that was stopped ends what it has begun. One that can't is replaced soon.
-pub(super) async fn wake(engine: &Engine, cx: &Context) {
+pub(super) async fn wake_keeper(engine: &Engine, cx: &CommandContext) {
     if let Engine::Docker(docker) = engine {
         let instance = &cx.instance;
-        let _ = Keeper { docker, instance }.wake().await;
+        let _ = KeeperContainer { docker, instance }.start_stopped().await;
     }
 }
 
 /// Ends the run that is on. That one which has passed its last gate meanwhile has succeeded is told.
-async fn stop(keeper: &Keeper<'_>, detach: bool, cx: &Context) -> Result<Outcome> {
-    let run = match keeper.answer(&Ask::Stop {}).await? {
-        Reply::Stopping { run } => run,
-        other => return Err(unasked(&other)),
+async fn stop_run(
+    keeper: &KeeperContainer<'_>,
+    detach: bool,
+    cx: &CommandContext,
+) -> Result<VerbOutcome> {
+    let run = match keeper.request_reply(&KeeperRequest::Stop {}).await? {
+        KeeperReply::Stopping { run } => run,
+        other => return Err(unexpected_reply_error(&other)),
     };
     if detach {
         match cx.ui.json {
-            true => cx.ui.document(&json!({"status": "stopping", "run": run}))?,
-            false => cx.ui.line(format!("run {run} is being ended")),
+            true => cx
+                .ui
+                .print_json(&json!({"status": "stopping", "run": run}))?,
+            false => cx.ui.print_line(format!("run {run} is being ended")),
         }
-        return Ok(Outcome::Done);
+        return Ok(VerbOutcome::Done);
     }
     follow::to_its_stop(keeper, &run, cx).await
 }
 
 /// Has the run that is on come to its end, if there is one, so that the container can be removed. Who
 /// begins another one meanwhile holds nobody up.
-pub(super) async fn clear(engine: &Engine, cx: &Context) -> Result<()> {
+pub(super) async fn end_current_run(engine: &Engine, cx: &CommandContext) -> Result<()> {
     let Engine::Docker(docker) = engine else {
         return Ok(());
     };
-    let keeper = Keeper {
+    let keeper = KeeperContainer {
         docker,
         instance: &cx.instance,
     };
-    let Ok(Reply::Stopping { run }) = keeper.answer(&Ask::Stop {}).await else {
+    let Ok(KeeperReply::Stopping { run }) = keeper.request_reply(&KeeperRequest::Stop {}).await
+    else {
         return Ok(());
     };
-    let work = cx.ui.work(&format!("ending run {run}"));
-    let ended = tokio::time::timeout(ENDING, end_of(&keeper, &run, &work)).await;
+    let work = cx.ui.start_work(&format!("ending run {run}"));
+    let ended = tokio::time::timeout(EVOLVE_STOP_TIMEOUT, end_of(&keeper, &run, &work)).await;
     drop(work);
     match ended {
         Ok(Ok(_)) => {}
-        Ok(Err(error)) => cx.ui.warn(format!("run {run}: {error:#}")),
-        Err(_) => cx.ui.warn(format!(
+        Ok(Err(error)) => cx.ui.print_warning(format!("run {run}: {error:#}")),
+        Err(_) => cx.ui.print_warning(format!(
             "run {run} has not ended within {} s",
-            ENDING.as_secs()
+            EVOLVE_STOP_TIMEOUT.as_secs()
         )),
     }
     Ok(())
 }
 
 /// What a verb that changes the container says while a run is on.
-pub(super) async fn check_idle(engine: &Engine, cx: &Context) -> Result<()> {
+pub(super) async fn check_idle(engine: &Engine, cx: &CommandContext) -> Result<()> {
     match engine {
-        Engine::Docker(docker) => check(docker, &cx.instance).await,
+        Engine::Docker(docker) => check_no_run(docker, &cx.instance).await,
         Engine::Embedded(_) => Ok(()),
     }
 }
 
-async fn check(docker: &Docker, instance: &Instance) -> Result<()> {
-    let keeper = Keeper { docker, instance };
-    let status = match keeper.status().await {
+async fn check_no_run(docker: &Docker, instance: &Instance) -> Result<()> {
+    let keeper = KeeperContainer { docker, instance };
+    let status = match keeper.fetch_status().await {
         Ok(status) => status.unwrap_or_default(),
         // One that is broken is replaced by `up` and removed by `down`, which must not need it.
         Err(error) => match error.downcast_ref() {
@@ -278,7 +291,9 @@ async fn check(docker: &Docker, instance: &Instance) -> Result<()> {
         },
     };
     match (status.latest_run, status.stage) {
-        (Some(run), Some(stage)) => Err(busy(&keeper, &run, &format!(" ({stage})"))),
+        (Some(run), Some(stage)) => {
+            Err(run_in_progress_error(&keeper, &run, &format!(" ({stage})")))
+        }
         _ => Ok(()),
     }
 }

@@ -1,94 +1,111 @@
 //! What is known of runs.
 
-use super::Context;
-use super::shown::{shown, task};
-use crate::command::duration;
-use crate::error::{Error, Outcome, Result};
-use crate::host::keeper::{Keeper, unasked};
-use crate::protocol::evolve::{Ask, Edit, Record, Reply, Run, Stage};
+use super::CommandContext;
+use super::shown::{record_lines, task_word};
+use crate::command::format_duration;
+use crate::error::{Error, Result, VerbOutcome};
+use crate::host::keeper::{KeeperContainer, unexpected_reply_error};
+use crate::protocol::evolve::{
+    Edit, EvolveRecord, EvolveRunId, EvolveStage, KeeperReply, KeeperRequest,
+};
 use serde_json::json;
 
 /// What `--json` holds of a log, which is one text there.
-const MAX_LOG_BYTES: usize = 32 << 20;
+const MAX_JSON_LOG_BYTES: usize = 32 << 20;
 
-pub(super) async fn status(keeper: &Keeper<'_>, cx: &Context) -> Result<Outcome> {
-    let status = match keeper.answer(&Ask::Status {}).await? {
-        Reply::Status(status) => status,
-        other => return Err(unasked(&other)),
+pub(super) async fn show_status(
+    keeper: &KeeperContainer<'_>,
+    cx: &CommandContext,
+) -> Result<VerbOutcome> {
+    let status = match keeper.request_reply(&KeeperRequest::Status {}).await? {
+        KeeperReply::Status(status) => status,
+        other => return Err(unexpected_reply_error(&other)),
     };
     if cx.ui.json {
-        cx.ui.document(&status)?;
-        return Ok(Outcome::Done);
+        cx.ui.print_json(&status)?;
+        return Ok(VerbOutcome::Done);
     }
     let Some(run) = &status.latest_run else {
-        cx.ui.line("no run yet");
-        return Ok(Outcome::Done);
+        cx.ui.print_line("no run yet");
+        return Ok(VerbOutcome::Done);
     };
     let mut rows = vec![
         ("run", run.to_string()),
         (
             "status",
-            status.latest_status.map_or("?", Stage::word).into(),
+            status.latest_status.map_or("?", EvolveStage::word).into(),
         ),
     ];
     rows.extend(status.reason.map(|reason| ("reason", reason)));
     rows.extend(status.why.map(|why| ("why", why)));
     for (what, value) in rows {
-        cx.ui.line(format!("{what:<10}{value}"));
+        cx.ui.print_line(format!("{what:<10}{value}"));
     }
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }
 
-pub(super) async fn history(keeper: &Keeper<'_>, cx: &Context) -> Result<Outcome> {
-    let runs = match keeper.answer(&Ask::History {}).await? {
-        Reply::History { runs } => runs,
-        other => return Err(unasked(&other)),
+pub(super) async fn show_history(
+    keeper: &KeeperContainer<'_>,
+    cx: &CommandContext,
+) -> Result<VerbOutcome> {
+    let runs = match keeper.request_reply(&KeeperRequest::History {}).await? {
+        KeeperReply::History { runs } => runs,
+        other => return Err(unexpected_reply_error(&other)),
     };
     if cx.ui.json {
-        cx.ui.document(&json!({"runs": runs}))?;
-        return Ok(Outcome::Done);
+        cx.ui.print_json(&json!({"runs": runs}))?;
+        return Ok(VerbOutcome::Done);
     }
     if runs.is_empty() {
-        cx.ui.line("no run yet");
-        return Ok(Outcome::Done);
+        cx.ui.print_line("no run yet");
+        return Ok(VerbOutcome::Done);
     }
     let head = ["RUN", "TASK", "STATUS", "TOOK", "WHY"].map(str::to_owned);
-    let rows = std::iter::once(head.to_vec()).chain(runs.iter().map(row));
-    cx.ui.table(&rows.collect::<Vec<_>>());
-    Ok(Outcome::Done)
+    let rows = std::iter::once(head.to_vec()).chain(runs.iter().map(history_row));
+    cx.ui.print_table(&rows.collect::<Vec<_>>());
+    Ok(VerbOutcome::Done)
 }
 
-fn row(record: &Record) -> Vec<String> {
+fn history_row(record: &EvolveRecord) -> Vec<String> {
     let why = record.why.as_ref().or(record.reason.as_ref());
     vec![
         record.run.to_string(),
-        task(record).into(),
+        task_word(record).into(),
         record.status.to_string(),
-        duration(record.seconds()),
+        format_duration(record.total_seconds()),
         why.cloned().unwrap_or_default(),
     ]
 }
 
-pub(super) async fn show(keeper: &Keeper<'_>, run: &Run, cx: &Context) -> Result<Outcome> {
-    let record = match keeper.answer(&Ask::Show { run: run.clone() }).await? {
-        Reply::Record(record) => record,
-        other => return Err(unasked(&other)),
+pub(super) async fn show_record(
+    keeper: &KeeperContainer<'_>,
+    run: &EvolveRunId,
+    cx: &CommandContext,
+) -> Result<VerbOutcome> {
+    let record = match keeper
+        .request_reply(&KeeperRequest::Show { run: run.clone() })
+        .await?
+    {
+        KeeperReply::Record(record) => record,
+        other => return Err(unexpected_reply_error(&other)),
     };
     if cx.ui.json {
-        cx.ui.document(&record)?;
-        return Ok(Outcome::Done);
+        cx.ui.print_json(&record)?;
+        return Ok(VerbOutcome::Done);
     }
-    shown(&record).iter().for_each(|line| cx.ui.line(line));
-    Ok(Outcome::Done)
+    record_lines(&record)
+        .iter()
+        .for_each(|line| cx.ui.print_line(line));
+    Ok(VerbOutcome::Done)
 }
 
-pub(super) async fn logs(
-    keeper: &Keeper<'_>,
-    run: &Run,
+pub(super) async fn show_logs(
+    keeper: &KeeperContainer<'_>,
+    run: &EvolveRunId,
     follow: bool,
-    cx: &Context,
-) -> Result<Outcome> {
-    let question = Ask::Log {
+    cx: &CommandContext,
+) -> Result<VerbOutcome> {
+    let question = KeeperRequest::Log {
         run: run.clone(),
         offset: 0,
         follow,
@@ -97,23 +114,23 @@ pub(super) async fn logs(
     let mut last = None;
     let mut each = |reply| {
         match reply {
-            Reply::Log { text, .. } if cx.ui.json => {
+            KeeperReply::Log { text, .. } if cx.ui.json => {
                 whole.push_str(&text);
-                if whole.len() > MAX_LOG_BYTES {
-                    let message = format!("the log is longer than {MAX_LOG_BYTES} bytes");
-                    let logs = cx.instance.command(&format!("evolve logs {run}"));
+                if whole.len() > MAX_JSON_LOG_BYTES {
+                    let message = format!("the log is longer than {MAX_JSON_LOG_BYTES} bytes");
+                    let logs = cx.instance.osctl_command(&format!("evolve logs {run}"));
                     let hint = format!("`{logs}` shows it piece by piece");
                     return Err(Error::precondition(message, hint).into());
                 }
             }
-            Reply::Log { text, .. } => cx.ui.text(&text)?,
-            Reply::Record(record) => last = Some(record),
+            KeeperReply::Log { text, .. } => cx.ui.print_text(&text)?,
+            KeeperReply::Record(record) => last = Some(record),
             _ => {}
         }
         Ok(())
     };
     tokio::select! {
-        asked = keeper.ask(&question, &mut each) => asked?,
+        asked = keeper.send_request(&question, &mut each) => asked?,
         interrupted = tokio::signal::ctrl_c() => {
             interrupted?;
             return Err(Error::Interrupted.into());
@@ -122,22 +139,29 @@ pub(super) async fn logs(
     if cx.ui.json {
         let status = last.map(|record| record.status);
         cx.ui
-            .document(&json!({"run": run, "status": status, "log": whole}))?;
+            .print_json(&json!({"run": run, "status": status, "log": whole}))?;
     }
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }
 
-pub(super) async fn diff(keeper: &Keeper<'_>, run: &Run, cx: &Context) -> Result<Outcome> {
-    let (run, changes) = match keeper.answer(&Ask::Diff { run: run.clone() }).await? {
-        Reply::Diff { run, changes } => (run, changes),
-        other => return Err(unasked(&other)),
+pub(super) async fn show_diff(
+    keeper: &KeeperContainer<'_>,
+    run: &EvolveRunId,
+    cx: &CommandContext,
+) -> Result<VerbOutcome> {
+    let (run, changes) = match keeper
+        .request_reply(&KeeperRequest::Diff { run: run.clone() })
+        .await?
+    {
+        KeeperReply::Diff { run, changes } => (run, changes),
+        other => return Err(unexpected_reply_error(&other)),
     };
     if cx.ui.json {
-        cx.ui.document(&json!({"run": run, "changes": changes}))?;
-        return Ok(Outcome::Done);
+        cx.ui.print_json(&json!({"run": run, "changes": changes}))?;
+        return Ok(VerbOutcome::Done);
     }
     if changes.is_empty() {
-        cx.ui.say("nothing in body/ has changed");
+        cx.ui.print_message("nothing in body/ has changed");
     }
     for change in changes {
         let what = match change.edit {
@@ -146,9 +170,11 @@ pub(super) async fn diff(keeper: &Keeper<'_>, run: &Run, cx: &Context) -> Result
             Edit::Changed => "changed",
         };
         match change.diff {
-            Some(diff) => cx.ui.text(&diff)?,
-            None => cx.ui.line(format!("{what}: {} (no text)", change.path)),
+            Some(diff) => cx.ui.print_text(&diff)?,
+            None => cx
+                .ui
+                .print_line(format!("{what}: {} (no text)", change.path)),
         }
     }
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }

@@ -1,20 +1,20 @@
 //! A run's whole record, as people read it.
 
-use crate::command::{age, duration};
-use crate::protocol::cryo::Verdict;
-use crate::protocol::evolve::inside::{Besides, Kept, KeptBy};
-use crate::protocol::evolve::{Asker, Record, Stage, Task};
+use crate::command::{format_age, format_duration};
+use crate::protocol::cryo::CryoVerdict;
+use crate::protocol::evolve::inside::{KeptBy, NonVariableState, SessionReceipt};
+use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, Task};
 
 /// Lines of it.
-pub(super) fn shown(record: &Record) -> Vec<String> {
+pub(super) fn record_lines(record: &EvolveRecord) -> Vec<String> {
     let mut lines = Vec::new();
     let mut row = |what: &str, value: String| lines.push(format!("{what:<10}{value}"));
     row("run", record.run.to_string());
-    row("task", task(record).into());
-    row("by", by(record).into());
-    row("began", format!("{} ago", age(record.began)));
-    row("status", status(record).into());
-    row("took", duration(record.seconds()));
+    row("task", task_word(record).into());
+    row("by", caller_words(record).into());
+    row("began", format!("{} ago", format_age(record.began)));
+    row("status", status_words(record).into());
+    row("took", format_duration(record.total_seconds()));
     for (what, text) in [("reason", &record.reason), ("why", &record.why)] {
         text.iter().for_each(|text| row(what, text.clone()));
     }
@@ -24,21 +24,24 @@ pub(super) fn shown(record: &Record) -> Vec<String> {
     if let Some(ms) = record.refused_ms {
         row(
             "refused",
-            format!("requests were not answered for {}", duration(ms / 1e3)),
+            format!(
+                "requests were not answered for {}",
+                format_duration(ms / 1e3)
+            ),
         );
     }
     let images = [("image", &record.image), ("before", &record.previous)];
     for (what, id) in images.into_iter().chain([("body", &record.body)]) {
         id.iter().for_each(|id| row(what, id.to_string()));
     }
-    lines.extend(stages(record));
-    lines.extend(gate(record));
-    lines.extend(receipt(record));
+    lines.extend(stage_lines(record));
+    lines.extend(gate_lines(record));
+    lines.extend(receipt_lines(record));
     lines
 }
 
 /// What a run is for, in a word or two.
-pub(super) fn task(record: &Record) -> &'static str {
+pub(super) fn task_word(record: &EvolveRecord) -> &'static str {
     match (record.task, record.dry_run) {
         (Task::Evolve, true) => "dry run",
         (Task::Evolve, false) => "evolve",
@@ -47,44 +50,44 @@ pub(super) fn task(record: &Record) -> &'static str {
     }
 }
 
-fn by(record: &Record) -> &'static str {
+fn caller_words(record: &EvolveRecord) -> &'static str {
     match (record.by, record.force) {
-        (Asker::Host, false) => "a person, from the host",
-        (Asker::Host, true) => "a person, from the host, with --force",
-        (Asker::Agent, _) => "code inside",
-        (Asker::Keeper, _) => "the keeper",
+        (EvolveCaller::Host, false) => "a person, from the host",
+        (EvolveCaller::Host, true) => "a person, from the host, with --force",
+        (EvolveCaller::Agent, _) => "code inside",
+        (EvolveCaller::Keeper, _) => "the keeper",
     }
 }
 
-fn status(record: &Record) -> &'static str {
+fn status_words(record: &EvolveRecord) -> &'static str {
     match (record.status, record.gate) {
-        (Stage::Succeeded, _) if record.dry_run => "succeeded: it would be tried in place",
-        (Stage::RolledBack, _) => "rolled_back: the old container goes on",
+        (EvolveStage::Succeeded, _) if record.dry_run => "succeeded: it would be tried in place",
+        (EvolveStage::RolledBack, _) => "rolled_back: the old container goes on",
         // The keeper has given it up.
-        (Stage::Failed, Some(Stage::Swapping | Stage::Verifying)) => {
+        (EvolveStage::Failed, Some(EvolveStage::Swapping | EvolveStage::Verifying)) => {
             "failed: what runs now is not known"
         }
-        (Stage::Failed, _) => "failed: nothing was changed",
+        (EvolveStage::Failed, _) => "failed: nothing was changed",
         (other, _) => other.word(),
     }
 }
 
 /// When each stage began, from the beginning of the run on, and how long it took.
-fn stages(record: &Record) -> Vec<String> {
+fn stage_lines(record: &EvolveRecord) -> Vec<String> {
     let each = record.stages.iter().map(|stage| {
-        let after = duration((stage.began - record.began).max(0.0));
+        let after = format_duration((stage.began - record.began).max(0.0));
         let took = match stage.seconds {
-            Some(seconds) => duration(seconds),
+            Some(seconds) => format_duration(seconds),
             None if record.status.has_ended() => "?".into(),
             None => "is on".into(),
         };
         format!("  {:<10} after {after:<8} {took}", stage.stage.word())
     });
-    titled("stages", each.collect())
+    with_title("stages", each.collect())
 }
 
 /// What was not passed, with what tells more about it.
-fn gate(record: &Record) -> Vec<String> {
+fn gate_lines(record: &EvolveRecord) -> Vec<String> {
     let Some(gate) = record.gate else {
         return Vec::new();
     };
@@ -96,27 +99,29 @@ fn gate(record: &Record) -> Vec<String> {
     let title = format!("gate that was not passed: {}", gate.word());
     match all.is_empty() {
         true => vec![title],
-        false => titled(&title, all),
+        false => with_title(&title, all),
     }
 }
 
 /// What of the mind has come over; only where another container has taken over.
-fn receipt(record: &Record) -> Vec<String> {
-    if record.status != Stage::Succeeded || record.dry_run {
+fn receipt_lines(record: &EvolveRecord) -> Vec<String> {
+    if record.status != EvolveStage::Succeeded || record.dry_run {
         return Vec::new();
     }
-    let sessions = record.receipt.iter().flat_map(session);
-    titled(
+    let sessions = record.receipt.iter().flat_map(session_lines);
+    with_title(
         "kept and lost",
-        sessions.chain(record.besides.iter().map(besides)).collect(),
+        sessions
+            .chain(record.besides.iter().map(non_variable_line))
+            .collect(),
     )
 }
 
-fn session(kept: &Kept) -> Vec<String> {
+fn session_lines(kept: &SessionReceipt) -> Vec<String> {
     let lost: Vec<_> = kept
         .rows
         .iter()
-        .filter(|row| row.verdict == Verdict::Lost)
+        .filter(|row| row.verdict == CryoVerdict::Lost)
         .collect();
     let (there, all) = (kept.rows.len() - lost.len(), kept.rows.len());
     let how = match kept.by {
@@ -139,12 +144,12 @@ fn session(kept: &Kept) -> Vec<String> {
 }
 
 /// One thing that is no variable.
-pub(super) fn besides(one: &Besides) -> String {
+pub(super) fn non_variable_line(one: &NonVariableState) -> String {
     let lost = if one.kept { "" } else { "lost: " };
     format!("  {lost}{}: {}", one.what, one.detail)
 }
 
-fn titled(title: &str, lines: Vec<String>) -> Vec<String> {
+fn with_title(title: &str, lines: Vec<String>) -> Vec<String> {
     match lines.is_empty() {
         true => lines,
         false => std::iter::once(title.to_owned()).chain(lines).collect(),
@@ -153,11 +158,11 @@ fn titled(title: &str, lines: Vec<String>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::shown;
-    use crate::protocol::evolve::Record;
+    use super::record_lines;
+    use crate::protocol::evolve::EvolveRecord;
     use serde_json::json;
 
-    fn record(more: serde_json::Value) -> Record {
+    fn record(more: serde_json::Value) -> EvolveRecord {
         let mut record = json!({
             "run": "20261121-100000", "task": "evolve", "reason": "more",
             "by": "host", "force": false, "dry_run": false, "began": 1000.0, "status": "succeeded",
@@ -190,7 +195,7 @@ mod tests {
 
     #[test]
     fn what_was_kept_and_lost_is_told_thing_by_thing() {
-        let lines = shown(&record(json!({})));
+        let lines = record_lines(&record(json!({})));
         assert_has(
             &lines,
             &[
@@ -212,7 +217,7 @@ mod tests {
 
     #[test]
     fn the_gate_is_told_with_its_last_lines_and_nothing_is_lost_then() {
-        let lines = shown(&record(json!({
+        let lines = record_lines(&record(json!({
             "status": "rolled_back", "gate": "verifying", "why": "`kernel` is not ready",
             "log_tail": ["no module named x"],
             "checks": [
@@ -234,7 +239,7 @@ mod tests {
             !lines.iter().any(|line| line.contains("lost")),
             "{lines:#?}"
         );
-        let lines = shown(&record(json!({"status": "failed", "gate": "building"})));
+        let lines = record_lines(&record(json!({"status": "failed", "gate": "building"})));
         assert_has(&lines, &["status    failed: nothing was changed"]);
     }
 }

@@ -1,37 +1,39 @@
 //! `osctl mcp connect` and `disconnect`: osctl's entry in the configuration of an MCP client.
 
-use super::narrow::NarrowArgs;
-use crate::command::{Context, itself};
-use crate::error::{Outcome, Result};
-use crate::host::connect::{self, Call, Change, Client, Places};
+use super::narrow::McpFilterArgs;
+use crate::command::{CommandContext, itself};
+use crate::error::{Result, VerbOutcome};
+use crate::host::connect::{
+    self, ClientConfigPaths, ClientFileChange, ConnectClient, LaunchCommand,
+};
 use crate::host::instance::DEFAULT;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde_json::{Value, json};
 
 #[derive(Debug, Args)]
-pub(crate) struct ConnectArgs {
-    #[arg(value_parser = clients())]
-    client: Client,
+pub(crate) struct McpConnectArgs {
+    #[arg(value_parser = client_parser())]
+    client: ConnectClient,
     #[command(flatten)]
-    narrow: NarrowArgs,
+    narrow: McpFilterArgs,
     #[command(flatten)]
-    how: How,
+    how: ConnectOptions,
     /// Connect it also while the instance does not answer
     #[arg(long)]
     no_verify: bool,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct DisconnectArgs {
-    #[arg(value_parser = clients())]
-    client: Client,
+pub(crate) struct McpDisconnectArgs {
+    #[arg(value_parser = client_parser())]
+    client: ConnectClient,
     #[command(flatten)]
-    how: How,
+    how: ConnectOptions,
 }
 
 #[derive(Debug, Args)]
-struct How {
+struct ConnectOptions {
     /// Do not ask
     #[arg(short, long)]
     yes: bool,
@@ -40,102 +42,124 @@ struct How {
     dry_run: bool,
 }
 
-fn clients() -> impl TypedValueParser<Value = Client> {
-    let names = Client::ALL.map(Client::name);
+fn client_parser() -> impl TypedValueParser<Value = ConnectClient> {
+    let names = ConnectClient::ALL_CLIENTS.map(ConnectClient::name);
     PossibleValuesParser::new(names).try_map(|name| {
-        let mut all = Client::ALL.into_iter();
+        let mut all = ConnectClient::ALL_CLIENTS.into_iter();
         all.find(|client| client.name() == name).ok_or("no client")
     })
 }
 
-pub(super) async fn connect(args: ConnectArgs, cx: &Context) -> Result<Outcome> {
-    let ConnectArgs {
+pub(super) async fn connect_client(
+    args: McpConnectArgs,
+    cx: &CommandContext,
+) -> Result<VerbOutcome> {
+    let McpConnectArgs {
         client,
         narrow,
         how,
         no_verify,
     } = args;
-    let (name, call) = (name(cx), call(narrow, cx)?);
-    let change = connect::connect(client, &name, &call, &Places::of(&cx.folders.home))?;
-    show(&change, client, cx);
+    let (name, call) = (server_name(cx), bridge_call(narrow, cx)?);
+    let change = connect::plan_connect(
+        client,
+        &name,
+        &call,
+        &ClientConfigPaths::for_home(&cx.folders.home),
+    )?;
+    show_change(&change, client, cx);
     let mut tools = None;
     if !how.dry_run && !no_verify {
         let work = cx
             .ui
-            .work("asking what the client will start for its tools");
-        let found = connect::probe(&call).await?;
+            .start_work("asking what the client will start for its tools");
+        let found = connect::probe_command(&call).await?;
         drop(work);
         tools = Some(found.tools.len());
-        cx.ui.say(format!("it serves {} tools", found.tools.len()));
+        cx.ui
+            .print_message(format!("it serves {} tools", found.tools.len()));
         for server in &found.missing {
             super::warn_missing(server, cx);
         }
     }
     let title = client.title();
-    let is_done = change.is_none() || make(&change, client, &how, cx)?;
+    let is_done = change.is_none() || apply_change(&change, client, &how, cx)?;
     if cx.ui.json {
-        let next = (is_done && !change.is_none()).then(|| client.next());
+        let next = (is_done && !change.is_none()).then(|| client.reload_hint());
         let more = json!({"tools": tools, "next": next});
         cx.ui
-            .document(&document(&change, client, &name, is_done, more))?;
+            .print_json(&change_document(&change, client, &name, is_done, more))?;
     } else if change.is_none() {
-        cx.ui.say(format!(
+        cx.ui.print_message(format!(
             "{title} is connected already, by `{name}` in `{}`",
             change.file.display()
         ));
     } else if is_done {
-        if let Some(backup) = change.backup() {
+        if let Some(backup) = change.backup_path() {
             cx.ui
-                .say(format!("what was there is in `{}`", backup.display()));
+                .print_message(format!("what was there is in `{}`", backup.display()));
         }
-        cx.ui.say(format!(
+        cx.ui.print_message(format!(
             "{title} has the server `{name}` now; next: {}",
-            client.next()
+            client.reload_hint()
         ));
     }
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }
 
-pub(super) fn disconnect(args: DisconnectArgs, cx: &Context) -> Result<Outcome> {
-    let DisconnectArgs { client, how } = args;
-    let name = name(cx);
-    let change = connect::disconnect(client, &name, &Places::of(&cx.folders.home))?;
-    show(&change, client, cx);
+pub(super) fn disconnect_client(
+    args: McpDisconnectArgs,
+    cx: &CommandContext,
+) -> Result<VerbOutcome> {
+    let McpDisconnectArgs { client, how } = args;
+    let name = server_name(cx);
+    let change = connect::plan_disconnect(
+        client,
+        &name,
+        &ClientConfigPaths::for_home(&cx.folders.home),
+    )?;
+    show_change(&change, client, cx);
     let title = client.title();
-    let is_done = change.is_none() || make(&change, client, &how, cx)?;
+    let is_done = change.is_none() || apply_change(&change, client, &how, cx)?;
     if cx.ui.json {
         cx.ui
-            .document(&document(&change, client, &name, is_done, json!({})))?;
+            .print_json(&change_document(&change, client, &name, is_done, json!({})))?;
     } else if change.is_none() {
-        cx.ui.say(format!(
+        cx.ui.print_message(format!(
             "{title} is not connected: `{}` has no server `{name}`",
             change.file.display()
         ));
     } else if is_done {
-        cx.ui.say(format!(
+        cx.ui.print_message(format!(
             "{title} is not connected any more; next: {}",
-            client.next()
+            client.reload_hint()
         ));
     }
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }
 
-fn show(change: &Change, client: Client, cx: &Context) {
+fn show_change(change: &ClientFileChange, client: ConnectClient, cx: &CommandContext) {
     if change.is_none() || cx.ui.json {
         return;
     }
     cx.ui
-        .say(format!("{}: `{}`", client.title(), change.file.display()));
-    for line in change.lines() {
-        cx.ui.difference(line.is_new, &line.text);
+        .print_message(format!("{}: `{}`", client.title(), change.file.display()));
+    for line in change.diff_lines() {
+        cx.ui.print_difference(line.is_new, &line.text);
     }
-    if let Some(copy) = change.dropped() {
-        cx.ui.say(format!("the copy `{}` goes", copy.display()));
+    if let Some(copy) = change.dropped_backup() {
+        cx.ui
+            .print_message(format!("the copy `{}` goes", copy.display()));
     }
 }
 
 /// Whether it was made.
-fn make(change: &Change, client: Client, how: &How, cx: &Context) -> Result<bool> {
+fn apply_change(
+    change: &ClientFileChange,
+    client: ConnectClient,
+    how: &ConnectOptions,
+    cx: &CommandContext,
+) -> Result<bool> {
     if how.dry_run {
         return Ok(false);
     }
@@ -147,8 +171,14 @@ fn make(change: &Change, client: Client, how: &How, cx: &Context) -> Result<bool
     Ok(is_wanted)
 }
 
-fn document(change: &Change, client: Client, name: &str, is_done: bool, more: Value) -> Value {
-    let lines = change.lines().into_iter().map(|line| {
+fn change_document(
+    change: &ClientFileChange,
+    client: ConnectClient,
+    name: &str,
+    is_done: bool,
+    more: Value,
+) -> Value {
+    let lines = change.diff_lines().into_iter().map(|line| {
         let mark = if line.is_new { "+" } else { "-" };
         format!("{mark} {}", line.text)
     });
@@ -158,7 +188,7 @@ fn document(change: &Change, client: Client, name: &str, is_done: bool, more: Va
         "file": change.file,
         "changed": is_done && !change.is_none(),
         "difference": lines.collect::<Vec<_>>(),
-        "backup": change.backup().filter(|_| is_done),
+        "backup": change.backup_path().filter(|_| is_done),
     });
     if let (Some(all), Value::Object(more)) = (all.as_object_mut(), more) {
         all.extend(more);
@@ -167,7 +197,7 @@ fn document(change: &Change, client: Client, name: &str, is_done: bool, more: Va
 }
 
 /// What the client calls the server.
-fn name(cx: &Context) -> String {
+fn server_name(cx: &CommandContext) -> String {
     match cx.instance.name.as_str() {
         DEFAULT => "osctl".into(),
         other => format!("osctl-{other}"),
@@ -175,16 +205,16 @@ fn name(cx: &Context) -> String {
 }
 
 /// What the client starts.
-fn call(narrow: NarrowArgs, cx: &Context) -> Result<Call> {
+fn bridge_call(narrow: McpFilterArgs, cx: &CommandContext) -> Result<LaunchCommand> {
     let mut words = Vec::new();
     if cx.instance.name != DEFAULT {
         words.extend(["--instance".into(), cx.instance.name.clone()]);
     }
-    words.extend(itself::configuration(cx)?);
-    Ok(Call::bridge(
-        itself::program(cx)?,
+    words.extend(itself::config_args(cx)?);
+    Ok(LaunchCommand::for_bridge(
+        itself::program_path(cx)?,
         words,
-        narrow.of(None).words(),
-        itself::environment(),
+        narrow.into_target(None).to_arguments(),
+        itself::state_environment(),
     ))
 }

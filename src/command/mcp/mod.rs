@@ -3,12 +3,12 @@
 mod connect;
 mod narrow;
 
-pub(super) use narrow::NarrowArgs;
+pub(super) use narrow::McpFilterArgs;
 
-use super::Context;
+use super::CommandContext;
 use super::candidates::server_names;
-use super::mcp_stdio::{self, StdioArgs};
-use crate::error::{Error, NO, Outcome, Result};
+use super::mcp_stdio::{self, McpStdioArgs};
+use crate::error::{EXIT_NO, Error, Result, VerbOutcome};
 use crate::protocol::mcp::{LIST_WAIT, ListMeta};
 use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
@@ -19,9 +19,9 @@ use serde_json::{Map, Value, json};
 use std::time::Duration;
 
 /// A person waits for a server that starts.
-const LIST_TIMEOUT: Duration = Duration::from_secs(60);
+const TOOLS_LIST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Characters of a description in a table.
-const SHORT: usize = 72;
+const MAX_DESCRIPTION_CHARS: usize = 72;
 
 #[derive(Debug, Args)]
 pub(crate) struct McpArgs {
@@ -47,43 +47,43 @@ enum McpVerb {
         arguments: Vec<String>,
     },
     /// Bridge a client that starts a command to the servers: messages come on stdin and go to stdout
-    Stdio(StdioArgs),
+    Stdio(McpStdioArgs),
     /// Let an MCP client on this machine use the servers
-    Connect(connect::ConnectArgs),
+    Connect(connect::McpConnectArgs),
     /// Take that back
-    Disconnect(connect::DisconnectArgs),
+    Disconnect(connect::McpDisconnectArgs),
 }
 
 impl McpArgs {
     /// Whether it is the bridge, which takes leave of the hub before it ends.
-    pub(crate) fn bridges(&self) -> bool {
+    pub(crate) fn is_bridge(&self) -> bool {
         matches!(self.verb, Some(McpVerb::Stdio(_)))
     }
 }
 
-pub(crate) async fn run(args: McpArgs, cx: &Context) -> Result<Outcome> {
+pub(crate) async fn run(args: McpArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     match args.verb.unwrap_or(McpVerb::List) {
-        McpVerb::List => list(cx).await,
-        McpVerb::Tools { server } => tools(server.as_deref(), cx).await,
+        McpVerb::List => list_servers(cx).await,
+        McpVerb::Tools { server } => list_tools(server.as_deref(), cx).await,
         McpVerb::Call {
             server,
             tool,
             arguments,
-        } => call(&server, &tool, &arguments, cx).await,
+        } => call_tool(&server, &tool, &arguments, cx).await,
         McpVerb::Stdio(args) => mcp_stdio::run(args, cx).await,
-        McpVerb::Connect(args) => connect::connect(args, cx).await,
-        McpVerb::Disconnect(args) => connect::disconnect(args, cx),
+        McpVerb::Connect(args) => connect::connect_client(args, cx).await,
+        McpVerb::Disconnect(args) => connect::disconnect_client(args, cx),
     }
 }
 
-async fn list(cx: &Context) -> Result<Outcome> {
-    let found = cx.client()?.servers().await?;
+async fn list_servers(cx: &CommandContext) -> Result<VerbOutcome> {
+    let found = cx.companion_client()?.fetch_hub_status().await?;
     if cx.ui.json {
-        cx.ui.document(&found)?;
-        return Ok(Outcome::Done);
+        cx.ui.print_json(&found)?;
+        return Ok(VerbOutcome::Done);
     }
     for problem in &found.problems {
-        cx.ui.warn(problem);
+        cx.ui.print_warning(problem);
     }
     let heads = ["NAME", "STATE", "TOOLS", "CALLS", "CRASHES", "DETAIL"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
@@ -103,13 +103,13 @@ async fn list(cx: &Context) -> Result<Outcome> {
             detail,
         ]
     }));
-    cx.ui.table(&rows);
-    Ok(Outcome::Done)
+    cx.ui.print_table(&rows);
+    Ok(VerbOutcome::Done)
 }
 
 #[derive(Debug, Deserialize)]
-struct Tools {
-    tools: Vec<Tool>,
+struct ListedTools {
+    tools: Vec<ListedTool>,
     #[serde(rename = "nextCursor")]
     next: Option<String>,
     #[serde(default, rename = "_meta")]
@@ -117,28 +117,28 @@ struct Tools {
 }
 
 #[derive(Debug, Deserialize)]
-struct Tool {
+struct ListedTool {
     name: String,
     #[serde(default)]
     description: String,
 }
 
-fn warn_missing(server: &str, cx: &Context) {
-    cx.ui.warn(format!(
+fn warn_missing(server: &str, cx: &CommandContext) {
+    cx.ui.print_warning(format!(
         "the server `{server}` has not listed its tools; `osctl logs mcp/{server}` shows why"
     ));
 }
 
-async fn tools(server: Option<&str>, cx: &Context) -> Result<Outcome> {
-    let client = cx.client()?;
+async fn list_tools(server: Option<&str>, cx: &CommandContext) -> Result<VerbOutcome> {
+    let client = cx.companion_client()?;
     let mut all = Vec::new();
-    let mut params = json!({"_meta": {LIST_WAIT: LIST_TIMEOUT.as_secs()}});
+    let mut params = json!({"_meta": {LIST_WAIT: TOOLS_LIST_TIMEOUT.as_secs()}});
     loop {
-        let work = cx.ui.work("asking the servers");
+        let work = cx.ui.start_work("asking the servers");
         let page = client.ask_server(server, "tools/list", params).await?;
         drop(work);
-        let value: Value = parsed(&page)?;
-        let page: Tools = parsed(&page)?;
+        let value: Value = parse_answer(&page)?;
+        let page: ListedTools = parse_answer(&page)?;
         for missing in &page.meta.missing {
             warn_missing(missing, cx);
         }
@@ -154,20 +154,20 @@ async fn tools(server: Option<&str>, cx: &Context) -> Result<Outcome> {
     }
     if cx.ui.json {
         let tools: Vec<Value> = all.into_iter().map(|(_, whole)| whole).collect();
-        cx.ui.document(&json!({"tools": tools}))?;
-        return Ok(Outcome::Done);
+        cx.ui.print_json(&json!({"tools": tools}))?;
+        return Ok(VerbOutcome::Done);
     }
     let mut rows = vec![vec!["NAME".to_owned(), "DOES".to_owned()]];
     rows.extend(
         all.into_iter()
-            .map(|(tool, _)| vec![tool.name, short(&tool.description)]),
+            .map(|(tool, _)| vec![tool.name, first_sentence(&tool.description)]),
     );
-    cx.ui.table(&rows);
-    Ok(Outcome::Done)
+    cx.ui.print_table(&rows);
+    Ok(VerbOutcome::Done)
 }
 
 /// What a server answers.
-fn parsed<T: DeserializeOwned>(answer: &RawValue) -> Result<T> {
+fn parse_answer<T: DeserializeOwned>(answer: &RawValue) -> Result<T> {
     serde_json::from_str(answer.get()).map_err(|error| {
         Error::Refused {
             status: 502,
@@ -180,25 +180,25 @@ fn parsed<T: DeserializeOwned>(answer: &RawValue) -> Result<T> {
 }
 
 /// The first sentence, or what there is room for.
-fn short(description: &str) -> String {
+fn first_sentence(description: &str) -> String {
     let line = description.trim().lines().next().unwrap_or_default();
     let sentence = line.split_once(". ").map_or(line, |(first, _)| first);
-    match sentence.char_indices().nth(SHORT) {
+    match sentence.char_indices().nth(MAX_DESCRIPTION_CHARS) {
         Some((end, _)) => format!("{}…", &sentence[..end]),
         None => sentence.to_owned(),
     }
 }
 
 #[derive(Debug, Deserialize)]
-struct Called {
+struct CliToolResult {
     #[serde(default)]
-    content: Vec<Content>,
+    content: Vec<CliToolContent>,
     #[serde(default, rename = "isError")]
     is_error: bool,
 }
 
 #[derive(Debug, Deserialize)]
-struct Content {
+struct CliToolContent {
     #[serde(rename = "type")]
     kind: String,
     text: Option<String>,
@@ -207,36 +207,41 @@ struct Content {
     uri: Option<String>,
 }
 
-async fn call(server: &str, tool: &str, words: &[String], cx: &Context) -> Result<Outcome> {
-    let params = json!({"name": tool, "arguments": arguments(words)?});
-    let work = cx.ui.work(&format!("calling `{tool}`"));
+async fn call_tool(
+    server: &str,
+    tool: &str,
+    words: &[String],
+    cx: &CommandContext,
+) -> Result<VerbOutcome> {
+    let params = json!({"name": tool, "arguments": parse_arguments(words)?});
+    let work = cx.ui.start_work(&format!("calling `{tool}`"));
     let result = cx
-        .client()?
+        .companion_client()?
         .ask_server(Some(server), "tools/call", params)
         .await?;
     drop(work);
-    let called: Called = parsed(&result)?;
+    let called: CliToolResult = parse_answer(&result)?;
     if cx.ui.json {
-        cx.ui.document(&result)?;
+        cx.ui.print_json(&result)?;
     } else {
         for part in &called.content {
             match (&part.text, &part.uri) {
-                (Some(text), _) => cx.ui.text(&format!("{text}\n"))?,
-                (None, Some(uri)) => cx.ui.line(uri),
+                (Some(text), _) => cx.ui.print_text(&format!("{text}\n"))?,
+                (None, Some(uri)) => cx.ui.print_line(uri),
                 (None, None) => {
                     let mime = part.mime.as_deref().unwrap_or(&part.kind);
-                    cx.ui.say(format!("({mime}; `--json` shows it)"));
+                    cx.ui.print_message(format!("({mime}; `--json` shows it)"));
                 }
             }
         }
     }
     Ok(match called.is_error {
-        true => Outcome::Code(NO),
-        false => Outcome::Done,
+        true => VerbOutcome::Code(EXIT_NO),
+        false => VerbOutcome::Done,
     })
 }
 
-fn arguments(words: &[String]) -> Result<Value> {
+fn parse_arguments(words: &[String]) -> Result<Value> {
     if let [whole] = words
         && whole.trim_start().starts_with('{')
     {
@@ -258,23 +263,26 @@ fn arguments(words: &[String]) -> Result<Value> {
 
 #[cfg(test)]
 mod tests {
-    use super::{arguments, short};
+    use super::{first_sentence, parse_arguments};
     use serde_json::json;
 
     #[test]
     fn arguments_are_text_unless_they_are_json() {
         let words = ["path=/root/a=b", "head=3", "all=[1]"].map(str::to_owned);
         let expected = json!({"path": "/root/a=b", "head": 3, "all": [1]});
-        assert_eq!(arguments(&words).unwrap(), expected);
+        assert_eq!(parse_arguments(&words).unwrap(), expected);
         let whole = [r#"{"path": "3"}"#.to_owned()];
-        assert_eq!(arguments(&whole).unwrap(), json!({"path": "3"}));
-        assert!(arguments(&["path".to_owned()]).is_err());
-        assert!(arguments(&["{".to_owned()]).is_err());
+        assert_eq!(parse_arguments(&whole).unwrap(), json!({"path": "3"}));
+        assert!(parse_arguments(&["path".to_owned()]).is_err());
+        assert!(parse_arguments(&["{".to_owned()]).is_err());
     }
 
     #[test]
     fn a_description_is_its_first_sentence() {
-        assert_eq!(short("Reads a file. Slowly.\nMore."), "Reads a file");
-        assert_eq!(short(&"é".repeat(100)).chars().count(), 73);
+        assert_eq!(
+            first_sentence("Reads a file. Slowly.\nMore."),
+            "Reads a file"
+        );
+        assert_eq!(first_sentence(&"é".repeat(100)).chars().count(), 73);
     }
 }

@@ -1,25 +1,25 @@
 //! How much of what the servers have a client is offered, as it is typed.
 
 use crate::command::candidates::server_names;
-use crate::host::bridge::Wish;
+use crate::host::bridge::BridgeTarget;
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
 
 #[derive(Debug, Args)]
-pub(crate) struct NarrowArgs {
+pub(crate) struct McpFilterArgs {
     /// Of all servers only these, separated by commas; `*` stands for any part of a name
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = pattern, add = ArgValueCandidates::new(server_names))]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_pattern, add = ArgValueCandidates::new(server_names))]
     servers: Vec<String>,
     /// Of all tools only these, under the names that the client sees, such as `filesystem__read_*`
-    #[arg(long, value_name = "PATTERN", value_delimiter = ',', value_parser = pattern)]
+    #[arg(long, value_name = "PATTERN", value_delimiter = ',', value_parser = parse_pattern)]
     tools: Vec<String>,
 }
 
-impl NarrowArgs {
+impl McpFilterArgs {
     /// Of that server, or of all as one.
-    pub(crate) fn of(self, server: Option<String>) -> Wish {
+    pub(crate) fn into_target(self, server: Option<String>) -> BridgeTarget {
         let Self { servers, tools } = self;
-        Wish {
+        BridgeTarget {
             server,
             servers,
             tools,
@@ -28,7 +28,7 @@ impl NarrowArgs {
 }
 
 /// An empty one would be none, which lets all pass.
-fn pattern(text: &str) -> Result<String, &'static str> {
+fn parse_pattern(text: &str) -> Result<String, &'static str> {
     match text.trim() {
         "" => Err("a pattern can't be empty"),
         pattern => Ok(pattern.into()),

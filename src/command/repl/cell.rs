@@ -1,18 +1,18 @@
 //! The lines of a cell while they are typed.
 
 /// A block's indentation, as the kernel's own.
-pub(super) const STEP: &str = "    ";
+pub(super) const INDENT_STEP: &str = "    ";
 
 #[derive(Debug, Default)]
-pub(super) struct Cell {
+pub(super) struct InputCell {
     pub(super) code: String,
     /// What the next line begins with.
     pub(super) indent: String,
     lines: usize,
 }
 
-impl Cell {
-    pub(super) fn add(&mut self, line: &str) {
+impl InputCell {
+    pub(super) fn add_line(&mut self, line: &str) {
         if self.lines > 0 {
             self.code.push('\n');
         }
@@ -33,7 +33,7 @@ impl Cell {
     }
 
     /// What is typed before the line that is asked for.
-    pub(super) fn before(&self) -> String {
+    pub(super) fn code_before(&self) -> String {
         if self.is_begin() {
             String::new()
         } else {
@@ -50,7 +50,7 @@ impl Cell {
         let is_whole = last.is_empty() || (!opens && !self.code.contains('\n'));
         let before = &last[..last.len() - last.trim_start().len()];
         self.indent = match ends_with(&[':']) {
-            true => format!("{before}{STEP}"),
+            true => format!("{before}{INDENT_STEP}"),
             false => before.to_owned(),
         };
         is_whole
@@ -59,12 +59,12 @@ impl Cell {
 
 #[cfg(test)]
 mod tests {
-    use super::Cell;
+    use super::InputCell;
 
-    fn cell(lines: &[&str]) -> Cell {
-        let mut cell = Cell::default();
+    fn cell(lines: &[&str]) -> InputCell {
+        let mut cell = InputCell::default();
         for line in lines {
-            cell.add(line);
+            cell.add_line(line);
         }
         cell
     }
@@ -73,9 +73,9 @@ mod tests {
     fn indentation_alone_is_an_empty_line() {
         let block = cell(&["def f():", "    return 1", "    "]);
         assert_eq!(block.code, "def f():\n    return 1\n");
-        assert_eq!(block.before(), "def f():\n    return 1\n\n");
+        assert_eq!(block.code_before(), "def f():\n    return 1\n\n");
         assert!(cell(&["   "]).is_blank());
-        assert_eq!(cell(&[]).before(), "");
+        assert_eq!(cell(&[]).code_before(), "");
     }
 
     #[test]
@@ -84,10 +84,10 @@ mod tests {
         let mut block = cell(&["for x in y:"]);
         assert!(!block.looks_whole());
         assert_eq!(block.indent, "    ");
-        block.add("    print(x)");
+        block.add_line("    print(x)");
         assert!(!block.looks_whole());
         assert_eq!(block.indent, "    ");
-        block.add("    ");
+        block.add_line("    ");
         assert!(block.looks_whole());
         assert!(!cell(&["f(1,"]).looks_whole());
     }

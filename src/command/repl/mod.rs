@@ -15,26 +15,26 @@
 mod cell;
 mod prompt;
 
-use super::Context;
+use super::CommandContext;
 use super::candidates::session_names;
 use super::exec::{ensure_session, run_id};
-use super::follow::{self, CtrlC, View};
-use crate::error::{Error, Outcome, Result};
-use crate::host::client::Client;
+use super::follow::{self, CtrlCAction, RunView};
+use crate::error::{Error, Result, VerbOutcome};
+use crate::host::client::CompanionClient;
 use crate::protocol::kernel::{DEFAULT_SESSION, Execute};
-use crate::protocol::session::{Code, Session};
-use cell::Cell;
+use crate::protocol::session::{CompletenessQuery, SessionInfo};
+use cell::InputCell;
 use clap::Args;
 use clap_complete::engine::ArgValueCandidates;
-use prompt::{Prompt, Typed};
+use prompt::{PromptInput, ReplPrompt};
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// How long the kernel may think about whether a cell is whole.
-const PATIENCE: Duration = Duration::from_secs(1);
+const COMPLETENESS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What a person types to leave; the code would end nothing but the kernel.
-const LEAVE: &[&str] = &["exit", "quit", "exit()", "quit()"];
+const EXIT_WORDS: &[&str] = &["exit", "quit", "exit()", "quit()"];
 
 #[derive(Debug, Args)]
 pub(crate) struct ReplArgs {
@@ -46,10 +46,10 @@ pub(crate) struct ReplArgs {
     out: Option<PathBuf>,
 }
 
-pub(crate) async fn run(args: ReplArgs, cx: &Context) -> Result<Outcome> {
+pub(crate) async fn run(args: ReplArgs, cx: &CommandContext) -> Result<VerbOutcome> {
     let ReplArgs { session, out } = args;
     let refuse = |message: &str, instead: &str| {
-        let instead = cx.instance.command(instead);
+        let instead = cx.instance.osctl_command(instead);
         Err(Error::usage(message, format!("`{instead}`")).into())
     };
     if cx.ui.json {
@@ -58,7 +58,7 @@ pub(crate) async fn run(args: ReplArgs, cx: &Context) -> Result<Outcome> {
     if !cx.ui.is_typed_at() {
         return refuse("a console needs a terminal", "exec -");
     }
-    let client = cx.client()?;
+    let client = cx.companion_client()?;
     ensure_session(&client, &session).await?;
     let mut repl = Repl {
         cx,
@@ -70,28 +70,28 @@ pub(crate) async fn run(args: ReplArgs, cx: &Context) -> Result<Outcome> {
     };
     // Once somebody listens, Ctrl-C ends no process, also between a prompt and a run.
     let _presses = follow::listen_for_ctrl_c()?;
-    repl.greet().await?;
-    let prompt = Prompt::open(cx, &repl.client, &repl.session)?;
-    while let Some(code) = repl.read(&prompt).await? {
+    repl.print_greeting().await?;
+    let prompt = ReplPrompt::open(cx, &repl.client, &repl.session)?;
+    while let Some(code) = repl.read_cell(&prompt).await? {
         if code.is_empty() {
             continue;
         }
-        prompt.remember(&code);
+        prompt.add_history(&code);
         // What went wrong with one run is no reason to leave.
-        if let Err(error) = repl.execute(code).await {
-            cx.ui.failure(&error, &cx.instance.name);
+        if let Err(error) = repl.execute_cell(code).await {
+            cx.ui.print_failure(&error, &cx.instance.name);
         }
-        if let Ok(Some(session)) = repl.find().await {
+        if let Ok(Some(session)) = repl.find_session().await {
             repl.number = session.exec_count.saturating_add(1);
         }
     }
-    Ok(Outcome::Done)
+    Ok(VerbOutcome::Done)
 }
 
 #[derive(Debug)]
 struct Repl<'a> {
-    cx: &'a Context,
-    client: Client,
+    cx: &'a CommandContext,
+    client: CompanionClient,
     session: String,
     out: Option<PathBuf>,
     /// The generation that the person last saw, so that a loss is told whoever noticed it first.
@@ -101,13 +101,13 @@ struct Repl<'a> {
 }
 
 impl Repl<'_> {
-    async fn greet(&mut self) -> Result<()> {
-        let found = self.find().await?;
+    async fn print_greeting(&mut self) -> Result<()> {
+        let found = self.find_session().await?;
         let python = found.as_ref().and_then(|session| session.python.as_deref());
-        self.cx.ui.say(format!(
+        self.cx.ui.print_message(format!(
             "Python {} in `{}`, session `{}`; Tab completes, `name?` helps, Ctrl-D leaves",
             python.unwrap_or("(starting)"),
-            self.cx.instance.container(),
+            self.cx.instance.container_name(),
             self.session,
         ));
         if let Some(session) = found {
@@ -117,21 +117,21 @@ impl Repl<'_> {
         Ok(())
     }
 
-    async fn find(&self) -> Result<Option<Session>> {
-        let all = self.client.sessions().await?.sessions;
+    async fn find_session(&self) -> Result<Option<SessionInfo>> {
+        let all = self.client.list_sessions().await?.sessions;
         Ok(all.into_iter().find(|session| session.name == self.session))
     }
 
     /// The next cell, empty when it was given up; nothing at the end.
-    async fn read(&self, prompt: &Prompt) -> Result<Option<String>> {
-        let mut cell = Cell::default();
+    async fn read_cell(&self, prompt: &ReplPrompt) -> Result<Option<String>> {
+        let mut cell = InputCell::default();
         loop {
-            match prompt.read(self.number, &cell).await? {
-                Typed::End => return Ok(None),
-                Typed::GivenUp => return Ok(Some(String::new())),
-                Typed::Line(line) => cell.add(&line),
+            match prompt.read_line(self.number, &cell).await? {
+                PromptInput::End => return Ok(None),
+                PromptInput::GivenUp => return Ok(Some(String::new())),
+                PromptInput::Line(line) => cell.add_line(&line),
             }
-            if LEAVE.contains(&cell.code.trim()) {
+            if EXIT_WORDS.contains(&cell.code.trim()) {
                 return Ok(None);
             }
             if cell.is_blank() || self.is_whole(&mut cell).await {
@@ -141,12 +141,13 @@ impl Repl<'_> {
     }
 
     /// Whether the cell can run; if not, it knows afterwards how its next line begins.
-    async fn is_whole(&self, cell: &mut Cell) -> bool {
-        let question = Code {
+    async fn is_whole(&self, cell: &mut InputCell) -> bool {
+        let question = CompletenessQuery {
             code: cell.code.clone(),
             session: self.session.clone(),
         };
-        let asked = tokio::time::timeout(PATIENCE, self.client.is_complete(&question)).await;
+        let asked =
+            tokio::time::timeout(COMPLETENESS_TIMEOUT, self.client.is_complete(&question)).await;
         match asked {
             Ok(Ok(answer)) if answer.status == "incomplete" => {
                 cell.indent = answer.indent.unwrap_or_default();
@@ -159,14 +160,14 @@ impl Repl<'_> {
                 let looks_whole = cell.looks_whole();
                 if looks_whole {
                     let busy = "the kernel runs other code; this waits for its turn";
-                    self.cx.ui.say(busy);
+                    self.cx.ui.print_message(busy);
                 }
                 looks_whole
             }
         }
     }
 
-    async fn execute(&mut self, code: String) -> Result<()> {
+    async fn execute_cell(&mut self, code: String) -> Result<()> {
         let id = run_id()?;
         let request = Execute {
             id: Some(id.clone()),
@@ -175,7 +176,7 @@ impl Repl<'_> {
             seen: self.seen,
             ..Execute::new(code)
         };
-        let mut view = View::new(self.cx, self.out.clone())?;
+        let mut view = RunView::new(self.cx, self.out.clone())?;
         let begin = async {
             // One that nobody used for long was released.
             ensure_session(&self.client, &self.session).await?;
@@ -185,7 +186,7 @@ impl Repl<'_> {
             &self.client,
             &id,
             begin,
-            CtrlC::Interrupt,
+            CtrlCAction::Interrupt,
             &mut view,
             self.cx,
         )

@@ -3,12 +3,12 @@
 //! Reading one blocks, so a thread of the runtime does it, while the runtime goes on and carries
 //! what completion asks of the kernel.
 
-use super::Context;
-use super::cell::{Cell, STEP};
+use super::CommandContext;
+use super::cell::{INDENT_STEP, InputCell};
 use crate::error::Result;
-use crate::host::client::Client;
+use crate::host::client::CompanionClient;
 use crate::protocol::plain::is_printable;
-use crate::protocol::session::{At, Completions};
+use crate::protocol::session::{CodeCursor, Completions};
 use crate::ui::Ui;
 use anyhow::Context as _;
 use rustyline::completion::{Completer, Pair};
@@ -24,14 +24,14 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 /// Who waits longer types the name instead.
-const PATIENCE: Duration = Duration::from_millis(300);
+const REPL_COMPLETION_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Cells that are remembered.
-const KEPT: usize = 10_000;
+const MAX_HISTORY_CELLS: usize = 10_000;
 
 /// What a person did at the prompt.
 #[derive(Debug)]
-pub(super) enum Typed {
+pub(super) enum PromptInput {
     Line(String),
     /// Ctrl-C.
     GivenUp,
@@ -39,36 +39,40 @@ pub(super) enum Typed {
     End,
 }
 
-pub(super) struct Prompt {
-    editor: Arc<Mutex<Editor<Names, FileHistory>>>,
+pub(super) struct ReplPrompt {
+    editor: Arc<Mutex<Editor<NameCompleter, FileHistory>>>,
     history: PathBuf,
     ui: Ui,
 }
 
-impl Prompt {
-    pub(super) fn open(cx: &Context, client: &Client, session: &str) -> Result<Self> {
+impl ReplPrompt {
+    pub(super) fn open(
+        cx: &CommandContext,
+        client: &CompanionClient,
+        session: &str,
+    ) -> Result<Self> {
         let colors = match cx.ui.has_colors() {
             true => ColorMode::Enabled,
             false => ColorMode::Disabled,
         };
         let config = Config::builder()
-            .max_history_size(KEPT)?
+            .max_history_size(MAX_HISTORY_CELLS)?
             .history_ignore_space(true)
             .completion_type(CompletionType::List)
             .completion_show_all_if_ambiguous(true)
             .color_mode(colors)
             .build();
         let mut editor = Editor::with_config(config).context("preparing the terminal")?;
-        editor.set_helper(Some(Names {
+        editor.set_helper(Some(NameCompleter {
             client: client.clone(),
             runtime: Handle::current(),
             session: session.into(),
             before: String::new(),
         }));
-        let history = cx.instance.typed();
+        let history = cx.instance.console_history_file();
         match editor.load_history(&history) {
             Err(ReadlineError::Io(e)) if e.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => cx.ui.warn(format!(
+            Err(error) => cx.ui.print_warning(format!(
                 "`{}` can't be read: {error}; this console begins without history",
                 history.display()
             )),
@@ -82,14 +86,14 @@ impl Prompt {
     }
 
     /// The next line of the cell with this number.
-    pub(super) async fn read(&self, number: u64, cell: &Cell) -> Result<Typed> {
+    pub(super) async fn read_line(&self, number: u64, cell: &InputCell) -> Result<PromptInput> {
         let first = format!("In [{number}]: ");
         let text = match cell.is_begin() {
             true => first,
             false => format!("{:>width$}", "...: ", width = first.len()),
         };
-        let styled = self.ui.prompt(&text);
-        let (before, indent) = (cell.before(), cell.indent.clone());
+        let styled = self.ui.style_prompt(&text);
+        let (before, indent) = (cell.code_before(), cell.indent.clone());
         let editor = Arc::clone(&self.editor);
         let reading = tokio::task::spawn_blocking(move || {
             let mut editor = editor.lock().unwrap_or_else(PoisonError::into_inner);
@@ -99,36 +103,37 @@ impl Prompt {
             editor.readline_with_initial(&(text, styled), (&indent, ""))
         });
         match reading.await? {
-            Ok(line) => Ok(Typed::Line(line)),
-            Err(ReadlineError::Interrupted) => Ok(Typed::GivenUp),
-            Err(ReadlineError::Eof) => Ok(Typed::End),
+            Ok(line) => Ok(PromptInput::Line(line)),
+            Err(ReadlineError::Interrupted) => Ok(PromptInput::GivenUp),
+            Err(ReadlineError::Eof) => Ok(PromptInput::End),
             Err(error) => Err(error).context("reading the terminal"),
         }
     }
 
     /// Puts a cell into the history, which is kept when the console ends in whatever way.
-    pub(super) fn remember(&self, code: &str) {
+    pub(super) fn add_history(&self, code: &str) {
         let mut editor = self.editor.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = editor
             .add_history_entry(code.trim_end())
             .and_then(|_| editor.append_history(&self.history));
         if let Err(error) = kept {
             let path = self.history.display();
-            self.ui.warn(format!("`{path}` can't be written: {error}"));
+            self.ui
+                .print_warning(format!("`{path}` can't be written: {error}"));
         }
     }
 }
 
 /// Completes names by asking the kernel, which knows what there is.
-struct Names {
-    client: Client,
+struct NameCompleter {
+    client: CompanionClient,
     runtime: Handle,
     session: String,
     /// The lines above the one that is typed.
     before: String,
 }
 
-impl Completer for Names {
+impl Completer for NameCompleter {
     type Candidate = Pair;
 
     fn complete(
@@ -144,35 +149,35 @@ impl Completer for Names {
             .is_none_or(|l| l.trim().is_empty())
         {
             // There is no name to complete, so Tab is what it is elsewhere.
-            return Ok((at, vec![pair(STEP.into())]));
+            return Ok((at, vec![completion_pair(INDENT_STEP.into())]));
         }
         let cursor = self.before.chars().count() + typed.chars().count();
-        let question = At {
+        let question = CodeCursor {
             code: format!("{}{line}", self.before),
             cursor: Some(cursor as u64),
             detail: None,
             session: self.session.clone(),
         };
         let asked = self.runtime.block_on(async {
-            tokio::time::timeout(PATIENCE, self.client.complete(&question)).await
+            tokio::time::timeout(REPL_COMPLETION_TIMEOUT, self.client.complete(&question)).await
         });
         // Whatever is wrong is told by the next run; a console that talks into a line is worse.
         let found = asked.ok().and_then(Result::ok).unwrap_or_default();
-        let found = candidates(&self.before, line, found);
+        let found = name_candidates(&self.before, line, found);
         Ok(found
             .filter(|(begin, _)| *begin <= at)
             .unwrap_or((at, Vec::new())))
     }
 }
 
-impl Helper for Names {}
-impl Highlighter for Names {}
-impl Validator for Names {}
-impl Hinter for Names {
+impl Helper for NameCompleter {}
+impl Highlighter for NameCompleter {}
+impl Validator for NameCompleter {}
+impl Hinter for NameCompleter {
     type Hint = String;
 }
 
-fn pair(text: String) -> Pair {
+fn completion_pair(text: String) -> Pair {
     Pair {
         display: text.clone(),
         replacement: text,
@@ -180,7 +185,7 @@ fn pair(text: String) -> Pair {
 }
 
 /// Where in the line the names begin, in bytes; nothing when that is above it.
-fn candidates(before: &str, line: &str, found: Completions) -> Option<(usize, Vec<Pair>)> {
+fn name_candidates(before: &str, line: &str, found: Completions) -> Option<(usize, Vec<Pair>)> {
     let above = before.chars().count();
     let begin = usize::try_from(found.cursor_start)
         .ok()?
@@ -188,12 +193,12 @@ fn candidates(before: &str, line: &str, found: Completions) -> Option<(usize, Ve
     let mut ends = line.char_indices().map(|(at, _)| at).chain([line.len()]);
     let at = ends.nth(begin)?;
     let names = found.matches.into_iter().filter(|name| is_printable(name));
-    Some((at, names.map(pair).collect()))
+    Some((at, names.map(completion_pair).collect()))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::candidates;
+    use super::name_candidates;
     use crate::protocol::session::Completions;
 
     fn found(cursor_start: u64) -> Completions {
@@ -206,7 +211,7 @@ mod tests {
 
     #[test]
     fn characters_of_the_cell_become_bytes_of_the_line() {
-        let begin = |before, line, at| candidates(before, line, found(at)).map(|(at, _)| at);
+        let begin = |before, line, at| name_candidates(before, line, found(at)).map(|(at, _)| at);
         assert_eq!(begin("", "gr", 0), Some(0));
         assert_eq!(begin("", "ä + gr", 4), Some(5));
         assert_eq!(begin("ö = 1\n", "  gr", 8), Some(2));
@@ -215,7 +220,7 @@ mod tests {
 
     #[test]
     fn names_that_begin_elsewhere_are_not_offered() {
-        assert!(candidates("x = 1\n", "gr", found(2)).is_none());
-        assert!(candidates("", "gr", found(9)).is_none());
+        assert!(name_candidates("x = 1\n", "gr", found(2)).is_none());
+        assert!(name_candidates("", "gr", found(9)).is_none());
     }
 }

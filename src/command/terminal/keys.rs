@@ -4,17 +4,17 @@ use crate::error::{Error, Result};
 
 /// A sequence of keys, such as `ctrl-],ctrl-]`.
 #[derive(Debug)]
-pub(super) struct Keys {
+pub(super) struct DetachKeys {
     sequence: Vec<u8>,
     /// So many of them were typed, and are held back.
     held: usize,
 }
 
-impl Keys {
+impl DetachKeys {
     /// # Errors
     /// When it is no sequence of keys.
     pub(super) fn parse(text: &str) -> Result<Self> {
-        let sequence: Option<Vec<u8>> = text.split(',').map(key).collect();
+        let sequence: Option<Vec<u8>> = text.split(',').map(parse_key).collect();
         let sequence = sequence.ok_or_else(|| {
             Error::usage(
                 format!("`{text}` are no keys that could leave a terminal"),
@@ -26,7 +26,7 @@ impl Keys {
 
     /// What is to be typed inside; and whether the sequence was complete, after which nothing of
     /// `typed` counts.
-    pub(super) fn pass(&mut self, typed: &[u8]) -> (Vec<u8>, bool) {
+    pub(super) fn filter_typed(&mut self, typed: &[u8]) -> (Vec<u8>, bool) {
         let mut passed = Vec::with_capacity(typed.len());
         for byte in typed {
             // What was held back and turns out to be something else is typed, but for its end
@@ -53,7 +53,7 @@ impl Keys {
     }
 }
 
-fn key(name: &str) -> Option<u8> {
+fn parse_key(name: &str) -> Option<u8> {
     let single = |text: &str| match text.as_bytes() {
         [byte @ 0x21..=0x7e] => Some(*byte),
         _ => None,
@@ -69,10 +69,10 @@ fn key(name: &str) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::Keys;
+    use super::DetachKeys;
 
-    fn keys(text: &str) -> Keys {
-        Keys::parse(text).unwrap()
+    fn keys(text: &str) -> DetachKeys {
+        DetachKeys::parse(text).unwrap()
     }
 
     #[test]
@@ -81,24 +81,24 @@ mod tests {
         assert_eq!(keys("ctrl-],ctrl-]").sequence, [0x1d, 0x1d]);
         assert_eq!(keys("a,ctrl-@").sequence, [b'a', 0]);
         for text in ["", "ctrl-", "ctrl-1", "ctrl-a,", "ab", "ctrl-ä"] {
-            assert!(Keys::parse(text).is_err(), "{text}");
+            assert!(DetachKeys::parse(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn only_the_whole_sequence_leaves() {
         let mut keys = keys("ctrl-p,ctrl-q");
-        assert_eq!(keys.pass(b"ls\r"), (b"ls\r".to_vec(), false));
-        assert_eq!(keys.pass(b"a\x10"), (b"a".to_vec(), false));
-        assert_eq!(keys.pass(b"b"), (b"\x10b".to_vec(), false));
-        assert_eq!(keys.pass(b"\x10\x10"), (b"\x10".to_vec(), false));
-        assert_eq!(keys.pass(b"\x11rest"), (Vec::new(), true));
+        assert_eq!(keys.filter_typed(b"ls\r"), (b"ls\r".to_vec(), false));
+        assert_eq!(keys.filter_typed(b"a\x10"), (b"a".to_vec(), false));
+        assert_eq!(keys.filter_typed(b"b"), (b"\x10b".to_vec(), false));
+        assert_eq!(keys.filter_typed(b"\x10\x10"), (b"\x10".to_vec(), false));
+        assert_eq!(keys.filter_typed(b"\x11rest"), (Vec::new(), true));
     }
 
     #[test]
     fn what_repeats_itself_is_found_wherever_it_begins() {
         let mut keys = keys("a,a,b");
-        assert_eq!(keys.pass(b"aaaab"), (b"aa".to_vec(), true));
-        assert_eq!(keys.pass(b"aac"), (b"aac".to_vec(), false));
+        assert_eq!(keys.filter_typed(b"aaaab"), (b"aa".to_vec(), true));
+        assert_eq!(keys.filter_typed(b"aac"), (b"aac".to_vec(), false));
     }
 }

@@ -4,30 +4,30 @@
 mod keys;
 mod signals;
 
-use super::Context;
-use crate::error::{Error, Outcome, Result};
-use crate::host::terminal::{Event, Terminal};
-use crate::protocol::pty::{Attach, Why};
-use crate::ui::screen::{self, Keyboard, Screen};
-use keys::Keys;
-use signals::{Signals, Told};
+use super::CommandContext;
+use crate::error::{Error, Result, VerbOutcome};
+use crate::host::terminal::{TerminalClient, TerminalEvent};
+use crate::protocol::pty::{AttachQuery, TerminalEndReason};
+use crate::ui::screen::{self, ScreenKeyboard, TerminalScreen};
+use keys::DetachKeys;
+use signals::{TerminalSignal, TerminalSignals};
 use std::future::pending;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
 /// Bytes that may wait to be shown; then nothing more is taken.
-const UNSHOWN: u64 = 128 << 10;
+const MAX_UNSHOWN_BYTES: u64 = 128 << 10;
 
 /// Nothing waits in silence for longer.
-const SILENCE: Duration = Duration::from_millis(500);
+const TERMINAL_NOTE_DELAY: Duration = Duration::from_millis(500);
 
 /// How long a note is read.
-const NOTE: Duration = Duration::from_secs(4);
+const NOTE_REMOVAL_DELAY: Duration = Duration::from_secs(4);
 
 /// How it was left.
 #[derive(Debug)]
-enum End {
-    Exit(u8, Why),
+enum TerminalEnd {
+    Exit(u8, TerminalEndReason),
     Detached,
     /// Somebody ended this process, or closed its window.
     Told,
@@ -35,23 +35,23 @@ enum End {
 
 /// Which terminal, and how it is left.
 #[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) attach: Attach,
+pub(super) struct TerminalPlan {
+    pub(super) attach: AttachQuery,
     pub(super) detach_keys: String,
 }
 
-pub(super) async fn run(plan: Plan, cx: &Context) -> Result<Outcome> {
-    let Plan {
+pub(super) async fn run(plan: TerminalPlan, cx: &CommandContext) -> Result<VerbOutcome> {
+    let TerminalPlan {
         mut attach,
         detach_keys,
     } = plan;
-    let keys = Keys::parse(&detach_keys)?;
-    let mut signals = Signals::listen()?;
-    (attach.cols, attach.rows) = screen::size();
+    let keys = DetachKeys::parse(&detach_keys)?;
+    let mut signals = TerminalSignals::listen()?;
+    (attach.cols, attach.rows) = screen::terminal_size();
     // What keeps it from beginning is told on a terminal that is as it was.
-    let terminal = connect(attach, &mut signals, cx).await?;
-    let (keyboard, screen) = screen::open(cx.ui)?;
-    let mut live = Live {
+    let terminal = open_terminal(attach, &mut signals, cx).await?;
+    let (keyboard, screen) = screen::open_screen(cx.ui)?;
+    let mut live = AttachedTerminal {
         terminal,
         screen,
         keys,
@@ -61,60 +61,68 @@ pub(super) async fn run(plan: Plan, cx: &Context) -> Result<Outcome> {
         detach_keys,
     };
     let end = live.run(keyboard, &mut signals).await;
-    let Live {
+    let AttachedTerminal {
         terminal, screen, ..
     } = live;
     let id = terminal.id().unwrap_or_default().to_owned();
-    let again = cx.instance.command(&format!("shell --attach {id}"));
-    tokio::join!(screen.close(), terminal.leave());
+    let again = cx.instance.osctl_command(&format!("shell --attach {id}"));
+    tokio::join!(screen.close(), terminal.detach());
     match end? {
-        End::Exit(code, why) => {
+        TerminalEnd::Exit(code, why) => {
             match why {
-                Why::Exited => {}
-                Why::Ended => cx.ui.say(format!("somebody ended terminal `{id}`")),
-                Why::Idle => cx.ui.say(format!("terminal `{id}` was idle for too long")),
-                Why::Stopped => return Err(Error::TerminalGone { id }.into()),
+                TerminalEndReason::Exited => {}
+                TerminalEndReason::Ended => cx
+                    .ui
+                    .print_message(format!("somebody ended terminal `{id}`")),
+                TerminalEndReason::Idle => cx
+                    .ui
+                    .print_message(format!("terminal `{id}` was idle for too long")),
+                TerminalEndReason::Stopped => return Err(Error::TerminalGone { id }.into()),
             }
             Ok(match code {
-                0 => Outcome::Done,
-                code => Outcome::Code(code),
+                0 => VerbOutcome::Done,
+                code => VerbOutcome::Code(code),
             })
         }
-        End::Detached => {
-            cx.ui.say(format!(
+        TerminalEnd::Detached => {
+            cx.ui.print_message(format!(
                 "left terminal `{id}`, which goes on; `{again}` comes back"
             ));
-            Ok(Outcome::Done)
+            Ok(VerbOutcome::Done)
         }
-        End::Told => {
+        TerminalEnd::Told => {
             cx.ui
-                .say(format!("terminal `{id}` goes on; `{again}` comes back"));
+                .print_message(format!("terminal `{id}` goes on; `{again}` comes back"));
             Err(Error::Interrupted.into())
         }
     }
 }
 
-async fn connect(attach: Attach, signals: &mut Signals, cx: &Context) -> Result<Terminal> {
-    let mut open = std::pin::pin!(Terminal::open(cx.client()?, attach));
+async fn open_terminal(
+    attach: AttachQuery,
+    signals: &mut TerminalSignals,
+    cx: &CommandContext,
+) -> Result<TerminalClient> {
+    let mut open = std::pin::pin!(TerminalClient::open(cx.companion_client()?, attach));
     let mut work = None;
     loop {
         tokio::select! {
             opened = &mut open => return opened,
-            told = signals.next() => if told == Told::End {
+            told = signals.next() => if told == TerminalSignal::End {
                 return Err(Error::Interrupted.into());
             },
-            () = sleep(SILENCE), if work.is_none() => {
-                work = Some(cx.ui.work("opening a terminal"));
+            () = sleep(TERMINAL_NOTE_DELAY), if work.is_none() => {
+                work = Some(cx.ui.start_work("opening a terminal"));
             }
         }
     }
 }
 
 #[derive(Debug)]
-struct Live {
-    terminal: Terminal,
-    screen: Screen,
-    keys: Keys,
+struct AttachedTerminal {
+    terminal: TerminalClient,
+    screen: TerminalScreen,
+    keys: DetachKeys,
     /// What is due to be said, or to be removed.
     note: Option<(Instant, Option<String>)>,
     is_lost: bool,
@@ -122,10 +130,14 @@ struct Live {
     detach_keys: String,
 }
 
-impl Live {
-    async fn run(&mut self, mut keyboard: Keyboard, signals: &mut Signals) -> Result<End> {
+impl AttachedTerminal {
+    async fn run(
+        &mut self,
+        mut keyboard: ScreenKeyboard,
+        signals: &mut TerminalSignals,
+    ) -> Result<TerminalEnd> {
         loop {
-            let has_room = self.screen.unshown() < UNSHOWN;
+            let has_room = self.screen.unshown_bytes() < MAX_UNSHOWN_BYTES;
             let due = self.note.as_ref().map(|(at, _)| *at);
             let note = async {
                 match due {
@@ -135,106 +147,108 @@ impl Live {
             };
             tokio::select! {
                 event = self.terminal.next(), if has_room => {
-                    if let Some(end) = self.happen(event?) {
+                    if let Some(end) = self.handle_event(event?) {
                         return Ok(end);
                     }
                 }
                 keys = keyboard.next(), if self.terminal.has_room() => {
                     let Some(keys) = keys else {
-                        return Ok(End::Told);
+                        return Ok(TerminalEnd::Told);
                     };
-                    let (keys, leaves) = self.keys.pass(&keys);
+                    let (keys, leaves) = self.keys.filter_typed(&keys);
                     self.terminal.type_keys(&keys);
                     if leaves {
-                        return Ok(End::Detached);
+                        return Ok(TerminalEnd::Detached);
                     }
                 }
-                goes_on = self.screen.progress() => {
+                goes_on = self.screen.wait_for_progress() => {
                     if !goes_on {
-                        return Ok(End::Told);
+                        return Ok(TerminalEnd::Told);
                     }
-                    self.terminal.shown(self.screen.unshown());
+                    self.terminal.acknowledge_shown(self.screen.unshown_bytes());
                 }
                 told = signals.next() => match told {
-                    Told::Resized => self.resize(),
-                    Told::Continued => {
-                        self.screen.again()?;
-                        self.resize();
+                    TerminalSignal::Resized => self.send_size(),
+                    TerminalSignal::Continued => {
+                        self.screen.reenter_raw_mode()?;
+                        self.send_size();
                         self.terminal.repaint();
                     }
-                    Told::End => return Ok(End::Told),
+                    TerminalSignal::End => return Ok(TerminalEnd::Told),
                 },
                 () = note => match self.note.take() {
-                    Some((_, Some(text))) => self.say(&text),
-                    _ => self.wipe(),
+                    Some((_, Some(text))) => self.show_note(&text),
+                    _ => self.remove_note(),
                 },
             }
         }
     }
 
-    fn happen(&mut self, event: Event) -> Option<End> {
+    fn handle_event(&mut self, event: TerminalEvent) -> Option<TerminalEnd> {
         match event {
-            Event::Open { writer, given_up } => {
-                self.opened(writer);
+            TerminalEvent::Open { writer, given_up } => {
+                self.handle_open(writer);
                 if given_up > 0 {
-                    self.say("the last keys may not have arrived");
+                    self.show_note("the last keys may not have arrived");
                 }
             }
-            Event::Lost => {
+            TerminalEvent::Lost => {
                 self.is_lost = true;
                 let leave = self.detach_keys.replace(',', " ");
                 let text = format!(" connection lost, trying again; {leave} leaves ");
                 // A moment is not worth a word.
-                self.note = Some((Instant::now() + SILENCE, Some(text)));
+                self.note = Some((Instant::now() + TERMINAL_NOTE_DELAY, Some(text)));
             }
-            Event::Output(bytes) => self.screen.show(bytes),
-            Event::Skipped(bytes) => {
-                let bytes = crate::ui::bytes(bytes);
-                self.say(&format!(
+            TerminalEvent::Output(bytes) => self.screen.show_output(bytes),
+            TerminalEvent::Skipped(bytes) => {
+                let bytes = crate::ui::format_bytes(bytes);
+                self.show_note(&format!(
                     " {bytes} of output came too fast and are skipped "
                 ));
             }
-            Event::Writer(true) => {
-                self.say(" you write now ");
-                self.resize();
+            TerminalEvent::Writer(true) => {
+                self.show_note(" you write now ");
+                self.send_size();
             }
-            Event::Writer(false) => self.say(" somebody else writes now "),
-            Event::Ignored => self.say(" not typed: somebody else writes; `--take` takes over "),
-            Event::Exit(code, why) => return Some(End::Exit(code, why)),
+            TerminalEvent::Writer(false) => self.show_note(" somebody else writes now "),
+            TerminalEvent::Ignored => {
+                self.show_note(" not typed: somebody else writes; `--take` takes over ")
+            }
+            TerminalEvent::Exit(code, why) => return Some(TerminalEnd::Exit(code, why)),
         }
         None
     }
 
-    fn opened(&mut self, writer: bool) {
+    fn handle_open(&mut self, writer: bool) {
         if std::mem::take(&mut self.is_lost) {
             self.note = None;
-            self.wipe();
+            self.remove_note();
         }
         let is_first = std::mem::replace(&mut self.is_first, false);
         if is_first && !writer {
             let leave = self.detach_keys.replace(',', " ");
-            self.say(&format!(" you see only; {leave} leaves "));
+            self.show_note(&format!(" you see only; {leave} leaves "));
         } else if writer {
             // The window may have changed meanwhile.
-            self.resize();
+            self.send_size();
         }
     }
 
-    fn resize(&mut self) {
-        let (cols, rows) = screen::size();
+    fn send_size(&mut self) {
+        let (cols, rows) = screen::terminal_size();
         self.terminal.resize(cols, rows);
     }
 
     /// Says something for a moment; while there is no connection, until there is one.
-    fn say(&mut self, text: &str) {
-        self.screen.note(text);
+    fn show_note(&mut self, text: &str) {
+        self.screen.show_note(text);
         if !self.is_lost {
-            self.note = Some((Instant::now() + NOTE, None));
+            self.note = Some((Instant::now() + NOTE_REMOVAL_DELAY, None));
         }
     }
 
-    fn wipe(&mut self) {
-        if self.screen.wipe() {
+    fn remove_note(&mut self) {
+        if self.screen.remove_note() {
             self.terminal.repaint();
         }
     }

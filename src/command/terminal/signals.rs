@@ -3,7 +3,7 @@
 use crate::error::Result;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum TerminalSignal {
     /// The window has another size.
     Resized,
     /// The process was stopped, and goes on.
@@ -14,14 +14,14 @@ pub(super) enum Told {
 
 #[cfg(unix)]
 #[derive(Debug)]
-pub(super) struct Signals {
+pub(super) struct TerminalSignals {
     window: tokio::signal::unix::Signal,
     goes_on: tokio::signal::unix::Signal,
     ends: [tokio::signal::unix::Signal; 4],
 }
 
 #[cfg(unix)]
-impl Signals {
+impl TerminalSignals {
     pub(super) fn listen() -> Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         // Its number is another one elsewhere.
@@ -39,30 +39,30 @@ impl Signals {
     }
 
     /// The next of them. Loses nothing when dropped.
-    pub(super) async fn next(&mut self) -> Told {
+    pub(super) async fn next(&mut self) -> TerminalSignal {
         let [terminate, hangup, interrupt, quit] = &mut self.ends;
         tokio::select! {
-            _ = self.window.recv() => Told::Resized,
-            _ = self.goes_on.recv() => Told::Continued,
-            _ = terminate.recv() => Told::End,
-            _ = hangup.recv() => Told::End,
-            _ = interrupt.recv() => Told::End,
-            _ = quit.recv() => Told::End,
+            _ = self.window.recv() => TerminalSignal::Resized,
+            _ = self.goes_on.recv() => TerminalSignal::Continued,
+            _ = terminate.recv() => TerminalSignal::End,
+            _ = hangup.recv() => TerminalSignal::End,
+            _ = interrupt.recv() => TerminalSignal::End,
+            _ = quit.recv() => TerminalSignal::End,
         }
     }
 }
 
 #[cfg(not(unix))]
 #[derive(Debug)]
-pub(super) struct Signals;
+pub(super) struct TerminalSignals;
 
 #[cfg(not(unix))]
-impl Signals {
+impl TerminalSignals {
     pub(super) fn listen() -> Result<Self> {
         Ok(Self)
     }
 
-    pub(super) async fn next(&mut self) -> Told {
+    pub(super) async fn next(&mut self) -> TerminalSignal {
         std::future::pending().await
     }
 }

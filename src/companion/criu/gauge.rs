@@ -5,21 +5,21 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 /// Between two looks.
-const PACE: Duration = Duration::from_millis(100);
+const CRIU_PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
-pub(super) struct Gauge {
+pub(super) struct CriuProgress {
     moved: AtomicU64,
     /// Nothing where it can't be told.
     total: AtomicU64,
 }
 
-impl Gauge {
-    pub(super) fn add(&self, bytes: u64) {
+impl CriuProgress {
+    pub(super) fn add_bytes(&self, bytes: u64) {
         self.moved.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn of(&self, total: u64) {
+    pub(super) fn set_total(&self, total: u64) {
         self.total.store(total, Ordering::Relaxed);
     }
 
@@ -30,7 +30,7 @@ impl Gauge {
     }
 
     /// Does the work; meanwhile what `measure` says comes on top of what there is. It never falls.
-    pub(super) async fn during<T>(
+    pub(super) async fn sample_during<T>(
         &self,
         measure: impl Fn() -> u64,
         work: impl Future<Output = T>,
@@ -41,7 +41,7 @@ impl Gauge {
         };
         let done = tokio::select! {
             done = work => done,
-            never = async { loop { sleep(PACE).await; look(); } } => never,
+            never = async { loop { sleep(CRIU_PROGRESS_INTERVAL).await; look(); } } => never,
         };
         look();
         done
@@ -50,16 +50,16 @@ impl Gauge {
 
 #[cfg(test)]
 mod tests {
-    use super::Gauge;
+    use super::CriuProgress;
 
     #[tokio::test]
     async fn each_part_begins_where_the_one_before_ended() {
-        let gauge = Gauge::default();
-        gauge.during(|| 9, async {}).await;
+        let gauge = CriuProgress::default();
+        gauge.sample_during(|| 9, async {}).await;
         assert_eq!(gauge.read(), (9, None));
-        gauge.during(|| 3, async {}).await;
-        gauge.add(1);
-        gauge.of(20);
+        gauge.sample_during(|| 3, async {}).await;
+        gauge.add_bytes(1);
+        gauge.set_total(20);
         assert_eq!(gauge.read(), (13, Some(20)));
     }
 }

@@ -1,8 +1,8 @@
 //! What is known of a checkpoint without looking into its images, and whether it fits here.
 
-use super::gauge::Gauge;
-use super::opened::Opened;
-use super::words::Reason;
+use super::gauge::CriuProgress;
+use super::opened::CriuOpenFile;
+use super::words::CriuFailure;
 use crate::protocol::BODY_VERSION;
 use crate::protocol::hex::hex;
 use nix::time::{ClockId, clock_gettime};
@@ -15,32 +15,32 @@ use std::path::{Path, PathBuf};
 use std::str;
 
 /// The version that is written; every one up to it is read.
-pub(super) const VERSION: u32 = 1;
+pub(super) const CRIU_MANIFEST_VERSION: u32 = 1;
 
 /// Larger files are compared by size alone.
-const HASHED: u64 = 256 << 20;
+const MAX_HASHED_FILE_BYTES: u64 = 256 << 20;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Manifest {
+pub(super) struct CriuManifest {
     pub(super) version: u32,
     pub(super) name: String,
     pub(super) generation: u64,
     pub(super) session: String,
     /// Seconds since 1970.
     pub(super) created: u64,
-    pub(super) kernel: Kernel,
-    pub(super) versions: Versions,
+    pub(super) kernel: CriuKernelInfo,
+    pub(super) versions: CriuVersions,
     /// Seconds that the machine had been running.
     pub(super) running_for: u64,
     /// The ids of all processes and threads, which must be free again.
     pub(super) ids: BTreeSet<i32>,
     /// Where the kernel listens.
     pub(super) socket: PathBuf,
-    pub(super) mapped: Vec<Mapped>,
+    pub(super) mapped: Vec<CriuMappedFile>,
     /// Checkpoints of earlier releases have none.
     #[serde(default)]
-    pub(super) opened: BTreeSet<Opened>,
-    pub(super) images: Vec<Image>,
+    pub(super) opened: BTreeSet<CriuOpenFile>,
+    pub(super) images: Vec<CriuImageFile>,
     /// The shell's context, as its keeper wrote it.
     pub(super) shell: Option<serde_json::Value>,
     /// What the keeper of objects said, which stored them beside.
@@ -48,7 +48,7 @@ pub(super) struct Manifest {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Kernel {
+pub(super) struct CriuKernelInfo {
     pub(super) generation: u64,
     pub(super) execution_count: u64,
     pub(super) globals_count: u64,
@@ -59,7 +59,7 @@ pub(super) struct Kernel {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Versions {
+pub(super) struct CriuVersions {
     pub(super) osctl: String,
     pub(super) criu: String,
     pub(super) linux: String,
@@ -67,7 +67,7 @@ pub(super) struct Versions {
 
 /// A file that a process has mapped: the same must be there when it is restored.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(super) struct Mapped {
+pub(super) struct CriuMappedFile {
     pub(super) path: PathBuf,
     pub(super) size: u64,
     /// `None` where what is in it may change: it is shared, or too large.
@@ -76,7 +76,7 @@ pub(super) struct Mapped {
 
 /// A file of the checkpoint itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Image {
+pub(super) struct CriuImageFile {
     pub(super) file: String,
     pub(super) size: u64,
     /// Of its content; checkpoints of earlier releases have none.
@@ -84,10 +84,10 @@ pub(super) struct Image {
     pub(super) crc32: Option<u32>,
 }
 
-impl Image {
+impl CriuImageFile {
     /// # Errors
     /// When it can't be read.
-    pub(super) fn of(path: &Path, gauge: &Gauge) -> io::Result<Self> {
+    pub(super) fn checksum_file(path: &Path, gauge: &CriuProgress) -> io::Result<Self> {
         let name = path.file_name().unwrap_or_default();
         let mut file = File::open(path)?;
         let (mut sum, mut size) = (crc32fast::Hasher::new(), 0);
@@ -98,7 +98,7 @@ impl Image {
                 length => {
                     sum.update(&piece[..length]);
                     size += length as u64;
-                    gauge.add(length as u64);
+                    gauge.add_bytes(length as u64);
                 }
             }
         }
@@ -110,21 +110,21 @@ impl Image {
     }
 }
 
-impl Manifest {
-    pub(super) fn size(&self) -> u64 {
+impl CriuManifest {
+    pub(super) fn total_image_bytes(&self) -> u64 {
         self.images.iter().map(|image| image.size).sum()
     }
 
     /// Why this companion could not speak with the kernel.
-    pub(super) fn misfit(&self) -> Option<String> {
+    pub(super) fn describe_protocol_mismatch(&self) -> Option<String> {
         let theirs = self.kernel.protocol;
         let told = || format!("the kernel speaks protocol {theirs}, this companion {BODY_VERSION}");
         (theirs != BODY_VERSION).then(told)
     }
 
     /// What a kernel does not know that sleeps until a moment counted from the machine's start.
-    pub(super) fn lag(&self) -> Option<String> {
-        let late = self.running_for.checked_sub(running_for() + 1)?;
+    pub(super) fn describe_clock_lag(&self) -> Option<String> {
+        let late = self.running_for.checked_sub(monotonic_seconds() + 1)?;
         Some(format!(
             "the machine was started since: sleeps and timers that were on may end up to {late} s late"
         ))
@@ -132,21 +132,30 @@ impl Manifest {
 
     /// How the content of the images differs from what was written: a flipped bit would be restored
     /// as a process.
-    pub(super) fn corruption(&self, images: &Path, gauge: &Gauge) -> Option<String> {
+    pub(super) fn find_checksum_mismatch(
+        &self,
+        images: &Path,
+        gauge: &CriuProgress,
+    ) -> Option<String> {
         let told = self.images.iter().filter(|image| image.crc32.is_some());
-        told.map(|image| (image, Image::of(&images.join(&image.file), gauge)))
-            .find_map(|(was, is)| match is {
-                Ok(is) if is == *was => None,
-                Ok(_) => Some(format!(
-                    "`{}` is not what was written: its checksum differs",
-                    was.file
-                )),
-                Err(error) => Some(format!("`{}`: {error}", was.file)),
-            })
+        told.map(|image| {
+            (
+                image,
+                CriuImageFile::checksum_file(&images.join(&image.file), gauge),
+            )
+        })
+        .find_map(|(was, is)| match is {
+            Ok(is) if is == *was => None,
+            Ok(_) => Some(format!(
+                "`{}` is not what was written: its checksum differs",
+                was.file
+            )),
+            Err(error) => Some(format!("`{}`: {error}", was.file)),
+        })
     }
 
     /// How the sizes of the images differ from what was written.
-    pub(super) fn damage(&self, images: &Path) -> Option<String> {
+    pub(super) fn find_size_mismatch(&self, images: &Path) -> Option<String> {
         self.images.iter().find_map(|image| {
             let size = fs::metadata(images.join(&image.file)).map(|found| found.len());
             match size {
@@ -161,15 +170,15 @@ impl Manifest {
     }
 
     /// The first of the files that were open which can't be opened again.
-    pub(super) fn unopenable(&self) -> Option<Reason> {
-        self.opened.iter().find_map(Opened::change)
+    pub(super) fn find_changed_open_file(&self) -> Option<CriuFailure> {
+        self.opened.iter().find_map(CriuOpenFile::describe_change)
     }
 
     /// The mapped files that are not here as they were, each with how it differs.
-    pub(super) fn strangers(&self) -> Vec<String> {
-        let differs = |was: &Mapped| {
+    pub(super) fn list_changed_mapped_files(&self) -> Vec<String> {
+        let differs = |was: &CriuMappedFile| {
             let path = was.path.display();
-            match Mapped::of(&was.path, was.sha256.is_some()) {
+            match CriuMappedFile::from_path(&was.path, was.sha256.is_some()) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     Some(format!("`{path}` is missing"))
                 }
@@ -187,21 +196,21 @@ impl Manifest {
 }
 
 /// Seconds since the machine's start, as timers count them.
-pub(super) fn running_for() -> u64 {
+pub(super) fn monotonic_seconds() -> u64 {
     // A clock that every Linux has can't fail.
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC);
     now.map_or(0, |now| now.tv_sec().cast_unsigned())
 }
 
-impl Mapped {
+impl CriuMappedFile {
     /// How a file is now.
     ///
     /// # Errors
     /// When it can't be read.
-    fn of(path: &Path, is_hashed: bool) -> io::Result<Self> {
+    fn from_path(path: &Path, is_hashed: bool) -> io::Result<Self> {
         let size = fs::metadata(path)?.len();
-        let sha256 = match is_hashed && size <= HASHED {
-            true => Some(digest(path)?),
+        let sha256 = match is_hashed && size <= MAX_HASHED_FILE_BYTES {
+            true => Some(hash_mapped_file(path)?),
             false => None,
         };
         Ok(Self {
@@ -215,10 +224,12 @@ impl Mapped {
     ///
     /// # Errors
     /// When a process is gone, or a file can't be read.
-    pub(super) fn all(pids: &BTreeSet<i32>) -> io::Result<Vec<Self>> {
+    pub(super) fn list_for_pids(pids: &BTreeSet<i32>) -> io::Result<Vec<Self>> {
         let mut found = BTreeSet::new();
         for pid in pids {
-            found.extend(mappings(&fs::read_to_string(format!("/proc/{pid}/maps"))?));
+            found.extend(parse_mapped_files(&fs::read_to_string(format!(
+                "/proc/{pid}/maps"
+            ))?));
         }
         let mut mapped = Vec::new();
         for (path, is_private) in &found {
@@ -226,7 +237,7 @@ impl Mapped {
             if *is_private && found.contains(&(path.clone(), false)) {
                 continue;
             }
-            match Self::of(path, *is_private) {
+            match Self::from_path(path, *is_private) {
                 Ok(file) => mapped.push(file),
                 // A name that leads nowhere: the file was deleted, and is in the images.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -238,7 +249,7 @@ impl Mapped {
 }
 
 /// The files in `/proc/PID/maps`, and whether each mapping is private.
-fn mappings(maps: &str) -> BTreeSet<(PathBuf, bool)> {
+fn parse_mapped_files(maps: &str) -> BTreeSet<(PathBuf, bool)> {
     let read = |line: &str| {
         let mut fields = line.splitn(6, ' ');
         let flags = fields.nth(1)?;
@@ -251,7 +262,7 @@ fn mappings(maps: &str) -> BTreeSet<(PathBuf, bool)> {
     maps.lines().filter_map(read).collect()
 }
 
-fn digest(path: &Path) -> io::Result<String> {
+fn hash_mapped_file(path: &Path) -> io::Result<String> {
     let mut file = fs::File::open(path)?;
     let mut hash = Sha256::new();
     let mut piece = vec![0; 1 << 20];
@@ -265,13 +276,16 @@ fn digest(path: &Path) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{BODY_VERSION, Image, Manifest, Mapped, mappings, running_for};
+    use super::{
+        BODY_VERSION, CriuImageFile, CriuManifest, CriuMappedFile, monotonic_seconds,
+        parse_mapped_files,
+    };
     use std::collections::BTreeSet;
     use std::fs;
     use std::path::{Path, PathBuf};
 
     /// As version 1 wrote it.
-    const FIRST: &str = r#"{"version":1,"name":"default","generation":3,"session":"default",
+    const CRIU_MANIFEST_V1_JSON: &str = r#"{"version":1,"name":"default","generation":3,"session":"default",
         "created":1795240000,"kernel":{"generation":7,"execution_count":12,"globals_count":3,
         "protocol":1,"python":"3.13.5","body":"0.1.0"},"versions":{"osctl":"0.1.0","criu":"4.1.1",
         "linux":"6.18.44"},"running_for":60,"ids":[131090,131091],"socket":"/run/osctl/kernels/ab-1.sock",
@@ -281,40 +295,59 @@ mod tests {
 
     #[test]
     fn the_first_version_stays_readable() {
-        let manifest: Manifest = serde_json::from_str(FIRST).unwrap();
-        assert_eq!((manifest.size(), manifest.kernel.generation), (4, 7));
+        let manifest: CriuManifest = serde_json::from_str(CRIU_MANIFEST_V1_JSON).unwrap();
+        assert_eq!(
+            (manifest.total_image_bytes(), manifest.kernel.generation),
+            (4, 7)
+        );
         assert!(manifest.ids.contains(&131_091) && manifest.mapped.len() == 2);
     }
 
     #[test]
     fn another_protocol_and_a_machine_that_was_started_since_are_told() {
-        let mut manifest: Manifest = serde_json::from_str(FIRST).unwrap();
+        let mut manifest: CriuManifest = serde_json::from_str(CRIU_MANIFEST_V1_JSON).unwrap();
         manifest.kernel.protocol = BODY_VERSION;
-        manifest.running_for = running_for();
-        assert_eq!((manifest.misfit(), manifest.lag()), (None, None));
+        manifest.running_for = monotonic_seconds();
+        assert_eq!(
+            (
+                manifest.describe_protocol_mismatch(),
+                manifest.describe_clock_lag()
+            ),
+            (None, None)
+        );
         manifest.kernel.protocol += 1;
         manifest.running_for += 100;
-        assert!(manifest.misfit().unwrap().contains("protocol"));
-        assert!(manifest.lag().unwrap().contains("s late"));
+        assert!(
+            manifest
+                .describe_protocol_mismatch()
+                .unwrap()
+                .contains("protocol")
+        );
+        assert!(manifest.describe_clock_lag().unwrap().contains("s late"));
     }
 
     #[test]
     fn truncated_and_missing_images_are_named() {
         let folder = tempfile::tempdir().unwrap();
-        let manifest: Manifest = serde_json::from_str(FIRST).unwrap();
+        let manifest: CriuManifest = serde_json::from_str(CRIU_MANIFEST_V1_JSON).unwrap();
         assert!(
             manifest
-                .damage(folder.path())
+                .find_size_mismatch(folder.path())
                 .unwrap()
                 .contains("pages-1.img")
         );
         fs::write(folder.path().join("pages-1.img"), "123").unwrap();
-        assert!(manifest.damage(folder.path()).unwrap().contains("3 bytes"));
+        assert!(
+            manifest
+                .find_size_mismatch(folder.path())
+                .unwrap()
+                .contains("3 bytes")
+        );
         fs::write(folder.path().join("pages-1.img"), "1234").unwrap();
-        assert_eq!(manifest.damage(folder.path()), None);
+        assert_eq!(manifest.find_size_mismatch(folder.path()), None);
         assert_eq!(
             manifest.images,
-            [Image {
+            [CriuImageFile {
                 crc32: None,
                 file: "pages-1.img".into(),
                 size: 4
@@ -329,17 +362,17 @@ mod tests {
         for name in ["same", "other", "longer", "gone", "shared"] {
             fs::write(path(name), "before").unwrap();
         }
-        let mut manifest: Manifest = serde_json::from_str(FIRST).unwrap();
+        let mut manifest: CriuManifest = serde_json::from_str(CRIU_MANIFEST_V1_JSON).unwrap();
         let is_private = |name: &str| name != "shared";
         manifest.mapped = ["same", "other", "longer", "gone", "shared"]
-            .map(|name| Mapped::of(&path(name), is_private(name)).unwrap())
+            .map(|name| CriuMappedFile::from_path(&path(name), is_private(name)).unwrap())
             .into();
-        assert!(manifest.strangers().is_empty());
+        assert!(manifest.list_changed_mapped_files().is_empty());
         fs::write(path("other"), "behind").unwrap();
         fs::write(path("shared"), "behind").unwrap();
         fs::write(path("longer"), "before and after").unwrap();
         fs::remove_file(path("gone")).unwrap();
-        let told = manifest.strangers();
+        let told = manifest.list_changed_mapped_files();
         assert_eq!(told.len(), 3, "{told:?}");
         assert!(told[0].contains("other contents") && told[1].contains("16 bytes"));
         assert!(told[2].contains("missing"));
@@ -361,8 +394,8 @@ mod tests {
             ("/root/host/a file".into(), false),
         ]
         .into();
-        assert_eq!(mappings(maps), expected);
-        let own = Mapped::all(&[std::process::id() as i32].into()).unwrap();
+        assert_eq!(parse_mapped_files(maps), expected);
+        let own = CriuMappedFile::list_for_pids(&[std::process::id() as i32].into()).unwrap();
         let exe = std::env::current_exe().unwrap();
         assert!(own.iter().any(|file| file.path == Path::new(&exe)));
     }

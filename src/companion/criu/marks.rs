@@ -4,9 +4,9 @@
 //! session has a kernel again (by its owner, in `kernel`). So every life knows who lies where. What
 //! a life finds that ended in between is a mark of a checkpoint that is not there: its objects are.
 
-use super::manifest::Manifest;
-use super::store::Store;
-use crate::companion::kernel::{Frozen, is_name};
+use super::manifest::CriuManifest;
+use super::store::CriuStore;
+use crate::companion::kernel::{KernelCheckpoint, is_name};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fs::{self, DirBuilder, File};
@@ -15,13 +15,13 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// The version that is written; every one up to it is read.
-const VERSION: u32 = 1;
+const CRIU_MARKER_VERSION: u32 = 1;
 
 /// No checkpoint's name begins like that.
-const FOLDER: &str = ".frozen";
+const CRIU_MARKER_FOLDER: &str = ".frozen";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Mark {
+pub(super) struct CriuMarker {
     version: u32,
     pub(super) session: String,
     /// Of the checkpoint.
@@ -31,10 +31,10 @@ pub(super) struct Mark {
     pub(super) objects: Option<Value>,
 }
 
-impl Mark {
-    pub(super) fn of(manifest: &Manifest) -> Self {
+impl CriuMarker {
+    pub(super) fn from_manifest(manifest: &CriuManifest) -> Self {
         Self {
-            version: VERSION,
+            version: CRIU_MARKER_VERSION,
             session: manifest.session.clone(),
             name: manifest.name.clone(),
             generation: manifest.generation,
@@ -45,34 +45,36 @@ impl Mark {
 
 /// The folder of all marks. Its methods block.
 #[derive(Debug, Clone)]
-pub(super) struct Marks {
+pub(super) struct CriuMarkers {
     root: PathBuf,
 }
 
 /// A mark that was found.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Found {
-    pub(super) mark: Mark,
-    pub(super) frozen: Frozen,
+pub(super) struct FoundCriuMarker {
+    pub(super) mark: CriuMarker,
+    pub(super) frozen: KernelCheckpoint,
     /// Why the session can't lie there any more.
     pub(super) trouble: Option<String>,
 }
 
-impl Marks {
+impl CriuMarkers {
     pub(super) fn new(root: PathBuf) -> Self {
         Self { root }
     }
 
     pub(super) fn path(&self, session: &str) -> PathBuf {
-        self.root.join(FOLDER).join(format!("{session}.json"))
+        self.root
+            .join(CRIU_MARKER_FOLDER)
+            .join(format!("{session}.json"))
     }
 
     /// Writes it beside, has it come to the disk, and renames it.
     ///
     /// # Errors
     /// When the disk does not take it; an earlier one is untouched then.
-    pub(super) fn write(&self, mark: &Mark) -> io::Result<PathBuf> {
-        let folder = self.root.join(FOLDER);
+    pub(super) fn write(&self, mark: &CriuMarker) -> io::Result<PathBuf> {
+        let folder = self.root.join(CRIU_MARKER_FOLDER);
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -88,27 +90,29 @@ impl Marks {
         Ok(path)
     }
 
-    pub(super) fn read(&self, session: &str) -> Option<Mark> {
-        read(&self.path(session)).ok()
+    pub(super) fn read(&self, session: &str) -> Option<CriuMarker> {
+        read_marker(&self.path(session)).ok()
     }
 
     /// All of them, each after a quick look at its checkpoint.
-    pub(super) fn all(&self, store: &Store) -> Vec<Found> {
-        let entries = fs::read_dir(self.root.join(FOLDER)).into_iter().flatten();
+    pub(super) fn list_all(&self, store: &CriuStore) -> Vec<FoundCriuMarker> {
+        let entries = fs::read_dir(self.root.join(CRIU_MARKER_FOLDER))
+            .into_iter()
+            .flatten();
         let paths = entries.flatten().map(|entry| entry.path());
         let marks = paths.filter(|path| path.extension().is_some_and(|e| e == "json"));
-        let read = marks.filter_map(|path| match read(&path) {
+        let read = marks.filter_map(|path| match read_marker(&path) {
             Ok(mark) => Some((path, mark)),
             Err(why) => {
                 tracing::error!("`{}` is not used: {why}", path.display());
                 None
             }
         });
-        let found = read.map(|(path, mark)| Found {
-            trouble: store.trouble(&mark.name, mark.generation, &mark.session),
-            frozen: Frozen {
+        let found = read.map(|(path, mark)| FoundCriuMarker {
+            trouble: store.find_problem(&mark.name, mark.generation, &mark.session),
+            frozen: KernelCheckpoint {
                 checkpoint: store
-                    .path(&mark.name, mark.generation)
+                    .generation_path(&mark.name, mark.generation)
                     .display()
                     .to_string(),
                 mark: Some(path),
@@ -120,86 +124,86 @@ impl Marks {
 }
 
 /// A mark whose file bears its session's name.
-fn read(path: &Path) -> Result<Mark, String> {
+fn read_marker(path: &Path) -> Result<CriuMarker, String> {
     let text = fs::read(path).map_err(|error| error.to_string())?;
-    let mark: Mark = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+    let mark: CriuMarker = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
     let is_its = path.file_stem().is_some_and(|stem| *stem == *mark.session);
     match mark.version {
-        ..=VERSION if is_its && is_name(&mark.session) => Ok(mark),
-        ..=VERSION => Err(format!("it is of the session `{}`", mark.session)),
+        ..=CRIU_MARKER_VERSION if is_its && is_name(&mark.session) => Ok(mark),
+        ..=CRIU_MARKER_VERSION => Err(format!("it is of the session `{}`", mark.session)),
         other => Err(format!(
-            "it has version {other}, and this osctl knows those up to {VERSION}"
+            "it has version {other}, and this osctl knows those up to {CRIU_MARKER_VERSION}"
         )),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Mark, Marks};
-    use crate::companion::criu::store::Store;
+    use super::{CriuMarker, CriuMarkers};
+    use crate::companion::criu::store::CriuStore;
     use crate::companion::criu::store::tests::write;
     use std::fs;
 
     /// As version 1 wrote it.
-    const FIRST: &str = r#"{"version":1,"session":"default","name":"a","generation":1,
+    const CRIU_MARKER_V1_JSON: &str = r#"{"version":1,"session":"default","name":"a","generation":1,
         "objects":{"name":"criu-a","generation":4}}"#;
 
     #[test]
     fn the_first_version_stays_readable_and_a_later_one_is_not_used() {
         let root = tempfile::tempdir().unwrap();
         let (store, marks) = (
-            Store::open(root.path().into()),
-            Marks::new(root.path().into()),
+            CriuStore::open(root.path().into()),
+            CriuMarkers::new(root.path().into()),
         );
-        let mark: Mark = serde_json::from_str(FIRST).unwrap();
+        let mark: CriuMarker = serde_json::from_str(CRIU_MARKER_V1_JSON).unwrap();
         let path = marks.write(&mark).unwrap();
-        fs::write(&path, FIRST).unwrap();
+        fs::write(&path, CRIU_MARKER_V1_JSON).unwrap();
         assert_eq!(marks.read("default"), Some(mark));
-        assert_eq!(marks.all(&store).len(), 1);
+        assert_eq!(marks.list_all(&store).len(), 1);
         // Another session's, a later one's, and what was not finished.
-        fs::write(path.with_file_name("other.json"), FIRST).unwrap();
-        let later = FIRST.replace("\"version\":1", "\"version\":9");
+        fs::write(path.with_file_name("other.json"), CRIU_MARKER_V1_JSON).unwrap();
+        let later = CRIU_MARKER_V1_JSON.replace("\"version\":1", "\"version\":9");
         fs::write(&path, later).unwrap();
         fs::write(path.with_file_name(".tmpabc"), "{").unwrap();
-        assert_eq!(marks.all(&store), []);
+        assert_eq!(marks.list_all(&store), []);
     }
 
     #[test]
     fn a_session_lies_where_its_checkpoint_is_whole() {
         let root = tempfile::tempdir().unwrap();
         let (store, marks) = (
-            Store::open(root.path().into()),
-            Marks::new(root.path().into()),
+            CriuStore::open(root.path().into()),
+            CriuMarkers::new(root.path().into()),
         );
-        let mark: Mark = serde_json::from_str(FIRST).unwrap();
+        let mark: CriuMarker = serde_json::from_str(CRIU_MARKER_V1_JSON).unwrap();
         marks.write(&mark).unwrap();
-        let trouble = || marks.all(&store).remove(0).trouble;
+        let trouble = || marks.list_all(&store).remove(0).trouble;
         assert_eq!(trouble().as_deref(), Some("it is missing"));
         assert_eq!(write(&store, "a"), 1);
         assert_eq!(trouble(), None);
-        let found = marks.all(&store).remove(0);
+        let found = marks.list_all(&store).remove(0);
         assert!(found.frozen.checkpoint.ends_with("/a/1"));
         assert_eq!(found.frozen.mark, Some(marks.path("default")));
         fs::write(root.path().join("a/1/images/pages-1.img"), "pag").unwrap();
         assert!(trouble().unwrap().contains("3 bytes"));
         // A checkpoint can be listed and removed beside marks, which are none.
-        assert_eq!(store.all().len(), 0);
-        found.frozen.leave();
-        assert_eq!(marks.all(&store), []);
+        assert_eq!(store.list_all().len(), 0);
+        found.frozen.remove_mark();
+        assert_eq!(marks.list_all(&store), []);
     }
 
     #[test]
     fn a_checkpoint_of_another_session_is_not_the_one_that_was_marked() {
         let root = tempfile::tempdir().unwrap();
         let (store, marks) = (
-            Store::open(root.path().into()),
-            Marks::new(root.path().into()),
+            CriuStore::open(root.path().into()),
+            CriuMarkers::new(root.path().into()),
         );
-        let mut mark: Mark = serde_json::from_str(FIRST).unwrap();
+        let mut mark: CriuMarker = serde_json::from_str(CRIU_MARKER_V1_JSON).unwrap();
         mark.session = "second".into();
         marks.write(&mark).unwrap();
         write(&store, "a");
-        let trouble = marks.all(&store).remove(0).trouble;
+        let trouble = marks.list_all(&store).remove(0).trouble;
         assert!(trouble.unwrap().contains("session `default`"));
     }
 }

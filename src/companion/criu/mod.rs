@@ -28,28 +28,28 @@ mod tool;
 mod words;
 
 use super::cryo;
-use super::kernel::{self, Sessions, Waking};
+use super::kernel::{self, KernelSessions, SessionRestoring};
 use super::shell::Shells;
 use crate::protocol::criu::{
-    Checkpoint, Checkpointed, CriuStatus, Removed, Restore, Restored, Stored,
+    Checkpoint, Checkpointed, CriuRemoved, CriuRestored, CriuStatus, Restore, StoredCheckpoint,
 };
 use crate::protocol::kernel::DEFAULT_SESSION;
-use gauge::Gauge;
-use marks::Marks;
-use objects::Objects;
-use probe::Placed;
-pub(crate) use refusal::Refusal;
+use gauge::CriuProgress;
+use marks::CriuMarkers;
+use objects::KernelObjectStore;
+use probe::PidReservation;
+pub(crate) use refusal::CriuRefusal;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
-use store::{Found, Store};
+use store::{CriuStore, FoundCheckpoint};
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
-use tool::Tool;
+use tool::CriuTool;
 
 /// Where the parts are.
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
+pub(crate) struct CriuSettings {
     /// Folder of the checkpoints.
     data: PathBuf,
     /// Folder of the objects beside them.
@@ -60,8 +60,8 @@ pub(crate) struct Settings {
     is_wanted: bool,
 }
 
-impl From<&super::Settings> for Settings {
-    fn from(settings: &super::Settings) -> Self {
+impl From<&super::CompanionSettings> for CriuSettings {
+    fn from(settings: &super::CompanionSettings) -> Self {
         Self {
             data: settings.data.join("criu"),
             objects: settings.cryo.folder.clone(),
@@ -74,50 +74,50 @@ impl From<&super::Settings> for Settings {
 /// Freezing and thawing, for everyone who asks.
 #[derive(Debug, Clone)]
 pub(crate) struct Criu {
-    settings: Settings,
-    store: Store,
-    marks: Marks,
-    tool: Tool,
-    placed: Placed,
+    settings: CriuSettings,
+    store: CriuStore,
+    marks: CriuMarkers,
+    tool: CriuTool,
+    placed: PidReservation,
     /// The sessions whose checkpoints were of no use when this life began, in sentences.
     useless: Vec<String>,
-    sessions: Sessions,
+    sessions: KernelSessions,
     shells: Shells,
-    objects: Arc<dyn Objects>,
+    objects: Arc<dyn KernelObjectStore>,
     /// Held by who freezes, thaws or tries.
     turn: Arc<Mutex<()>>,
-    now: Arc<StdMutex<Now>>,
+    now: Arc<StdMutex<CriuOperation>>,
 }
 
 /// What is frozen or thawed, and how far it is.
 #[derive(Debug, Default)]
-struct Now {
+struct CriuOperation {
     session: String,
-    gauge: Arc<Gauge>,
+    gauge: Arc<CriuProgress>,
 }
 
 /// What is done before any kernel is made.
 #[derive(Debug)]
-pub(crate) struct Ground {
-    settings: Settings,
-    store: Store,
-    marks: Marks,
-    placed: Placed,
-    waking: BTreeMap<String, Waking>,
+pub(crate) struct CriuPrerequisites {
+    settings: CriuSettings,
+    store: CriuStore,
+    marks: CriuMarkers,
+    placed: PidReservation,
+    waking: BTreeMap<String, SessionRestoring>,
     useless: Vec<String>,
 }
 
-impl Ground {
+impl CriuPrerequisites {
     /// Clears what an earlier life left, and keeps the ids of checkpoints free.
-    pub(crate) async fn prepare(settings: Settings) -> Self {
+    pub(crate) async fn prepare(settings: CriuSettings) -> Self {
         let prepared = spawn_blocking(move || {
-            let store = Store::open(settings.data.clone());
+            let store = CriuStore::open(settings.data.clone());
             let placed = match settings.is_wanted {
-                true => probe::place(&store),
-                false => Placed::Not("the instance was started without `--criu`".into()),
+                true => probe::reserve_pids(&store),
+                false => PidReservation::Not("the instance was started without `--criu`".into()),
             };
-            let marks = Marks::new(settings.data.clone());
-            let found = marks.all(&store);
+            let marks = CriuMarkers::new(settings.data.clone());
+            let found = marks.list_all(&store);
             (settings, store, placed, marks, found)
         });
         let (settings, store, placed, marks, found) = match prepared.await {
@@ -125,13 +125,13 @@ impl Ground {
             Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
         };
         match (&placed, settings.is_wanted) {
-            (Placed::At(begin), _) => tracing::info!(begin, "ids of processes are placed"),
-            (Placed::Not(why), true) => {
+            (PidReservation::At(begin), _) => tracing::info!(begin, "ids of processes are placed"),
+            (PidReservation::Not(why), true) => {
                 tracing::warn!("ids of processes could not be placed: {why}");
             }
-            (Placed::Not(_), false) => {}
+            (PidReservation::Not(_), false) => {}
         }
-        let (waking, useless) = waking(found, &settings.objects);
+        let (waking, useless) = plan_restoring_sessions(found, &settings.objects);
         Self {
             settings,
             store,
@@ -143,16 +143,19 @@ impl Ground {
     }
 
     /// How the sessions begin that lay in a checkpoint when the last life ended.
-    pub(crate) fn waking(&self) -> BTreeMap<String, Waking> {
+    pub(crate) fn restoring_sessions(&self) -> BTreeMap<String, SessionRestoring> {
         self.waking.clone()
     }
 }
 
 /// How sessions begin, and of those whose checkpoint is of no use, why, in sentences.
-fn waking(found: Vec<marks::Found>, objects: &Path) -> (BTreeMap<String, Waking>, Vec<String>) {
+fn plan_restoring_sessions(
+    found: Vec<marks::FoundCriuMarker>,
+    objects: &Path,
+) -> (BTreeMap<String, SessionRestoring>, Vec<String>) {
     let (mut waking, mut useless) = (BTreeMap::new(), Vec::new());
     for found in found {
-        let marks::Found {
+        let marks::FoundCriuMarker {
             mark,
             frozen,
             trouble,
@@ -161,10 +164,11 @@ fn waking(found: Vec<marks::Found>, objects: &Path) -> (BTreeMap<String, Waking>
         let begins = match trouble {
             None => {
                 tracing::info!(session, "it lies in the checkpoint `{checkpoint}`");
-                Waking::Sleeping(frozen)
+                SessionRestoring::Sleeping(frozen)
             }
             Some(why) => {
-                let folders = objects::folders(objects, mark.objects.as_ref(), &session);
+                let folders =
+                    objects::find_object_folders(objects, mark.objects.as_ref(), &session);
                 let instead = match folders.is_empty() {
                     false => "the objects that were stored beside it",
                     true => "what was stored of it before, if anything was",
@@ -174,7 +178,7 @@ fn waking(found: Vec<marks::Found>, objects: &Path) -> (BTreeMap<String, Waking>
                 );
                 tracing::error!("{told}");
                 useless.push(told);
-                Waking::Objects { frozen, folders }
+                SessionRestoring::Objects { frozen, folders }
             }
         };
         waking.insert(session, begins);
@@ -184,12 +188,12 @@ fn waking(found: Vec<marks::Found>, objects: &Path) -> (BTreeMap<String, Waking>
 
 impl Criu {
     pub(crate) fn new(
-        ground: Ground,
-        sessions: Sessions,
+        ground: CriuPrerequisites,
+        sessions: KernelSessions,
         shells: Shells,
-        objects: Arc<dyn Objects>,
+        objects: Arc<dyn KernelObjectStore>,
     ) -> Self {
-        let Ground {
+        let CriuPrerequisites {
             settings,
             store,
             marks,
@@ -198,7 +202,7 @@ impl Criu {
             useless,
         } = ground;
         Self {
-            tool: Tool {
+            tool: CriuTool {
                 work: settings.work.clone(),
             },
             settings,
@@ -215,7 +219,7 @@ impl Criu {
     }
 
     /// Bytes that the checkpoint or restore of a session has moved so far, and of how many.
-    pub(crate) fn moved(&self, session: &str) -> (u64, Option<u64>) {
+    pub(crate) fn moved_bytes(&self, session: &str) -> (u64, Option<u64>) {
         let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         match now.session == session {
             true => now.gauge.read(),
@@ -224,10 +228,10 @@ impl Criu {
     }
 
     /// A gauge for what begins now.
-    fn gauge(&self, session: &str) -> Arc<Gauge> {
-        let gauge = Arc::new(Gauge::default());
+    fn start_progress(&self, session: &str) -> Arc<CriuProgress> {
+        let gauge = Arc::new(CriuProgress::default());
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
-        *now = Now {
+        *now = CriuOperation {
             session: session.to_owned(),
             gauge: Arc::clone(&gauge),
         };
@@ -243,18 +247,23 @@ impl Criu {
     ///
     /// # Errors
     /// The kernel went on, unless the refusal says otherwise.
-    pub(crate) async fn checkpoint(&self, request: Checkpoint) -> Result<Checkpointed, Refusal> {
+    pub(crate) async fn checkpoint(
+        &self,
+        request: Checkpoint,
+    ) -> Result<Checkpointed, CriuRefusal> {
         let criu = self.clone();
-        self.alone(async move { criu.freeze(request).await }).await
+        self.run_exclusive(async move { criu.checkpoint_kernel(request).await })
+            .await
     }
 
     /// Brings a frozen kernel back.
     ///
     /// # Errors
     /// The present kernel went on, unless the refusal says otherwise.
-    pub(crate) async fn restore(&self, request: Restore) -> Result<Restored, Refusal> {
+    pub(crate) async fn restore(&self, request: Restore) -> Result<CriuRestored, CriuRefusal> {
         let criu = self.clone();
-        self.alone(async move { criu.thaw(request).await }).await
+        self.run_exclusive(async move { criu.restore_kernel(request).await })
+            .await
     }
 
     /// Whether it can be done here, and what is stored. Waits for nobody: while a kernel is frozen or
@@ -262,11 +271,11 @@ impl Criu {
     pub(crate) async fn status(&self) -> CriuStatus {
         let turn = self.turn.try_lock().ok();
         let tool = turn.as_ref().map(|_| &self.tool);
-        let findings = probe::probe(self.settings.is_wanted, &self.placed, tool).await;
+        let findings = probe::probe_criu(self.settings.is_wanted, &self.placed, tool).await;
         drop(turn);
         let checkpointed: Vec<String> = self
             .sessions
-            .all()
+            .list_sessions()
             .into_iter()
             .filter(|(_, view)| view.checkpoint.is_some())
             .map(|(name, _)| name)
@@ -278,14 +287,14 @@ impl Criu {
             warnings: [findings.warnings, self.useless.clone()].concat(),
             is_checkpointed: checkpointed.iter().any(|name| name == DEFAULT_SESSION),
             checkpointed,
-            checkpoints: self.stored().await,
+            checkpoints: self.list_checkpoints().await,
         }
     }
 
     /// What is stored, the newest first.
-    pub(crate) async fn stored(&self) -> Vec<Stored> {
+    pub(crate) async fn list_checkpoints(&self) -> Vec<StoredCheckpoint> {
         let store = self.store.clone();
-        let stored = spawn_blocking(move || store.all()).await;
+        let stored = spawn_blocking(move || store.list_all()).await;
         let stored = stored.unwrap_or_default().into_iter();
         stored.map(stored_as).collect()
     }
@@ -293,32 +302,33 @@ impl Criu {
     /// Removes every generation of a name.
     ///
     /// # Errors
-    /// [`Refusal::NoCheckpoint`], or [`Refusal::InUse`] while a kernel lies in one.
-    pub(crate) async fn remove(&self, name: String) -> Result<Removed, Refusal> {
+    /// [`CriuRefusal::NoCheckpoint`], or [`CriuRefusal::InUse`] while a kernel lies in one.
+    pub(crate) async fn remove_checkpoint(&self, name: String) -> Result<CriuRemoved, CriuRefusal> {
         let criu = self.clone();
-        self.alone(async move { criu.forget(name).await }).await
+        self.run_exclusive(async move { criu.remove_if_unused(name).await })
+            .await
     }
 
-    async fn forget(&self, name: String) -> Result<Removed, Refusal> {
-        let name = named(Some(name.clone()), &name)?;
-        let folder = self.store.folder(&name);
-        let sessions = self.sessions.all().into_iter();
+    async fn remove_if_unused(&self, name: String) -> Result<CriuRemoved, CriuRefusal> {
+        let name = resolve_checkpoint_name(Some(name.clone()), &name)?;
+        let folder = self.store.name_folder(&name);
+        let sessions = self.sessions.list_sessions().into_iter();
         let mut frozen = sessions.filter_map(|(session, view)| Some((session, view.checkpoint?)));
         if let Some((session, _)) = frozen.find(|(_, path)| Path::new(path).starts_with(&folder)) {
-            return Err(Refusal::InUse { name, session });
+            return Err(CriuRefusal::InUse { name, session });
         }
         let (store, owned) = (self.store.clone(), name.clone());
         let removed = spawn_blocking(move || store.remove(&owned)).await;
-        let removed = removed.map_err(|_| kernel::Refusal::Stopping)?;
-        match removed.map_err(|error| Refusal::Stays(error.to_string()))? {
+        let removed = removed.map_err(|_| kernel::KernelRefusal::Stopping)?;
+        match removed.map_err(|error| CriuRefusal::Stays(error.to_string()))? {
             true => {
-                self.objects.keep(&name, &[]).await;
-                Ok(Removed {
+                self.objects.retain_objects(&name, &[]).await;
+                Ok(CriuRemoved {
                     status: "completed".into(),
                     name,
                 })
             }
-            false => Err(Refusal::NoCheckpoint {
+            false => Err(CriuRefusal::NoCheckpoint {
                 name,
                 generation: None,
             }),
@@ -326,19 +336,19 @@ impl Criu {
     }
 
     /// Removes the objects that no checkpoint of that name refers to.
-    async fn tidy(&self, name: &str) {
+    async fn prune_objects(&self, name: &str) {
         let (store, owned) = (self.store.clone(), name.to_owned());
-        let stored = spawn_blocking(move || store.objects(&owned)).await;
+        let stored = spawn_blocking(move || store.list_objects(&owned)).await;
         if let Ok(Some(stored)) = stored {
-            self.objects.keep(name, &stored).await;
+            self.objects.retain_objects(name, &stored).await;
         }
     }
 
     /// One after the other, and to its end: whoever asked may leave.
-    async fn alone<T: Send + 'static>(
+    async fn run_exclusive<T: Send + 'static>(
         &self,
-        work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
-    ) -> Result<T, Refusal> {
+        work: impl Future<Output = Result<T, CriuRefusal>> + Send + 'static,
+    ) -> Result<T, CriuRefusal> {
         let turn = self.turn.clone().lock_owned().await;
         let done = tokio::spawn(async move {
             let done = work.await;
@@ -347,25 +357,27 @@ impl Criu {
         });
         match done.await {
             Ok(done) => done,
-            Err(_) => Err(kernel::Refusal::Stopping.into()),
+            Err(_) => Err(kernel::KernelRefusal::Stopping.into()),
         }
     }
 
     /// # Errors
-    /// [`Refusal::Unavailable`], quickly: what only a trial shows shows itself.
-    async fn ensure_possible(&self) -> Result<String, Refusal> {
+    /// [`CriuRefusal::Unavailable`], quickly: what only a trial shows shows itself.
+    async fn ensure_possible(&self) -> Result<String, CriuRefusal> {
         if !self.settings.is_wanted {
             let why = "this instance was started without `--criu`";
-            return Err(Refusal::Unavailable(why.into()));
+            return Err(CriuRefusal::Unavailable(why.into()));
         }
-        Tool::version().await.map_err(Refusal::Unavailable)
+        CriuTool::read_version()
+            .await
+            .map_err(CriuRefusal::Unavailable)
     }
 }
 
-fn stored_as(found: Found) -> Stored {
-    let Found { manifest, path } = found;
-    Stored {
-        size_bytes: manifest.size(),
+fn stored_as(found: FoundCheckpoint) -> StoredCheckpoint {
+    let FoundCheckpoint { manifest, path } = found;
+    StoredCheckpoint {
+        size_bytes: manifest.total_image_bytes(),
         name: manifest.name,
         generation: manifest.generation,
         session: manifest.session,
@@ -375,12 +387,12 @@ fn stored_as(found: Found) -> Stored {
 }
 
 /// The checkpoint's name, which becomes a folder's.
-fn named(name: Option<String>, session: &str) -> Result<String, Refusal> {
+fn resolve_checkpoint_name(name: Option<String>, session: &str) -> Result<String, CriuRefusal> {
     let name = name.unwrap_or_else(|| session.into());
     // The objects beside it are stored under a name that has to fit, too.
-    match kernel::is_name(&name) && cryo::is_name(&objects::named(&name)) {
+    match kernel::is_name(&name) && cryo::is_name(&objects::cryo_name_for(&name)) {
         true => Ok(name),
-        false => Err(Refusal::Invalid(format!(
+        false => Err(CriuRefusal::Invalid(format!(
             "`{name}` can't be a checkpoint's name: use letters, digits, `-`, `_` and `.`, 59 at most, beginning with a letter or digit"
         ))),
     }

@@ -14,12 +14,12 @@ use std::path::Path;
 use std::{fs, thread};
 
 /// Ids of one region, where there are enough; with fewer there are this many regions.
-const WIDTH: i32 = 1 << 16;
-const REGIONS: i32 = 16;
+const PID_REGION_WIDTH: i32 = 1 << 16;
+const MIN_PID_REGIONS: i32 = 16;
 
 /// Where the ids of a life begin: behind those of every checkpoint, if there is room.
-pub(super) fn region(highest: i32, taken: &BTreeSet<i32>) -> i32 {
-    let width = WIDTH.min(highest / REGIONS).max(1);
+pub(super) fn choose_pid_region(highest: i32, taken: &BTreeSet<i32>) -> i32 {
+    let width = PID_REGION_WIDTH.min(highest / MIN_PID_REGIONS).max(1);
     let is_taken = |region: &i32| {
         let begin = region * width;
         taken.range(begin..begin + width).next().is_some()
@@ -33,7 +33,7 @@ pub(super) fn region(highest: i32, taken: &BTreeSet<i32>) -> i32 {
 ///
 /// # Errors
 /// When the system does not tell.
-pub(super) fn highest() -> io::Result<i32> {
+pub(super) fn read_pid_max() -> io::Result<i32> {
     let text = fs::read_to_string("/proc/sys/kernel/pid_max")?;
     text.trim().parse().map_err(io::Error::other)
 }
@@ -45,7 +45,7 @@ pub(super) fn highest() -> io::Result<i32> {
 ///
 /// # Errors
 /// When the container may not.
-pub(super) fn begin_at(begin: i32) -> io::Result<()> {
+pub(super) fn set_next_pid(begin: i32) -> io::Result<()> {
     let write = move || {
         unshare(CloneFlags::CLONE_NEWNS)?;
         let none = None::<&Path>;
@@ -59,7 +59,7 @@ pub(super) fn begin_at(begin: i32) -> io::Result<()> {
 }
 
 /// Those of the ids that are in use, by processes, threads or groups.
-pub(super) fn in_use(ids: &BTreeSet<i32>) -> BTreeSet<i32> {
+pub(super) fn find_pids_in_use(ids: &BTreeSet<i32>) -> BTreeSet<i32> {
     let taken = |id: &&i32| {
         Path::new(&format!("/proc/{id}")).exists() || kill(Pid::from_raw(-**id), None).is_ok()
     };
@@ -68,36 +68,36 @@ pub(super) fn in_use(ids: &BTreeSet<i32>) -> BTreeSet<i32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{begin_at, highest, in_use, region};
+    use super::{choose_pid_region, find_pids_in_use, read_pid_max, set_next_pid};
     use std::collections::BTreeSet;
 
     #[test]
     fn a_life_takes_the_first_region_without_a_checkpoint() {
-        assert_eq!(region(4_194_304, &BTreeSet::new()), 65_536);
-        assert_eq!(region(4_194_304, &[70_000].into()), 131_072);
+        assert_eq!(choose_pid_region(4_194_304, &BTreeSet::new()), 65_536);
+        assert_eq!(choose_pid_region(4_194_304, &[70_000].into()), 131_072);
         assert_eq!(
-            region(4_194_304, &[12, 70_000, 131_072, 300_000].into()),
+            choose_pid_region(4_194_304, &[12, 70_000, 131_072, 300_000].into()),
             196_608
         );
-        assert_eq!(region(32_768, &[3_000].into()), 4_096);
+        assert_eq!(choose_pid_region(32_768, &[3_000].into()), 4_096);
     }
 
     #[test]
     fn without_room_the_first_region_has_to_do() {
         let all: BTreeSet<i32> = (0..16).map(|n| n * 2048 + 5).collect();
-        assert_eq!(region(32_768, &all), 2048);
+        assert_eq!(choose_pid_region(32_768, &all), 2048);
     }
 
     #[test]
     fn our_own_ids_are_in_use() {
         let own = std::process::id() as i32;
-        assert_eq!(in_use(&[own, i32::MAX].into()), [own].into());
-        assert!(highest().unwrap() > own);
+        assert_eq!(find_pids_in_use(&[own, i32::MAX].into()), [own].into());
+        assert!(read_pid_max().unwrap() > own);
     }
 
     #[test]
     fn who_may_not_is_told() {
         // Above every id there is, so that who may is told, too.
-        assert!(begin_at(i32::MAX).is_err());
+        assert!(set_next_pid(i32::MAX).is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! The files that processes have open, by which it is known before anything is ended whether criu
 //! can open them again: it wants each to be there, and as long as it was.
 
-use super::words::{AS_IT_WAS, Kind, Reason};
+use super::words::{CriuFailure, CriuFailureKind, FILE_CHANGED_HINT};
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -10,19 +10,19 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Where the system makes files as they are asked for.
-const MADE_UP: [&str; 3] = ["/proc", "/sys", "/dev"];
+const PSEUDO_FILESYSTEMS: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(super) struct Opened {
+pub(super) struct CriuOpenFile {
     path: PathBuf,
     /// `None` where it may grow: of what is only appended to, criu compares no size.
     size: Option<u64>,
 }
 
-impl Opened {
+impl CriuOpenFile {
     /// Everything that these processes have open and that has a name. What is gone meanwhile, and
     /// what can't be looked at, is left to criu.
-    pub(super) fn all(pids: &BTreeSet<i32>) -> BTreeSet<Self> {
+    pub(super) fn list_for_pids(pids: &BTreeSet<i32>) -> BTreeSet<Self> {
         let each = pids.iter().flat_map(|pid| {
             let process = PathBuf::from(format!("/proc/{pid}"));
             let open = fs::read_dir(process.join("fd")).into_iter().flatten();
@@ -40,7 +40,7 @@ impl Opened {
     }
 
     /// How it differs from what it was, as criu would find.
-    pub(super) fn change(&self) -> Option<Reason> {
+    pub(super) fn describe_change(&self) -> Option<CriuFailure> {
         let path = self.path.display();
         let why = match (fs::metadata(&self.path), self.size) {
             (Err(error), _) if error.kind() == ErrorKind::NotFound => {
@@ -51,16 +51,18 @@ impl Opened {
             }
             _ => return None,
         };
-        Some(Reason {
+        Some(CriuFailure {
             why,
-            hint: Some(AS_IT_WAS),
-            kind: Kind::Resource,
+            hint: Some(FILE_CHANGED_HINT),
+            kind: CriuFailureKind::Resource,
         })
     }
 }
 
 fn has_name(path: &Path) -> bool {
-    let is_made_up = MADE_UP.iter().any(|folder| path.starts_with(folder));
+    let is_made_up = PSEUDO_FILESYSTEMS
+        .iter()
+        .any(|folder| path.starts_with(folder));
     let is_gone = path.to_string_lossy().ends_with(" (deleted)");
     path.is_absolute() && !is_made_up && !is_gone
 }
@@ -75,7 +77,7 @@ fn is_log(told: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Opened, has_name, is_log};
+    use super::{CriuOpenFile, has_name, is_log};
     use std::fs::{self, File, OpenOptions};
     use std::path::Path;
 
@@ -90,8 +92,8 @@ mod tests {
         let log = OpenOptions::new().append(true).open(path("log")).unwrap();
         let gone = File::open(path("gone")).unwrap();
         fs::remove_file(path("gone")).unwrap();
-        let all = Opened::all(&[std::process::id().cast_signed()].into());
-        let mut ours: Vec<&Opened> = all.iter().collect();
+        let all = CriuOpenFile::list_for_pids(&[std::process::id().cast_signed()].into());
+        let mut ours: Vec<&CriuOpenFile> = all.iter().collect();
         ours.retain(|opened| opened.path.starts_with(folder.path()));
         assert_eq!(ours.len(), 2, "{ours:?}");
         assert_eq!((ours[0].path.clone(), ours[0].size), (path("log"), None));
@@ -99,16 +101,16 @@ mod tests {
             (ours[1].path.clone(), ours[1].size),
             (path("read"), Some(5))
         );
-        assert!(ours.iter().all(|opened| opened.change().is_none()));
+        assert!(ours.iter().all(|opened| opened.describe_change().is_none()));
         drop((log, gone));
 
         fs::write(path("log"), "longer than it was").unwrap();
         fs::write(path("read"), "123").unwrap();
-        assert_eq!(ours[0].change(), None);
-        let told = ours[1].change().unwrap().why;
+        assert_eq!(ours[0].describe_change(), None);
+        let told = ours[1].describe_change().unwrap().why;
         assert!(told.ends_with("has 3 bytes and had 5"), "{told}");
         fs::remove_file(path("log")).unwrap();
-        let told = ours[0].change().unwrap().why;
+        let told = ours[0].describe_change().unwrap().why;
         assert!(told.ends_with("which it had open, is missing"), "{told}");
     }
 

@@ -1,9 +1,9 @@
 //! Whether processes can be frozen here, and in words why not.
 
 use super::numbers;
-use super::store::Store;
-use super::tool::Tool;
-use crate::protocol::criu::Check;
+use super::store::CriuStore;
+use super::tool::CriuTool;
+use crate::protocol::criu::CriuCheck;
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::PassCred;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket};
@@ -13,23 +13,23 @@ use std::process::Stdio;
 use tokio::process::Command;
 
 /// Numbers of capabilities.
-const SYS_PTRACE: u32 = 19;
-const SYS_ADMIN: u32 = 21;
+const CAP_SYS_PTRACE: u32 = 19;
+const CAP_SYS_ADMIN: u32 = 21;
 
 /// What `up` gives a container that may.
-const CURE: &str = "`osctl up --criu` gives it";
+const CRIU_CAPABILITY_HINT: &str = "`osctl up --criu` gives it";
 
 /// Instead of a trial.
-const BUSY: &str = "not tried: a kernel is being frozen or brought back right now";
+const CRIU_TRIAL_SKIPPED: &str = "not tried: a kernel is being frozen or brought back right now";
 
 /// What was found.
 #[derive(Debug)]
-pub(super) struct Findings {
-    pub(super) checks: Vec<Check>,
+pub(super) struct CriuFindings {
+    pub(super) checks: Vec<CriuCheck>,
     pub(super) warnings: Vec<String>,
 }
 
-impl Findings {
+impl CriuFindings {
     pub(super) fn is_available(&self) -> bool {
         self.checks.iter().all(|check| check.fine || !check.needed)
     }
@@ -47,54 +47,61 @@ impl Findings {
 
 /// How the ids of this life were placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Placed {
+pub(super) enum PidReservation {
     At(i32),
     /// Not in this life, which was not asked to, or could not.
     Not(String),
 }
 
 /// Has this life's ids begin where none of a stored checkpoint lies.
-pub(super) fn place(store: &Store) -> Placed {
-    let taken = store.all().into_iter().flat_map(|found| found.manifest.ids);
+pub(super) fn reserve_pids(store: &CriuStore) -> PidReservation {
+    let taken = store
+        .list_all()
+        .into_iter()
+        .flat_map(|found| found.manifest.ids);
     let taken = taken.collect();
-    let placed = numbers::highest().and_then(|highest| {
-        let begin = numbers::region(highest, &taken);
-        numbers::begin_at(begin).map(|()| begin)
+    let placed = numbers::read_pid_max().and_then(|highest| {
+        let begin = numbers::choose_pid_region(highest, &taken);
+        numbers::set_next_pid(begin).map(|()| begin)
     });
     match placed {
-        Ok(begin) => Placed::At(begin),
-        Err(error) => Placed::Not(error.to_string()),
+        Ok(begin) => PidReservation::At(begin),
+        Err(error) => PidReservation::Not(error.to_string()),
     }
 }
 
 /// Looks at every precondition; the last one is a trial, unless there is no tool to be had.
-pub(super) async fn probe(is_wanted: bool, placed: &Placed, tool: Option<&Tool>) -> Findings {
-    let version = Tool::version().await;
+pub(super) async fn probe_criu(
+    is_wanted: bool,
+    placed: &PidReservation,
+    tool: Option<&CriuTool>,
+) -> CriuFindings {
+    let version = CriuTool::read_version().await;
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut checks = vec![
-        wanted(is_wanted),
-        program(version),
-        capabilities(&status),
-        seccomp(&status),
-        ids(placed),
+        check_enabled(is_wanted),
+        check_program(version),
+        check_capabilities(&status),
+        check_seccomp(&status),
+        check_pid_reservation(placed),
     ];
-    let mut findings = Findings {
+    let mut findings = CriuFindings {
         checks: Vec::new(),
-        warnings: warnings(),
+        warnings: list_warnings(),
     };
     let may_try = checks.iter().all(|check| check.fine || !check.needed);
     if may_try {
         checks.push(match tool {
-            Some(tool) => trial(tool).await,
-            None => check("trial", true, Ok(BUSY.into())),
+            Some(tool) => check_trial(tool).await,
+            None => build_check("trial", true, Ok(CRIU_TRIAL_SKIPPED.into())),
         });
     }
     findings.checks = checks;
     findings
 }
 
-fn check(what: &str, needed: bool, judged: Result<String, String>) -> Check {
-    Check {
+fn build_check(what: &str, needed: bool, judged: Result<String, String>) -> CriuCheck {
+    CriuCheck {
         what: what.into(),
         fine: judged.is_ok(),
         detail: judged.unwrap_or_else(|why| why),
@@ -102,23 +109,24 @@ fn check(what: &str, needed: bool, judged: Result<String, String>) -> Check {
     }
 }
 
-fn wanted(is_wanted: bool) -> Check {
+fn check_enabled(is_wanted: bool) -> CriuCheck {
     let judged = match is_wanted {
         true => Ok("the instance was started with `--criu`".into()),
         false => Err("the instance was started without `--criu`".into()),
     };
-    check("wish", true, judged)
+    build_check("wish", true, judged)
 }
 
-fn program(version: Result<String, String>) -> Check {
+fn check_program(version: Result<String, String>) -> CriuCheck {
     let judged = version.map(|version| format!("criu {version}"));
-    check("program", true, judged)
+    build_check("program", true, judged)
 }
 
-fn capabilities(status: &str) -> Check {
-    let held = field(status, "CapEff:").and_then(|text| u64::from_str_radix(text, 16).ok());
+fn check_capabilities(status: &str) -> CriuCheck {
+    let held =
+        find_status_field(status, "CapEff:").and_then(|text| u64::from_str_radix(text, 16).ok());
     let held = held.unwrap_or(0);
-    let wanted = [("SYS_PTRACE", SYS_PTRACE), ("SYS_ADMIN", SYS_ADMIN)];
+    let wanted = [("SYS_PTRACE", CAP_SYS_PTRACE), ("SYS_ADMIN", CAP_SYS_ADMIN)];
     let missing: Vec<&str> = wanted
         .iter()
         .filter(|(_, number)| held & (1 << number) == 0)
@@ -127,33 +135,33 @@ fn capabilities(status: &str) -> Check {
     let judged = match missing.is_empty() {
         true => Ok("SYS_PTRACE and SYS_ADMIN".into()),
         false => Err(format!(
-            "the capabilities {} are missing: {CURE}",
+            "the capabilities {} are missing: {CRIU_CAPABILITY_HINT}",
             missing.join(" and ")
         )),
     };
-    check("capabilities", true, judged)
+    build_check("capabilities", true, judged)
 }
 
-fn seccomp(status: &str) -> Check {
-    let judged = match field(status, "Seccomp:") {
+fn check_seccomp(status: &str) -> CriuCheck {
+    let judged = match find_status_field(status, "Seccomp:") {
         Some("0") | None => Ok("no profile".into()),
         Some(_) => Err("a seccomp profile is in the way: `osctl up --criu` lifts it".into()),
     };
-    check("seccomp", true, judged)
+    build_check("seccomp", true, judged)
 }
 
-fn ids(placed: &Placed) -> Check {
+fn check_pid_reservation(placed: &PidReservation) -> CriuCheck {
     let judged = match placed {
-        Placed::At(begin) => Ok(format!("processes have ids from {begin} on")),
-        Placed::Not(why) => Err(format!(
+        PidReservation::At(begin) => Ok(format!("processes have ids from {begin} on")),
+        PidReservation::Not(why) => Err(format!(
             "ids of processes could not be kept free of those in checkpoints, so a restore may find them taken: {why}"
         )),
     };
-    check("ids", false, judged)
+    build_check("ids", false, judged)
 }
 
 /// What can't be frozen on this Linux.
-fn warnings() -> Vec<String> {
+fn list_warnings() -> Vec<String> {
     let network = socket(
         AddressFamily::Inet,
         SockType::Stream,
@@ -168,24 +176,24 @@ fn warnings() -> Vec<String> {
 }
 
 /// Freezes a process that sleeps, and thaws it.
-async fn trial(tool: &Tool) -> Check {
-    let judged = tried(tool).await;
+async fn check_trial(tool: &CriuTool) -> CriuCheck {
+    let judged = run_trial(tool).await;
     let judged = judged.map(|()| "a process was frozen and thawed".to_owned());
     let judged = judged.map_err(|why| format!("a trial failed: {why}"));
-    check("trial", true, judged)
+    build_check("trial", true, judged)
 }
 
-async fn tried(tool: &Tool) -> Result<(), String> {
+async fn run_trial(tool: &CriuTool) -> Result<(), String> {
     let images = tool.work.join("trial");
     // What an earlier one left.
     let _ = fs::remove_dir_all(&images);
     fs::create_dir_all(&images).map_err(|error| error.to_string())?;
-    let tried = freeze_and_thaw(tool, &images).await;
+    let tried = checkpoint_and_restore(tool, &images).await;
     let _ = fs::remove_dir_all(&images);
     tried
 }
 
-async fn freeze_and_thaw(tool: &Tool, images: &Path) -> Result<(), String> {
+async fn checkpoint_and_restore(tool: &CriuTool, images: &Path) -> Result<(), String> {
     let mut sleeper = Command::new("/usr/bin/sleep")
         .arg("infinity")
         .process_group(0)
@@ -206,7 +214,7 @@ async fn freeze_and_thaw(tool: &Tool, images: &Path) -> Result<(), String> {
         .map_err(|reason| reason.why)
 }
 
-fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+fn find_status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status
         .lines()
         .find_map(|line| line.strip_prefix(name))
@@ -215,19 +223,19 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Findings, capabilities, program, seccomp, wanted};
+    use super::{CriuFindings, check_capabilities, check_enabled, check_program, check_seccomp};
 
     #[test]
     fn everything_that_is_missing_is_named_with_its_cure() {
         let status = "Name:\tosctl\nCapEff:\t00000000802c04fb\nSeccomp:\t0\n";
-        assert!(capabilities(status).fine && seccomp(status).fine);
+        assert!(check_capabilities(status).fine && check_seccomp(status).fine);
         let status = "CapEff:\t00000000800404fb\nSeccomp:\t2\n";
-        let findings = Findings {
+        let findings = CriuFindings {
             checks: vec![
-                wanted(true),
-                program(Err("`criu` is not installed in the image".into())),
-                capabilities(status),
-                seccomp(status),
+                check_enabled(true),
+                check_program(Err("`criu` is not installed in the image".into())),
+                check_capabilities(status),
+                check_seccomp(status),
             ],
             warnings: Vec::new(),
         };

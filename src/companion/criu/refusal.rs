@@ -1,18 +1,18 @@
 //! Why a kernel was not frozen or brought back, in sentences.
 
-use super::store::Absent;
-use super::tool::full;
-use super::words::{Kind, Reason};
+use super::store::CriuLookupError;
+use super::tool::disk_full_failure;
+use super::words::{CriuFailure, CriuFailureKind};
 use crate::companion::kernel;
 use std::io;
 
 /// Files that differ, told at most.
-const TOLD: usize = 5;
+const MAX_LISTED_CRIU_FILES: usize = 5;
 
 /// Why a request was not fulfilled.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    Kernel(kernel::Refusal),
+pub(crate) enum CriuRefusal {
+    Kernel(kernel::KernelRefusal),
     /// That can't be a checkpoint's name.
     Invalid(String),
     /// It can't be done in this container, for that reason.
@@ -41,19 +41,19 @@ pub(crate) enum Refusal {
     Stays(String),
     /// The kernel could not be frozen; it goes on, unless it was lost thereby.
     NotFrozen {
-        reason: Reason,
+        reason: CriuFailure,
         is_lost: bool,
     },
     /// The kernel could not be brought back.
     NotRestored {
-        reason: Reason,
-        present: Present,
+        reason: CriuFailure,
+        present: PresentKernelState,
     },
 }
 
 /// What became of the session's present kernel when another one was not brought back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Present {
+pub(crate) enum PresentKernelState {
     GoesOn,
     /// There was none: the session lies in a checkpoint, as before.
     Frozen,
@@ -62,7 +62,7 @@ pub(crate) enum Present {
     Lost,
 }
 
-impl Refusal {
+impl CriuRefusal {
     /// In a sentence.
     pub(crate) fn message(&self) -> String {
         match self {
@@ -78,7 +78,11 @@ impl Refusal {
                 format!("the checkpoint `{path}` is damaged: {why}")
             }
             Self::OtherFiles(files) => {
-                let told = files.iter().take(TOLD).cloned().collect::<Vec<_>>();
+                let told = files
+                    .iter()
+                    .take(MAX_LISTED_CRIU_FILES)
+                    .cloned()
+                    .collect::<Vec<_>>();
                 let more = match files.len() - told.len() {
                     0 => String::new(),
                     more => format!("; and {more} more"),
@@ -109,7 +113,7 @@ impl Refusal {
             Self::NotRestored { reason, present } => format!(
                 "the kernel could not be brought back: {}; {}",
                 reason.why,
-                present.told()
+                present.describe()
             ),
         }
     }
@@ -119,14 +123,14 @@ impl Refusal {
     pub(super) fn is_final(&self) -> bool {
         match self {
             Self::Unavailable(_) | Self::OtherFiles(_) | Self::OtherProtocol(_) => true,
-            Self::NotRestored { present, .. } => *present == Present::Lost,
+            Self::NotRestored { present, .. } => *present == PresentKernelState::Lost,
             _ => false,
         }
     }
 
     /// Whether there was no room on the disk.
     pub(crate) fn is_full(&self) -> bool {
-        matches!(self, Self::NotFrozen { reason, .. } if reason.kind == Kind::Full)
+        matches!(self, Self::NotFrozen { reason, .. } if reason.kind == CriuFailureKind::Full)
     }
 
     /// The same, of a kernel that did not go on.
@@ -141,9 +145,9 @@ impl Refusal {
     }
 }
 
-impl Present {
+impl PresentKernelState {
     /// In a sentence.
-    fn told(&self) -> String {
+    fn describe(&self) -> String {
         match self {
             Self::GoesOn => "the present one goes on".into(),
             Self::Frozen => "the session lies in its checkpoint, as before".into(),
@@ -159,19 +163,23 @@ impl Present {
     }
 }
 
-impl From<kernel::Refusal> for Refusal {
-    fn from(refusal: kernel::Refusal) -> Self {
+impl From<kernel::KernelRefusal> for CriuRefusal {
+    fn from(refusal: kernel::KernelRefusal) -> Self {
         Self::Kernel(refusal)
     }
 }
 
-pub(super) fn absent(absent: Absent, name: &str, generation: Option<u64>) -> Refusal {
+pub(super) fn lookup_refusal(
+    absent: CriuLookupError,
+    name: &str,
+    generation: Option<u64>,
+) -> CriuRefusal {
     match absent {
-        Absent::Unknown => Refusal::NoCheckpoint {
+        CriuLookupError::Unknown => CriuRefusal::NoCheckpoint {
             name: name.into(),
             generation,
         },
-        Absent::Damaged { path, why, other } => Refusal::Damaged {
+        CriuLookupError::Damaged { path, why, other } => CriuRefusal::Damaged {
             path: path.display().to_string(),
             why,
             other,
@@ -179,8 +187,8 @@ pub(super) fn absent(absent: Absent, name: &str, generation: Option<u64>) -> Ref
     }
 }
 
-impl From<Reason> for Refusal {
-    fn from(reason: Reason) -> Self {
+impl From<CriuFailure> for CriuRefusal {
+    fn from(reason: CriuFailure) -> Self {
         Self::NotFrozen {
             reason,
             is_lost: false,
@@ -188,14 +196,14 @@ impl From<Reason> for Refusal {
     }
 }
 
-impl From<io::Error> for Refusal {
+impl From<io::Error> for CriuRefusal {
     fn from(error: io::Error) -> Self {
         let reason = match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => full(),
-            _ => Reason {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => disk_full_failure(),
+            _ => CriuFailure {
                 why: error.to_string(),
                 hint: None,
-                kind: Kind::Other,
+                kind: CriuFailureKind::Other,
             },
         };
         reason.into()
@@ -204,25 +212,28 @@ impl From<io::Error> for Refusal {
 
 #[cfg(test)]
 mod tests {
-    use super::{Kind, Present, Reason, Refusal};
+    use super::{CriuFailure, CriuFailureKind, CriuRefusal, PresentKernelState};
 
-    fn refused(present: Present) -> Refusal {
-        let reason = Reason {
+    fn refused(present: PresentKernelState) -> CriuRefusal {
+        let reason = CriuFailure {
             why: "why".into(),
             hint: None,
-            kind: Kind::Other,
+            kind: CriuFailureKind::Other,
         };
-        Refusal::NotRestored { reason, present }
+        CriuRefusal::NotRestored { reason, present }
     }
 
     #[test]
     fn what_became_of_the_present_kernel_is_told_and_only_its_loss_is_final() {
         for (present, words) in [
-            (Present::GoesOn, "why; the present one goes on"),
-            (Present::Frozen, "lies in its checkpoint, as before"),
-            (Present::Back(Vec::new()), "its objects are back"),
+            (PresentKernelState::GoesOn, "why; the present one goes on"),
             (
-                Present::Back(vec!["`g` (a generator)".into()]),
+                PresentKernelState::Frozen,
+                "lies in its checkpoint, as before",
+            ),
+            (PresentKernelState::Back(Vec::new()), "its objects are back"),
+            (
+                PresentKernelState::Back(vec!["`g` (a generator)".into()]),
                 "its objects are back, but for `g` (a generator)",
             ),
         ] {
@@ -230,7 +241,7 @@ mod tests {
             assert!(!refusal.is_final());
             assert!(refusal.message().ends_with(words), "{}", refusal.message());
         }
-        let lost = refused(Present::Lost);
+        let lost = refused(PresentKernelState::Lost);
         assert!(lost.is_final() && lost.message().ends_with("its state is lost"));
     }
 }

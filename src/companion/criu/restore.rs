@@ -1,16 +1,16 @@
 //! Thawing: from a checkpoint to the kernel in its session.
 
-use super::manifest::Manifest;
-use super::marks::Mark;
-use super::objects::Back;
-use super::refusal::{Present, absent};
-use super::store::Found;
-use super::words::{Kind, Reason};
-use super::{Criu, Refusal, named, numbers};
+use super::manifest::CriuManifest;
+use super::marks::CriuMarker;
+use super::objects::ReloadedObjects;
+use super::refusal::{PresentKernelState, lookup_refusal};
+use super::store::FoundCheckpoint;
+use super::words::{CriuFailure, CriuFailureKind};
+use super::{Criu, CriuRefusal, numbers, resolve_checkpoint_name};
 use crate::companion::descendants;
-use crate::companion::kernel::{self, Frozen, Kernel, Stop};
-use crate::companion::shell::Packed;
-use crate::protocol::criu::{Restore, Restored};
+use crate::companion::kernel::{self, KernelCheckpoint, KernelHandle, StopReason};
+use crate::companion::shell::PackedContext;
+use crate::protocol::criu::{CriuRestored, Restore};
 use crate::protocol::kernel::KernelReport;
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -20,44 +20,47 @@ use std::time::Instant;
 use tokio::task::spawn_blocking;
 
 /// Who has taken ids, told at most.
-const TOLD: usize = 5;
+const MAX_LISTED_CRIU_PIDS: usize = 5;
 
 impl Criu {
-    pub(super) async fn thaw(&self, request: Restore) -> Result<Restored, Refusal> {
+    pub(super) async fn restore_kernel(
+        &self,
+        request: Restore,
+    ) -> Result<CriuRestored, CriuRefusal> {
         let begun = Instant::now();
         let Restore {
             session,
             name,
             generation,
         } = request;
-        let name = named(name, &session)?;
-        let gauge = self.gauge(&session);
+        let name = resolve_checkpoint_name(name, &session)?;
+        let gauge = self.start_progress(&session);
         let (store, owned) = (self.store.clone(), name.clone());
-        let found = spawn_blocking(move || store.find(&owned, generation, &gauge)).await;
-        let found = found.map_err(|_| kernel::Refusal::Stopping)?;
-        let found = found.map_err(|why| absent(why, &name, generation))?;
+        let found = spawn_blocking(move || store.find_verified(&owned, generation, &gauge)).await;
+        let found = found.map_err(|_| kernel::KernelRefusal::Stopping)?;
+        let found = found.map_err(|why| lookup_refusal(why, &name, generation))?;
         let (_, kernel) = self
             .sessions
-            .create(Some(found.manifest.session.clone()))
+            .create_session(Some(found.manifest.session.clone()))
             .await?;
         let mut notes = Vec::new();
-        let report = match self.bring_back(&found, &kernel).await {
+        let report = match self.restore_process(&found, &kernel).await {
             Ok(report) => {
-                notes.extend(found.manifest.lag());
+                notes.extend(found.manifest.describe_clock_lag());
                 report
             }
             Err(refusal) => {
-                self.fall_back(&found.manifest, &kernel, refusal, &mut notes)
+                self.fall_back_to_objects(&found.manifest, &kernel, refusal, &mut notes)
                     .await?
             }
         };
-        if let Some(why) = self.give_shell(&found.manifest) {
+        if let Some(why) = self.restore_shell(&found.manifest) {
             notes.push(why);
         }
-        Ok(Restored {
+        Ok(CriuRestored {
             status: "completed".into(),
             checkpoint_path: found.path.display().to_string(),
-            checkpoint_size_bytes: found.manifest.size(),
+            checkpoint_size_bytes: found.manifest.total_image_bytes(),
             timing_ms: begun.elapsed().as_secs_f64() * 1000.0,
             name: found.manifest.name,
             generation: found.manifest.generation,
@@ -68,38 +71,50 @@ impl Criu {
     }
 
     /// The process itself.
-    async fn bring_back(&self, found: &Found, kernel: &Kernel) -> Result<KernelReport, Refusal> {
+    async fn restore_process(
+        &self,
+        found: &FoundCheckpoint,
+        kernel: &KernelHandle,
+    ) -> Result<KernelReport, CriuRefusal> {
         self.ensure_possible().await?;
         let manifest = &found.manifest;
-        if let Some(why) = manifest.misfit() {
-            return Err(Refusal::OtherProtocol(why));
+        if let Some(why) = manifest.describe_protocol_mismatch() {
+            return Err(CriuRefusal::OtherProtocol(why));
         }
         let owned = manifest.clone();
-        let looked = spawn_blocking(move || (owned.strangers(), owned.unopenable())).await;
-        let (strangers, unopenable) = looked.map_err(|_| kernel::Refusal::Stopping)?;
+        let looked = spawn_blocking(move || {
+            (
+                owned.list_changed_mapped_files(),
+                owned.find_changed_open_file(),
+            )
+        })
+        .await;
+        let (strangers, unopenable) = looked.map_err(|_| kernel::KernelRefusal::Stopping)?;
         if !strangers.is_empty() {
-            return Err(Refusal::OtherFiles(strangers));
+            return Err(CriuRefusal::OtherFiles(strangers));
         }
         if let Some(reason) = unopenable {
             return Err(self
-                .not_restored(reason, Room::Free, kernel, manifest)
+                .not_restored(reason, PidClearance::Free, kernel, manifest)
                 .await);
         }
         // No kernel may have been made in this life yet.
         if let Some(folder) = manifest.socket.parent()
             && let Err(error) = fs::create_dir_all(folder)
         {
-            let reason = plain(format!("`{}`: {error}", folder.display()));
+            let reason = restore_failure(format!("`{}`: {error}", folder.display()));
             return Err(self
-                .not_restored(reason, Room::Free, kernel, manifest)
+                .not_restored(reason, PidClearance::Free, kernel, manifest)
                 .await);
         }
-        let room = self.make_room(found, kernel).await?;
-        let restored = self.tool.restore(&found.images()).await;
+        let room = self.free_pids(found, kernel).await?;
+        let restored = self.tool.restore(&found.images_folder()).await;
         let restored = restored.and_then(|thawed| {
             let socket = manifest.socket.clone();
-            let connected = thawed.kernel(socket);
-            connected.map_err(|error| plain(format!("it came back and can't be reached: {error}")))
+            let connected = thawed.connect_kernel(socket);
+            connected.map_err(|error| {
+                restore_failure(format!("it came back and can't be reached: {error}"))
+            })
         });
         let restored = match restored {
             Ok(restored) => restored,
@@ -109,13 +124,13 @@ impl Criu {
                 return Err(self.not_restored(reason, room, kernel, manifest).await);
             }
         };
-        match kernel.thaw(restored).await {
+        match kernel.restore_process(restored).await {
             Ok(answer) => Ok(answer.report),
-            Err(kernel::Refusal::NoKernel(why)) => {
-                let reason = plain(format!("it came back and ended: {why}"));
+            Err(kernel::KernelRefusal::NoKernel(why)) => {
+                let reason = restore_failure(format!("it came back and ended: {why}"));
                 let room = match room {
                     // It has taken the present one's place.
-                    Room::Free => Room::Made(None),
+                    PidClearance::Free => PidClearance::Made(None),
                     made => made,
                 };
                 Err(self.not_restored(reason, room, kernel, manifest).await)
@@ -126,110 +141,123 @@ impl Criu {
 
     /// Frees the ids that come back, where the session's own present kernel has them: what that holds
     /// is stored, and it is ended. Whatever can be known before must be known by then.
-    async fn make_room(&self, found: &Found, kernel: &Kernel) -> Result<Room, Refusal> {
+    async fn free_pids(
+        &self,
+        found: &FoundCheckpoint,
+        kernel: &KernelHandle,
+    ) -> Result<PidClearance, CriuRefusal> {
         let manifest = &found.manifest;
-        let taken = numbers::in_use(&manifest.ids);
+        let taken = numbers::find_pids_in_use(&manifest.ids);
         if taken.is_empty() {
-            return Ok(Room::Free);
+            return Ok(PidClearance::Free);
         }
         let view = kernel.view();
-        let own = view.root.map(below).unwrap_or_default();
-        if let strangers @ [_, ..] = &others(&taken, &own)[..] {
-            return Err(Refusal::TakenIds(strangers.to_vec()));
+        let own = view.root.map(list_tree_thread_ids).unwrap_or_default();
+        if let strangers @ [_, ..] = &describe_pid_owners(&taken, &own)[..] {
+            return Err(CriuRefusal::TakenIds(strangers.to_vec()));
         }
         if view.busy {
-            return Err(kernel::Refusal::Busy.into());
+            return Err(kernel::KernelRefusal::Busy.into());
         }
         let held = match view.is_blank() {
-            true => Held::Nothing,
-            false => self.hold(&manifest.session).await?,
+            true => DisplacedObjects::Nothing,
+            false => self.back_up_present(&manifest.session).await?,
         };
-        let apart = kernel.part().await?;
+        let apart = kernel.detach().await?;
         if apart.counts.execution_count > view.counts.execution_count {
             // What code did meanwhile is not stored.
-            apart.rejoin().await?;
-            return Err(kernel::Refusal::Busy.into());
+            apart.reattach().await?;
+            return Err(kernel::KernelRefusal::Busy.into());
         }
         let checkpoint = found.path.display().to_string();
         let mark = None;
-        apart.freeze(Frozen { checkpoint, mark }).await;
-        let taken = numbers::in_use(&manifest.ids);
-        let room = Room::Made(Some(held));
+        apart
+            .finish_checkpoint(KernelCheckpoint { checkpoint, mark })
+            .await;
+        let taken = numbers::find_pids_in_use(&manifest.ids);
+        let room = PidClearance::Made(Some(held));
         match taken.is_empty() {
             true => Ok(room),
             false => {
-                let who = others(&taken, &BTreeSet::new()).join(", ");
-                let reason = Reason {
+                let who = describe_pid_owners(&taken, &BTreeSet::new()).join(", ");
+                let reason = CriuFailure {
                     why: format!("ids of its processes are taken: {who}"),
                     hint: None,
-                    kind: Kind::Ids,
+                    kind: CriuFailureKind::Ids,
                 };
                 Err(self.not_restored(reason, room, kernel, manifest).await)
             }
         }
     }
 
-    async fn hold(&self, session: &str) -> Result<Held, Refusal> {
-        let held = self.objects.hold(session).await;
-        held.map(Held::Stored).map_err(|why| Refusal::NotRestored {
-            reason: Reason {
+    async fn back_up_present(&self, session: &str) -> Result<DisplacedObjects, CriuRefusal> {
+        let held = self.objects.back_up_objects(session).await;
+        held.map(DisplacedObjects::Stored).map_err(|why| CriuRefusal::NotRestored {
+            reason: CriuFailure {
                 why: format!("the present one would have to end before, and its objects can't be stored: {why}"),
                 hint: Some("`osctl reset --restart` gives the present one up"),
-                kind: Kind::Other,
+                kind: CriuFailureKind::Other,
             },
-            present: Present::GoesOn,
+            present: PresentKernelState::GoesOn,
         })
     }
 
     async fn not_restored(
         &self,
-        reason: Reason,
-        room: Room,
-        kernel: &Kernel,
-        manifest: &Manifest,
-    ) -> Refusal {
+        reason: CriuFailure,
+        room: PidClearance,
+        kernel: &KernelHandle,
+        manifest: &CriuManifest,
+    ) -> CriuRefusal {
         let held = match room {
-            Room::Free => {
+            PidClearance::Free => {
                 let present = match kernel.view().checkpoint {
-                    Some(_) => Present::Frozen,
-                    None => Present::GoesOn,
+                    Some(_) => PresentKernelState::Frozen,
+                    None => PresentKernelState::GoesOn,
                 };
-                return Refusal::NotRestored { reason, present };
+                return CriuRefusal::NotRestored { reason, present };
             }
-            Room::Made(held) => held,
+            PidClearance::Made(held) => held,
         };
         // Whoever waits for a kernel gets an empty one; the log tells why there is none, if so.
-        let _ = kernel.restart(Stop::Restart).await;
+        let _ = kernel.restart(StopReason::Restart).await;
         let present = match held {
-            None => Present::Lost,
-            Some(Held::Nothing) => Present::Back(Vec::new()),
-            Some(Held::Stored(stored)) => {
-                match self.objects.reload(&manifest.session, &stored).await {
-                    Ok(Back { lost, .. }) => Present::Back(lost),
+            None => PresentKernelState::Lost,
+            Some(DisplacedObjects::Nothing) => PresentKernelState::Back(Vec::new()),
+            Some(DisplacedObjects::Stored(stored)) => {
+                match self
+                    .objects
+                    .reload_objects(&manifest.session, &stored)
+                    .await
+                {
+                    Ok(ReloadedObjects { lost, .. }) => PresentKernelState::Back(lost),
                     Err(why) => {
                         tracing::warn!("the present kernel's objects did not come back: {why}");
-                        Present::Lost
+                        PresentKernelState::Lost
                     }
                 }
             }
         };
-        Refusal::NotRestored { reason, present }
+        CriuRefusal::NotRestored { reason, present }
     }
 
     /// The objects, where they were stored beside and the process can't come back.
-    async fn fall_back(
+    async fn fall_back_to_objects(
         &self,
-        manifest: &Manifest,
-        kernel: &Kernel,
-        refusal: Refusal,
+        manifest: &CriuManifest,
+        kernel: &KernelHandle,
+        refusal: CriuRefusal,
         notes: &mut Vec<String>,
-    ) -> Result<KernelReport, Refusal> {
+    ) -> Result<KernelReport, CriuRefusal> {
         let stored = match (&manifest.objects, &refusal) {
             (Some(stored), refusal) if refusal.is_final() => stored,
             _ => return Err(refusal),
         };
-        match self.wake_with(&manifest.session, kernel, stored).await {
-            Ok(Back { report, lost }) => {
+        match self
+            .start_with_objects(&manifest.session, kernel, stored)
+            .await
+        {
+            Ok(ReloadedObjects { report, lost }) => {
                 notes.push(format!(
                     "the objects came back and the process did not: {}",
                     refusal.message()
@@ -251,29 +279,34 @@ impl Criu {
 
     /// Objects into a session, which begins anew for that if it lies in a checkpoint, and lies there
     /// again if they do not come.
-    async fn wake_with(
+    async fn start_with_objects(
         &self,
         session: &str,
-        kernel: &Kernel,
+        kernel: &KernelHandle,
         stored: &Value,
-    ) -> Result<Back, String> {
+    ) -> Result<ReloadedObjects, String> {
         let Some(checkpoint) = kernel.view().checkpoint else {
-            return self.objects.reload(session, stored).await;
+            return self.objects.reload_objects(session, stored).await;
         };
         let mark = self.marks.read(session);
-        if let Err(refusal) = kernel.restart(Stop::Restart).await {
+        if let Err(refusal) = kernel.restart(StopReason::Restart).await {
             return Err(format!("no kernel starts for them: {refusal:?}"));
         }
-        let back = self.objects.reload(session, stored).await;
+        let back = self.objects.reload_objects(session, stored).await;
         if let (Err(_), Some(mark)) = (&back, mark) {
-            self.lay_again(kernel, checkpoint, mark).await;
+            self.return_to_checkpoint(kernel, checkpoint, mark).await;
         }
         back
     }
 
     /// Puts a session back into its checkpoint that has an empty kernel; not, when somebody uses that.
-    async fn lay_again(&self, kernel: &Kernel, checkpoint: String, mark: Mark) {
-        let apart = match kernel.part().await {
+    async fn return_to_checkpoint(
+        &self,
+        kernel: &KernelHandle,
+        checkpoint: String,
+        mark: CriuMarker,
+    ) {
+        let apart = match kernel.detach().await {
             Ok(apart) => apart,
             Err(refusal) => {
                 return tracing::warn!("it does not lie in `{checkpoint}` any more: {refusal:?}");
@@ -283,7 +316,9 @@ impl Criu {
         match spawn_blocking(move || marks.write(&mark)).await {
             Ok(Ok(mark)) => {
                 let mark = Some(mark);
-                apart.freeze(Frozen { checkpoint, mark }).await;
+                apart
+                    .finish_checkpoint(KernelCheckpoint { checkpoint, mark })
+                    .await;
             }
             // Dropped, it goes on.
             failed => tracing::warn!("it does not lie in `{checkpoint}` any more: {failed:?}"),
@@ -291,12 +326,12 @@ impl Criu {
     }
 
     /// Why the shell's context did not come back, if so.
-    fn give_shell(&self, manifest: &Manifest) -> Option<String> {
-        let packed: Packed = match serde_json::from_value(manifest.shell.clone()?) {
+    fn restore_shell(&self, manifest: &CriuManifest) -> Option<String> {
+        let packed: PackedContext = match serde_json::from_value(manifest.shell.clone()?) {
             Ok(packed) => packed,
             Err(error) => return Some(format!("the shell's context can't be read: {error}")),
         };
-        let given = self.shells.unpack(&manifest.session, packed);
+        let given = self.shells.unpack_context(&manifest.session, packed);
         let why = given.err()?;
         Some(format!("the shell's context did not come back: {why}"))
     }
@@ -304,38 +339,38 @@ impl Criu {
 
 /// Whether ids had to be made free.
 #[derive(Debug)]
-enum Room {
+enum PidClearance {
     Free,
     /// The present kernel has ended; what of it is kept, where that was possible.
-    Made(Option<Held>),
+    Made(Option<DisplacedObjects>),
 }
 
 /// What a kernel held that has given way.
 #[derive(Debug)]
-enum Held {
+enum DisplacedObjects {
     Nothing,
     /// What the keeper of objects said, which stored them.
     Stored(Value),
 }
 
-fn plain(why: String) -> Reason {
-    Reason {
+fn restore_failure(why: String) -> CriuFailure {
+    CriuFailure {
         why,
         hint: None,
-        kind: Kind::Other,
+        kind: CriuFailureKind::Other,
     }
 }
 
 /// All processes of a session, and their threads.
-fn below(root: i32) -> BTreeSet<i32> {
-    let all = descendants::of(Pid::from_raw(root)).into_iter();
+fn list_tree_thread_ids(root: i32) -> BTreeSet<i32> {
+    let all = descendants::list_descendants(Pid::from_raw(root)).into_iter();
     let pids = all.map(|d| d.pid.as_raw()).chain([root]);
-    pids.flat_map(super::checkpoint::threads).collect()
+    pids.flat_map(super::checkpoint::list_thread_ids).collect()
 }
 
 /// Those who have taken ids and do not belong to the session, in words.
-fn others(taken: &BTreeSet<i32>, own: &BTreeSet<i32>) -> Vec<String> {
-    let strangers = taken.difference(own).take(TOLD);
+fn describe_pid_owners(taken: &BTreeSet<i32>, own: &BTreeSet<i32>) -> Vec<String> {
+    let strangers = taken.difference(own).take(MAX_LISTED_CRIU_PIDS);
     strangers
         .map(|id| {
             let name = fs::read_to_string(format!("/proc/{id}/comm"));

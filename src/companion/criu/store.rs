@@ -2,29 +2,29 @@
 //!
 //! One is written beside, as `.new-…`, comes to the disk and is then renamed, so that whatever has a
 //! number is whole. What is left of one that was not finished goes at the next start. Each name keeps
-//! its last [`KEPT`] generations.
+//! its last [`MAX_CRIU_GENERATIONS`] generations.
 
-use super::gauge::Gauge;
-use super::manifest::{Image, Manifest, VERSION};
+use super::gauge::CriuProgress;
+use super::manifest::{CRIU_MANIFEST_VERSION, CriuImageFile, CriuManifest};
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-const KEPT: usize = 3;
-const MANIFEST: &str = "manifest.json";
-const IMAGES: &str = "images";
-const UNFINISHED: &str = ".new-";
+const MAX_CRIU_GENERATIONS: usize = 3;
+const CRIU_MANIFEST_FILE: &str = "manifest.json";
+const CRIU_IMAGES_FOLDER: &str = "images";
+const CRIU_DRAFT_PREFIX: &str = ".new-";
 
 #[derive(Debug, Clone)]
-pub(super) struct Store {
+pub(super) struct CriuStore {
     root: PathBuf,
 }
 
 /// A checkpoint that is being written; removed when it is dropped before it is finished.
 #[derive(Debug)]
-pub(super) struct Draft {
+pub(super) struct CriuDraft {
     folder: PathBuf,
     path: PathBuf,
     pub(super) generation: u64,
@@ -32,14 +32,14 @@ pub(super) struct Draft {
 
 /// One that is whole.
 #[derive(Debug, Clone)]
-pub(super) struct Found {
-    pub(super) manifest: Manifest,
+pub(super) struct FoundCheckpoint {
+    pub(super) manifest: CriuManifest,
     pub(super) path: PathBuf,
 }
 
 /// Why one can't be had.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Absent {
+pub(super) enum CriuLookupError {
     /// There is none of that name, or not that generation.
     Unknown,
     /// It is not as it was written; another generation that is.
@@ -50,11 +50,11 @@ pub(super) enum Absent {
     },
 }
 
-impl Store {
+impl CriuStore {
     /// Removes what was not finished in an earlier life.
     pub(super) fn open(root: PathBuf) -> Self {
-        for name in entries(&root) {
-            for path in entries(&name).iter().filter(|path| is_unfinished(path)) {
+        for name in list_folder(&root) {
+            for path in list_folder(&name).iter().filter(|path| is_unfinished(path)) {
                 if let Err(error) = fs::remove_dir_all(path) {
                     tracing::warn!("`{}` stays: {error}", path.display());
                 }
@@ -67,12 +67,12 @@ impl Store {
     ///
     /// # Errors
     /// When the folder can't be made.
-    pub(super) fn begin(&self, name: &str) -> io::Result<Draft> {
+    pub(super) fn begin_draft(&self, name: &str) -> io::Result<CriuDraft> {
         let folder = self.root.join(name);
-        let generation = self.generations(name).last().copied().unwrap_or(0) + 1;
-        let draft = Draft {
+        let generation = self.list_generations(name).last().copied().unwrap_or(0) + 1;
+        let draft = CriuDraft {
             path: folder.join(generation.to_string()),
-            folder: folder.join(format!("{UNFINISHED}{generation}")),
+            folder: folder.join(format!("{CRIU_DRAFT_PREFIX}{generation}")),
             generation,
         };
         if draft.folder.exists() {
@@ -81,7 +81,7 @@ impl Store {
         // Everything that was in memory is in there.
         let mut private = DirBuilder::new();
         private.recursive(true).mode(0o700);
-        private.create(draft.images())?;
+        private.create(draft.images_folder())?;
         Ok(draft)
     }
 
@@ -89,21 +89,21 @@ impl Store {
     /// read for that.
     ///
     /// # Errors
-    /// [`Absent`].
-    pub(super) fn find(
+    /// [`CriuLookupError`].
+    pub(super) fn find_verified(
         &self,
         name: &str,
         generation: Option<u64>,
-        gauge: &Gauge,
-    ) -> Result<Found, Absent> {
-        let all = self.generations(name);
+        gauge: &CriuProgress,
+    ) -> Result<FoundCheckpoint, CriuLookupError> {
+        let all = self.list_generations(name);
         let generation = generation.or(all.last().copied());
         let generation = generation.filter(|wanted| all.contains(wanted));
-        let generation = generation.ok_or(Absent::Unknown)?;
-        let whole = self.whole(name, generation, gauge);
-        let is_whole = |other: &u64| self.whole(name, *other, gauge).is_ok();
-        whole.map_err(|why| Absent::Damaged {
-            path: self.path(name, generation),
+        let generation = generation.ok_or(CriuLookupError::Unknown)?;
+        let whole = self.read_verified(name, generation, gauge);
+        let is_whole = |other: &u64| self.read_verified(name, *other, gauge).is_ok();
+        whole.map_err(|why| CriuLookupError::Damaged {
+            path: self.generation_path(name, generation),
             why,
             other: all
                 .into_iter()
@@ -113,74 +113,88 @@ impl Store {
     }
 
     /// All that are whole, the newest first.
-    pub(super) fn all(&self) -> Vec<Found> {
+    pub(super) fn list_all(&self) -> Vec<FoundCheckpoint> {
         let mut found = Vec::new();
-        for folder in entries(&self.root) {
+        for folder in list_folder(&self.root) {
             let Some(name) = folder.file_name().and_then(|name| name.to_str()) else {
                 continue;
             };
-            let generations = self.generations(name).into_iter();
-            found.extend(generations.filter_map(|number| self.read(name, number).ok()));
+            let generations = self.list_generations(name).into_iter();
+            found.extend(generations.filter_map(|number| self.read_checkpoint(name, number).ok()));
         }
         found.sort_by_key(|found| std::cmp::Reverse(found.manifest.created));
         found
     }
 
-    fn whole(&self, name: &str, generation: u64, gauge: &Gauge) -> Result<Found, String> {
-        let found = self.read(name, generation)?;
-        gauge.of(found.manifest.size());
-        match found.manifest.corruption(&found.images(), gauge) {
+    fn read_verified(
+        &self,
+        name: &str,
+        generation: u64,
+        gauge: &CriuProgress,
+    ) -> Result<FoundCheckpoint, String> {
+        let found = self.read_checkpoint(name, generation)?;
+        gauge.set_total(found.manifest.total_image_bytes());
+        match found
+            .manifest
+            .find_checksum_mismatch(&found.images_folder(), gauge)
+        {
             Some(why) => Err(why),
             None => Ok(found),
         }
     }
 
     /// It, as far as a quick look tells.
-    fn read(&self, name: &str, generation: u64) -> Result<Found, String> {
-        let path = self.path(name, generation);
-        let text = fs::read(path.join(MANIFEST)).map_err(|e| format!("`{MANIFEST}`: {e}"))?;
+    fn read_checkpoint(&self, name: &str, generation: u64) -> Result<FoundCheckpoint, String> {
+        let path = self.generation_path(name, generation);
+        let text = fs::read(path.join(CRIU_MANIFEST_FILE))
+            .map_err(|e| format!("`{CRIU_MANIFEST_FILE}`: {e}"))?;
         let version: serde_json::Value =
-            serde_json::from_slice(&text).map_err(|e| format!("`{MANIFEST}`: {e}"))?;
+            serde_json::from_slice(&text).map_err(|e| format!("`{CRIU_MANIFEST_FILE}`: {e}"))?;
         let version = version["version"].as_u64();
-        if version.is_none_or(|version| version > VERSION.into()) {
+        if version.is_none_or(|version| version > CRIU_MANIFEST_VERSION.into()) {
             return Err(format!(
-                "it has version {}, and this osctl knows those up to {VERSION}",
+                "it has version {}, and this osctl knows those up to {CRIU_MANIFEST_VERSION}",
                 version.map_or("unknown".into(), |version| version.to_string())
             ));
         }
-        let manifest: Manifest =
-            serde_json::from_slice(&text).map_err(|e| format!("`{MANIFEST}`: {e}"))?;
-        match manifest.damage(&path.join(IMAGES)) {
+        let manifest: CriuManifest =
+            serde_json::from_slice(&text).map_err(|e| format!("`{CRIU_MANIFEST_FILE}`: {e}"))?;
+        match manifest.find_size_mismatch(&path.join(CRIU_IMAGES_FOLDER)) {
             Some(why) => Err(why),
-            None => Ok(Found { manifest, path }),
+            None => Ok(FoundCheckpoint { manifest, path }),
         }
     }
 
     /// Of all generations of a name.
-    pub(super) fn folder(&self, name: &str) -> PathBuf {
+    pub(super) fn name_folder(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
 
     /// Why a session can't lie in a checkpoint, after a quick look.
-    pub(super) fn trouble(&self, name: &str, generation: u64, session: &str) -> Option<String> {
-        if !self.path(name, generation).exists() {
+    pub(super) fn find_problem(
+        &self,
+        name: &str,
+        generation: u64,
+        session: &str,
+    ) -> Option<String> {
+        if !self.generation_path(name, generation).exists() {
             return Some("it is missing".into());
         }
-        match self.read(name, generation) {
+        match self.read_checkpoint(name, generation) {
             Ok(found) if found.manifest.session == session => None,
             Ok(found) => Some(format!("it is of session `{}`", found.manifest.session)),
             Err(why) => Some(format!("it is damaged: {why}")),
         }
     }
 
-    pub(super) fn path(&self, name: &str, generation: u64) -> PathBuf {
+    pub(super) fn generation_path(&self, name: &str, generation: u64) -> PathBuf {
         self.root.join(name).join(generation.to_string())
     }
 
     /// The numbers that are taken, in order.
-    fn generations(&self, name: &str) -> Vec<u64> {
+    fn list_generations(&self, name: &str) -> Vec<u64> {
         let number = |path: &PathBuf| path.file_name()?.to_str()?.parse().ok();
-        let mut all: Vec<u64> = entries(&self.root.join(name))
+        let mut all: Vec<u64> = list_folder(&self.root.join(name))
             .iter()
             .filter_map(number)
             .collect();
@@ -190,10 +204,11 @@ impl Store {
 
     /// What the checkpoints of a name say about the objects beside them; nothing when one can't be
     /// read, as nobody knows then which these are.
-    pub(super) fn objects(&self, name: &str) -> Option<Vec<serde_json::Value>> {
-        let numbers = self.generations(name).into_iter();
+    pub(super) fn list_objects(&self, name: &str) -> Option<Vec<serde_json::Value>> {
+        let numbers = self.list_generations(name).into_iter();
         let each = numbers.map(|number| {
-            let text = fs::read(self.path(name, number).join(MANIFEST)).ok()?;
+            let text =
+                fs::read(self.generation_path(name, number).join(CRIU_MANIFEST_FILE)).ok()?;
             let manifest: serde_json::Value = serde_json::from_slice(&text).ok()?;
             manifest.get("objects").cloned()
         });
@@ -214,10 +229,10 @@ impl Store {
 
     /// Removes the oldest generations of a name beyond those that are kept, but none in which a kernel
     /// lies.
-    pub(super) fn thin(&self, name: &str, in_use: &BTreeSet<PathBuf>) {
-        let all = self.generations(name);
-        for generation in &all[..all.len().saturating_sub(KEPT)] {
-            let path = self.path(name, *generation);
+    pub(super) fn prune_generations(&self, name: &str, in_use: &BTreeSet<PathBuf>) {
+        let all = self.list_generations(name);
+        for generation in &all[..all.len().saturating_sub(MAX_CRIU_GENERATIONS)] {
+            let path = self.generation_path(name, *generation);
             if in_use.contains(&path) {
                 continue;
             }
@@ -228,19 +243,19 @@ impl Store {
     }
 }
 
-impl Found {
-    pub(super) fn images(&self) -> PathBuf {
-        self.path.join(IMAGES)
+impl FoundCheckpoint {
+    pub(super) fn images_folder(&self) -> PathBuf {
+        self.path.join(CRIU_IMAGES_FOLDER)
     }
 }
 
-impl Draft {
-    pub(super) fn images(&self) -> PathBuf {
-        self.folder.join(IMAGES)
+impl CriuDraft {
+    pub(super) fn images_folder(&self) -> PathBuf {
+        self.folder.join(CRIU_IMAGES_FOLDER)
     }
 
     /// Where it will be.
-    pub(super) fn path(&self) -> &Path {
+    pub(super) fn final_path(&self) -> &Path {
         &self.path
     }
 
@@ -248,14 +263,17 @@ impl Draft {
     ///
     /// # Errors
     /// When one can't be read or written.
-    pub(super) fn settle(&self) -> io::Result<Vec<super::manifest::Image>> {
+    pub(super) fn sync_images(&self) -> io::Result<Vec<super::manifest::CriuImageFile>> {
         let mut images = Vec::new();
-        for path in entries(&self.images()) {
+        for path in list_folder(&self.images_folder()) {
             File::open(&path)?.sync_all()?;
-            images.push(Image::of(&path, &Gauge::default())?);
+            images.push(CriuImageFile::checksum_file(
+                &path,
+                &CriuProgress::default(),
+            )?);
         }
         images.sort_by(|a, b| a.file.cmp(&b.file));
-        File::open(self.images())?.sync_all()?;
+        File::open(self.images_folder())?.sync_all()?;
         Ok(images)
     }
 
@@ -263,8 +281,8 @@ impl Draft {
     ///
     /// # Errors
     /// When the disk is full or fails; nothing is left of it then.
-    pub(super) fn finish(self, manifest: &Manifest) -> io::Result<()> {
-        let mut file = File::create(self.folder.join(MANIFEST))?;
+    pub(super) fn finish(self, manifest: &CriuManifest) -> io::Result<()> {
+        let mut file = File::create(self.folder.join(CRIU_MANIFEST_FILE))?;
         file.write_all(&serde_json::to_vec_pretty(manifest)?)?;
         file.sync_all()?;
         File::open(&self.folder)?.sync_all()?;
@@ -278,7 +296,7 @@ impl Draft {
     }
 }
 
-impl Drop for Draft {
+impl Drop for CriuDraft {
     fn drop(&mut self) {
         // A finished one is not there any more under that name.
         let _ = fs::remove_dir_all(&self.folder);
@@ -287,35 +305,35 @@ impl Drop for Draft {
     }
 }
 
-fn entries(folder: &Path) -> Vec<PathBuf> {
+fn list_folder(folder: &Path) -> Vec<PathBuf> {
     let read = fs::read_dir(folder).into_iter().flatten();
     read.flatten().map(|entry| entry.path()).collect()
 }
 
 fn is_unfinished(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
-    name.is_some_and(|name| name.starts_with(UNFINISHED))
+    name.is_some_and(|name| name.starts_with(CRIU_DRAFT_PREFIX))
 }
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::{Absent, Found, Gauge, KEPT, Store};
-    use crate::companion::criu::manifest::{Kernel, Manifest, Versions};
+    use super::{CriuLookupError, CriuProgress, CriuStore, FoundCheckpoint, MAX_CRIU_GENERATIONS};
+    use crate::companion::criu::manifest::{CriuKernelInfo, CriuManifest, CriuVersions};
     use std::collections::BTreeSet;
     use std::fs;
     use std::path::Path;
 
-    pub(in crate::companion::criu) fn write(store: &Store, name: &str) -> u64 {
-        let draft = store.begin(name).unwrap();
-        fs::write(draft.images().join("pages-1.img"), "pages").unwrap();
+    pub(in crate::companion::criu) fn write(store: &CriuStore, name: &str) -> u64 {
+        let draft = store.begin_draft(name).unwrap();
+        fs::write(draft.images_folder().join("pages-1.img"), "pages").unwrap();
         let generation = draft.generation;
-        let manifest = Manifest {
+        let manifest = CriuManifest {
             version: 1,
             name: name.into(),
             generation,
             session: "default".into(),
             created: generation,
-            kernel: Kernel {
+            kernel: CriuKernelInfo {
                 generation: 1,
                 execution_count: 0,
                 globals_count: 0,
@@ -323,7 +341,7 @@ pub(super) mod tests {
                 python: "3.13.5".into(),
                 body: "0.1.0".into(),
             },
-            versions: Versions {
+            versions: CriuVersions {
                 osctl: "0.1.0".into(),
                 criu: "4.1.1".into(),
                 linux: "6.18".into(),
@@ -332,18 +350,21 @@ pub(super) mod tests {
             ids: [1].into(),
             socket: "/run/x.sock".into(),
             mapped: Vec::new(),
-            images: draft.settle().unwrap(),
+            images: draft.sync_images().unwrap(),
             shell: None,
             objects: None,
             opened: BTreeSet::new(),
         };
         draft.finish(&manifest).unwrap();
-        store.thin(name, &BTreeSet::new());
+        store.prune_generations(name, &BTreeSet::new());
         generation
     }
 
-    fn find(store: &Store, generation: Option<u64>) -> Result<Found, Absent> {
-        store.find("a", generation, &Gauge::default())
+    fn find(
+        store: &CriuStore,
+        generation: Option<u64>,
+    ) -> Result<FoundCheckpoint, CriuLookupError> {
+        store.find_verified("a", generation, &CriuProgress::default())
     }
 
     fn is_empty(folder: &Path) -> bool {
@@ -353,70 +374,73 @@ pub(super) mod tests {
     #[test]
     fn generations_rise_and_the_last_ones_are_kept() {
         let root = tempfile::tempdir().unwrap();
-        let store = Store::open(root.path().into());
-        assert_eq!(find(&store, None).unwrap_err(), Absent::Unknown);
+        let store = CriuStore::open(root.path().into());
+        assert_eq!(find(&store, None).unwrap_err(), CriuLookupError::Unknown);
         let numbers: Vec<u64> = (0..5).map(|_| write(&store, "a")).collect();
         assert_eq!(numbers, [1, 2, 3, 4, 5]);
         assert_eq!(find(&store, None).unwrap().manifest.generation, 5);
         assert_eq!(find(&store, Some(3)).unwrap().manifest.generation, 3);
-        assert_eq!(find(&store, Some(2)).unwrap_err(), Absent::Unknown);
+        assert_eq!(find(&store, Some(2)).unwrap_err(), CriuLookupError::Unknown);
         write(&store, "b");
         assert!(store.remove("no-such").is_ok_and(|found| !found));
-        let all = store.all().into_iter().map(|f| f.manifest.generation);
+        let all = store.list_all().into_iter().map(|f| f.manifest.generation);
         assert_eq!(all.collect::<Vec<_>>(), [5, 4, 3, 1]);
         assert!(store.remove("a").unwrap());
-        assert_eq!(store.all().len(), 1);
+        assert_eq!(store.list_all().len(), 1);
     }
 
     #[test]
     fn the_one_that_a_kernel_lies_in_stays() {
         let root = tempfile::tempdir().unwrap();
-        let store = Store::open(root.path().into());
+        let store = CriuStore::open(root.path().into());
         let first = write(&store, "a");
         let in_use = BTreeSet::from([find(&store, Some(first)).unwrap().path]);
-        for _ in 0..KEPT {
-            let draft = store.begin("a").unwrap();
+        for _ in 0..MAX_CRIU_GENERATIONS {
+            let draft = store.begin_draft("a").unwrap();
             fs::rename(&draft.folder, &draft.path).unwrap();
         }
-        store.thin("a", &in_use);
+        store.prune_generations("a", &in_use);
         assert!(find(&store, Some(first)).is_ok());
-        store.thin("a", &BTreeSet::new());
-        assert_eq!(find(&store, Some(first)).unwrap_err(), Absent::Unknown);
+        store.prune_generations("a", &BTreeSet::new());
+        assert_eq!(
+            find(&store, Some(first)).unwrap_err(),
+            CriuLookupError::Unknown
+        );
     }
 
     #[test]
     fn objects_are_known_when_every_manifest_can_be_read() {
         let root = tempfile::tempdir().unwrap();
-        let store = Store::open(root.path().into());
-        assert_eq!(store.objects("a"), Some(Vec::new()));
+        let store = CriuStore::open(root.path().into());
+        assert_eq!(store.list_objects("a"), Some(Vec::new()));
         write(&store, "a");
         write(&store, "a");
-        assert_eq!(store.objects("a").unwrap().len(), 2);
+        assert_eq!(store.list_objects("a").unwrap().len(), 2);
         // Of a later version, too.
         let manifest = root.path().join("a/1/manifest.json");
         fs::write(&manifest, r#"{"version":9,"objects":{"name":"n"}}"#).unwrap();
-        assert_eq!(store.objects("a").unwrap()[0]["name"], "n");
+        assert_eq!(store.list_objects("a").unwrap()[0]["name"], "n");
         fs::write(&manifest, "{").unwrap();
-        assert_eq!(store.objects("a"), None);
+        assert_eq!(store.list_objects("a"), None);
     }
 
     #[test]
     fn a_damaged_one_is_refused_and_the_one_before_is_offered() {
         let root = tempfile::tempdir().unwrap();
-        let store = Store::open(root.path().into());
+        let store = CriuStore::open(root.path().into());
         write(&store, "a");
         write(&store, "a");
         let images = root.path().join("a/2/images/pages-1.img");
         for damage in ["pag", "", "pagez"] {
             fs::write(&images, damage).unwrap();
-            let Err(Absent::Damaged { why, other, .. }) = find(&store, None) else {
+            let Err(CriuLookupError::Damaged { why, other, .. }) = find(&store, None) else {
                 panic!("it is whole");
             };
             assert!(why.contains("pages-1.img"), "{why}");
             assert_eq!(other, Some(1));
         }
         fs::write(root.path().join("a/1/manifest.json"), r#"{"version":9}"#).unwrap();
-        let Err(Absent::Damaged { why, other, .. }) = find(&store, Some(1)) else {
+        let Err(CriuLookupError::Damaged { why, other, .. }) = find(&store, Some(1)) else {
             panic!("it is whole");
         };
         assert!(why.contains("version 9") && other.is_none(), "{why}");
@@ -425,12 +449,12 @@ pub(super) mod tests {
     #[test]
     fn what_is_not_finished_leaves_nothing() {
         let root = tempfile::tempdir().unwrap();
-        let store = Store::open(root.path().into());
-        drop(store.begin("a").unwrap());
+        let store = CriuStore::open(root.path().into());
+        drop(store.begin_draft("a").unwrap());
         assert!(is_empty(root.path()));
         write(&store, "a");
-        std::mem::forget(store.begin("a").unwrap());
-        let store = Store::open(root.path().into());
+        std::mem::forget(store.begin_draft("a").unwrap());
+        let store = CriuStore::open(root.path().into());
         assert_eq!(fs::read_dir(root.path().join("a")).unwrap().count(), 1);
         assert_eq!(write(&store, "a"), 2);
     }

@@ -1,8 +1,8 @@
 //! criu itself: the commands, and what comes of them.
 
-use super::words::{Kind, Reason, reason};
-use crate::companion::kernel::Restored;
-use crate::companion::reaper::THAWED;
+use super::words::{CriuFailure, CriuFailureKind, parse_log_failure};
+use crate::companion::kernel::RestoredKernel;
+use crate::companion::reaper::KERNEL_RESTORED_REPLY;
 use nix::fcntl::OFlag;
 use nix::sys::statvfs::statvfs;
 use std::fs;
@@ -20,21 +20,21 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 /// By its full path: what users install comes first in PATH.
-const PROGRAM: &str = "/usr/sbin/criu";
+const CRIU_PROGRAM: &str = "/usr/sbin/criu";
 
 /// What takes longer has failed: a dump waits for nobody, but for the disk.
-const PATIENCE: Duration = Duration::from_secs(300);
+const CRIU_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Deleted files up to this are kept in a checkpoint.
-const GHOST: &str = "1G";
+const MAX_GHOST_FILE_SIZE: &str = "1G";
 
 /// With less room than this a write has failed for want of it.
-const ROOM: u64 = 1 << 20;
+const MIN_CRIU_FREE_BYTES: u64 = 1 << 20;
 
 /// The same for both ways. `--unprivileged`: with the few capabilities that the container has;
 /// `--shell-job`: the leader of its session is elsewhere; `--ext-unix-sk`: so may peers of datagram
 /// sockets be.
-const COMMON: [&str; 4] = [
+const CRIU_COMMON_ARGS: [&str; 4] = [
     "--unprivileged",
     "--shell-job",
     "--file-locks",
@@ -43,33 +43,33 @@ const COMMON: [&str; 4] = [
 
 /// What criu needs beside the images.
 #[derive(Debug, Clone)]
-pub(super) struct Tool {
+pub(super) struct CriuTool {
     /// A folder for its log.
     pub(super) work: PathBuf,
 }
 
 /// A process that came out of a checkpoint, and its guard.
 #[derive(Debug)]
-pub(super) struct Thawed {
+pub(super) struct CriuRestoredProcess {
     stream: UnixStream,
     root: i32,
     stderr: Receiver,
 }
 
-impl Tool {
+impl CriuTool {
     /// The program's version.
     ///
     /// # Errors
     /// Why there is none, in words.
-    pub(super) async fn version() -> Result<String, String> {
-        let said = Command::new(PROGRAM).arg("--version").output().await;
+    pub(super) async fn read_version() -> Result<String, String> {
+        let said = Command::new(CRIU_PROGRAM).arg("--version").output().await;
         let said = said.map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => format!("`{PROGRAM}` is not installed in the image"),
-            _ => format!("`{PROGRAM}` can't be run: {error}"),
+            io::ErrorKind::NotFound => format!("`{CRIU_PROGRAM}` is not installed in the image"),
+            _ => format!("`{CRIU_PROGRAM}` can't be run: {error}"),
         })?;
         let text = String::from_utf8_lossy(&said.stdout);
         let line = text.lines().find_map(|l| l.strip_prefix("Version: "));
-        let line = line.ok_or_else(|| format!("`{PROGRAM}` does not tell its version"))?;
+        let line = line.ok_or_else(|| format!("`{CRIU_PROGRAM}` does not tell its version"))?;
         Ok(line.trim().to_owned())
     }
 
@@ -77,13 +77,13 @@ impl Tool {
     ///
     /// # Errors
     /// They go on then.
-    pub(super) async fn dump(&self, pid: i32, images: &Path) -> Result<(), Reason> {
-        let log = self.log("dump")?;
-        let mut command = Command::new(PROGRAM);
+    pub(super) async fn dump(&self, pid: i32, images: &Path) -> Result<(), CriuFailure> {
+        let log = self.prepare_log_path("dump")?;
+        let mut command = Command::new(CRIU_PROGRAM);
         command
             .arg("dump")
-            .args(COMMON)
-            .args(["--leave-stopped", "--ghost-limit", GHOST])
+            .args(CRIU_COMMON_ARGS)
+            .args(["--leave-stopped", "--ghost-limit", MAX_GHOST_FILE_SIZE])
             .args(["--tree", &pid.to_string()])
             .arg("--images-dir")
             .arg(images)
@@ -93,22 +93,24 @@ impl Tool {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .kill_on_drop(true);
-        let ended = timeout(PATIENCE, command.status()).await;
+        let ended = timeout(CRIU_TIMEOUT, command.status()).await;
         let is_done = matches!(&ended, Ok(Ok(status)) if status.success());
         let told = fs::read_to_string(&log).unwrap_or_default();
         // Gone already is as good.
         let _ = fs::remove_file(&log);
         match ended {
             _ if is_done => Ok(()),
-            Ok(Ok(_)) if is_full(images) => Err(full()),
+            Ok(Ok(_)) if is_full(images) => Err(disk_full_failure()),
             Ok(Ok(status)) => Err(match status.signal() {
-                Some(signal) => plain(format!("criu was killed by signal {signal}")),
-                None => logged(&told),
+                Some(signal) => tool_failure(format!("criu was killed by signal {signal}")),
+                None => failure_from_log(&told),
             }),
-            Ok(Err(error)) => Err(plain(format!("`{PROGRAM}` can't be run: {error}"))),
-            Err(_) => Err(plain(format!(
+            Ok(Err(error)) => Err(tool_failure(format!(
+                "`{CRIU_PROGRAM}` can't be run: {error}"
+            ))),
+            Err(_) => Err(tool_failure(format!(
                 "criu took longer than {} s",
-                PATIENCE.as_secs()
+                CRIU_TIMEOUT.as_secs()
             ))),
         }
     }
@@ -117,19 +119,23 @@ impl Tool {
     ///
     /// # Errors
     /// Nothing of it is there then.
-    pub(super) async fn restore(&self, images: &Path) -> Result<Thawed, Reason> {
-        let log = self.log("restore")?;
-        let restored = self.raise(images, &log).await;
+    pub(super) async fn restore(&self, images: &Path) -> Result<CriuRestoredProcess, CriuFailure> {
+        let log = self.prepare_log_path("restore")?;
+        let restored = self.spawn_restore(images, &log).await;
         let told = fs::read_to_string(&log).unwrap_or_default();
         let _ = fs::remove_file(&log);
         match restored {
             Ok(Some(thawed)) => Ok(thawed),
-            Ok(None) => Err(logged(&told)),
-            Err(error) => Err(plain(error.to_string())),
+            Ok(None) => Err(failure_from_log(&told)),
+            Err(error) => Err(tool_failure(error.to_string())),
         }
     }
 
-    async fn raise(&self, images: &Path, log: &Path) -> io::Result<Option<Thawed>> {
+    async fn spawn_restore(
+        &self,
+        images: &Path,
+        log: &Path,
+    ) -> io::Result<Option<CriuRestoredProcess>> {
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;
         let (stderr, write_stderr) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
@@ -140,9 +146,9 @@ impl Tool {
         command
             .args(["reaper", "--thaw"])
             .arg(&pidfile)
-            .arg(PROGRAM)
+            .arg(CRIU_PROGRAM)
             .arg("restore")
-            .args(COMMON)
+            .args(CRIU_COMMON_ARGS)
             .args(["--restore-detached", "--restore-sibling", "--pidfile"])
             .arg(&pidfile)
             .arg("--images-dir")
@@ -160,62 +166,63 @@ impl Tool {
         let root = guard.id();
         let gone = tokio::spawn(async move { guard.wait().await });
         let mut stream = UnixStream::from_std(ours)?;
-        let told = timeout(PATIENCE, stream.read_u8()).await;
+        let told = timeout(CRIU_TIMEOUT, stream.read_u8()).await;
         let _ = fs::remove_file(&pidfile);
         let _ = fs::remove_file(self.work.join("stats-restore"));
-        let (Some(root), Ok(Ok(THAWED))) = (root, told) else {
+        let (Some(root), Ok(Ok(KERNEL_RESTORED_REPLY))) = (root, told) else {
             // The guard ends everything with its connection, and whoever asked may try again then.
             drop(stream);
-            let _ = timeout(PATIENCE, gone).await;
+            let _ = timeout(CRIU_TIMEOUT, gone).await;
             return Ok(None);
         };
-        Ok(Some(Thawed {
+        Ok(Some(CriuRestoredProcess {
             stream,
             root: root.cast_signed(),
             stderr: Receiver::from_owned_fd(stderr)?,
         }))
     }
 
-    fn log(&self, what: &str) -> Result<PathBuf, Reason> {
+    fn prepare_log_path(&self, what: &str) -> Result<PathBuf, CriuFailure> {
         fs::create_dir_all(&self.work)
-            .map_err(|error| plain(format!("`{}`: {error}", self.work.display())))?;
+            .map_err(|error| tool_failure(format!("`{}`: {error}", self.work.display())))?;
         Ok(self.work.join(format!("{what}.log")))
     }
 }
 
-impl Thawed {
+impl CriuRestoredProcess {
     /// Connects with a kernel.
     ///
     /// # Errors
     /// When it does not listen where it did.
-    pub(super) fn kernel(self, socket: PathBuf) -> io::Result<Restored> {
-        Restored::connect(self.stream, self.root, socket, self.stderr)
+    pub(super) fn connect_kernel(self, socket: PathBuf) -> io::Result<RestoredKernel> {
+        RestoredKernel::connect(self.stream, self.root, socket, self.stderr)
     }
 }
 
-fn logged(log: &str) -> Reason {
+fn failure_from_log(log: &str) -> CriuFailure {
     for line in log.lines().filter(|line| line.contains("Error")) {
         tracing::info!("criu: {line}");
     }
-    reason(log)
+    parse_log_failure(log)
 }
 
-fn plain(why: String) -> Reason {
-    Reason {
+fn tool_failure(why: String) -> CriuFailure {
+    CriuFailure {
         why,
         hint: None,
-        kind: Kind::Other,
+        kind: CriuFailureKind::Other,
     }
 }
 
-pub(super) fn full() -> Reason {
-    Reason {
+pub(super) fn disk_full_failure() -> CriuFailure {
+    CriuFailure {
         why: "the disk is full".into(),
         hint: None,
-        kind: Kind::Full,
+        kind: CriuFailureKind::Full,
     }
 }
 
 fn is_full(folder: &Path) -> bool {
-    statvfs(folder).is_ok_and(|stat| stat.blocks_available() * stat.fragment_size() < ROOM)
+    statvfs(folder)
+        .is_ok_and(|stat| stat.blocks_available() * stat.fragment_size() < MIN_CRIU_FREE_BYTES)
 }

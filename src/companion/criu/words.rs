@@ -4,15 +4,15 @@ use std::path::PathBuf;
 
 /// Why a process could not be frozen or thawed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Reason {
+pub(crate) struct CriuFailure {
     pub(crate) why: String,
     pub(crate) hint: Option<&'static str>,
-    pub(crate) kind: Kind,
+    pub(crate) kind: CriuFailureKind,
 }
 
 /// What callers do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum CriuFailureKind {
     /// Something that the kernel holds, or that it held and that is not here.
     Resource,
     /// Ids of processes.
@@ -22,56 +22,56 @@ pub(crate) enum Kind {
     Other,
 }
 
-const NETWORK: &str = "close it first, or make it with `runtime.resource`, which is ended before a checkpoint and made again afterwards";
-pub(super) const AS_IT_WAS: &str =
+const NETWORK_SOCKET_HINT: &str = "close it first, or make it with `runtime.resource`, which is ended before a checkpoint and made again afterwards";
+pub(super) const FILE_CHANGED_HINT: &str =
     "put it back as it was at the checkpoint, or restore an earlier generation";
 
 /// Reads the first thing that went wrong; what follows is its consequence.
-pub(super) fn reason(log: &str) -> Reason {
-    let errors: Vec<&str> = log.lines().filter_map(error).collect();
-    let found = errors.iter().find_map(|line| known(line));
-    found.unwrap_or_else(|| Reason {
+pub(super) fn parse_log_failure(log: &str) -> CriuFailure {
+    let errors: Vec<&str> = log.lines().filter_map(strip_error_prefix).collect();
+    let found = errors.iter().find_map(|line| match_known_error(line));
+    found.unwrap_or_else(|| CriuFailure {
         why: errors.first().map_or_else(
             || "criu ended without a word".into(),
             |line| format!("criu says: {}", line.trim()),
         ),
         hint: None,
-        kind: Kind::Other,
+        kind: CriuFailureKind::Other,
     })
 }
 
 /// What a line says after `Error (FILE:LINE): `.
-fn error(line: &str) -> Option<&str> {
+fn strip_error_prefix(line: &str) -> Option<&str> {
     let (_, rest) = line.split_once("Error (")?;
     Some(rest.split_once("): ")?.1)
 }
 
-fn known(line: &str) -> Option<Reason> {
+fn match_known_error(line: &str) -> Option<CriuFailure> {
     let resource = |why: String, hint| {
-        Some(Reason {
+        Some(CriuFailure {
             why,
             hint: Some(hint),
-            kind: Kind::Resource,
+            kind: CriuFailureKind::Resource,
         })
     };
     let has = |text: &str| line.contains(text);
     // Linux refuses to tell these two options of a network socket since 6.16, and criu needs them.
     if has("Connected TCP socket") || has("inet:") || has("Can't get 1:16 opt") {
-        return resource("it has a network socket".into(), NETWORK);
+        return resource("it has a network socket".into(), NETWORK_SOCKET_HINT);
     }
     if has("half of stream unix connection") {
         let peer = line.rsplit("peer name: ").next().unwrap_or("somebody");
-        return resource(format!("it is connected to `{peer}`"), NETWORK);
+        return resource(format!("it is connected to `{peer}`"), NETWORK_SOCKET_HINT);
     }
     if has("Can't dump ghost file") {
-        let path = between(line, "ghost file ", " of ").unwrap_or_default();
+        let path = text_between(line, "ghost file ", " of ").unwrap_or_default();
         return resource(
             format!("it has a file open that was deleted and is too large to keep: `{path}`"),
             "close it first",
         );
     }
     if has("link remap") {
-        let path = between(line, "link remap for ", ". Use").unwrap_or_default();
+        let path = text_between(line, "link remap for ", ". Use").unwrap_or_default();
         return resource(
             format!("it uses `{path}`, which was removed under that name"),
             "end what uses it first; queues and locks of `multiprocessing` do",
@@ -86,24 +86,31 @@ fn known(line: &str) -> Option<Reason> {
         return resource("it has something open that can't be frozen".into(), hint);
     }
     if has("has bad size") {
-        let path = between(line, "File ", " has bad").unwrap_or_default();
+        let path = text_between(line, "File ", " has bad").unwrap_or_default();
         let sizes = line.rsplit("bad size ").next().unwrap_or_default();
         let sizes = sizes.replace("(expect ", "bytes and had ");
-        let why = format!("`{}` has {}", absolute(path), sizes.trim_end_matches(')'));
-        return resource(why, AS_IT_WAS);
+        let why = format!(
+            "`{}` has {}",
+            absolute_path(path),
+            sizes.trim_end_matches(')')
+        );
+        return resource(why, FILE_CHANGED_HINT);
     }
-    if let (true, Some(path)) = (has("No such file"), between(line, "Can't open file ", ":")) {
+    if let (true, Some(path)) = (
+        has("No such file"),
+        text_between(line, "Can't open file ", ":"),
+    ) {
         let path = path.trim_end_matches(" on restore");
-        let why = format!("`{}`, which it had open, is missing", absolute(path));
-        return resource(why, AS_IT_WAS);
+        let why = format!("`{}`, which it had open, is missing", absolute_path(path));
+        return resource(why, FILE_CHANGED_HINT);
     }
     if has("Address already in use") {
-        let path = between(line, "addr ", ":").unwrap_or_default();
+        let path = text_between(line, "addr ", ":").unwrap_or_default();
         let hint = "end who listens there";
         return resource(format!("somebody listens at `{path}`"), hint);
     }
     let other = |why: &str, hint, kind| {
-        Some(Reason {
+        Some(CriuFailure {
             why: why.into(),
             hint,
             kind,
@@ -112,42 +119,46 @@ fn known(line: &str) -> Option<Reason> {
     if (has("Can't fork for") && has("File exists")) || has("create a thread: -17") {
         let why = "ids of its processes are taken";
         let hint = "end who has them, or `osctl restart`";
-        return other(why, Some(hint), Kind::Ids);
+        return other(why, Some(hint), CriuFailureKind::Ids);
     }
     if has("No space left") {
-        return other("the disk is full", None, Kind::Full);
+        return other("the disk is full", None, CriuFailureKind::Full);
     }
     if has("suspending seccomp") || has("suspend seccomp") {
         let hint = "`osctl up --criu` lifts it";
-        return other("a seccomp profile is in the way", Some(hint), Kind::Other);
+        return other(
+            "a seccomp profile is in the way",
+            Some(hint),
+            CriuFailureKind::Other,
+        );
     }
     None
 }
 
-fn between<'a>(line: &'a str, begin: &str, end: &str) -> Option<&'a str> {
+fn text_between<'a>(line: &'a str, begin: &str, end: &str) -> Option<&'a str> {
     Some(line.split_once(begin)?.1.split_once(end)?.0)
 }
 
 /// criu names files without the first slash.
-fn absolute(path: &str) -> String {
+fn absolute_path(path: &str) -> String {
     PathBuf::from("/").join(path).display().to_string()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Kind, reason};
+    use super::{CriuFailureKind, parse_log_failure};
 
-    fn told(line: &str) -> (String, Kind) {
+    fn told(line: &str) -> (String, CriuFailureKind) {
         let log = format!(
             "(00.000031) Warn  (criu/kerndat.c:1195): $XDG_RUNTIME_DIR not set\n{line}\n(00.020497) Error (criu/cr-dump.c:2111): Dumping FAILED.\n"
         );
-        let reason = reason(&log);
+        let reason = parse_log_failure(&log);
         (reason.why, reason.kind)
     }
 
     #[test]
     fn what_was_seen_of_criu_is_said_in_words() {
-        let network = ("it has a network socket".into(), Kind::Resource);
+        let network = ("it has a network socket".into(), CriuFailureKind::Resource);
         for line in [
             "(00.011488) Error (criu/sk-inet.c:191): inet: Connected TCP socket, consider using --tcp-established option.",
             "(00.008916) Error (criu/sockets.c:628): sockets: Can't get 1:16 opt: Operation not supported",
@@ -184,16 +195,20 @@ mod tests {
                 "somebody listens at `/run/x1.sock`",
             ),
         ] {
-            assert_eq!(told(line), (words.into(), Kind::Resource), "{line}");
+            assert_eq!(
+                told(line),
+                (words.into(), CriuFailureKind::Resource),
+                "{line}"
+            );
         }
         for line in [
             "(00.037591) Error (criu/cr-restore.c:1230): Can't fork for 150: File exists",
             "(00.024379) pie: 150: Error (criu/pie/restorer.c:2106): Unable to create a thread: -17",
         ] {
-            assert_eq!(told(line).1, Kind::Ids);
+            assert_eq!(told(line).1, CriuFailureKind::Ids);
         }
         let full = "(00.1) Error (criu/page-xfer.c:1): Unable to write: No space left on device";
-        assert_eq!(told(full).1, Kind::Full);
+        assert_eq!(told(full).1, CriuFailureKind::Full);
     }
 
     #[test]
@@ -201,8 +216,8 @@ mod tests {
         let (why, kind) = told("(00.1) Error (criu/x.c:1): Something new");
         assert_eq!(
             (why.as_str(), kind),
-            ("criu says: Something new", Kind::Other)
+            ("criu says: Something new", CriuFailureKind::Other)
         );
-        assert_eq!(reason("").why, "criu ended without a word");
+        assert_eq!(parse_log_failure("").why, "criu ended without a word");
     }
 }

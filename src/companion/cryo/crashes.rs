@@ -1,16 +1,16 @@
 //! Stores that are cut off at each of their steps, on a real folder: what was acknowledged stays what it was, and no
 //! number is given to two.
 
-use super::manifest::{Manifest, sealed};
-use super::retention::Limits;
-use super::store::Store;
+use super::manifest::{CryoManifest, add_seal};
+use super::retention::CryoLimits;
+use super::store::CryoStorage;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const NAME: &str = "default";
+const CRASH_TEST_NAME: &str = "default";
 
 /// How far a store has come when something dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,7 +26,7 @@ enum Cut {
     Acknowledged,
 }
 
-const CUTS: [Cut; 6] = [
+const CRASH_CUTS: [Cut; 6] = [
     Cut::Numbered,
     Cut::Begun,
     Cut::Written,
@@ -37,7 +37,7 @@ const CUTS: [Cut; 6] = [
 
 /// What happens between two stores.
 #[derive(Debug, Clone, Copy)]
-enum Step {
+enum CrashTestStep {
     /// A store that comes so far, while another one is on that comes so far.
     Store(Cut, Option<Cut>),
     /// The kernel of a companion that has died continues up to this step.
@@ -73,12 +73,12 @@ impl World {
         }
     }
 
-    fn store(&self) -> Store {
-        Store::new(self.folder.path().to_owned())
+    fn store(&self) -> CryoStorage {
+        CryoStorage::new(self.folder.path().to_owned())
     }
 
     fn number(&mut self) -> (u64, PathBuf, f64) {
-        let (number, path) = self.store().next(NAME).unwrap();
+        let (number, path) = self.store().next_generation(CRASH_TEST_NAME).unwrap();
         assert!(self.given.insert(number), "{number} was given twice");
         self.values += 1.0;
         (number, path, self.values)
@@ -87,14 +87,20 @@ impl World {
     /// The steps of the kernel and the companion behind `from` and up to `to`.
     fn go_on(&mut self, (number, path, value): (u64, &Path, f64), from: Cut, to: Cut) {
         let part = path.with_file_name(format!("{number}.part"));
-        for step in CUTS.into_iter().filter(|step| *step > from && *step <= to) {
+        for step in CRASH_CUTS
+            .into_iter()
+            .filter(|step| *step > from && *step <= to)
+        {
             let done = match step {
                 Cut::Numbered => Ok(()),
                 Cut::Begun => fs::create_dir(&part),
                 Cut::Written => write(&part, number, value),
                 Cut::Renamed => fs::rename(&part, path),
                 Cut::Looked => {
-                    let found = self.store().stored(NAME, number, "default").unwrap();
+                    let found = self
+                        .store()
+                        .verify_stored(CRASH_TEST_NAME, number, "default")
+                        .unwrap();
                     assert_eq!(found.created, value);
                     Ok(())
                 }
@@ -113,10 +119,10 @@ impl World {
         }
     }
 
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: CrashTestStep) {
         let store = self.store();
         match step {
-            Step::Store(cut, other) => {
+            CrashTestStep::Store(cut, other) => {
                 let (number, path, value) = self.number();
                 if let Some(other) = other {
                     let (beside, place, its) = self.number();
@@ -124,53 +130,57 @@ impl World {
                 }
                 self.go_on((number, &path, value), Cut::Numbered, cut);
             }
-            Step::Straggler(to) => {
+            CrashTestStep::Straggler(to) => {
                 // No companion is left that could acknowledge it.
                 let to = to.min(Cut::Renamed);
                 if let Some((number, from, value)) = self.cut.take() {
-                    let path = store.path(NAME, number);
+                    let path = store.generation_path(CRASH_TEST_NAME, number);
                     self.go_on((number, &path, value), from, to);
                 }
             }
-            Step::Boot => store.sweep(),
-            Step::RemoveNewest => {
-                if let Some(newest) = store.generations(NAME).first().copied() {
-                    store.remove(NAME, Some(newest)).unwrap();
+            CrashTestStep::Boot => store.sweep_unfinished(),
+            CrashTestStep::RemoveNewest => {
+                if let Some(newest) = store.list_generations(CRASH_TEST_NAME).first().copied() {
+                    store
+                        .remove_generations(CRASH_TEST_NAME, Some(newest))
+                        .unwrap();
                     self.acknowledged.remove(&newest);
                 }
             }
-            Step::RemoveAll => {
-                let _ = store.remove(NAME, None);
+            CrashTestStep::RemoveAll => {
+                let _ = store.remove_generations(CRASH_TEST_NAME, None);
                 self.acknowledged.clear();
             }
-            Step::RemoveHalf => {
-                if let Some(newest) = store.generations(NAME).first().copied() {
-                    super::number::hold(&self.folder.path().join(NAME), newest).unwrap();
-                    let path = store.path(NAME, newest);
+            CrashTestStep::RemoveHalf => {
+                if let Some(newest) = store.list_generations(CRASH_TEST_NAME).first().copied() {
+                    super::number::reserve_up_to(&self.folder.path().join(CRASH_TEST_NAME), newest)
+                        .unwrap();
+                    let path = store.generation_path(CRASH_TEST_NAME, newest);
                     let gone = path.with_file_name(format!("{newest}.gone"));
                     if fs::rename(path, gone).is_ok() {
                         self.acknowledged.remove(&newest);
                     }
                 }
             }
-            Step::Prune => {
-                let limits = Limits {
+            CrashTestStep::Prune => {
+                let limits = CryoLimits {
                     count: 2,
                     age: Duration::from_secs(u64::MAX >> 20),
                     budget: u64::MAX,
                 };
                 store.prune(limits, &BTreeMap::new());
-                let left = store.generations(NAME);
+                let left = store.list_generations(CRASH_TEST_NAME);
                 self.acknowledged.retain(|number, _| left.contains(number));
             }
-            Step::Dry => drop(store.likely(NAME).unwrap()),
+            CrashTestStep::Dry => drop(store.peek_generation(CRASH_TEST_NAME).unwrap()),
         }
         self.check();
     }
 
     fn check(&self) {
         for (number, value) in &self.acknowledged {
-            let manifest = Manifest::read(&self.store().path(NAME, *number));
+            let manifest =
+                CryoManifest::read(&self.store().generation_path(CRASH_TEST_NAME, *number));
             let found = manifest.map(|manifest| (manifest.generation, manifest.created));
             assert_eq!(found, Ok((*number, *value)), "generation {number}");
         }
@@ -188,45 +198,45 @@ pub(super) fn write(folder: &Path, number: u64, value: f64) -> std::io::Result<(
     let created = text.find("\"created\"").unwrap();
     let end = created + text[created..].find(',').unwrap();
     let text = format!(
-        "{{\"format\":1,\"name\":\"{NAME}\",\"generation\":{number},{}\"created\":{value:?}{}",
+        "{{\"format\":1,\"name\":\"{CRASH_TEST_NAME}\",\"generation\":{number},{}\"created\":{value:?}{}",
         &text[begin..created],
         &text[end..]
     );
-    fs::write(folder.join("manifest.json"), sealed(&text))
+    fs::write(folder.join("manifest.json"), add_seal(&text))
 }
 
 fn cuts() -> impl Strategy<Value = Cut> {
-    proptest::sample::select(&CUTS[..])
+    proptest::sample::select(&CRASH_CUTS[..])
 }
 
-fn steps() -> impl Strategy<Value = Step> {
+fn steps() -> impl Strategy<Value = CrashTestStep> {
     prop_oneof![
-        4 => (cuts(), proptest::option::of(cuts())).prop_map(|(cut, other)| Step::Store(cut, other)),
-        2 => Just(Step::Boot),
-        1 => cuts().prop_map(Step::Straggler),
-        1 => Just(Step::RemoveNewest),
-        1 => Just(Step::RemoveAll),
-        1 => Just(Step::RemoveHalf),
-        1 => Just(Step::Prune),
-        1 => Just(Step::Dry),
+        4 => (cuts(), proptest::option::of(cuts())).prop_map(|(cut, other)| CrashTestStep::Store(cut, other)),
+        2 => Just(CrashTestStep::Boot),
+        1 => cuts().prop_map(CrashTestStep::Straggler),
+        1 => Just(CrashTestStep::RemoveNewest),
+        1 => Just(CrashTestStep::RemoveAll),
+        1 => Just(CrashTestStep::RemoveHalf),
+        1 => Just(CrashTestStep::Prune),
+        1 => Just(CrashTestStep::Dry),
     ]
 }
 
 #[test]
 fn a_store_that_is_cut_off_at_any_step_gives_its_number_to_no_other() {
-    for cut in CUTS {
+    for cut in CRASH_CUTS {
         for between in [
-            Step::Boot,
-            Step::RemoveAll,
-            Step::RemoveNewest,
-            Step::Straggler(Cut::Renamed),
+            CrashTestStep::Boot,
+            CrashTestStep::RemoveAll,
+            CrashTestStep::RemoveNewest,
+            CrashTestStep::Straggler(Cut::Renamed),
         ] {
             let mut world = World::new();
-            world.step(Step::Store(Cut::Acknowledged, None));
-            world.step(Step::Store(cut, None));
+            world.step(CrashTestStep::Store(Cut::Acknowledged, None));
+            world.step(CrashTestStep::Store(cut, None));
             world.step(between);
-            world.step(Step::Boot);
-            world.step(Step::Store(Cut::Acknowledged, None));
+            world.step(CrashTestStep::Boot);
+            world.step(CrashTestStep::Store(Cut::Acknowledged, None));
         }
     }
 }

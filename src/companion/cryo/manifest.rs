@@ -2,7 +2,7 @@
 //!
 //! It is one JSON object whose last member seals all the text before it with SHA-256.
 
-use crate::protocol::cryo::{Generation, Row, Verdict};
+use crate::protocol::cryo::{CryoVerdict, ReceiptRow, StoredGeneration};
 use crate::protocol::hex::hex;
 use crate::protocol::restored::LastReload;
 use serde::Deserialize;
@@ -12,11 +12,11 @@ use std::fs;
 use std::path::Path;
 
 /// The newest format that this version reads; what older ones wrote stays readable.
-const FORMAT: u32 = 2;
-const SEAL: &str = ",\"seal\":\"";
+const MAX_MANIFEST_FORMAT: u32 = 2;
+const MANIFEST_SEAL_KEY: &str = ",\"seal\":\"";
 
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct Manifest {
+pub(super) struct CryoManifest {
     pub(super) name: String,
     pub(super) generation: u64,
     /// Runs that the session had begun when it was stored, where they were counted.
@@ -27,12 +27,12 @@ pub(super) struct Manifest {
     pub(super) session: String,
     python: String,
     files: BTreeMap<String, u64>,
-    pub(super) variables: Vec<Row>,
+    pub(super) variables: Vec<ReceiptRow>,
     pub(super) libraries: BTreeMap<String, String>,
     pub(super) packages: BTreeMap<String, String>,
 }
 
-impl Manifest {
+impl CryoManifest {
     /// Reads it and looks whether the files are there in their size; their contents are checked by
     /// whoever reads them.
     ///
@@ -54,48 +54,52 @@ impl Manifest {
 
     fn parse(text: &str) -> Result<Self, String> {
         let damaged = || "its manifest is not what was written".to_owned();
-        let (body, seal) = text.rsplit_once(SEAL).ok_or_else(damaged)?;
+        let (body, seal) = text.rsplit_once(MANIFEST_SEAL_KEY).ok_or_else(damaged)?;
         if seal.trim_end() != format!("{}\"}}", hex(Sha256::digest(body))) {
             return Err(damaged());
         }
         #[derive(Deserialize)]
-        struct Version {
+        struct ManifestFormat {
             format: u32,
         }
-        let version: Version = serde_json::from_str(text).map_err(|_| damaged())?;
-        if version.format > FORMAT {
+        let version: ManifestFormat = serde_json::from_str(text).map_err(|_| damaged())?;
+        if version.format > MAX_MANIFEST_FORMAT {
             let format = version.format;
             return Err(format!(
-                "it has format {format}, and this version reads formats up to {FORMAT}"
+                "it has format {format}, and this version reads formats up to {MAX_MANIFEST_FORMAT}"
             ));
         }
         serde_json::from_str(text).map_err(|error| format!("its manifest does not fit: {error}"))
     }
 
     /// Bytes that it is to have on disk, besides the manifest.
-    pub(super) fn size(&self) -> u64 {
+    pub(super) fn size_bytes(&self) -> u64 {
         self.files.values().sum()
     }
 
     /// `reload` is what the last one of it lost.
-    pub(super) fn outline(&self, generation: u64, reload: Option<LastReload>) -> Generation {
+    pub(super) fn to_generation(
+        &self,
+        generation: u64,
+        reload: Option<LastReload>,
+    ) -> StoredGeneration {
         let count = |verdict| {
             let rows = self.variables.iter();
             rows.filter(|row| row.verdict == verdict).count() as u64
         };
         let lost_later = reload.as_ref().map_or(0, |reload| reload.lost_count);
-        Generation {
+        StoredGeneration {
             generation,
             damage: None,
             created: self.created,
             reason: self.reason.clone(),
             session: self.session.clone(),
-            size_bytes: self.size(),
+            size_bytes: self.size_bytes(),
             python: self.python.clone(),
             variables: self.variables.len() as u64,
-            altered: count(Verdict::Altered),
-            unverified: count(Verdict::Unverified),
-            lost: count(Verdict::Lost) + lost_later,
+            altered: count(CryoVerdict::Altered),
+            unverified: count(CryoVerdict::Unverified),
+            lost: count(CryoVerdict::Lost) + lost_later,
             reload,
         }
     }
@@ -103,30 +107,38 @@ impl Manifest {
 
 /// The text with a seal that fits.
 #[cfg(test)]
-pub(super) fn sealed(text: &str) -> String {
-    let body = text.rsplit_once(SEAL).map_or(text, |(body, _)| body);
-    format!("{body}{SEAL}{}\"}}\n", hex(Sha256::digest(body)))
+pub(super) fn add_seal(text: &str) -> String {
+    let body = text
+        .rsplit_once(MANIFEST_SEAL_KEY)
+        .map_or(text, |(body, _)| body);
+    format!(
+        "{body}{MANIFEST_SEAL_KEY}{}\"}}\n",
+        hex(Sha256::digest(body))
+    )
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Manifest, sealed};
+    use super::{CryoManifest, add_seal};
 
-    const SAMPLE: &str = include_str!("../../../tests/kernel/cryo/samples/1/1/manifest.json");
+    const CRYO_MANIFEST_SAMPLE: &str =
+        include_str!("../../../tests/kernel/cryo/samples/1/1/manifest.json");
 
     #[test]
     fn a_manifest_of_the_first_format_is_read() {
-        let manifest = Manifest::parse(SAMPLE).unwrap();
+        let manifest = CryoManifest::parse(CRYO_MANIFEST_SAMPLE).unwrap();
         assert_eq!(manifest.session, "default");
         assert!(manifest.variables.iter().any(|row| row.name == "numbers"));
     }
 
     #[test]
     fn verdicts_of_the_second_format_are_counted() {
-        let text = SAMPLE.replace("\"format\":1", "\"format\":2");
+        let text = CRYO_MANIFEST_SAMPLE.replace("\"format\":1", "\"format\":2");
         let text = text.replacen("\"verdict\":\"saved\"", "\"verdict\":\"altered\"", 2);
         let text = text.replacen("\"verdict\":\"saved\"", "\"verdict\":\"unverified\"", 1);
-        let outline = Manifest::parse(&sealed(&text)).unwrap().outline(7, None);
+        let outline = CryoManifest::parse(&add_seal(&text))
+            .unwrap()
+            .to_generation(7, None);
         assert_eq!(
             (outline.altered, outline.unverified, outline.lost),
             (2, 1, 1)
@@ -135,16 +147,16 @@ mod tests {
 
     #[test]
     fn a_changed_or_cut_manifest_is_refused() {
-        let cut = &SAMPLE[..SAMPLE.len() - 8];
-        let changed = SAMPLE.replace("\"numbers\"", "\"numbery\"");
+        let cut = &CRYO_MANIFEST_SAMPLE[..CRYO_MANIFEST_SAMPLE.len() - 8];
+        let changed = CRYO_MANIFEST_SAMPLE.replace("\"numbers\"", "\"numbery\"");
         for text in ["", "{}", cut, &changed] {
-            assert!(Manifest::parse(text).unwrap_err().contains("manifest"));
+            assert!(CryoManifest::parse(text).unwrap_err().contains("manifest"));
         }
     }
 
     #[test]
     fn a_later_format_is_named() {
-        let text = sealed(&SAMPLE.replace("\"format\":1", "\"format\":9"));
-        assert!(Manifest::parse(&text).unwrap_err().contains("format 9"));
+        let text = add_seal(&CRYO_MANIFEST_SAMPLE.replace("\"format\":1", "\"format\":9"));
+        assert!(CryoManifest::parse(&text).unwrap_err().contains("format 9"));
     }
 }

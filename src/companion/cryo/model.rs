@@ -26,12 +26,12 @@ use crate::model::{Model, assert_finds, assert_holds};
 
 const STORES: usize = 2;
 const NUMBERS: usize = 5;
-const DEATHS: u8 = 2;
-const KEPT: usize = 1;
+const CRYO_MODEL_DEATHS: u8 = 2;
+const CRYO_MODEL_KEPT: usize = 1;
 
 /// Orders of steps that are not today's.
 #[derive(Debug, Clone, Copy, Default)]
-struct Order {
+struct CryoModelOrder {
     number_is_the_highest_folder: bool,
     uses_the_number_before_its_sync: bool,
     takes_no_lock: bool,
@@ -42,7 +42,7 @@ struct Order {
 
 /// The last step that a store has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Step {
+enum CryoModelStep {
     Nothing,
     Lock,
     Read,
@@ -61,7 +61,7 @@ enum Step {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Doing {
-    step: Step,
+    step: CryoModelStep,
     number: u8,
     /// Whether its companion is dead: the kernel may continue, and nothing is acknowledged.
     is_orphan: bool,
@@ -69,7 +69,7 @@ struct Doing {
 
 /// What is on the disk of one number. A value is that of the store that wrote it; 0 is not written yet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-struct Generation {
+struct CryoModelGeneration {
     part: Option<u8>,
     whole: Option<u8>,
     is_synced: bool,
@@ -81,19 +81,19 @@ struct Generation {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct State {
+struct CryoModelState {
     /// What `last` says: written, and synced.
     last: (u8, u8),
     lock: Option<usize>,
-    generations: [Generation; NUMBERS],
+    generations: [CryoModelGeneration; NUMBERS],
     stores: [Doing; STORES],
     deaths: u8,
     has_removed: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Action {
-    Do(usize, Step),
+enum CryoModelAction {
+    Do(usize, CryoModelStep),
     Remove,
     Sweep,
     KernelDies(usize),
@@ -104,23 +104,23 @@ enum Action {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Violation {
+enum CryoModelViolation {
     NumberGivenTwice,
     AcknowledgedIsGone,
     HoldsOtherValues,
 }
 
-const IDLE: Doing = Doing {
-    step: Step::Nothing,
+const IDLE_MODEL_STORE: Doing = Doing {
+    step: CryoModelStep::Nothing,
     number: 0,
     is_orphan: false,
 };
 
 /// An empty folder.
-const EMPTY: State = State {
+const EMPTY: CryoModelState = CryoModelState {
     last: (0, 0),
     lock: None,
-    generations: [Generation {
+    generations: [CryoModelGeneration {
         part: None,
         whole: None,
         is_synced: true,
@@ -128,15 +128,15 @@ const EMPTY: State = State {
         acknowledged: None,
         times_given: 0,
     }; NUMBERS],
-    stores: [IDLE; STORES],
+    stores: [IDLE_MODEL_STORE; STORES],
     deaths: 0,
     has_removed: false,
 };
 
 /// One that a version before `last` has left, with an acknowledged generation 1.
-fn of_an_earlier_version() -> State {
+fn of_an_earlier_version() -> CryoModelState {
     let mut state = EMPTY;
-    state.generations[1] = Generation {
+    state.generations[1] = CryoModelGeneration {
         whole: Some(9),
         acknowledged: Some(9),
         times_given: 1,
@@ -149,19 +149,19 @@ fn value_of(store: usize) -> u8 {
     store as u8 + 1
 }
 
-impl State {
+impl CryoModelState {
     /// `number::newest`: of `last`, of folders and of what is half-way.
     fn newest(&self) -> u8 {
-        let there = |one: &Generation| one.part.is_some() || one.whole.is_some();
+        let there = |one: &CryoModelGeneration| one.part.is_some() || one.whole.is_some();
         self.last.0.max(self.highest(there))
     }
 
-    fn highest(&self, is_meant: impl Fn(&Generation) -> bool) -> u8 {
+    fn highest(&self, is_meant: impl Fn(&CryoModelGeneration) -> bool) -> u8 {
         let found = self.generations.iter().rposition(is_meant);
         found.unwrap_or_default() as u8
     }
 
-    fn discard(&mut self, number: u8, order: Order) {
+    fn discard(&mut self, number: u8, order: CryoModelOrder) {
         if !order.removes_without_hold {
             let last = self.last.0.max(number);
             let is_synced = self.last.0 < number || !order.holds_by_what_is_not_synced;
@@ -172,7 +172,7 @@ impl State {
     }
 
     fn end(&mut self, store: usize) {
-        self.stores[store].step = Step::Ended;
+        self.stores[store].step = CryoModelStep::Ended;
         if self.lock == Some(store) {
             self.lock = None;
         }
@@ -207,30 +207,32 @@ impl State {
     }
 }
 
-impl Order {
-    fn next_step(self, state: &State, doing: Doing) -> Option<Step> {
+impl CryoModelOrder {
+    fn next_step(self, state: &CryoModelState, doing: Doing) -> Option<CryoModelStep> {
         let is_locked = state.lock.is_some() && !self.takes_no_lock;
         Some(match doing.step {
-            Step::Nothing if is_locked => return None,
-            Step::Nothing => Step::Lock,
-            Step::Lock => Step::Read,
-            Step::Read if self.number_is_the_highest_folder => Step::Number,
-            Step::Read => Step::Record,
-            Step::Record => Step::Number,
-            Step::Number => Step::Begin,
-            Step::Begin => Step::Write,
-            Step::Write => Step::Rename,
-            Step::Rename if self.acknowledges_before_the_sync && !doing.is_orphan => Step::Look,
-            Step::Rename => Step::Sync,
-            Step::Sync if doing.is_orphan => return None,
-            Step::Sync => Step::Look,
-            Step::Look => Step::Acknowledge,
-            Step::Acknowledge => Step::Prune,
-            Step::Prune | Step::Ended => return None,
+            CryoModelStep::Nothing if is_locked => return None,
+            CryoModelStep::Nothing => CryoModelStep::Lock,
+            CryoModelStep::Lock => CryoModelStep::Read,
+            CryoModelStep::Read if self.number_is_the_highest_folder => CryoModelStep::Number,
+            CryoModelStep::Read => CryoModelStep::Record,
+            CryoModelStep::Record => CryoModelStep::Number,
+            CryoModelStep::Number => CryoModelStep::Begin,
+            CryoModelStep::Begin => CryoModelStep::Write,
+            CryoModelStep::Write => CryoModelStep::Rename,
+            CryoModelStep::Rename if self.acknowledges_before_the_sync && !doing.is_orphan => {
+                CryoModelStep::Look
+            }
+            CryoModelStep::Rename => CryoModelStep::Sync,
+            CryoModelStep::Sync if doing.is_orphan => return None,
+            CryoModelStep::Sync => CryoModelStep::Look,
+            CryoModelStep::Look => CryoModelStep::Acknowledge,
+            CryoModelStep::Acknowledge => CryoModelStep::Prune,
+            CryoModelStep::Prune | CryoModelStep::Ended => return None,
         })
     }
 
-    fn act(self, state: &mut State, store: usize, step: Step) {
+    fn act(self, state: &mut CryoModelState, store: usize, step: CryoModelStep) {
         let (number, value) = (state.stores[store].number, value_of(store));
         state.stores[store].step = step;
         let newest = match self.number_is_the_highest_folder {
@@ -239,11 +241,11 @@ impl Order {
         };
         let generation = &mut state.generations[usize::from(number)];
         match step {
-            Step::Nothing | Step::Ended => {}
-            Step::Lock => state.lock = Some(store),
-            Step::Read => state.stores[store].number = newest + 1,
-            Step::Record => state.last.0 = number,
-            Step::Number => {
+            CryoModelStep::Nothing | CryoModelStep::Ended => {}
+            CryoModelStep::Lock => state.lock = Some(store),
+            CryoModelStep::Read => state.stores[store].number = newest + 1,
+            CryoModelStep::Record => state.last.0 = number,
+            CryoModelStep::Number => {
                 generation.times_given += 1;
                 let is_synced =
                     !self.uses_the_number_before_its_sync && !self.number_is_the_highest_folder;
@@ -254,21 +256,21 @@ impl Order {
                     state.lock = None;
                 }
             }
-            Step::Begin => generation.part = Some(0),
-            Step::Write if generation.part.is_some() => generation.part = Some(value),
-            Step::Rename if generation.part.is_some() && generation.whole.is_none() => {
+            CryoModelStep::Begin => generation.part = Some(0),
+            CryoModelStep::Write if generation.part.is_some() => generation.part = Some(value),
+            CryoModelStep::Rename if generation.part.is_some() && generation.whole.is_none() => {
                 (generation.whole, generation.part) = (generation.part, None);
                 generation.is_synced = false;
             }
-            Step::Look if generation.whole.is_some() => {}
+            CryoModelStep::Look if generation.whole.is_some() => {}
             // What it is about was swept away or has a name already.
-            Step::Write | Step::Rename | Step::Look => state.end(store),
-            Step::Sync => generation.is_synced = true,
-            Step::Acknowledge => generation.acknowledged = Some(value),
-            Step::Prune => {
+            CryoModelStep::Write | CryoModelStep::Rename | CryoModelStep::Look => state.end(store),
+            CryoModelStep::Sync => generation.is_synced = true,
+            CryoModelStep::Acknowledge => generation.acknowledged = Some(value),
+            CryoModelStep::Prune => {
                 let whole = |number: &usize| state.generations[*number].whole.is_some();
                 let numbers: Vec<usize> = (0..NUMBERS).rev().filter(whole).collect();
-                for number in numbers.into_iter().skip(KEPT) {
+                for number in numbers.into_iter().skip(CRYO_MODEL_KEPT) {
                     state.discard(number as u8, self);
                 }
             }
@@ -276,20 +278,20 @@ impl Order {
     }
 }
 
-impl Model for Order {
-    type State = State;
-    type Action = Action;
-    type Violation = Violation;
+impl Model for CryoModelOrder {
+    type State = CryoModelState;
+    type Action = CryoModelAction;
+    type Violation = CryoModelViolation;
 
-    fn steps(&self, state: &State) -> Vec<(Action, State)> {
+    fn steps(&self, state: &CryoModelState) -> Vec<(CryoModelAction, CryoModelState)> {
         let mut steps = Vec::new();
         for (store, doing) in state.stores.into_iter().enumerate() {
             // Stores that have not begun are alike.
-            let is_next = store == 0 || state.stores[store - 1].step != Step::Nothing;
+            let is_next = store == 0 || state.stores[store - 1].step != CryoModelStep::Nothing;
             if let Some(step) = self.next_step(state, doing).filter(|_| is_next) {
                 let mut next = *state;
                 self.act(&mut next, store, step);
-                steps.push((Action::Do(store, step), next));
+                steps.push((CryoModelAction::Do(store, step), next));
             }
         }
         let newest = state.highest(|one| one.whole.is_some());
@@ -297,29 +299,32 @@ impl Model for Order {
             let mut next = *state;
             next.has_removed = true;
             next.discard(newest, *self);
-            steps.push((Action::Remove, next));
+            steps.push((CryoModelAction::Remove, next));
         }
         if state.deaths > 0 && state.generations.iter().any(|one| one.part.is_some()) {
             let mut next = *state;
             next.generations.iter_mut().for_each(|one| one.part = None);
-            steps.push((Action::Sweep, next));
+            steps.push((CryoModelAction::Sweep, next));
         }
         steps
     }
 
-    fn deaths(&self, state: &State) -> Vec<(Action, State)> {
+    fn deaths(&self, state: &CryoModelState) -> Vec<(CryoModelAction, CryoModelState)> {
         let mut deaths = Vec::new();
-        if state.deaths == DEATHS {
+        if state.deaths == CRYO_MODEL_DEATHS {
             return deaths;
         }
-        let begun = State {
+        let begun = CryoModelState {
             deaths: state.deaths + 1,
             ..*state
         };
         let mut all = begun;
         for (store, doing) in state.stores.into_iter().enumerate() {
-            let is_kernels = (Step::Number..Step::Sync).contains(&doing.step);
-            let is_over = matches!(doing.step, Step::Nothing | Step::Prune | Step::Ended);
+            let is_kernels = (CryoModelStep::Number..CryoModelStep::Sync).contains(&doing.step);
+            let is_over = matches!(
+                doing.step,
+                CryoModelStep::Nothing | CryoModelStep::Prune | CryoModelStep::Ended
+            );
             if is_over {
                 continue;
             }
@@ -327,34 +332,34 @@ impl Model for Order {
             let mut killed = begun;
             killed.end(store);
             if is_kernels {
-                deaths.push((Action::KernelDies(store), killed));
+                deaths.push((CryoModelAction::KernelDies(store), killed));
             }
             if is_kernels && !doing.is_orphan {
                 killed = begun;
                 killed.stores[store].is_orphan = true;
             }
-            deaths.push((Action::CompanionDies(store), killed));
+            deaths.push((CryoModelAction::CompanionDies(store), killed));
         }
-        deaths.push((Action::ContainerDies, all));
+        deaths.push((CryoModelAction::ContainerDies, all));
         deaths.extend(
             all.cut()
                 .into_iter()
-                .map(|state| (Action::PowerFails, state)),
+                .map(|state| (CryoModelAction::PowerFails, state)),
         );
         deaths
     }
 
-    fn violations(&self, state: &State, _: bool) -> Vec<Violation> {
+    fn violations(&self, state: &CryoModelState, _: bool) -> Vec<CryoModelViolation> {
         let mut found = Vec::new();
         for one in &state.generations {
             if one.times_given > 1 {
-                found.push(Violation::NumberGivenTwice);
+                found.push(CryoModelViolation::NumberGivenTwice);
             }
             if one.acknowledged.is_some() && one.whole != one.acknowledged {
                 match one.whole {
-                    Some(_) => found.push(Violation::HoldsOtherValues),
+                    Some(_) => found.push(CryoModelViolation::HoldsOtherValues),
                     None if one.is_removed => {}
-                    None => found.push(Violation::AcknowledgedIsGone),
+                    None => found.push(CryoModelViolation::AcknowledgedIsGone),
                 }
             }
         }
@@ -364,15 +369,15 @@ impl Model for Order {
 
 #[test]
 fn generations_keep_their_promises_through_every_death() {
-    let search = assert_holds(&Order::default(), EMPTY);
+    let search = assert_holds(&CryoModelOrder::default(), EMPTY);
     assert!(search.len() > 1000, "{} states", search.len());
-    assert_holds(&Order::default(), of_an_earlier_version());
+    assert_holds(&CryoModelOrder::default(), of_an_earlier_version());
 }
 
 #[test]
 fn every_other_order_of_a_store_breaks_a_promise() {
-    let today = Order::default();
-    let highest = Order {
+    let today = CryoModelOrder::default();
+    let highest = CryoModelOrder {
         number_is_the_highest_folder: true,
         ..today
     };
@@ -381,58 +386,58 @@ fn every_other_order_of_a_store_breaks_a_promise() {
             "the number is the highest folder's and one",
             highest,
             EMPTY,
-            Violation::NumberGivenTwice,
+            CryoModelViolation::NumberGivenTwice,
         ),
         (
             "the same, and what was acknowledged",
             highest,
             EMPTY,
-            Violation::HoldsOtherValues,
+            CryoModelViolation::HoldsOtherValues,
         ),
         (
             "use the number before its sync",
-            Order {
+            CryoModelOrder {
                 uses_the_number_before_its_sync: true,
                 ..today
             },
             EMPTY,
-            Violation::NumberGivenTwice,
+            CryoModelViolation::NumberGivenTwice,
         ),
         (
             "take no lock",
-            Order {
+            CryoModelOrder {
                 takes_no_lock: true,
                 ..today
             },
             EMPTY,
-            Violation::NumberGivenTwice,
+            CryoModelViolation::NumberGivenTwice,
         ),
         (
             "acknowledge before the sync",
-            Order {
+            CryoModelOrder {
                 acknowledges_before_the_sync: true,
                 ..today
             },
             EMPTY,
-            Violation::AcknowledgedIsGone,
+            CryoModelViolation::AcknowledgedIsGone,
         ),
         (
             "remove without holding the number",
-            Order {
+            CryoModelOrder {
                 removes_without_hold: true,
                 ..today
             },
             of_an_earlier_version(),
-            Violation::NumberGivenTwice,
+            CryoModelViolation::NumberGivenTwice,
         ),
         (
             "hold the number by a record that is not synced",
-            Order {
+            CryoModelOrder {
                 holds_by_what_is_not_synced: true,
                 ..today
             },
             of_an_earlier_version(),
-            Violation::NumberGivenTwice,
+            CryoModelViolation::NumberGivenTwice,
         ),
     ] {
         assert_finds(name, &order, first, violation);

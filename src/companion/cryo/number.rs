@@ -10,13 +10,13 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 /// Holds the newest number of a name.
-const LAST: &str = "last";
+const LAST_NUMBER_FILE: &str = "last";
 
 /// The next number in the folder of a name, which is made when it is missing.
 ///
 /// # Errors
 /// When the number can't be put onto the disk; it may be given later then.
-pub(super) fn take(folder: &Path) -> io::Result<u64> {
+pub(super) fn allocate_number(folder: &Path) -> io::Result<u64> {
     let is_new = !folder.try_exists()?;
     DirBuilder::new()
         .recursive(true)
@@ -25,25 +25,25 @@ pub(super) fn take(folder: &Path) -> io::Result<u64> {
     if is_new && let Some(parent) = folder.parent() {
         File::open(parent)?.sync_all()?;
     }
-    let _lock = lock(folder)?;
-    let number = newest(folder)? + 1;
-    record(folder, number)?;
+    let _lock = lock_folder(folder)?;
+    let number = newest_number(folder)? + 1;
+    write_last(folder, number)?;
     Ok(number)
 }
 
 /// Has later numbers begin above `number`, as it is about to go.
-pub(super) fn hold(folder: &Path, number: u64) -> io::Result<()> {
-    let _lock = lock(folder)?;
-    match last(folder)? {
+pub(super) fn reserve_up_to(folder: &Path, number: u64) -> io::Result<()> {
+    let _lock = lock_folder(folder)?;
+    match read_last(folder)? {
         // Who wrote it may have ended before it was synced.
         Some(last) if last >= number => File::open(folder)?.sync_all(),
-        _ => record(folder, number),
+        _ => write_last(folder, number),
     }
 }
 
 /// The newest number that is known under a name: given, there, or half-way there.
-pub(super) fn newest(folder: &Path) -> io::Result<u64> {
-    let mut newest = last(folder)?.unwrap_or(0);
+pub(super) fn newest_number(folder: &Path) -> io::Result<u64> {
+    let mut newest = read_last(folder)?.unwrap_or(0);
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(newest),
         entries => entries?,
@@ -57,14 +57,14 @@ pub(super) fn newest(folder: &Path) -> io::Result<u64> {
 }
 
 /// Two companions may share a folder for a moment, while one container takes the place of another.
-fn lock(folder: &Path) -> io::Result<File> {
+fn lock_folder(folder: &Path) -> io::Result<File> {
     let folder = File::open(folder)?;
     folder.lock()?;
     Ok(folder)
 }
 
-fn last(folder: &Path) -> io::Result<Option<u64>> {
-    let path = folder.join(LAST);
+fn read_last(folder: &Path) -> io::Result<Option<u64>> {
+    let path = folder.join(LAST_NUMBER_FILE);
     let text = match fs::read_to_string(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         text => text?,
@@ -80,18 +80,18 @@ fn last(folder: &Path) -> io::Result<Option<u64>> {
 }
 
 /// Its caller holds the lock.
-fn record(folder: &Path, number: u64) -> io::Result<()> {
-    let beside = folder.join(format!("{LAST}.new"));
+fn write_last(folder: &Path, number: u64) -> io::Result<()> {
+    let beside = folder.join(format!("{LAST_NUMBER_FILE}.new"));
     let mut file = File::create(&beside)?;
     write!(file, "{number}")?;
     file.sync_all()?;
-    fs::rename(beside, folder.join(LAST))?;
+    fs::rename(beside, folder.join(LAST_NUMBER_FILE))?;
     File::open(folder)?.sync_all()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{LAST, hold, newest, take};
+    use super::{LAST_NUMBER_FILE, allocate_number, newest_number, reserve_up_to};
     use std::collections::BTreeSet;
     use std::fs;
     use std::path::Path;
@@ -100,35 +100,38 @@ mod tests {
     fn a_number_is_on_the_disk_before_it_is_used() {
         let folder = tempfile::tempdir().unwrap();
         let name = folder.path().join("a");
-        assert_eq!(take(&name).unwrap(), 1);
+        assert_eq!(allocate_number(&name).unwrap(), 1);
         // The store that took it has ended without writing anything.
-        assert_eq!(take(&name).unwrap(), 2);
-        assert_eq!(fs::read_to_string(name.join(LAST)).unwrap(), "2");
+        assert_eq!(allocate_number(&name).unwrap(), 2);
+        assert_eq!(
+            fs::read_to_string(name.join(LAST_NUMBER_FILE)).unwrap(),
+            "2"
+        );
         // A version before this one kept no record of what is there.
-        fs::remove_file(name.join(LAST)).unwrap();
+        fs::remove_file(name.join(LAST_NUMBER_FILE)).unwrap();
         fs::create_dir(name.join("6")).unwrap();
         fs::create_dir(name.join("7.part")).unwrap();
-        assert_eq!(newest(&name).unwrap(), 7);
-        assert_eq!(take(&name).unwrap(), 8);
+        assert_eq!(newest_number(&name).unwrap(), 7);
+        assert_eq!(allocate_number(&name).unwrap(), 8);
     }
 
     #[test]
     fn what_goes_keeps_its_number() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("4")).unwrap();
-        hold(folder.path(), 4).unwrap();
-        hold(folder.path(), 3).unwrap();
+        reserve_up_to(folder.path(), 4).unwrap();
+        reserve_up_to(folder.path(), 3).unwrap();
         fs::remove_dir(folder.path().join("4")).unwrap();
-        assert_eq!(take(folder.path()).unwrap(), 5);
+        assert_eq!(allocate_number(folder.path()).unwrap(), 5);
     }
 
     #[test]
     fn a_damaged_record_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join(LAST), "ninety").unwrap();
+        fs::write(folder.path().join(LAST_NUMBER_FILE), "ninety").unwrap();
         fs::create_dir(folder.path().join("3")).unwrap();
-        assert_eq!(take(folder.path()).unwrap(), 4);
-        assert_eq!(take(folder.path()).unwrap(), 5);
+        assert_eq!(allocate_number(folder.path()).unwrap(), 4);
+        assert_eq!(allocate_number(folder.path()).unwrap(), 5);
     }
 
     #[test]
@@ -136,13 +139,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a");
         fs::write(&file, "").unwrap();
-        assert!(take(&file).is_err() && newest(&file).is_err());
+        assert!(allocate_number(&file).is_err() && newest_number(&file).is_err());
     }
 
     #[test]
     fn two_at_once_get_different_numbers() {
         let folder = tempfile::tempdir().unwrap();
-        let many = |folder: &Path| (0..20).map(|_| take(folder).unwrap()).collect::<Vec<_>>();
+        let many = |folder: &Path| {
+            (0..20)
+                .map(|_| allocate_number(folder).unwrap())
+                .collect::<Vec<_>>()
+        };
         let numbers: BTreeSet<u64> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4)
                 .map(|_| scope.spawn(|| many(folder.path())))

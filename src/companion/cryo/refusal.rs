@@ -1,11 +1,11 @@
 //! Why something was not stored or reloaded. Nothing has changed then.
 
 use crate::companion::kernel;
-use crate::protocol::kernel::Raised;
+use crate::protocol::kernel::RunError;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    Kernel(kernel::Refusal),
+pub(crate) enum CryoRefusal {
+    Kernel(kernel::KernelRefusal),
     /// A name that can't be one.
     Invalid(String),
     NoName(String),
@@ -27,19 +27,19 @@ pub(crate) enum Refusal {
     /// The disk.
     Full,
     /// It was stopped, or user code that it ran for it raised.
-    Raised(Raised),
+    Raised(RunError),
     Failed(String),
 }
 
-impl From<kernel::Refusal> for Refusal {
-    fn from(refusal: kernel::Refusal) -> Self {
+impl From<kernel::KernelRefusal> for CryoRefusal {
+    fn from(refusal: kernel::KernelRefusal) -> Self {
         Self::Kernel(refusal)
     }
 }
 
-impl Refusal {
+impl CryoRefusal {
     /// What the kernel raised when it was to store.
-    pub(super) fn of_store(raised: Raised) -> Self {
+    pub(super) fn of_store(raised: RunError) -> Self {
         match raised.kind.as_str() {
             "Losses" => Self::Losses(raised.message),
             "DiskFull" => Self::Full,

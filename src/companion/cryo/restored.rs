@@ -3,10 +3,10 @@
 //! A generation's folder keeps what its last reload lost, in `reload.json`. That goes with the generation and is no
 //! part of what was stored.
 
-use super::manifest::Manifest;
-use super::store::Store;
+use super::manifest::CryoManifest;
+use super::store::CryoStorage;
 use crate::companion::kernel::runs_since;
-use crate::protocol::cryo::{Row, Verdict};
+use crate::protocol::cryo::{CryoVerdict, ReceiptRow};
 use crate::protocol::restored::{
     LastReload, LostVariable, MAX_NAMED_LOSSES, RestoredFrom, SkippedGeneration,
 };
@@ -17,16 +17,20 @@ use std::io;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-const FILE: &str = "reload.json";
+const RELOAD_RECORD_FILE: &str = "reload.json";
 
 /// Reads no more than that of it: another program may have written there.
-const MAX_BYTES: u64 = 1 << 20;
+const MAX_RELOAD_RECORD_BYTES: u64 = 1 << 20;
 
 /// What the kernel's answer to a reload of the generation in `folder` says, and what is known of that generation.
 /// `counts` is the folder where runs are counted.
-pub(crate) fn restored(folder: &Path, answer: &Value, counts: &Path) -> Option<RestoredFrom> {
-    let (name, generation) = place(folder)?;
-    let manifest = match Manifest::read(folder) {
+pub(crate) fn describe_restored(
+    folder: &Path,
+    answer: &Value,
+    counts: &Path,
+) -> Option<RestoredFrom> {
+    let (name, generation) = parse_generation_path(folder)?;
+    let manifest = match CryoManifest::read(folder) {
         Ok(manifest) => manifest,
         Err(why) => {
             tracing::warn!("`{}`: {why}", folder.display());
@@ -36,7 +40,7 @@ pub(crate) fn restored(folder: &Path, answer: &Value, counts: &Path) -> Option<R
     // A verdict that this version does not know is none of a loss.
     let rows = answer["receipt"].as_array()?;
     let is_lost = |row: &&Value| row["verdict"] == "lost";
-    let saved = saved(&manifest.variables);
+    let saved = saved_names(&manifest.variables);
     let lost = rows.iter().filter(is_lost).map(|row| LostVariable {
         name: row["name"].as_str().unwrap_or_default().into(),
         why: row["why"].as_str().map(str::to_owned),
@@ -68,12 +72,16 @@ pub(crate) fn restored(folder: &Path, answer: &Value, counts: &Path) -> Option<R
 }
 
 /// Generations of a name above that number, which can't be reloaded. `cryo` is the folder of all names.
-pub(crate) fn damaged_above(cryo: &Path, name: &str, generation: u64) -> Vec<SkippedGeneration> {
-    let store = Store::new(cryo.to_owned());
-    let newer = store.generations(name).into_iter();
+pub(crate) fn damaged_generations_above(
+    cryo: &Path,
+    name: &str,
+    generation: u64,
+) -> Vec<SkippedGeneration> {
+    let store = CryoStorage::new(cryo.to_owned());
+    let newer = store.list_generations(name).into_iter();
     let newer = newer.filter(|number| *number > generation);
     let damaged = newer.filter_map(|number| {
-        let why = Manifest::read(&store.path(name, number)).err()?;
+        let why = CryoManifest::read(&store.generation_path(name, number)).err()?;
         Some(SkippedGeneration {
             generation: number,
             why,
@@ -83,12 +91,12 @@ pub(crate) fn damaged_above(cryo: &Path, name: &str, generation: u64) -> Vec<Ski
 }
 
 /// The number of the generation in a folder.
-pub(crate) fn number_of(folder: &Path) -> Option<u64> {
-    place(folder).map(|(_, generation)| generation)
+pub(crate) fn generation_number_of(folder: &Path) -> Option<u64> {
+    parse_generation_path(folder).map(|(_, generation)| generation)
 }
 
 /// Keeps with the generation in `folder` what its reload into a session has lost.
-pub(crate) fn keep_reload(folder: &Path, session: &str, from: &RestoredFrom) {
+pub(crate) fn write_reload_record(folder: &Path, session: &str, from: &RestoredFrom) {
     let lost = from.lost.iter().filter(|lost| lost.was_saved);
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let reload = LastReload {
@@ -100,7 +108,7 @@ pub(crate) fn keep_reload(folder: &Path, session: &str, from: &RestoredFrom) {
     let write = || -> io::Result<()> {
         let mut file = tempfile::NamedTempFile::new_in(folder)?;
         serde_json::to_writer(&mut file, &reload)?;
-        file.persist(folder.join(FILE))?;
+        file.persist(folder.join(RELOAD_RECORD_FILE))?;
         Ok(())
     };
     if let Err(error) = write() {
@@ -109,21 +117,21 @@ pub(crate) fn keep_reload(folder: &Path, session: &str, from: &RestoredFrom) {
 }
 
 pub(super) fn last_reload(folder: &Path) -> Option<LastReload> {
-    let path = folder.join(FILE);
-    if fs::metadata(&path).ok()?.len() > MAX_BYTES {
+    let path = folder.join(RELOAD_RECORD_FILE);
+    if fs::metadata(&path).ok()?.len() > MAX_RELOAD_RECORD_BYTES {
         return None;
     }
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
 /// The variables that a store promised to bring back.
-fn saved(rows: &[Row]) -> BTreeSet<&str> {
-    let saved = rows.iter().filter(|row| row.verdict != Verdict::Lost);
+fn saved_names(rows: &[ReceiptRow]) -> BTreeSet<&str> {
+    let saved = rows.iter().filter(|row| row.verdict != CryoVerdict::Lost);
     saved.map(|row| &*row.name).collect()
 }
 
 /// `…/NAME/NUMBER`.
-fn place(folder: &Path) -> Option<(String, u64)> {
+fn parse_generation_path(folder: &Path) -> Option<(String, u64)> {
     let number = folder.file_name()?.to_str()?.parse().ok()?;
     let name = folder.parent()?.file_name()?.to_str()?.to_owned();
     Some((name, number))
@@ -131,8 +139,8 @@ fn place(folder: &Path) -> Option<(String, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{damaged_above, keep_reload, last_reload, restored};
-    use crate::companion::cryo::manifest::sealed;
+    use super::{damaged_generations_above, describe_restored, last_reload, write_reload_record};
+    use crate::companion::cryo::manifest::add_seal;
     use serde_json::{Value, json};
     use std::fs;
     use std::path::Path;
@@ -150,7 +158,7 @@ mod tests {
             &format!("\"format\":1,\"runs\":{runs},"),
             1,
         );
-        fs::write(place.join("manifest.json"), sealed(&text)).unwrap();
+        fs::write(place.join("manifest.json"), add_seal(&text)).unwrap();
     }
 
     fn row(name: &str, verdict: &str, why: Option<&str>) -> Value {
@@ -169,7 +177,7 @@ mod tests {
             // Of a later version.
             row("up", "doubtful", None),
         ]});
-        let from = restored(&place, &answer, folder.path()).unwrap();
+        let from = describe_restored(&place, &answer, folder.path()).unwrap();
         assert_eq!(
             (&*from.name, from.generation, from.runs_after),
             ("mine", 3, None)
@@ -182,13 +190,13 @@ mod tests {
         assert_eq!(lost, [("scaled", true), ("gone", false)]);
         let count = format!("{:020}\nboot\n0\n", 6);
         fs::write(folder.path().join("default.runs"), count).unwrap();
-        let from = restored(&place, &answer, folder.path()).unwrap();
+        let from = describe_restored(&place, &answer, folder.path()).unwrap();
         assert_eq!(
             (from.runs_after, from.runs_after_is_estimate),
             (Some(2), false)
         );
         assert!(last_reload(&place).is_none());
-        keep_reload(&place, "other", &from);
+        write_reload_record(&place, "other", &from);
         let kept = last_reload(&place).unwrap();
         assert_eq!(
             (&*kept.session, kept.lost_count, &*kept.lost[0].name),
@@ -205,7 +213,7 @@ mod tests {
             write(&folder.path().join(format!("a/{number}")), 0);
         }
         fs::write(folder.path().join("a/3/objects"), "").unwrap();
-        let skipped = damaged_above(folder.path(), "a", 2);
+        let skipped = damaged_generations_above(folder.path(), "a", 2);
         assert_eq!(skipped.len(), 1);
         assert_eq!(skipped[0].generation, 3);
         assert!(skipped[0].why.contains("bytes instead of"));

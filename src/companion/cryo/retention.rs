@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// How much of what is stored is kept.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct CryoLimits {
     /// Generations under one name.
     pub(crate) count: usize,
     pub(crate) age: Duration,
@@ -18,7 +18,7 @@ pub(crate) struct Limits {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Kept {
+pub(super) struct RetentionCandidate {
     pub(super) name: String,
     pub(super) generation: u64,
     /// In seconds since 1970.
@@ -32,13 +32,17 @@ pub(super) struct Kept {
 }
 
 /// Those that are to go at `now`.
-pub(super) fn superseded(all: &[Kept], limits: Limits, now: f64) -> Vec<(String, u64)> {
-    let mut rest: Vec<&Kept> = all.iter().collect();
+pub(super) fn superseded_generations(
+    all: &[RetentionCandidate],
+    limits: CryoLimits,
+    now: f64,
+) -> Vec<(String, u64)> {
+    let mut rest: Vec<&RetentionCandidate> = all.iter().collect();
     rest.sort_by_key(|kept| std::cmp::Reverse(kept.generation));
-    let newer = |kept: &Kept, of: &[&Kept]| {
+    let newer = |kept: &RetentionCandidate, of: &[&RetentionCandidate]| {
         let same = of.iter().filter(|other| other.name == kept.name);
         let newer = same.filter(|other| other.generation > kept.generation && other.is_whole);
-        let newer: Vec<&&Kept> = newer.collect();
+        let newer: Vec<&&RetentionCandidate> = newer.collect();
         let is_asked_last = kept.is_asked && kept.is_whole && !newer.iter().any(|n| n.is_asked);
         if is_asked_last || kept.is_pinned {
             0
@@ -70,18 +74,18 @@ pub(super) fn superseded(all: &[Kept], limits: Limits, now: f64) -> Vec<(String,
 
 #[cfg(test)]
 mod tests {
-    use super::{Kept, Limits, superseded};
+    use super::{CryoLimits, RetentionCandidate, superseded_generations};
     use std::time::Duration;
 
-    const LIMITS: Limits = Limits {
+    const CRYO_TEST_LIMITS: CryoLimits = CryoLimits {
         count: 3,
         age: Duration::from_secs(100),
         budget: 1000,
     };
 
-    fn kept(name: &str, generation: u64, created: f64, size: u64) -> Kept {
+    fn kept(name: &str, generation: u64, created: f64, size: u64) -> RetentionCandidate {
         let name = name.into();
-        Kept {
+        RetentionCandidate {
             name,
             generation,
             created,
@@ -94,28 +98,28 @@ mod tests {
 
     #[test]
     fn the_newest_stay_by_number_for_each_name() {
-        let mut all: Vec<Kept> = (1..=5).map(|n| kept("a", n, 990.0, 1)).collect();
+        let mut all: Vec<RetentionCandidate> = (1..=5).map(|n| kept("a", n, 990.0, 1)).collect();
         all.push(kept("b", 1, 990.0, 1));
-        let gone = superseded(&all, LIMITS, 1000.0);
+        let gone = superseded_generations(&all, CRYO_TEST_LIMITS, 1000.0);
         assert_eq!(gone, [("a".into(), 2), ("a".into(), 1)]);
     }
 
     #[test]
     fn the_newest_that_was_asked_for_is_not_pushed_out() {
-        let mut all: Vec<Kept> = (1..=5).map(|n| kept("a", n, 1.0, 900)).collect();
+        let mut all: Vec<RetentionCandidate> = (1..=5).map(|n| kept("a", n, 1.0, 900)).collect();
         for asked in &mut all[..2] {
             asked.is_asked = true;
         }
-        let gone = superseded(&all, LIMITS, 1000.0);
+        let gone = superseded_generations(&all, CRYO_TEST_LIMITS, 1000.0);
         let numbers: Vec<u64> = gone.iter().map(|(_, number)| *number).collect();
         assert_eq!(numbers, [4, 3, 1]);
     }
 
     #[test]
     fn what_is_pinned_stays_whatever_comes_after_it() {
-        let mut all: Vec<Kept> = (1..=5).map(|n| kept("a", n, 1.0, 900)).collect();
+        let mut all: Vec<RetentionCandidate> = (1..=5).map(|n| kept("a", n, 1.0, 900)).collect();
         all[1].is_pinned = true;
-        let gone = superseded(&all, LIMITS, 1000.0);
+        let gone = superseded_generations(&all, CRYO_TEST_LIMITS, 1000.0);
         let numbers: Vec<u64> = gone.iter().map(|(_, number)| *number).collect();
         assert_eq!(numbers, [4, 3, 1]);
     }
@@ -123,7 +127,10 @@ mod tests {
     #[test]
     fn age_takes_all_but_the_newest() {
         let all = [kept("a", 1, 1.0, 1), kept("a", 2, 2.0, 1)];
-        assert_eq!(superseded(&all, LIMITS, 1000.0), [("a".into(), 1)]);
+        assert_eq!(
+            superseded_generations(&all, CRYO_TEST_LIMITS, 1000.0),
+            [("a".into(), 1)]
+        );
     }
 
     #[test]
@@ -134,7 +141,7 @@ mod tests {
             kept("b", 1, 2.0, 400),
             kept("b", 2, 6.0, 900),
         ];
-        let gone = superseded(&all, LIMITS, 10.0);
+        let gone = superseded_generations(&all, CRYO_TEST_LIMITS, 10.0);
         assert_eq!(gone, [("a".into(), 1), ("b".into(), 1)]);
     }
 
@@ -142,8 +149,11 @@ mod tests {
     fn what_is_damaged_pushes_nothing_out() {
         let mut newest = kept("a", 4, 4.0, 1);
         newest.is_whole = false;
-        let limits = Limits { count: 1, ..LIMITS };
+        let limits = CryoLimits {
+            count: 1,
+            ..CRYO_TEST_LIMITS
+        };
         let all = [kept("a", 3, 3.0, 1), newest];
-        assert_eq!(superseded(&all, limits, 10.0), []);
+        assert_eq!(superseded_generations(&all, limits, 10.0), []);
     }
 }

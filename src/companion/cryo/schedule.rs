@@ -1,57 +1,57 @@
 //! Snapshots that nobody asks for one by one: on a schedule, before the container goes, and when
 //! the companion is stopped.
 //!
-//! Which verb stops a companion is said before, by who stops it ([`Cryo::before`]); a stop by the
+//! Which verb stops a companion is said before, by who stops it ([`CryoService::snapshot_before_stop`]); a stop by the
 //! engine alone is as the configuration wants it for `down`.
 
-use super::{Cryo, Refusal, locked};
-use crate::companion::kernel::{self, View};
-use crate::protocol::cryo::{Reason, Snapshot, Store, Stored};
+use super::{CryoRefusal, CryoService, lock_unpoisoned};
+use crate::companion::kernel::{self, KernelView};
+use crate::protocol::cryo::{CryoStore, CryoStored, Snapshot, StoreReason};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 /// A session that is busy when its turn has come is asked again so soon.
-const AGAIN: Duration = Duration::from_secs(5);
+const SNAPSHOT_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// How long a companion that is stopped may store, beyond the time in which code may finish: the
 /// engine kills it three seconds later.
-const AT_STOP: Duration = Duration::from_secs(7);
+const STOP_SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(7);
 
 /// A stop that comes later is another one than was said.
-const SAID: Duration = Duration::from_secs(60);
+const ANNOUNCED_STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What was stored so shortly before an end is not stored again: `down` asks for it, and then the
 /// companion is stopped.
-const JUST_NOW: Duration = Duration::from_secs(10);
+const FRESH_SNAPSHOT_AGE: Duration = Duration::from_secs(10);
 
-impl Cryo {
+impl CryoService {
     /// Stores every session under its own name, but those that hold nothing, or were stored just now.
-    pub(crate) async fn snapshot(
+    pub(crate) async fn snapshot_sessions(
         &self,
-        reason: Reason,
-    ) -> Vec<(String, Result<Option<Stored>, Refusal>)> {
-        let sessions = self.sessions.all();
+        reason: StoreReason,
+    ) -> Vec<(String, Result<Option<CryoStored>, CryoRefusal>)> {
+        let sessions = self.sessions.list_sessions();
         let each = sessions.into_iter().map(|(session, view)| async move {
             if !self.is_due(&session, &view, reason) {
                 return (session, Ok(None));
             }
-            let stored = self.store(own(&session, &view), reason).await;
+            let stored = self.store(snapshot_request(&session, &view), reason).await;
             (session, stored.map(Some))
         });
         futures_util::future::join_all(each).await
     }
 
     /// The same, and the stop that follows is by that verb; it stores nothing when that is not wanted.
-    pub(crate) async fn before(
+    pub(crate) async fn snapshot_before_stop(
         &self,
         wish: Snapshot,
-    ) -> Vec<(String, Result<Option<Stored>, Refusal>)> {
+    ) -> Vec<(String, Result<Option<CryoStored>, CryoRefusal>)> {
         let Snapshot { reason, store } = wish;
-        if matches!(reason, Reason::Down | Reason::Restart) {
-            *locked(&self.said) = Some((Instant::now(), store));
+        if matches!(reason, StoreReason::Down | StoreReason::Restart) {
+            *lock_unpoisoned(&self.said) = Some((Instant::now(), store));
         }
         match store {
-            true => self.snapshot(reason).await,
+            true => self.snapshot_sessions(reason).await,
             false => Vec::new(),
         }
     }
@@ -59,28 +59,31 @@ impl Cryo {
     /// Stores what the sessions hold as soon as nothing runs in them: what does may finish within
     /// `grace`, and is stopped then.
     pub(crate) async fn store_before_end(&self, grace: Duration) {
-        let said = locked(&self.said).map(|(when, store)| (when.elapsed(), store));
+        let said = lock_unpoisoned(&self.said).map(|(when, store)| (when.elapsed(), store));
         if !is_wanted(said, self.settings.at_stop) {
             return;
         }
-        let sessions = self.sessions.all().into_iter();
+        let sessions = self.sessions.list_sessions().into_iter();
         let each = sessions.map(|(session, _)| self.store_at_rest(session, grace));
         let all = futures_util::future::join_all(each);
-        if timeout(grace + AT_STOP, all).await.is_err() {
+        if timeout(grace + STOP_SNAPSHOT_TIMEOUT, all).await.is_err() {
             tracing::warn!("not all that the sessions hold could be stored before the end");
         }
     }
 
     async fn store_at_rest(&self, session: String, grace: Duration) {
-        let Ok(kernel) = self.sessions.kernel(&session) else {
+        let Ok(kernel) = self.sessions.find_kernel(&session) else {
             return;
         };
-        kernel.close(grace).await;
+        kernel.drain_runs(grace).await;
         let view = kernel.view();
-        if !self.is_due(&session, &view, Reason::Stop) {
+        if !self.is_due(&session, &view, StoreReason::Stop) {
             return;
         }
-        match self.store(own(&session, &view), Reason::Stop).await {
+        match self
+            .store(snapshot_request(&session, &view), StoreReason::Stop)
+            .await
+        {
             Ok(stored) => tracing::info!(session, "stored: {}", stored.message),
             Err(refusal) => tracing::warn!(session, "not stored: {refusal:?}"),
         }
@@ -89,21 +92,26 @@ impl Cryo {
     pub(super) async fn keep_on_storing(self, every: Duration) {
         loop {
             sleep(every).await;
-            for (session, view) in self.sessions.all() {
+            for (session, view) in self.sessions.list_sessions() {
                 // One that is being stored has its turn when that has ended, so none pile up.
-                let is_free = self.turn(&session).try_lock().is_ok();
-                if is_free && self.is_due(&session, &view, Reason::Schedule) {
+                let is_free = self.name_lock(&session).try_lock().is_ok();
+                if is_free && self.is_due(&session, &view, StoreReason::Schedule) {
                     tokio::spawn(self.clone().store_when_idle(session, view, every));
                 }
             }
         }
     }
 
-    async fn store_when_idle(self, session: String, view: View, within: Duration) {
+    async fn store_when_idle(self, session: String, view: KernelView, within: Duration) {
         let storing = async {
             loop {
-                match self.store(own(&session, &view), Reason::Schedule).await {
-                    Err(Refusal::Kernel(kernel::Refusal::Busy)) => sleep(AGAIN).await,
+                match self
+                    .store(snapshot_request(&session, &view), StoreReason::Schedule)
+                    .await
+                {
+                    Err(CryoRefusal::Kernel(kernel::KernelRefusal::Busy)) => {
+                        sleep(SNAPSHOT_RETRY_DELAY).await
+                    }
                     Err(refusal) => break tracing::warn!(session, "not stored: {refusal:?}"),
                     Ok(stored) => break tracing::info!(session, "stored: {}", stored.message),
                 }
@@ -115,12 +123,14 @@ impl Cryo {
 
     /// On a schedule, whether code was run since it was stored. At an end, also whether a thread of it
     /// may have done something by itself.
-    fn is_due(&self, session: &str, view: &View, reason: Reason) -> bool {
-        let is_new = match locked(&self.fresh).get(session) {
+    fn is_due(&self, session: &str, view: &KernelView, reason: StoreReason) -> bool {
+        let is_new = match lock_unpoisoned(&self.fresh).get(session) {
             None => true,
             // Code that ended while it was stored may not be in it.
             Some(stored) if view.changed > stored.start => true,
-            Some(stored) => reason != Reason::Schedule && stored.end.elapsed() > JUST_NOW,
+            Some(stored) => {
+                reason != StoreReason::Schedule && stored.end.elapsed() > FRESH_SNAPSHOT_AGE
+            }
         };
         view.ready && view.checkpoint.is_none() && !view.is_blank() && is_new
     }
@@ -128,13 +138,13 @@ impl Cryo {
 
 /// Whether a stop stores: as was said of it so long ago, else as is configured.
 fn is_wanted(said: Option<(Duration, bool)>, configured: bool) -> bool {
-    let said = said.filter(|(ago, _)| *ago < SAID);
+    let said = said.filter(|(ago, _)| *ago < ANNOUNCED_STOP_TIMEOUT);
     said.map_or(configured, |(_, store)| store)
 }
 
 /// Under its own name, and of the kernel that was looked at: another one may be empty, and would come back instead.
-fn own(session: &str, view: &View) -> Store {
-    Store {
+fn snapshot_request(session: &str, view: &KernelView) -> CryoStore {
+    CryoStore {
         name: None,
         session: session.to_owned(),
         strict: false,
@@ -146,7 +156,7 @@ fn own(session: &str, view: &View) -> Store {
 
 #[cfg(test)]
 mod tests {
-    use super::{SAID, is_wanted};
+    use super::{ANNOUNCED_STOP_TIMEOUT, is_wanted};
     use std::time::Duration;
 
     #[test]
@@ -156,7 +166,7 @@ mod tests {
         assert!(is_wanted(Some((now, true)), false));
         assert!(!is_wanted(Some((now, false)), true));
         // What was said long ago was of another one, which did not come.
-        assert!(is_wanted(Some((SAID, false)), true));
-        assert!(!is_wanted(Some((SAID, true)), false));
+        assert!(is_wanted(Some((ANNOUNCED_STOP_TIMEOUT, false)), true));
+        assert!(!is_wanted(Some((ANNOUNCED_STOP_TIMEOUT, true)), false));
     }
 }

@@ -3,12 +3,12 @@
 //! The kernel writes a generation beside its place and renames it; here it gets its number ([`number`]), is looked
 //! at before it is acknowledged, is listed, and goes when it is superseded. What was not renamed was never there.
 
-use super::manifest::Manifest;
+use super::manifest::CryoManifest;
 use super::number;
 use super::restored::last_reload;
-use super::retention::{Kept, Limits, superseded};
-use super::{BESIDE_CHECKPOINTS, Refusal};
-use crate::protocol::cryo::{Generation, Line, Reason, Shown};
+use super::retention::{CryoLimits, RetentionCandidate, superseded_generations};
+use super::{CHECKPOINT_STATE_PREFIX, CryoRefusal};
+use crate::protocol::cryo::{GenerationDetails, GenerationList, StoreReason, StoredGeneration};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -16,40 +16,45 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What a generation is called while it is written, or removed.
-const BESIDE: [&str; 2] = [".part", ".gone"];
+const CRYO_TEMP_SUFFIXES: [&str; 2] = [".part", ".gone"];
 
 /// Of each name the first generation that must not go now.
-pub(super) type Pins = BTreeMap<String, u64>;
+pub(super) type CryoPins = BTreeMap<String, u64>;
 
 /// The folder of all names. Its methods block.
 #[derive(Debug, Clone)]
-pub(super) struct Store {
+pub(super) struct CryoStorage {
     folder: PathBuf,
 }
 
-impl Store {
+impl CryoStorage {
     pub(super) fn new(folder: PathBuf) -> Self {
         Self { folder }
     }
 
     /// Removes what an earlier life left half-way.
-    pub(super) fn sweep(&self) {
-        for name in self.names() {
-            for entry in entries(&self.folder.join(name)) {
-                if BESIDE.iter().any(|beside| entry.ends_with(beside)) {
+    pub(super) fn sweep_unfinished(&self) {
+        for name in self.list_names() {
+            for entry in list_subfolders(&self.folder.join(name)) {
+                if CRYO_TEMP_SUFFIXES
+                    .iter()
+                    .any(|beside| entry.ends_with(beside))
+                {
                     tracing::info!("removing `{entry}`, which was never finished");
                 }
             }
         }
-        for name in self.names() {
+        for name in self.list_names() {
             self.sweep_name(&name);
         }
     }
 
     pub(super) fn sweep_name(&self, name: &str) {
         let folder = self.folder.join(name);
-        for entry in entries(&folder) {
-            if BESIDE.iter().any(|beside| entry.ends_with(beside))
+        for entry in list_subfolders(&folder) {
+            if CRYO_TEMP_SUFFIXES
+                .iter()
+                .any(|beside| entry.ends_with(beside))
                 && let Err(error) = fs::remove_dir_all(folder.join(&entry))
             {
                 tracing::warn!("`{entry}` can't be removed: {error}");
@@ -57,21 +62,21 @@ impl Store {
         }
     }
 
-    pub(super) fn names(&self) -> Vec<String> {
-        let mut names = entries(&self.folder);
+    pub(super) fn list_names(&self) -> Vec<String> {
+        let mut names = list_subfolders(&self.folder);
         names.sort();
         names
     }
 
     /// The newest first.
-    pub(super) fn generations(&self, name: &str) -> Vec<u64> {
-        let found = entries(&self.folder.join(name));
+    pub(super) fn list_generations(&self, name: &str) -> Vec<u64> {
+        let found = list_subfolders(&self.folder.join(name));
         let mut numbers: Vec<u64> = found.iter().filter_map(|n| n.parse().ok()).collect();
         numbers.sort_unstable_by(|a, b| b.cmp(a));
         numbers
     }
 
-    pub(super) fn path(&self, name: &str, generation: u64) -> PathBuf {
+    pub(super) fn generation_path(&self, name: &str, generation: u64) -> PathBuf {
         self.folder.join(name).join(generation.to_string())
     }
 
@@ -79,36 +84,39 @@ impl Store {
     ///
     /// # Errors
     /// When it can't be put onto the disk.
-    pub(super) fn next(&self, name: &str) -> Result<(u64, PathBuf), Refusal> {
-        let number = number::take(&self.folder.join(name)).map_err(|e| not_numbered(&e))?;
-        Ok((number, self.path(name, number)))
+    pub(super) fn next_generation(&self, name: &str) -> Result<(u64, PathBuf), CryoRefusal> {
+        let number =
+            number::allocate_number(&self.folder.join(name)).map_err(|e| not_numbered(&e))?;
+        Ok((number, self.generation_path(name, number)))
     }
 
     /// The same for what is not going to be stored: the number may be given again.
     ///
     /// # Errors
     /// When the folder can't be read.
-    pub(super) fn likely(&self, name: &str) -> Result<(u64, PathBuf), Refusal> {
-        let newest = number::newest(&self.folder.join(name)).map_err(|e| not_numbered(&e))?;
-        Ok((newest + 1, self.path(name, newest + 1)))
+    pub(super) fn peek_generation(&self, name: &str) -> Result<(u64, PathBuf), CryoRefusal> {
+        let newest =
+            number::newest_number(&self.folder.join(name)).map_err(|e| not_numbered(&e))?;
+        Ok((newest + 1, self.generation_path(name, newest + 1)))
     }
 
     /// What the kernel says it has stored, as it is found in its place.
     ///
     /// # Errors
     /// When something else is there, which is not to be acknowledged.
-    pub(super) fn stored(
+    pub(super) fn verify_stored(
         &self,
         name: &str,
         generation: u64,
         session: &str,
-    ) -> Result<Manifest, Refusal> {
+    ) -> Result<CryoManifest, CryoRefusal> {
         let not_there = |why: String| {
-            Refusal::Failed(format!(
+            CryoRefusal::Failed(format!(
                 "generation {generation} of `{name}` is not what was to be stored: {why}"
             ))
         };
-        let manifest = Manifest::read(&self.path(name, generation)).map_err(not_there)?;
+        let manifest =
+            CryoManifest::read(&self.generation_path(name, generation)).map_err(not_there)?;
         let found = (&*manifest.name, manifest.generation, &*manifest.session);
         match found == (name, generation, session) {
             true => Ok(manifest),
@@ -123,39 +131,44 @@ impl Store {
     ///
     /// # Errors
     /// When there is none, or it is damaged; then with the one before it that is not.
-    pub(super) fn find(&self, name: &str, wanted: Option<u64>) -> Result<Found, Refusal> {
-        let numbers = self.generations(name);
+    pub(super) fn find_generation(
+        &self,
+        name: &str,
+        wanted: Option<u64>,
+    ) -> Result<IntactGeneration, CryoRefusal> {
+        let numbers = self.list_generations(name);
         let Some(newest) = numbers.first().copied() else {
-            return Err(Refusal::NoName(name.into()));
+            return Err(CryoRefusal::NoName(name.into()));
         };
         let generation = wanted.unwrap_or(newest);
         if !numbers.contains(&generation) {
             let name = name.into();
-            return Err(Refusal::NoGeneration {
+            return Err(CryoRefusal::NoGeneration {
                 name,
                 generation,
                 newest,
             });
         }
-        let path = self.path(name, generation);
-        match Manifest::read(&path) {
-            Ok(manifest) => Ok(Found {
+        let path = self.generation_path(name, generation);
+        match CryoManifest::read(&path) {
+            Ok(manifest) => Ok(IntactGeneration {
                 generation,
                 path,
                 manifest,
             }),
-            Err(why) => Err(self.damaged(name, generation, why)),
+            Err(why) => Err(self.damaged_refusal(name, generation, why)),
         }
     }
 
     /// The refusal of a generation, with what can be reloaded instead.
-    pub(super) fn damaged(&self, name: &str, generation: u64, why: String) -> Refusal {
+    pub(super) fn damaged_refusal(&self, name: &str, generation: u64, why: String) -> CryoRefusal {
         let mut older = self
-            .generations(name)
+            .list_generations(name)
             .into_iter()
             .filter(|n| *n < generation);
-        let previous = older.find(|number| Manifest::read(&self.path(name, *number)).is_ok());
-        Refusal::Damaged {
+        let previous =
+            older.find(|number| CryoManifest::read(&self.generation_path(name, *number)).is_ok());
+        CryoRefusal::Damaged {
             name: name.into(),
             generation,
             why,
@@ -163,22 +176,28 @@ impl Store {
         }
     }
 
-    pub(super) fn lines(&self) -> Vec<Line> {
+    pub(super) fn list_lines(&self) -> Vec<GenerationList> {
         let line = |name: String| {
-            let numbers = self.generations(&name).into_iter();
-            let generations: Vec<_> = numbers.map(|n| self.outline(&name, n)).collect();
-            (!generations.is_empty()).then_some(Line { name, generations })
+            let numbers = self.list_generations(&name).into_iter();
+            let generations: Vec<_> = numbers
+                .map(|n| self.describe_generation(&name, n))
+                .collect();
+            (!generations.is_empty()).then_some(GenerationList { name, generations })
         };
-        self.names().into_iter().filter_map(line).collect()
+        self.list_names().into_iter().filter_map(line).collect()
     }
 
-    pub(super) fn show(&self, name: &str, wanted: Option<u64>) -> Result<Shown, Refusal> {
-        let found = self.find(name, wanted)?;
-        Ok(Shown {
+    pub(super) fn show_generation(
+        &self,
+        name: &str,
+        wanted: Option<u64>,
+    ) -> Result<GenerationDetails, CryoRefusal> {
+        let found = self.find_generation(name, wanted)?;
+        Ok(GenerationDetails {
             name: name.into(),
             generation: found
                 .manifest
-                .outline(found.generation, last_reload(&found.path)),
+                .to_generation(found.generation, last_reload(&found.path)),
             path: found.path.display().to_string(),
             receipt: found.manifest.variables,
             libraries: found.manifest.libraries,
@@ -187,14 +206,18 @@ impl Store {
     }
 
     /// Removes one generation, or all of that name. Returns those that went.
-    pub(super) fn remove(&self, name: &str, wanted: Option<u64>) -> Result<Vec<u64>, Refusal> {
-        let numbers = self.generations(name);
+    pub(super) fn remove_generations(
+        &self,
+        name: &str,
+        wanted: Option<u64>,
+    ) -> Result<Vec<u64>, CryoRefusal> {
+        let numbers = self.list_generations(name);
         let Some(newest) = numbers.first().copied() else {
-            return Err(Refusal::NoName(name.into()));
+            return Err(CryoRefusal::NoName(name.into()));
         };
         if let Some(generation) = wanted.filter(|n| !numbers.contains(n)) {
             let name = name.into();
-            return Err(Refusal::NoGeneration {
+            return Err(CryoRefusal::NoGeneration {
                 name,
                 generation,
                 newest,
@@ -202,43 +225,43 @@ impl Store {
         }
         let gone: Vec<u64> = wanted.map_or(numbers, |one| vec![one]);
         for generation in &gone {
-            self.discard(name, *generation)
-                .map_err(|error| Refusal::Failed(format!("it can't be removed: {error}")))?;
+            self.discard_generation(name, *generation)
+                .map_err(|error| CryoRefusal::Failed(format!("it can't be removed: {error}")))?;
         }
         Ok(gone)
     }
 
     /// The newest generation of each name.
-    pub(super) fn newest(&self) -> Pins {
-        let newest = |name: String| Some((self.generations(&name).first().copied()?, name));
-        let all = self.names().into_iter().filter_map(newest);
+    pub(super) fn newest_generations(&self) -> CryoPins {
+        let newest = |name: String| Some((self.list_generations(&name).first().copied()?, name));
+        let all = self.list_names().into_iter().filter_map(newest);
         all.map(|(generation, name)| (name, generation)).collect()
     }
 
     /// Removes what is superseded now. What is `pinned` stays, and what came after it under its name.
-    pub(super) fn prune(&self, limits: Limits, pinned: &Pins) {
+    pub(super) fn prune(&self, limits: CryoLimits, pinned: &CryoPins) {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
         let mut all = Vec::new();
-        let own = |line: &Line| !line.name.starts_with(BESIDE_CHECKPOINTS);
-        for Line { name, generations } in self.lines().into_iter().filter(own) {
+        let own = |line: &GenerationList| !line.name.starts_with(CHECKPOINT_STATE_PREFIX);
+        for GenerationList { name, generations } in self.list_lines().into_iter().filter(own) {
             all.extend(generations.into_iter().map(|found| {
-                Kept {
+                RetentionCandidate {
                     name: name.clone(),
                     generation: found.generation,
                     created: found.created,
                     size: found.size_bytes,
                     is_whole: found.damage.is_none(),
-                    is_asked: found.reason == Reason::Asked.word(),
+                    is_asked: found.reason == StoreReason::Asked.word(),
                     is_pinned: pinned
                         .get(&name)
                         .is_some_and(|first| found.generation >= *first),
                 }
             }));
         }
-        for (name, generation) in superseded(&all, limits, now.as_secs_f64()) {
-            match self.discard(&name, generation) {
+        for (name, generation) in superseded_generations(&all, limits, now.as_secs_f64()) {
+            match self.discard_generation(&name, generation) {
                 Ok(()) => tracing::info!(name, generation, "a superseded state was removed"),
                 Err(error) => tracing::warn!(name, generation, "it can't be removed: {error}"),
             }
@@ -246,27 +269,27 @@ impl Store {
     }
 
     /// Under another name first, so that no half of it is ever taken for the whole. Its number is not given again.
-    fn discard(&self, name: &str, generation: u64) -> io::Result<()> {
-        number::hold(&self.folder.join(name), generation)?;
-        let path = self.path(name, generation);
-        let gone = path.with_file_name(format!("{generation}{}", BESIDE[1]));
+    fn discard_generation(&self, name: &str, generation: u64) -> io::Result<()> {
+        number::reserve_up_to(&self.folder.join(name), generation)?;
+        let path = self.generation_path(name, generation);
+        let gone = path.with_file_name(format!("{generation}{}", CRYO_TEMP_SUFFIXES[1]));
         // What was left by an earlier attempt.
         let _ = fs::remove_dir_all(&gone);
         fs::rename(&path, &gone)?;
         fs::remove_dir_all(&gone)
     }
 
-    fn outline(&self, name: &str, generation: u64) -> Generation {
-        let path = self.path(name, generation);
-        match Manifest::read(&path) {
-            Ok(manifest) => manifest.outline(generation, last_reload(&path)),
-            Err(why) => Generation {
+    fn describe_generation(&self, name: &str, generation: u64) -> StoredGeneration {
+        let path = self.generation_path(name, generation);
+        match CryoManifest::read(&path) {
+            Ok(manifest) => manifest.to_generation(generation, last_reload(&path)),
+            Err(why) => StoredGeneration {
                 generation,
                 damage: Some(why),
-                created: modified(&path),
+                created: modified_seconds(&path),
                 reason: String::new(),
                 session: String::new(),
-                size_bytes: weight(&path),
+                size_bytes: folder_bytes(&path),
                 python: String::new(),
                 variables: 0,
                 altered: 0,
@@ -280,21 +303,21 @@ impl Store {
 
 /// A generation whose manifest is whole.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct IntactGeneration {
     pub(super) generation: u64,
     pub(super) path: PathBuf,
-    pub(super) manifest: Manifest,
+    pub(super) manifest: CryoManifest,
 }
 
-fn not_numbered(error: &io::Error) -> Refusal {
+fn not_numbered(error: &io::Error) -> CryoRefusal {
     match error.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Refusal::Full,
-        _ => Refusal::Failed(format!("the number of a generation can't be kept: {error}")),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => CryoRefusal::Full,
+        _ => CryoRefusal::Failed(format!("the number of a generation can't be kept: {error}")),
     }
 }
 
 /// Names of folders within one; an unreadable one has none.
-fn entries(folder: &Path) -> Vec<String> {
+fn list_subfolders(folder: &Path) -> Vec<String> {
     let found = match fs::read_dir(folder) {
         Ok(found) => found,
         Err(error) => {
@@ -312,14 +335,14 @@ fn entries(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-fn modified(path: &Path) -> f64 {
+fn modified_seconds(path: &Path) -> f64 {
     let time = fs::metadata(path).and_then(|m| m.modified());
     let since = time.ok().and_then(|t| t.duration_since(UNIX_EPOCH).ok());
     since.unwrap_or_default().as_secs_f64()
 }
 
 /// Bytes of the files in a folder.
-pub(crate) fn weight(folder: &Path) -> u64 {
+pub(crate) fn folder_bytes(folder: &Path) -> u64 {
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
     files
         .filter_map(|file| Some(file.metadata().ok()?.len()))
@@ -328,7 +351,7 @@ pub(crate) fn weight(folder: &Path) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Limits, Store, weight};
+    use super::{CryoLimits, CryoStorage, folder_bytes};
     use std::collections::BTreeMap;
     use std::fs;
     use std::path::Path;
@@ -346,64 +369,64 @@ mod tests {
     #[test]
     fn a_folder_weighs_what_its_files_do() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(weight(&folder.path().join("none")), 0);
+        assert_eq!(folder_bytes(&folder.path().join("none")), 0);
         fs::write(folder.path().join("a"), "123").unwrap();
         fs::write(folder.path().join("b"), "45").unwrap();
-        assert_eq!(weight(folder.path()), 5);
+        assert_eq!(folder_bytes(folder.path()), 5);
     }
 
     #[test]
     fn what_was_never_finished_is_swept_and_the_rest_stays() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path().to_owned());
+        let store = CryoStorage::new(folder.path().to_owned());
         write(folder.path(), "a/1");
         write(folder.path(), "a/2.part");
         write(folder.path(), "b/3.gone");
         fs::write(folder.path().join("a/last"), "4").unwrap();
-        assert_eq!(store.generations("a"), [1]);
-        store.sweep();
+        assert_eq!(store.list_generations("a"), [1]);
+        store.sweep_unfinished();
         assert!(!folder.path().join("a/2.part").exists());
         assert!(!folder.path().join("b/3.gone").exists());
-        assert!(store.find("a", None).is_ok());
-        assert_eq!(store.next("a").unwrap().0, 5);
+        assert!(store.find_generation("a", None).is_ok());
+        assert_eq!(store.next_generation("a").unwrap().0, 5);
     }
 
     #[test]
     fn what_belongs_to_a_checkpoint_is_not_pruned() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path().to_owned());
+        let store = CryoStorage::new(folder.path().to_owned());
         for name in ["a", "criu-a"] {
             for number in 1..=3 {
                 write(folder.path(), &format!("{name}/{number}"));
             }
         }
-        let limits = Limits {
+        let limits = CryoLimits {
             count: 1,
             age: Duration::ZERO,
             budget: 0,
         };
         store.prune(limits, &BTreeMap::new());
-        assert_eq!(store.generations("a"), [3]);
-        assert_eq!(store.generations("criu-a"), [3, 2, 1]);
+        assert_eq!(store.list_generations("a"), [3]);
+        assert_eq!(store.list_generations("criu-a"), [3, 2, 1]);
     }
 
     #[test]
     fn what_a_body_is_tried_with_stays_with_all_that_comes_after_it() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path().to_owned());
+        let store = CryoStorage::new(folder.path().to_owned());
         write(folder.path(), "a/1");
         write(folder.path(), "a/2");
-        let pinned = store.newest();
+        let pinned = store.newest_generations();
         write(folder.path(), "a/3");
         write(folder.path(), "a/4");
-        let limits = Limits {
+        let limits = CryoLimits {
             count: 1,
             age: Duration::ZERO,
             budget: 0,
         };
         store.prune(limits, &pinned);
-        assert_eq!(store.generations("a"), [4, 3, 2]);
+        assert_eq!(store.list_generations("a"), [4, 3, 2]);
         store.prune(limits, &BTreeMap::new());
-        assert_eq!(store.generations("a"), [4]);
+        assert_eq!(store.list_generations("a"), [4]);
     }
 }

@@ -11,10 +11,10 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const CDP_REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a new tab shows before anybody has gone anywhere. Which of them, Chromium decides while it runs.
-const BLANK: [&str; 5] = [
+const BLANK_TAB_URLS: [&str; 5] = [
     "",
     "about:blank",
     "chrome://newtab/",
@@ -22,51 +22,53 @@ const BLANK: [&str; 5] = [
     "chrome://new-tab-page-third-party/",
 ];
 
-pub(super) fn address(port: u16) -> String {
+pub(super) fn debugger_url(port: u16) -> String {
     format!("http://127.0.0.1:{port}")
 }
 
-pub(crate) async fn answers(port: u16) -> bool {
-    ask(Method::GET, port, "/json/version").await.is_ok()
+pub(crate) async fn is_browser_responding(port: u16) -> bool {
+    send_cdp_request(Method::GET, port, "/json/version")
+        .await
+        .is_ok()
 }
 
 /// Opens a page in a new tab; the tab's name.
 ///
 /// # Errors
 /// When the browser does not.
-pub(super) async fn open(port: u16, url: &str) -> Result<String> {
-    let path = format!("/json/new?{}", encoded(url));
-    let answer = patiently(ask(Method::PUT, port, &path)).await?;
-    let tab: Tab = serde_json::from_slice(&answer)?;
+pub(super) async fn open_tab(port: u16, url: &str) -> Result<String> {
+    let path = format!("/json/new?{}", percent_encode_url(url));
+    let answer = with_reply_timeout(send_cdp_request(Method::PUT, port, &path)).await?;
+    let tab: CdpTab = serde_json::from_slice(&answer)?;
     Ok(tab.id)
 }
 
 /// Closes a tab, if there is one.
-pub(super) async fn close(port: u16, tab: &str) {
+pub(super) async fn close_tab(port: u16, tab: &str) {
     let path = format!("/json/close/{tab}");
     // One that is gone, with its browser perhaps, is as good.
-    let _ = patiently(ask(Method::GET, port, &path)).await;
+    let _ = with_reply_timeout(send_cdp_request(Method::GET, port, &path)).await;
 }
 
 /// The path by which a WebSocket reaches this life of the browser.
 ///
 /// # Errors
 /// When it does not tell.
-pub(super) async fn path(port: u16) -> Result<String> {
+pub(super) async fn browser_ws_path(port: u16) -> Result<String> {
     #[derive(Deserialize)]
-    struct Version {
+    struct CdpVersion {
         #[serde(rename = "webSocketDebuggerUrl")]
         url: String,
     }
-    let answer = patiently(ask(Method::GET, port, "/json/version")).await?;
-    let Version { url } = serde_json::from_slice(&answer)?;
+    let answer = with_reply_timeout(send_cdp_request(Method::GET, port, "/json/version")).await?;
+    let CdpVersion { url } = serde_json::from_slice(&answer)?;
     let path = url.find("/devtools/").map(|at| url[at..].to_owned());
     path.with_context(|| format!("`{url}` is no address of a debugger"))
 }
 
 /// Whether there is such a tab.
-pub(super) async fn has(port: u16, tab: &str) -> bool {
-    let tabs = tabs(port).await.unwrap_or_default();
+pub(super) async fn has_tab(port: u16, tab: &str) -> bool {
+    let tabs = list_tabs(port).await.unwrap_or_default();
     tabs.iter().any(|one| one.id == tab)
 }
 
@@ -75,29 +77,29 @@ pub(super) async fn has(port: u16, tab: &str) -> bool {
 /// # Errors
 /// When the browser does not tell.
 pub(super) async fn has_pages(port: u16) -> Result<bool> {
-    let shows = |tab: &Tab| tab.r#type == "page" && !BLANK.contains(&&*tab.url);
-    Ok(tabs(port).await?.iter().any(shows))
+    let shows = |tab: &CdpTab| tab.r#type == "page" && !BLANK_TAB_URLS.contains(&&*tab.url);
+    Ok(list_tabs(port).await?.iter().any(shows))
 }
 
 /// All that can be looked into.
-async fn tabs(port: u16) -> Result<Vec<Tab>> {
-    let answer = patiently(ask(Method::GET, port, "/json/list")).await?;
+async fn list_tabs(port: u16) -> Result<Vec<CdpTab>> {
+    let answer = with_reply_timeout(send_cdp_request(Method::GET, port, "/json/list")).await?;
     Ok(serde_json::from_slice(&answer)?)
 }
 
 #[derive(Debug, Deserialize)]
-struct Tab {
+struct CdpTab {
     id: String,
     r#type: String,
     url: String,
 }
 
-async fn patiently<T>(asked: impl Future<Output = Result<T>>) -> Result<T> {
-    let waited = tokio::time::timeout(PATIENCE, asked).await;
+async fn with_reply_timeout<T>(asked: impl Future<Output = Result<T>>) -> Result<T> {
+    let waited = tokio::time::timeout(CDP_REPLY_TIMEOUT, asked).await;
     waited.context("it does not answer")?
 }
 
-async fn ask(method: Method, port: u16, path: &str) -> Result<Bytes> {
+async fn send_cdp_request(method: Method, port: u16, path: &str) -> Result<Bytes> {
     let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
     let (mut client, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
@@ -117,7 +119,7 @@ async fn ask(method: Method, port: u16, path: &str) -> Result<Bytes> {
 }
 
 /// All but what is plain becomes `%XX`, so that a page's address ends no other one.
-fn encoded(url: &str) -> String {
+fn percent_encode_url(url: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/".contains(&byte);
     let encode = |byte: u8| match plain(byte) {
         true => char::from(byte).to_string(),
@@ -128,12 +130,12 @@ fn encoded(url: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::encoded;
+    use super::percent_encode_url;
 
     #[test]
     fn a_pages_address_is_one_word() {
         assert_eq!(
-            encoded("https://a.example/b?c=d&e#f ä"),
+            percent_encode_url("https://a.example/b?c=d&e#f ä"),
             "https://a.example/b%3Fc%3Dd%26e%23f%20%C3%A4"
         );
     }

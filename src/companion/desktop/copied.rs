@@ -1,11 +1,11 @@
 //! What is copied inside, told as it happens to whoever listens.
 
-use super::{Desktop, Refusal};
+use super::{Desktop, DesktopRefusal};
 use tokio::sync::watch;
 
 /// Somebody who listens.
 #[derive(Debug)]
-pub(crate) struct Copied {
+pub(crate) struct ClipboardWatcher {
     desktop: Desktop,
     changes: watch::Receiver<u64>,
     stop: watch::Receiver<bool>,
@@ -19,10 +19,10 @@ impl Desktop {
     ///
     /// # Errors
     /// Why there is no screen.
-    pub(crate) async fn listen_to_clipboard(&self) -> Result<Copied, Refusal> {
-        self.needed().await?;
-        Ok(Copied {
-            changes: self.0.display.copied(),
+    pub(crate) async fn listen_to_clipboard(&self) -> Result<ClipboardWatcher, DesktopRefusal> {
+        self.ensure_screen().await?;
+        Ok(ClipboardWatcher {
+            changes: self.0.display.watch_clipboard(),
             stop: self.0.stop.clone(),
             is_due: true,
             told: None,
@@ -31,10 +31,10 @@ impl Desktop {
     }
 }
 
-impl Copied {
+impl ClipboardWatcher {
     /// The text, once it is another one than was told before; nothing when the companion ends. Loses
     /// nothing when dropped.
-    pub(crate) async fn next(&mut self) -> Option<String> {
+    pub(crate) async fn next_text(&mut self) -> Option<String> {
         loop {
             if !self.is_due {
                 tokio::select! {

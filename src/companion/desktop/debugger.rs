@@ -9,7 +9,7 @@
 //! do that by themselves, and would bring back what somebody has closed. Then bytes go both ways as
 //! they are, and whoever is connected keeps the browser.
 
-use super::{Desktop, Refusal, cdp};
+use super::{Desktop, DesktopRefusal, cdp};
 use std::io;
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -19,20 +19,20 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// From connecting to the end of the request's head.
-const PATIENCE: Duration = Duration::from_secs(10);
+const DEBUGGER_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The longest head.
-const HEAD: usize = 16 << 10;
+const MAX_DEBUGGER_HEAD_BYTES: usize = 16 << 10;
 
 /// After an error of the port itself, such as too many open files.
-const PAUSE: Duration = Duration::from_millis(200);
+const DEBUGGER_ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// Where a browser's own WebSockets are, before the name of its life.
-const BROWSER: &str = "/devtools/browser";
+const BROWSER_WS_PREFIX: &str = "/devtools/browser";
 
 /// What a request's first line wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wish<'a> {
+enum DebuggerTarget<'a> {
     /// Something by HTTP.
     Http,
     /// A WebSocket to the browser, by the address of some life of it; what stands around that.
@@ -41,13 +41,13 @@ enum Wish<'a> {
     Page,
 }
 
-impl<'a> Wish<'a> {
+impl<'a> DebuggerTarget<'a> {
     /// Of a whole head; nothing where it is no request.
-    fn of(head: &'a str) -> Option<Self> {
+    fn from_head(head: &'a str) -> Option<Self> {
         let (line, _) = head.split_once("\r\n")?;
         let (method, rest) = line.split_once(' ')?;
         let (path, _) = rest.split_once(' ')?;
-        if let Some(life) = path.strip_prefix(BROWSER)
+        if let Some(life) = path.strip_prefix(BROWSER_WS_PREFIX)
             && (life.is_empty() || life.starts_with('/'))
         {
             let before = method.len() + 1;
@@ -60,7 +60,11 @@ impl<'a> Wish<'a> {
     }
 }
 
-pub(super) async fn serve(desktop: Desktop, port: TcpListener, mut stop: watch::Receiver<bool>) {
+pub(super) async fn serve_debugger(
+    desktop: Desktop,
+    port: TcpListener,
+    mut stop: watch::Receiver<bool>,
+) {
     let mut visits = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -72,26 +76,27 @@ pub(super) async fn serve(desktop: Desktop, port: TcpListener, mut stop: watch::
             Ok((client, _)) => {
                 let desktop = desktop.clone();
                 visits.spawn(async move {
-                    if let Err(error) = receive(&desktop, client).await {
+                    if let Err(error) = proxy_connection(&desktop, client).await {
                         tracing::debug!("the browser's debugger: {error}");
                     }
                 });
             }
             Err(error) => {
                 tracing::warn!("the browser's debugger: {error}");
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(DEBUGGER_ACCEPT_RETRY_DELAY).await;
             }
         }
     }
 }
 
-async fn receive(desktop: &Desktop, mut client: TcpStream) -> io::Result<()> {
+async fn proxy_connection(desktop: &Desktop, mut client: TcpStream) -> io::Result<()> {
     client.set_nodelay(true)?;
-    let (head, rest) = tokio::time::timeout(PATIENCE, read_head(&mut client)).await??;
-    let _stay = desktop.attached();
-    let head = match reached(desktop, &head).await {
+    let (head, rest) =
+        tokio::time::timeout(DEBUGGER_HEAD_TIMEOUT, read_head(&mut client)).await??;
+    let _stay = desktop.lease_debugger();
+    let head = match prepare_request_head(desktop, &head).await {
         Ok(head) => head,
-        Err(why) => return refuse(&mut client, &why).await,
+        Err(why) => return respond_unavailable(&mut client, &why).await,
     };
     let mut browser = TcpStream::connect((Ipv4Addr::LOCALHOST, super::CDP_PORT)).await?;
     browser.set_nodelay(true)?;
@@ -102,27 +107,27 @@ async fn receive(desktop: &Desktop, mut client: TcpStream) -> io::Result<()> {
 }
 
 /// Waits for the browser, and says what it is to be told.
-async fn reached(desktop: &Desktop, head: &str) -> Result<String, String> {
-    let told = |refusal: Refusal| refusal.to_string();
-    match Wish::of(head).ok_or("this is no request")? {
-        Wish::Http => {
-            desktop.browser().await.map_err(told)?;
+async fn prepare_request_head(desktop: &Desktop, head: &str) -> Result<String, String> {
+    let told = |refusal: DesktopRefusal| refusal.to_string();
+    match DebuggerTarget::from_head(head).ok_or("this is no request")? {
+        DebuggerTarget::Http => {
+            desktop.ensure_browser().await.map_err(told)?;
             Ok(head.to_owned())
         }
-        Wish::Page => {
+        DebuggerTarget::Page => {
             desktop.browser_of_now().await.map_err(told)?;
             Ok(head.to_owned())
         }
-        Wish::Browser(before, after) => {
+        DebuggerTarget::Browser(before, after) => {
             desktop.browser_of_now().await.map_err(told)?;
-            let path = cdp::path(super::CDP_PORT).await;
+            let path = cdp::browser_ws_path(super::CDP_PORT).await;
             let path = path.map_err(|error| error.to_string())?;
             Ok(format!("{before}{path}{after}"))
         }
     }
 }
 
-async fn refuse(client: &mut TcpStream, why: &str) -> io::Result<()> {
+async fn respond_unavailable(client: &mut TcpStream, why: &str) -> io::Result<()> {
     let length = why.len();
     let answer = format!(
         "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{why}"
@@ -140,7 +145,7 @@ async fn read_head(client: &mut TcpStream) -> io::Result<(String, Vec<u8>)> {
             let head = String::from_utf8(bytes).map_err(io::Error::other)?;
             return Ok((head, rest));
         }
-        if bytes.len() > HEAD {
+        if bytes.len() > MAX_DEBUGGER_HEAD_BYTES {
             return Err(io::Error::other("its head is too long"));
         }
         if client.read_buf(&mut bytes).await? == 0 {
@@ -151,21 +156,34 @@ async fn read_head(client: &mut TcpStream) -> io::Result<(String, Vec<u8>)> {
 
 #[cfg(test)]
 mod tests {
-    use super::Wish;
+    use super::DebuggerTarget;
 
     #[test]
     fn a_request_says_by_its_path_what_it_wants() {
         let rest = " HTTP/1.1\r\nHost: 127.0.0.1:9221\r\n\r\n";
         for path in ["/devtools/browser", "/devtools/browser/1f-2"] {
             let head = format!("GET {path}{rest}");
-            assert_eq!(Wish::of(&head), Some(Wish::Browser("GET ", rest)), "{path}");
+            assert_eq!(
+                DebuggerTarget::from_head(&head),
+                Some(DebuggerTarget::Browser("GET ", rest)),
+                "{path}"
+            );
         }
         let other = |path: &str| format!("GET {path}{rest}");
-        assert_eq!(Wish::of(&other("/json/version")), Some(Wish::Http));
-        assert_eq!(Wish::of(&other("/devtools/browsers")), Some(Wish::Http));
-        assert_eq!(Wish::of(&other("/devtools/page/1")), Some(Wish::Page));
+        assert_eq!(
+            DebuggerTarget::from_head(&other("/json/version")),
+            Some(DebuggerTarget::Http)
+        );
+        assert_eq!(
+            DebuggerTarget::from_head(&other("/devtools/browsers")),
+            Some(DebuggerTarget::Http)
+        );
+        assert_eq!(
+            DebuggerTarget::from_head(&other("/devtools/page/1")),
+            Some(DebuggerTarget::Page)
+        );
         for none in ["", "\r\n\r\n", "GET\r\n\r\n", "GET /\r\n\r\n"] {
-            assert_eq!(Wish::of(none), None, "{none:?}");
+            assert_eq!(DebuggerTarget::from_head(none), None, "{none:?}");
         }
     }
 }

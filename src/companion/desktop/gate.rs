@@ -6,14 +6,14 @@
 //!              └─ out of time, or the oldest when too many come: cut
 //! ```
 //!
-//! Wrong answers are told one after the other, one in each [`PENALTY`], whoever gave them; who has to wait
-//! longer than [`PATIENCE`] is cut without a word, and right answers wait for none of them. This slows down who
+//! Wrong answers are told one after the other, one in each [`WRONG_PASSWORD_DELAY`], whoever gave them; who has to wait
+//! longer than [`VNC_HANDSHAKE_TIMEOUT`] is cut without a word, and right answers wait for none of them. This slows down who
 //! waits for the verdict; who guesses through many connections at once is up against the password itself. Nobody
 //! who has not said it holds a place for long, so that guesses and silence keep nobody else out. Once let in,
 //! bytes go both ways as they are, for as long as the client's machine answers.
 
-use super::rfb::{self, Admitted, Asked};
-use super::{Desktop, lock};
+use super::rfb::{self, RfbAuthResult, RfbChallengedClient};
+use super::{Desktop, lock_unpoisoned};
 use crate::protocol::hex::hex;
 use nix::sys::socket::{setsockopt, sockopt};
 use std::collections::VecDeque;
@@ -28,33 +28,37 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 /// How many may look at once.
-const VIEWERS: usize = 128;
+const MAX_VNC_CLIENTS: usize = 128;
 
 /// How many may be asked for the password at once.
-const STRANGERS: usize = 64;
+const MAX_UNAUTHENTICATED_CLIENTS: usize = 64;
 
 /// From connecting to the answer, again to the verdict, and again for the server to let somebody in.
-const PATIENCE: Duration = Duration::from_secs(10);
+const VNC_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Between two guesses of anybody.
-const PENALTY: Duration = Duration::from_secs(1);
+const WRONG_PASSWORD_DELAY: Duration = Duration::from_secs(1);
 
 /// After an error of the port itself, such as too many open files.
-const PAUSE: Duration = Duration::from_millis(200);
+const VNC_ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// Seconds of silence after which a client's machine is asked whether it is there, between two such questions,
 /// and how many of them it may leave open.
-const ALIVE: (u32, u32, u32) = (60, 15, 4);
+const VNC_TCP_KEEPALIVE: (u32, u32, u32) = (60, 15, 4);
 
 /// The longest password file.
-const LONGEST: usize = 64;
+const MAX_VNC_PASSWORD_BYTES: usize = 64;
 
-pub(super) async fn serve(desktop: Desktop, port: TcpListener, mut stop: watch::Receiver<bool>) {
-    let gate = Arc::new(Gate {
+pub(super) async fn serve_vnc(
+    desktop: Desktop,
+    port: TcpListener,
+    mut stop: watch::Receiver<bool>,
+) {
+    let gate = Arc::new(VncListener {
         desktop,
         guesses: tokio::sync::Mutex::default(),
-        strangers: Mutex::new(Strangers(VecDeque::new())),
-        places: Semaphore::new(VIEWERS),
+        strangers: Mutex::new(UnauthenticatedClients(VecDeque::new())),
+        places: Semaphore::new(MAX_VNC_CLIENTS),
     });
     let mut visits = JoinSet::new();
     for number in 0.. {
@@ -69,17 +73,17 @@ pub(super) async fn serve(desktop: Desktop, port: TcpListener, mut stop: watch::
             Ok((client, _)) => client,
             Err(error) => {
                 tracing::warn!("vnc: {error}");
-                sleep(PAUSE).await;
+                sleep(VNC_ACCEPT_RETRY_DELAY).await;
                 continue;
             }
         };
-        let visit = gate.clone().receive(client, number);
+        let visit = gate.clone().handle_client(client, number);
         let task = visits.spawn(async move {
             if let Err(error) = visit.await {
                 tracing::debug!("vnc: {error}");
             }
         });
-        if let Some(oldest) = lock(&gate.strangers).enter(number, task) {
+        if let Some(oldest) = lock_unpoisoned(&gate.strangers).push_evicting_oldest(number, task) {
             oldest.abort();
         }
     }
@@ -87,115 +91,129 @@ pub(super) async fn serve(desktop: Desktop, port: TcpListener, mut stop: watch::
 
 /// Those who have not said the password yet, the oldest first.
 #[derive(Debug)]
-struct Strangers<T = AbortHandle>(VecDeque<(u64, T)>);
+struct UnauthenticatedClients<T = AbortHandle>(VecDeque<(u64, T)>);
 
-impl<T> Strangers<T> {
+impl<T> UnauthenticatedClients<T> {
     /// Who has to go for this one.
-    fn enter(&mut self, number: u64, task: T) -> Option<T> {
+    fn push_evicting_oldest(&mut self, number: u64, task: T) -> Option<T> {
         self.0.push_back((number, task));
-        let is_full = self.0.len() > STRANGERS;
+        let is_full = self.0.len() > MAX_UNAUTHENTICATED_CLIENTS;
         is_full.then(|| self.0.pop_front().map(|(_, task)| task))?
     }
 
     /// That one is known now, or gone.
-    fn leave(&mut self, number: u64) {
+    fn remove_client(&mut self, number: u64) {
         self.0.retain(|(other, _)| *other != number);
     }
 }
 
 #[derive(Debug)]
-struct Gate {
+struct VncListener {
     desktop: Desktop,
     /// Held while a wrong one waits for its verdict.
     guesses: tokio::sync::Mutex<()>,
-    strangers: Mutex<Strangers>,
+    strangers: Mutex<UnauthenticatedClients>,
     places: Semaphore,
 }
 
 /// A place among the strangers, for as long as this lives.
-struct Stranger<'a>(&'a Gate, u64);
+struct UnauthenticatedSlot<'a>(&'a VncListener, u64);
 
-impl Drop for Stranger<'_> {
+impl Drop for UnauthenticatedSlot<'_> {
     fn drop(&mut self) {
-        lock(&self.0.strangers).leave(self.1);
+        lock_unpoisoned(&self.0.strangers).remove_client(self.1);
     }
 }
 
-impl Gate {
-    async fn receive(self: Arc<Self>, mut client: TcpStream, number: u64) -> io::Result<()> {
-        let stranger = Stranger(&self, number);
-        prepare(&client)?;
-        let password = match password(&self.desktop.0.settings.password).await {
+impl VncListener {
+    async fn handle_client(self: Arc<Self>, mut client: TcpStream, number: u64) -> io::Result<()> {
+        let stranger = UnauthenticatedSlot(&self, number);
+        set_socket_options(&client)?;
+        let password = match read_password(&self.desktop.0.settings.password).await {
             Some(password) => password,
             // The port answers, as in the trial of a new body, and lets nobody in.
-            None => nobodys()?,
+            None => random_password()?,
         };
-        let asked = rfb::challenge(&mut client, &password);
-        let asked = timeout(PATIENCE, asked).await??;
+        let asked = rfb::challenge_client(&mut client, &password);
+        let asked = timeout(VNC_HANDSHAKE_TIMEOUT, asked).await??;
         match asked.admitted {
-            Admitted::Foreign => Ok(()),
-            Admitted::WrongPassword => {
+            RfbAuthResult::Foreign => Ok(()),
+            RfbAuthResult::WrongPassword => {
                 let told = async {
                     let _one = self.guesses.lock().await;
-                    sleep(PENALTY).await;
+                    sleep(WRONG_PASSWORD_DELAY).await;
                     let why = "the password is wrong; osctl status names its file";
-                    asked.refuse(&mut client, why).await
+                    asked.send_rejected(&mut client, why).await
                 };
-                timeout(PATIENCE, told).await?
+                timeout(VNC_HANDSHAKE_TIMEOUT, told).await?
             }
-            Admitted::Yes => {
+            RfbAuthResult::Yes => {
                 drop(stranger);
                 let Ok(_place) = self.places.try_acquire() else {
-                    tracing::warn!("vnc: {VIEWERS} clients are there already");
+                    tracing::warn!("vnc: {MAX_VNC_CLIENTS} clients are there already");
                     let why = "too many clients are there already";
-                    return asked.refuse(&mut client, why).await;
+                    return asked.send_rejected(&mut client, why).await;
                 };
-                self.splice(client, &asked).await
+                self.proxy_to_server(client, &asked).await
             }
         }
     }
 
-    async fn splice(&self, mut client: TcpStream, asked: &Asked) -> io::Result<()> {
+    async fn proxy_to_server(
+        &self,
+        mut client: TcpStream,
+        asked: &RfbChallengedClient,
+    ) -> io::Result<()> {
         let visit = async {
-            let (mut server, stay) = self.desktop.visit().await.map_err(|e| e.to_string())?;
-            let entered = timeout(PATIENCE, rfb::enter(&mut server)).await;
+            let (mut server, stay) = self
+                .desktop
+                .connect_viewer()
+                .await
+                .map_err(|e| e.to_string())?;
+            let entered = timeout(
+                VNC_HANDSHAKE_TIMEOUT,
+                rfb::connect_without_password(&mut server),
+            )
+            .await;
             let entered = entered.map_err(|_| "`x11vnc` does not answer")?;
             entered.map_err(|error| error.to_string())?;
             Ok::<_, String>((server, stay))
         };
         match visit.await {
             Ok((mut server, _stay)) => {
-                asked.admit(&mut client).await?;
+                asked.send_accepted(&mut client).await?;
                 copy_bidirectional(&mut client, &mut server).await?;
                 Ok(())
             }
             Err(why) => {
                 tracing::warn!("vnc: the desktop can't be shown: {why}");
                 let told = "the desktop can't be shown; osctl logs tells why";
-                asked.refuse(&mut client, told).await
+                asked.send_rejected(&mut client, told).await
             }
         }
     }
 }
 
 /// What the host has put there, read anew each time: it may have been changed.
-async fn password(file: &Path) -> Option<String> {
+async fn read_password(file: &Path) -> Option<String> {
     let text = tokio::fs::read_to_string(file).await.ok()?;
     let text = text.trim();
-    (1..=LONGEST).contains(&text.len()).then(|| text.to_owned())
+    (1..=MAX_VNC_PASSWORD_BYTES)
+        .contains(&text.len())
+        .then(|| text.to_owned())
 }
 
 /// One that nobody can say.
-fn nobodys() -> io::Result<String> {
-    let mut random = [0; LONGEST / 2];
+fn random_password() -> io::Result<String> {
+    let mut random = [0; MAX_VNC_PASSWORD_BYTES / 2];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
     Ok(hex(random))
 }
 
 /// Bytes go at once, and a machine that is gone is noticed: a desktop that somebody looks at never ends.
-fn prepare(client: &TcpStream) -> io::Result<()> {
+fn set_socket_options(client: &TcpStream) -> io::Result<()> {
     client.set_nodelay(true)?;
-    let (silence, between, most) = ALIVE;
+    let (silence, between, most) = VNC_TCP_KEEPALIVE;
     setsockopt(client, sockopt::KeepAlive, &true)?;
     setsockopt(client, sockopt::TcpKeepIdle, &silence)?;
     setsockopt(client, sockopt::TcpKeepInterval, &between)?;
@@ -205,7 +223,9 @@ fn prepare(client: &TcpStream) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{STRANGERS, Strangers, password, prepare};
+    use super::{
+        MAX_UNAUTHENTICATED_CLIENTS, UnauthenticatedClients, read_password, set_socket_options,
+    };
     use nix::sys::socket::{getsockopt, sockopt};
     use std::collections::VecDeque;
     use std::net::Ipv4Addr;
@@ -213,16 +233,16 @@ mod tests {
 
     #[test]
     fn the_oldest_stranger_goes_for_a_new_one() {
-        let mut strangers = Strangers(VecDeque::new());
-        let most = STRANGERS as u64;
+        let mut strangers = UnauthenticatedClients(VecDeque::new());
+        let most = MAX_UNAUTHENTICATED_CLIENTS as u64;
         for number in 0..most {
-            assert_eq!(strangers.enter(number, number), None);
+            assert_eq!(strangers.push_evicting_oldest(number, number), None);
         }
-        assert_eq!(strangers.enter(most, most), Some(0));
+        assert_eq!(strangers.push_evicting_oldest(most, most), Some(0));
         // Whoever has said the password goes for nobody.
-        strangers.leave(1);
-        assert_eq!(strangers.enter(most + 1, most + 1), None);
-        assert_eq!(strangers.enter(most + 2, most + 2), Some(2));
+        strangers.remove_client(1);
+        assert_eq!(strangers.push_evicting_oldest(most + 1, most + 1), None);
+        assert_eq!(strangers.push_evicting_oldest(most + 2, most + 2), Some(2));
     }
 
     #[test]
@@ -231,7 +251,7 @@ mod tests {
         let file = folder.path().join("password");
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.build().unwrap();
-        let said = || runtime.block_on(password(&file));
+        let said = || runtime.block_on(read_password(&file));
         assert_eq!(said(), None);
         for (text, expected) in [
             ("", None),
@@ -252,7 +272,7 @@ mod tests {
             let address = port.local_addr().unwrap();
             let _client = TcpStream::connect(address).await.unwrap();
             let (client, _) = port.accept().await.unwrap();
-            prepare(&client).unwrap();
+            set_socket_options(&client).unwrap();
             assert!(getsockopt(&client, sockopt::KeepAlive).unwrap());
             assert_eq!(getsockopt(&client, sockopt::TcpKeepIdle).unwrap(), 60);
         });

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// When the desktop runs, as the configuration says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum DesktopMode {
     /// From the first need on, until nobody has needed it for a while.
     Lazy,
     Always,
@@ -13,7 +13,7 @@ pub(crate) enum Mode {
 
 /// What can be seen.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Signs {
+pub(super) struct DesktopActivity {
     /// People who look.
     pub(super) viewers: usize,
     /// Programs that are connected to the browser.
@@ -30,10 +30,10 @@ pub(super) struct Signs {
     pub(super) quiet: Duration,
 }
 
-impl Signs {
-    pub(super) fn is_idle(self, mode: Mode, patience: Duration) -> bool {
+impl DesktopActivity {
+    pub(super) fn is_idle(self, mode: DesktopMode, patience: Duration) -> bool {
         let is_used = self.viewers > 0 || self.browser || self.windows;
-        mode == Mode::Lazy && !is_used && self.quiet >= patience
+        mode == DesktopMode::Lazy && !is_used && self.quiet >= patience
     }
 
     /// Whether the browser can end: nobody looks or is connected, all its tabs are blank, and it fetches
@@ -51,88 +51,91 @@ impl Signs {
 
 #[cfg(test)]
 mod tests {
-    use super::{Mode, Signs};
+    use super::{DesktopActivity, DesktopMode};
     use std::time::Duration;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
-    const QUIET: Signs = Signs {
+    const TEST_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+    const QUIET: DesktopActivity = DesktopActivity {
         viewers: 0,
         clients: 0,
         browser: false,
         pages: false,
         downloads: false,
         windows: false,
-        quiet: PATIENCE,
+        quiet: TEST_IDLE_TIMEOUT,
     };
 
     #[test]
     fn a_desktop_that_nobody_uses_ends_after_a_while() {
-        assert!(QUIET.is_idle(Mode::Lazy, PATIENCE));
-        let just_now = Signs {
+        assert!(QUIET.is_idle(DesktopMode::Lazy, TEST_IDLE_TIMEOUT));
+        let just_now = DesktopActivity {
             quiet: Duration::ZERO,
             ..QUIET
         };
-        assert!(!just_now.is_idle(Mode::Lazy, PATIENCE));
+        assert!(!just_now.is_idle(DesktopMode::Lazy, TEST_IDLE_TIMEOUT));
     }
 
     #[test]
     fn who_looks_browses_or_has_a_window_open_keeps_it() {
         for used in [
-            Signs {
+            DesktopActivity {
                 viewers: 1,
                 ..QUIET
             },
-            Signs {
+            DesktopActivity {
                 browser: true,
                 ..QUIET
             },
-            Signs {
+            DesktopActivity {
                 windows: true,
                 ..QUIET
             },
         ] {
-            assert!(!used.is_idle(Mode::Lazy, PATIENCE), "{used:?}");
+            assert!(
+                !used.is_idle(DesktopMode::Lazy, TEST_IDLE_TIMEOUT),
+                "{used:?}"
+            );
         }
     }
 
     #[test]
     fn a_browser_ends_when_nobody_has_a_page_in_it() {
-        let blank = Signs {
+        let blank = DesktopActivity {
             browser: true,
             windows: true,
             ..QUIET
         };
-        assert!(blank.is_unbrowsed(PATIENCE));
-        assert!(!QUIET.is_unbrowsed(PATIENCE), "there is none");
+        assert!(blank.is_unbrowsed(TEST_IDLE_TIMEOUT));
+        assert!(!QUIET.is_unbrowsed(TEST_IDLE_TIMEOUT), "there is none");
         for used in [
-            Signs {
+            DesktopActivity {
                 pages: true,
                 ..blank
             },
-            Signs {
+            DesktopActivity {
                 downloads: true,
                 ..blank
             },
-            Signs {
+            DesktopActivity {
                 clients: 1,
                 ..blank
             },
-            Signs {
+            DesktopActivity {
                 viewers: 1,
                 ..blank
             },
-            Signs {
+            DesktopActivity {
                 quiet: Duration::ZERO,
                 ..blank
             },
         ] {
-            assert!(!used.is_unbrowsed(PATIENCE), "{used:?}");
+            assert!(!used.is_unbrowsed(TEST_IDLE_TIMEOUT), "{used:?}");
         }
     }
 
     #[test]
     fn always_is_always() {
-        assert!(!QUIET.is_idle(Mode::Always, PATIENCE));
-        assert!(QUIET.is_unseen(PATIENCE));
+        assert!(!QUIET.is_idle(DesktopMode::Always, TEST_IDLE_TIMEOUT));
+        assert!(QUIET.is_unseen(TEST_IDLE_TIMEOUT));
     }
 }

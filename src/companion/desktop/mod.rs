@@ -9,12 +9,13 @@
 //!
 //! [`Desktop`] is the handle. Its services are supervised by `companion::service`, its screen is
 //! reached by `companion::display`; here is decided when they run. Whoever uses it holds a
-//! [`Stay`], and the task in [`owner`] ends the services when [`idle`], a pure function, says so.
+//! [`DesktopLease`], and the task in [`owner`] ends the services when [`idle`], a pure function, says so.
 //! The secret of a VNC client is checked in [`gate`] before anything is started.
 
 pub(crate) mod cdp;
 mod copied;
 mod debugger;
+mod declaration;
 mod gate;
 mod idle;
 mod owner;
@@ -25,14 +26,15 @@ mod rfb;
 mod shot;
 mod tickets;
 
-pub(crate) use copied::Copied;
-pub(crate) use idle::Mode;
-pub(crate) use tickets::{CODE, PASS, Tickets};
+pub(crate) use copied::ClipboardWatcher;
+pub(crate) use idle::DesktopMode;
+pub(crate) use tickets::{DESKTOP_COOKIE_TIMEOUT, ONE_TIME_TOKEN_TIMEOUT, OneTimeTokens};
 
-use super::display::{self, Display, Picture, Region};
-use super::service::{self, Declarations, Need, Services};
-use crate::protocol::display::{Action, Browser, Place as Point, Screen, Window};
+use super::display::{self, DisplayClient, ScreenPicture, ScreenRegion};
+use super::service::{ServiceNeed, Services};
+use crate::protocol::display::{Browser, InputAction, ScreenPoint as Point, ScreenSize, Window};
 use crate::protocol::service::Service;
+use declaration::declare_services;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -49,17 +51,17 @@ const CDP_PORT: u16 = 9222;
 pub(crate) const DEBUGGER_PORT: u16 = 9221;
 
 /// The largest screen, unless a larger one is configured: all of it is held in memory.
-const LARGEST: (u16, u16) = (2560, 1600);
+const DEFAULT_MAX_SCREEN_SIZE: (u16, u16) = (2560, 1600);
 
 /// In which a screen that was just started gets its size.
-const SIZING: Duration = Duration::from_secs(5);
+const SCREEN_SIZE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often a picture is taken again when the screen was started anew meanwhile.
-const ATTEMPTS: usize = 3;
+const MAX_SCREEN_ATTEMPTS: usize = 3;
 
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
-    pub(crate) mode: Mode,
+pub(crate) struct DesktopSettings {
+    pub(crate) mode: DesktopMode,
     /// How long nobody must need it until it ends.
     pub(crate) idle: Duration,
     pub(crate) resolution: (u16, u16),
@@ -77,24 +79,24 @@ pub(crate) struct Settings {
     pub(crate) is_embedded: bool,
 }
 
-impl Settings {
+impl DesktopSettings {
     /// Whether there is to be a desktop at all.
     pub(crate) fn has_one(&self) -> bool {
-        !self.is_embedded && self.mode != Mode::Off
+        !self.is_embedded && self.mode != DesktopMode::Off
     }
 }
 
 /// Why nothing is shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum DesktopRefusal {
     /// There is none here, and why.
     Absent(String),
     /// It is not ready; why.
     Unready(String),
-    Display(display::Refusal),
+    Display(display::DisplayRefusal),
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for DesktopRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Absent(why) => write!(f, "there is no desktop: {why}"),
@@ -104,22 +106,22 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl From<display::Refusal> for Refusal {
-    fn from(refusal: display::Refusal) -> Self {
+impl From<display::DisplayRefusal> for DesktopRefusal {
+    fn from(refusal: display::DisplayRefusal) -> Self {
         Self::Display(refusal)
     }
 }
 
 /// The desktop, for everyone who needs it.
 #[derive(Debug, Clone)]
-pub(crate) struct Desktop(Arc<Inner>);
+pub(crate) struct Desktop(Arc<DesktopInner>);
 
 #[derive(Debug)]
-struct Inner {
-    settings: Settings,
+struct DesktopInner {
+    settings: DesktopSettings,
     /// Or why there are none.
     services: Result<Services, String>,
-    display: Display,
+    display: DisplayClient,
     viewers: AtomicUsize,
     /// Who is connected to the browser's debugger.
     clients: AtomicUsize,
@@ -128,32 +130,32 @@ struct Inner {
     used: Mutex<Instant>,
     /// The life of the server whose size was set.
     sized: watch::Sender<u64>,
-    reading: reading::Reading,
+    reading: reading::PageReader,
     /// Told when the companion ends.
     stop: watch::Receiver<bool>,
 }
 
 /// Where somebody uses it.
 #[derive(Debug, Clone, Copy)]
-enum Place {
+enum DesktopUse {
     Screen,
     Debugger,
 }
 
 /// Somebody uses it, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Stay(Desktop, Place);
+pub(crate) struct DesktopLease(Desktop, DesktopUse);
 
-impl Drop for Stay {
+impl Drop for DesktopLease {
     fn drop(&mut self) {
-        self.0.count(self.1).fetch_sub(1, Ordering::Relaxed);
-        self.0.touch();
+        self.0.lease_count(self.1).fetch_sub(1, Ordering::Relaxed);
+        self.0.mark_used();
     }
 }
 
 /// The desktop's own sockets.
 #[derive(Debug)]
-pub(crate) struct Ports {
+pub(crate) struct DesktopListeners {
     /// For VNC clients.
     pub(crate) vnc: TcpListener,
     /// For clients of the browser's debugger.
@@ -163,12 +165,12 @@ pub(crate) struct Ports {
 impl Desktop {
     /// The handle, and the tasks that end when `stop` is told.
     pub(crate) fn start(
-        settings: Settings,
-        ports: Option<Ports>,
+        settings: DesktopSettings,
+        ports: Option<DesktopListeners>,
         stop: &watch::Receiver<bool>,
     ) -> (Self, Vec<JoinHandle<()>>) {
         let mut tasks = Vec::new();
-        let services = declared(&settings).map(|declarations| {
+        let services = declare_services(&settings).map(|declarations| {
             let (services, owners) = Services::start(&declarations, stop);
             tasks = owners;
             services
@@ -176,28 +178,34 @@ impl Desktop {
         if let (Err(why), true) = (&services, settings.has_one()) {
             tracing::error!("there is no desktop: {why}");
         }
-        let desktop = Self(Arc::new(Inner {
+        let desktop = Self(Arc::new(DesktopInner {
             services,
-            display: Display::default(),
+            display: DisplayClient::default(),
             viewers: AtomicUsize::new(0),
             clients: AtomicUsize::new(0),
             resolution: Mutex::new(settings.resolution),
             used: Mutex::new(Instant::now()),
             sized: watch::Sender::new(0),
-            reading: reading::Reading::default(),
+            reading: reading::PageReader::default(),
             stop: stop.clone(),
             settings,
         }));
         if desktop.0.services.is_ok() {
-            tasks.push(tokio::spawn(owner::run(desktop.clone(), stop.clone())));
-            tasks.push(tokio::spawn(owner::size(desktop.clone(), stop.clone())));
-            if let Some(Ports { vnc, debugger }) = ports {
-                tasks.push(tokio::spawn(gate::serve(
+            tasks.push(tokio::spawn(owner::stop_idle_services(
+                desktop.clone(),
+                stop.clone(),
+            )));
+            tasks.push(tokio::spawn(owner::apply_screen_size(
+                desktop.clone(),
+                stop.clone(),
+            )));
+            if let Some(DesktopListeners { vnc, debugger }) = ports {
+                tasks.push(tokio::spawn(gate::serve_vnc(
                     desktop.clone(),
                     vnc,
                     stop.clone(),
                 )));
-                let debugger = debugger::serve(desktop.clone(), debugger, stop.clone());
+                let debugger = debugger::serve_debugger(desktop.clone(), debugger, stop.clone());
                 tasks.push(tokio::spawn(debugger));
             }
         }
@@ -209,24 +217,28 @@ impl Desktop {
     ///
     /// # Errors
     /// Why there is none.
-    pub(crate) async fn needed(&self) -> Result<(), Refusal> {
-        self.moment().await.map(drop)
+    pub(crate) async fn ensure_screen(&self) -> Result<(), DesktopRefusal> {
+        self.ensure_screen_generation().await.map(drop)
     }
 
     /// The same; the number is another one once the screen, or what paints it, was started anew.
-    async fn moment(&self) -> Result<u64, Refusal> {
+    async fn ensure_screen_generation(&self) -> Result<u64, DesktopRefusal> {
         // However long it takes to start, and however short the time after which nobody needs it.
-        let _waits = self.stay(Place::Screen);
+        let _waits = self.acquire_lease(DesktopUse::Screen);
         let services = self.services()?;
-        services.need(Need::Display, true);
-        let moment = services.ready(Need::Display).await;
-        let moment = moment.map_err(Refusal::Unready)?;
+        services.set_need(ServiceNeed::Display, true);
+        let moment = services.wait_ready(ServiceNeed::Display).await;
+        let moment = moment.map_err(DesktopRefusal::Unready)?;
         // A server that was just started is as large as it can be.
         let mut sized = self.0.sized.subscribe();
-        let sized = sized.wait_for(|sized| *sized == services.server());
-        let is_sized = tokio::time::timeout(SIZING, sized).await.is_ok();
+        let sized = sized.wait_for(|sized| *sized == services.display_server_generation());
+        let is_sized = tokio::time::timeout(SCREEN_SIZE_TIMEOUT, sized)
+            .await
+            .is_ok();
         if !is_sized {
-            return Err(Refusal::Unready("the screen has not got its size".into()));
+            return Err(DesktopRefusal::Unready(
+                "the screen has not got its size".into(),
+            ));
         }
         Ok(moment)
     }
@@ -236,49 +248,50 @@ impl Desktop {
     ///
     /// # Errors
     /// Why there is none.
-    pub(crate) async fn browser(&self) -> Result<String, Refusal> {
-        let _waits = self.stay(Place::Screen);
-        self.needed().await?;
+    pub(crate) async fn ensure_browser(&self) -> Result<String, DesktopRefusal> {
+        let _waits = self.acquire_lease(DesktopUse::Screen);
+        self.ensure_screen().await?;
         let services = self.services()?;
-        if services.has_finished(Need::Browser) {
-            services.forget(Need::Browser).await;
+        if services.has_finished(ServiceNeed::Browser) {
+            services.reset_finished(ServiceNeed::Browser).await;
         }
-        services.need(Need::Browser, true);
-        let ready = services.ready(Need::Browser).await;
-        ready.map_err(Refusal::Unready)?;
-        Ok(cdp::address(DEBUGGER_PORT))
+        services.set_need(ServiceNeed::Browser, true);
+        let ready = services.wait_ready(ServiceNeed::Browser).await;
+        ready.map_err(DesktopRefusal::Unready)?;
+        Ok(cdp::debugger_url(DEBUGGER_PORT))
     }
 
     /// Waits for the browser if it runs or is about to, also again after a crash; starts none.
     ///
     /// # Errors
     /// When there is none to wait for.
-    async fn browser_of_now(&self) -> Result<(), Refusal> {
-        let _waits = self.stay(Place::Screen);
+    async fn browser_of_now(&self) -> Result<(), DesktopRefusal> {
+        let _waits = self.acquire_lease(DesktopUse::Screen);
         let services = self.services()?;
-        if !services.is_needed(Need::Browser) || services.has_finished(Need::Browser) {
+        if !services.is_needed(ServiceNeed::Browser) || services.has_finished(ServiceNeed::Browser)
+        {
             let why = "the browser was closed; `GET /json/version` starts it";
-            return Err(Refusal::Unready(why.into()));
+            return Err(DesktopRefusal::Unready(why.into()));
         }
-        let ready = services.ready(Need::Browser).await;
-        ready.map(drop).map_err(Refusal::Unready)
+        let ready = services.wait_ready(ServiceNeed::Browser).await;
+        ready.map(drop).map_err(DesktopRefusal::Unready)
     }
 
     /// Counts a client of the debugger, for as long as the stay.
-    fn attached(&self) -> Stay {
-        self.stay(Place::Debugger)
+    fn lease_debugger(&self) -> DesktopLease {
+        self.acquire_lease(DesktopUse::Debugger)
     }
 
     /// The browser, with a page in a new tab where one is named.
     ///
     /// # Errors
     /// Why it does not show the page.
-    pub(crate) async fn browse(&self, url: &str) -> Result<Browser, Refusal> {
-        let _waits = self.stay(Place::Screen);
-        self.browser().await?;
+    pub(crate) async fn open_url(&self, url: &str) -> Result<Browser, DesktopRefusal> {
+        let _waits = self.acquire_lease(DesktopUse::Screen);
+        self.ensure_browser().await?;
         if !url.is_empty() {
-            let opened = cdp::open(CDP_PORT, url).await;
-            opened.map_err(|why| Refusal::Unready(format!("the browser: {why}")))?;
+            let opened = cdp::open_tab(CDP_PORT, url).await;
+            opened.map_err(|why| DesktopRefusal::Unready(format!("the browser: {why}")))?;
         }
         self.look_at_browser()
     }
@@ -287,20 +300,20 @@ impl Desktop {
     ///
     /// # Errors
     /// Where there is no desktop.
-    pub(crate) fn close_browser(&self) -> Result<Browser, Refusal> {
-        self.services()?.need(Need::Browser, false);
+    pub(crate) fn close_browser(&self) -> Result<Browser, DesktopRefusal> {
+        self.services()?.set_need(ServiceNeed::Browser, false);
         self.look_at_browser()
     }
 
     /// # Errors
     /// Where there is no desktop.
-    pub(crate) fn look_at_browser(&self) -> Result<Browser, Refusal> {
+    pub(crate) fn look_at_browser(&self) -> Result<Browser, DesktopRefusal> {
         let services = self.services()?;
-        let running = services.moment(Need::Browser).is_some();
+        let running = services.generation_if_ready(ServiceNeed::Browser).is_some();
         Ok(Browser {
             running,
-            cdp_url: Some(cdp::address(DEBUGGER_PORT)),
-            detail: services.detail(Need::Browser),
+            cdp_url: Some(cdp::debugger_url(DEBUGGER_PORT)),
+            detail: services.describe_state(ServiceNeed::Browser),
         })
     }
 
@@ -309,51 +322,57 @@ impl Desktop {
     ///
     /// # Errors
     /// Why there is none.
-    pub(crate) async fn capture(&self, region: Option<Region>) -> Result<Picture, Refusal> {
-        let mut refusal = Refusal::Unready("the screen is started over and over".into());
-        for _ in 0..ATTEMPTS {
-            let moment = self.moment().await?;
-            match self.0.display.capture(region).await {
+    pub(crate) async fn capture_screen(
+        &self,
+        region: Option<ScreenRegion>,
+    ) -> Result<ScreenPicture, DesktopRefusal> {
+        let mut refusal = DesktopRefusal::Unready("the screen is started over and over".into());
+        for _ in 0..MAX_SCREEN_ATTEMPTS {
+            let moment = self.ensure_screen_generation().await?;
+            match self.0.display.capture_screen(region).await {
                 Ok(picture) => {
                     if self.is_at(moment)? {
                         return Ok(picture);
                     }
                 }
-                Err(gone @ display::Refusal::Gone(_)) => refusal = gone.into(),
+                Err(gone @ display::DisplayRefusal::Gone(_)) => refusal = gone.into(),
                 Err(other) => return Err(other.into()),
             }
         }
         Err(refusal)
     }
 
-    pub(crate) async fn act(&self, actions: Vec<Action>) -> Result<Point, Refusal> {
-        self.needed().await?;
-        Ok(self.0.display.act(actions).await?)
+    pub(crate) async fn perform_actions(
+        &self,
+        actions: Vec<InputAction>,
+    ) -> Result<Point, DesktopRefusal> {
+        self.ensure_screen().await?;
+        Ok(self.0.display.perform_actions(actions).await?)
     }
 
-    pub(crate) async fn read_clipboard(&self) -> Result<String, Refusal> {
-        self.needed().await?;
+    pub(crate) async fn read_clipboard(&self) -> Result<String, DesktopRefusal> {
+        self.ensure_screen().await?;
         Ok(self.0.display.read_clipboard().await?)
     }
 
-    pub(crate) async fn write_clipboard(&self, text: String) -> Result<(), Refusal> {
-        self.needed().await?;
+    pub(crate) async fn write_clipboard(&self, text: String) -> Result<(), DesktopRefusal> {
+        self.ensure_screen().await?;
         Ok(self.0.display.write_clipboard(text).await?)
     }
 
-    pub(crate) async fn windows(&self) -> Result<Vec<Window>, Refusal> {
-        self.needed().await?;
-        Ok(self.0.display.windows().await?)
+    pub(crate) async fn list_windows(&self) -> Result<Vec<Window>, DesktopRefusal> {
+        self.ensure_screen().await?;
+        Ok(self.0.display.list_windows().await?)
     }
 
-    pub(crate) async fn focus(&self, id: u32) -> Result<(), Refusal> {
-        self.needed().await?;
-        Ok(self.0.display.focus(id).await?)
+    pub(crate) async fn focus_window(&self, id: u32) -> Result<(), DesktopRefusal> {
+        self.ensure_screen().await?;
+        Ok(self.0.display.focus_window(id).await?)
     }
 
-    pub(crate) async fn screen(&self) -> Result<Screen, Refusal> {
-        self.needed().await?;
-        Ok(self.0.display.screen().await?)
+    pub(crate) async fn screen_info(&self) -> Result<ScreenSize, DesktopRefusal> {
+        self.ensure_screen().await?;
+        Ok(self.0.display.screen_info().await?)
     }
 
     /// Changes the screen's size, until the companion ends. A screen, or what paints it, that is started
@@ -361,20 +380,24 @@ impl Desktop {
     ///
     /// # Errors
     /// Why it has not got it.
-    pub(crate) async fn resize(&self, width: u16, height: u16) -> Result<Screen, Refusal> {
-        let mut refusal = Refusal::Unready("the screen is started over and over".into());
-        for _ in 0..ATTEMPTS {
-            let moment = self.moment().await?;
-            match self.0.display.resize(width, height).await {
+    pub(crate) async fn resize_screen(
+        &self,
+        width: u16,
+        height: u16,
+    ) -> Result<ScreenSize, DesktopRefusal> {
+        let mut refusal = DesktopRefusal::Unready("the screen is started over and over".into());
+        for _ in 0..MAX_SCREEN_ATTEMPTS {
+            let moment = self.ensure_screen_generation().await?;
+            match self.0.display.resize_screen(width, height).await {
                 Ok(screen) => {
-                    *lock(&self.0.resolution) = (width, height);
+                    *lock_unpoisoned(&self.0.resolution) = (width, height);
                     if self.is_at(moment)? {
                         return Ok(screen);
                     }
                 }
-                Err(gone @ display::Refusal::Gone(_)) => refusal = gone.into(),
+                Err(gone @ display::DisplayRefusal::Gone(_)) => refusal = gone.into(),
                 // What covered the screen is another one now.
-                Err(unmoved @ display::Refusal::Unmoved(_)) if !self.is_at(moment)? => {
+                Err(unmoved @ display::DisplayRefusal::Unmoved(_)) if !self.is_at(moment)? => {
                     refusal = unmoved.into();
                 }
                 Err(other) => return Err(other.into()),
@@ -387,20 +410,22 @@ impl Desktop {
     ///
     /// # Errors
     /// Why there is none.
-    pub(crate) async fn visit(&self) -> Result<(UnixStream, Stay), Refusal> {
-        let stay = self.stay(Place::Screen);
+    pub(crate) async fn connect_viewer(
+        &self,
+    ) -> Result<(UnixStream, DesktopLease), DesktopRefusal> {
+        let stay = self.acquire_lease(DesktopUse::Screen);
         let services = self.services()?;
-        services.need(Need::Viewer, true);
-        self.needed().await?;
-        let ready = services.ready(Need::Viewer).await;
-        ready.map_err(Refusal::Unready)?;
+        services.set_need(ServiceNeed::Viewer, true);
+        self.ensure_screen().await?;
+        let ready = services.wait_ready(ServiceNeed::Viewer).await;
+        ready.map_err(DesktopRefusal::Unready)?;
         let socket = UnixStream::connect(self.0.settings.run.join("vnc.sock")).await;
-        let socket = socket.map_err(|e| Refusal::Unready(format!("`x11vnc`: {e}")))?;
+        let socket = socket.map_err(|e| DesktopRefusal::Unready(format!("`x11vnc`: {e}")))?;
         Ok((socket, stay))
     }
 
     /// Where the VNC client for browsers lies.
-    pub(crate) fn novnc(&self) -> &Path {
+    pub(crate) fn novnc_folder(&self) -> &Path {
         &self.0.settings.novnc
     }
 
@@ -408,9 +433,9 @@ impl Desktop {
     pub(crate) fn health(&self) -> (Vec<Service>, bool) {
         match &self.0.services {
             Ok(services) => {
-                let must = self.0.settings.mode == Mode::Always;
-                let is_well = !must || services.moment(Need::Display).is_some();
-                (services.views(), is_well)
+                let must = self.0.settings.mode == DesktopMode::Always;
+                let is_well = !must || services.generation_if_ready(ServiceNeed::Display).is_some();
+                (services.list_services(), is_well)
             }
             Err(why) => {
                 let absent = Service {
@@ -425,65 +450,33 @@ impl Desktop {
     }
 
     /// Whether the same screen, and what paints it, are there as at that moment.
-    fn is_at(&self, moment: u64) -> Result<bool, Refusal> {
-        Ok(self.services()?.moment(Need::Display) == Some(moment))
+    fn is_at(&self, moment: u64) -> Result<bool, DesktopRefusal> {
+        Ok(self.services()?.generation_if_ready(ServiceNeed::Display) == Some(moment))
     }
 
-    fn services(&self) -> Result<&Services, Refusal> {
+    fn services(&self) -> Result<&Services, DesktopRefusal> {
         let services = self.0.services.as_ref();
-        services.map_err(|why| Refusal::Absent(why.clone()))
+        services.map_err(|why| DesktopRefusal::Absent(why.clone()))
     }
 
-    fn stay(&self, place: Place) -> Stay {
-        self.count(place).fetch_add(1, Ordering::Relaxed);
-        Stay(self.clone(), place)
+    fn acquire_lease(&self, place: DesktopUse) -> DesktopLease {
+        self.lease_count(place).fetch_add(1, Ordering::Relaxed);
+        DesktopLease(self.clone(), place)
     }
 
-    fn count(&self, place: Place) -> &AtomicUsize {
+    fn lease_count(&self, place: DesktopUse) -> &AtomicUsize {
         match place {
-            Place::Screen => &self.0.viewers,
-            Place::Debugger => &self.0.clients,
+            DesktopUse::Screen => &self.0.viewers,
+            DesktopUse::Debugger => &self.0.clients,
         }
     }
 
-    fn touch(&self) {
-        *lock(&self.0.used) = Instant::now();
+    fn mark_used(&self) {
+        *lock_unpoisoned(&self.0.used) = Instant::now();
     }
 }
 
 /// Held for an assignment only, so what it guards is whole.
-fn lock<T>(value: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock_unpoisoned<T>(value: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     value.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn declared(settings: &Settings) -> Result<Declarations, String> {
-    if settings.is_embedded {
-        return Err(
-            "the embedded engine has none: only a container has a screen of its own".into(),
-        );
-    }
-    if settings.mode == Mode::Off {
-        return Err("it is off: `desktop.run` in osctl.yaml says so".into());
-    }
-    for folder in [&settings.run, &settings.profile] {
-        private_folder(folder).map_err(|error| format!("`{}`: {error}", folder.display()))?;
-    }
-    let (width, height) = settings.resolution;
-    let text = |path: &Path| path.display().to_string();
-    let variables = [
-        ("WIDTH", width.max(LARGEST.0).to_string()),
-        ("HEIGHT", height.max(LARGEST.1).to_string()),
-        ("DEPTH", settings.depth.to_string()),
-        ("DISPLAY", display::NAME.to_owned()),
-        ("RUN", text(&settings.run)),
-        ("BODY", text(&settings.body)),
-        ("PROFILE", text(&settings.profile)),
-    ];
-    service::declarations(&settings.body, &variables)
-}
-
-fn private_folder(path: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    let mut builder = std::fs::DirBuilder::new();
-    builder.recursive(true).mode(0o700).create(path)
 }

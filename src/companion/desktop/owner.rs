@@ -1,58 +1,58 @@
 //! The task that ends what nobody needs any more.
 
-use super::idle::{Mode, Signs};
-use super::{CDP_PORT, Desktop, cdp, lock};
-use crate::companion::service::{Need, Services};
+use super::idle::{DesktopActivity, DesktopMode};
+use super::{CDP_PORT, Desktop, cdp, lock_unpoisoned};
+use crate::companion::service::{ServiceNeed, Services};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// Between two looks, at most and at least; a desktop may be idle for longer.
-const TICK: Duration = Duration::from_secs(5);
-const SHORTEST: Duration = Duration::from_secs(1);
+const MAX_IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+const MIN_IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How the browser names a file that it has not fetched whole.
-const UNFINISHED: &str = ".crdownload";
+const PARTIAL_DOWNLOAD_SUFFIX: &str = ".crdownload";
 
 /// Before a screen that has not got its size is asked again.
-const PAUSE: Duration = Duration::from_millis(250);
+const SCREEN_RESIZE_RETRY_DELAY: Duration = Duration::from_millis(250);
 
-pub(super) async fn run(desktop: Desktop, mut stop: watch::Receiver<bool>) {
+pub(super) async fn stop_idle_services(desktop: Desktop, mut stop: watch::Receiver<bool>) {
     let Ok(services) = desktop.services() else {
         return;
     };
-    let Settings { mode, idle } = Settings::of(&desktop);
-    if mode == Mode::Always {
-        services.need(Need::Display, true);
+    let DesktopIdleSettings { mode, idle } = DesktopIdleSettings::from_desktop(&desktop);
+    if mode == DesktopMode::Always {
+        services.set_need(ServiceNeed::Display, true);
     }
     loop {
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => return,
-            () = tokio::time::sleep(idle.clamp(SHORTEST, TICK)) => {}
+            () = tokio::time::sleep(idle.clamp(MIN_IDLE_CHECK_INTERVAL, MAX_IDLE_CHECK_INTERVAL)) => {}
         }
-        if services.has_finished(Need::Browser) {
-            services.need(Need::Browser, false);
+        if services.has_finished(ServiceNeed::Browser) {
+            services.set_need(ServiceNeed::Browser, false);
         }
-        if !services.is_needed(Need::Display) {
+        if !services.is_needed(ServiceNeed::Display) {
             continue;
         }
-        let signs = look(&desktop, services, idle).await;
+        let signs = read_activity(&desktop, services, idle).await;
         if signs.is_unbrowsed(idle) && is_still_quiet(&desktop, idle) {
             tracing::info!("desktop: nobody browses, so the browser ends");
-            services.need(Need::Browser, false);
+            services.set_need(ServiceNeed::Browser, false);
         }
         if signs.is_unseen(idle) {
-            services.need(Need::Viewer, false);
+            services.set_need(ServiceNeed::Viewer, false);
         }
         if signs.is_idle(mode, idle) && is_still_quiet(&desktop, idle) {
             tracing::info!("desktop: nobody needs it, so it ends");
-            services.need(Need::Display, false);
+            services.set_need(ServiceNeed::Display, false);
         }
     }
 }
 
 /// Gives each server that starts its size: it starts as large as it can ever be.
-pub(super) async fn size(desktop: Desktop, mut stop: watch::Receiver<bool>) {
+pub(super) async fn apply_screen_size(desktop: Desktop, mut stop: watch::Receiver<bool>) {
     let Ok(services) = desktop.services() else {
         return;
     };
@@ -60,12 +60,12 @@ pub(super) async fn size(desktop: Desktop, mut stop: watch::Receiver<bool>) {
     loop {
         life = tokio::select! {
             _ = stop.wait_for(|stop| *stop) => return,
-            life = services.next_server(life) => life,
+            life = services.wait_next_display_server(life) => life,
         };
         // Until then nobody is shown anything, so one that could not be asked just now is asked again.
-        while services.server() == life {
-            let (width, height) = *lock(&desktop.0.resolution);
-            match desktop.0.display.resize(width, height).await {
+        while services.display_server_generation() == life {
+            let (width, height) = *lock_unpoisoned(&desktop.0.resolution);
+            match desktop.0.display.resize_screen(width, height).await {
                 Ok(_) => {
                     desktop.0.sized.send_replace(life);
                     break;
@@ -74,20 +74,20 @@ pub(super) async fn size(desktop: Desktop, mut stop: watch::Receiver<bool>) {
             }
             tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => return,
-                () = tokio::time::sleep(PAUSE) => {}
+                () = tokio::time::sleep(SCREEN_RESIZE_RETRY_DELAY) => {}
             }
         }
     }
 }
 
 /// What of the settings is needed here.
-struct Settings {
-    mode: Mode,
+struct DesktopIdleSettings {
+    mode: DesktopMode,
     idle: Duration,
 }
 
-impl Settings {
-    fn of(desktop: &Desktop) -> Self {
+impl DesktopIdleSettings {
+    fn from_desktop(desktop: &Desktop) -> Self {
         let settings = &desktop.0.settings;
         Self {
             mode: settings.mode,
@@ -96,33 +96,36 @@ impl Settings {
     }
 }
 
-async fn look(desktop: &Desktop, services: &Services, idle: Duration) -> Signs {
-    let windows = match services.moment(Need::Display) {
-        Some(_) => desktop.0.display.windows().await.ok(),
+async fn read_activity(desktop: &Desktop, services: &Services, idle: Duration) -> DesktopActivity {
+    let windows = match services.generation_if_ready(ServiceNeed::Display) {
+        Some(_) => desktop.0.display.list_windows().await.ok(),
         None => Some(Vec::new()),
     };
-    let browser = services.is_needed(Need::Browser);
+    let browser = services.is_needed(ServiceNeed::Browser);
     // The browser is asked only where its answer matters.
     let is_asked = browser && is_still_quiet(desktop, idle);
     let pages = !is_asked || cdp::has_pages(CDP_PORT).await.unwrap_or(true);
-    let downloads = pages || services.has_open(Need::Browser, UNFINISHED).await;
-    Signs {
+    let downloads = pages
+        || services
+            .has_open(ServiceNeed::Browser, PARTIAL_DOWNLOAD_SUFFIX)
+            .await;
+    DesktopActivity {
         viewers: desktop.0.viewers.load(Ordering::Relaxed),
         clients: desktop.0.clients.load(Ordering::Relaxed),
         browser,
         pages,
         downloads,
         windows: windows.is_none_or(|windows| !windows.is_empty()),
-        quiet: quiet(desktop),
+        quiet: time_since_use(desktop),
     }
 }
 
 fn is_still_quiet(desktop: &Desktop, idle: Duration) -> bool {
     let used = [&desktop.0.viewers, &desktop.0.clients];
     let is_left = used.iter().all(|who| who.load(Ordering::Relaxed) == 0);
-    is_left && quiet(desktop) >= idle
+    is_left && time_since_use(desktop) >= idle
 }
 
-fn quiet(desktop: &Desktop) -> Duration {
-    Instant::now().saturating_duration_since(*lock(&desktop.0.used))
+fn time_since_use(desktop: &Desktop) -> Duration {
+    Instant::now().saturating_duration_since(*lock_unpoisoned(&desktop.0.used))
 }

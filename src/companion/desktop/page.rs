@@ -19,26 +19,27 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
 /// For one answer of the debugger, unless it takes a server to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PAGE_REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two looks at a page that may still grow, for how many of them it must stay the same, and the time
 /// for all of them once it is loaded.
-const LOOK: Duration = Duration::from_millis(200);
-const STEADY: u32 = 4;
-const SETTLING: Duration = Duration::from_secs(5);
+const PAGE_POLL_INTERVAL: Duration = Duration::from_millis(200);
+const STABLE_PAGE_POLLS: u32 = 4;
+const PAGE_SETTLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Dialogs that are told of, and characters of each.
-const DIALOGS: usize = 10;
-const WORDS: usize = 200;
+const MAX_PAGE_DIALOGS: usize = 10;
+const MAX_DIALOG_CHARS: usize = 200;
 
 /// What is visible, as text. Scripts and hidden parts are not.
-const VISIBLE: &str = "({text: document.body ? document.body.innerText : '', title: document.title, url: location.href, state: document.readyState})";
+const VISIBLE_TEXT_SCRIPT: &str = "({text: document.body ? document.body.innerText : '', title: document.title, url: location.href, state: document.readyState})";
 /// What the browser asks a page that a person has used before it leaves it. There, each client of the debugger may answer
 /// in the page's place, and browser-use says yes.
-const IS_USED: &str = "(() => { if (!navigator.userActivation.hasBeenActive) return false; const event = document.createEvent('BeforeUnloadEvent'); event.initEvent('beforeunload', false, true); dispatchEvent(event); return event.defaultPrevented || event.returnValue !== ''; })()";
-const STATE: &str = "document.readyState + (document.body ? document.body.innerText.length : 0)";
+const PAGE_IN_USE_SCRIPT: &str = "(() => { if (!navigator.userActivation.hasBeenActive) return false; const event = document.createEvent('BeforeUnloadEvent'); event.initEvent('beforeunload', false, true); dispatchEvent(event); return event.defaultPrevented || event.returnValue !== ''; })()";
+const PAGE_STATE_SCRIPT: &str =
+    "document.readyState + (document.body ? document.body.innerText.length : 0)";
 
 /// A page as a person sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Page {
+pub(crate) struct WebPage {
     /// Where the browser is in the end.
     pub(crate) url: String,
     pub(crate) title: String,
@@ -53,7 +54,7 @@ pub(crate) struct Page {
 
 /// Why there is no page.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum WebPageError {
     /// The browser did not get there; the tab is as good as before.
     Refused(String),
     /// What was in the tab is not to be left.
@@ -65,15 +66,15 @@ pub(super) enum Fault {
 }
 
 /// A connection to one tab.
-struct Tab {
+struct TabConnection {
     socket: WebSocketStream<TcpStream>,
     last: u64,
-    seen: Seen,
+    seen: TabEvents,
 }
 
 /// What the tab has told of itself.
 #[derive(Debug, Default)]
-struct Seen {
+struct TabEvents {
     /// Documents that were answered: by frame and loader, the latest last.
     documents: Vec<(String, String, u16)>,
     dialogs: Vec<String>,
@@ -83,16 +84,16 @@ struct Seen {
 
 /// What an event asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wish {
+enum TabEventAction {
     Nothing,
     /// A page that asks shows nothing until it is answered: no.
     Dismiss,
 }
 
-impl Seen {
+impl TabEvents {
     /// # Errors
     /// When the page can't come back.
-    fn note(&mut self, event: &Value) -> Result<Wish> {
+    fn record_event(&mut self, event: &Value) -> Result<TabEventAction> {
         let params = &event["params"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         match event["method"].as_str() {
@@ -106,20 +107,23 @@ impl Seen {
             Some("Page.javascriptDialogOpening") => {
                 let kind = text(&params["type"]);
                 self.is_kept |= kind == "beforeunload";
-                if self.dialogs.len() < DIALOGS {
-                    let words: String = text(&params["message"]).chars().take(WORDS).collect();
+                if self.dialogs.len() < MAX_PAGE_DIALOGS {
+                    let words: String = text(&params["message"])
+                        .chars()
+                        .take(MAX_DIALOG_CHARS)
+                        .collect();
                     self.dialogs.push(format!("{kind}: {words}"));
                 }
-                return Ok(Wish::Dismiss);
+                return Ok(TabEventAction::Dismiss);
             }
             Some("Inspector.targetCrashed") => bail!("the page has crashed"),
             _ => {}
         }
-        Ok(Wish::Nothing)
+        Ok(TabEventAction::Nothing)
     }
 
     /// What was said of the main frame's document: of that load or, where it led elsewhere, a later one.
-    fn status(&self, frame: &str, loader: &str) -> Option<u16> {
+    fn document_status(&self, frame: &str, loader: &str) -> Option<u16> {
         let begin = { self.documents.iter() }.position(|(_, of, _)| of == loader)?;
         let of_frame = self.documents[begin..]
             .iter()
@@ -142,58 +146,68 @@ pub(super) fn is_of_the_web(url: &str) -> bool {
 ///
 /// # Errors
 /// When the browser does not get there.
-pub(super) async fn read(
+pub(super) async fn read_page(
     port: u16,
     tab: &str,
     url: &str,
     patience: Duration,
-) -> Result<Page, Fault> {
-    let mut tab = Tab::ready(port, tab).await.map_err(Fault::Dumb)?;
-    if tab.is_used().await.map_err(Fault::Dumb)? {
-        return Err(Fault::Kept);
+) -> Result<WebPage, WebPageError> {
+    let mut tab = TabConnection::connect_tab(port, tab)
+        .await
+        .map_err(WebPageError::Dumb)?;
+    if tab.is_used().await.map_err(WebPageError::Dumb)? {
+        return Err(WebPageError::Kept);
     }
     let deadline = Instant::now() + patience;
     // It answers when the web server has.
-    let sent = tab.navigate(url, deadline).await.map_err(Fault::Broken)?;
+    let sent = tab
+        .navigate(url, deadline)
+        .await
+        .map_err(WebPageError::Broken)?;
     let Some(sent) = sent else {
         let seconds = patience.as_secs_f64();
         let why = format!("`{url}` has not answered within {seconds} seconds");
-        return Err(Fault::Refused(why));
+        return Err(WebPageError::Refused(why));
     };
     match sent["errorText"].as_str() {
-        Some(_) if tab.seen.is_kept => return Err(Fault::Kept),
+        Some(_) if tab.seen.is_kept => return Err(WebPageError::Kept),
         Some(why) if !why.is_empty() => {
-            return Err(Fault::Refused(format!("`{url}` can't be opened: {why}")));
+            return Err(WebPageError::Refused(format!(
+                "`{url}` can't be opened: {why}"
+            )));
         }
         _ => {}
     }
-    let seen = tab.look(deadline).await;
+    let seen = tab.read_visible_text(deadline).await;
     let seen = seen.with_context(|| format!("`{url}` is open, and can't be read"));
-    let seen = seen.map_err(Fault::Broken)?;
+    let seen = seen.map_err(WebPageError::Broken)?;
     let field = |name: &str| seen[name].as_str().unwrap_or_default().to_owned();
     let text = |name: &str| sent[name].as_str().unwrap_or_default();
-    Ok(Page {
+    Ok(WebPage {
         url: field("url"),
         title: field("title"),
         text: field("text"),
         // Within the same page nothing is loaded, and nobody says anything.
-        status: tab.seen.status(text("frameId"), text("loaderId")),
+        status: tab.seen.document_status(text("frameId"), text("loaderId")),
         loaded: field("state") == "complete",
         dialogs: tab.seen.dialogs,
     })
 }
 
-impl Tab {
+impl TabConnection {
     /// Connected, and told to say what happens.
-    async fn ready(port: u16, id: &str) -> Result<Self> {
+    async fn connect_tab(port: u16, id: &str) -> Result<Self> {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
         let url = format!("ws://127.0.0.1:{port}/devtools/page/{id}");
-        let shaken = timeout(PATIENCE, tokio_tungstenite::client_async(url, stream));
+        let shaken = timeout(
+            PAGE_REPLY_TIMEOUT,
+            tokio_tungstenite::client_async(url, stream),
+        );
         let (socket, _) = shaken.await.context("it does not answer")??;
         let mut tab = Self {
             socket,
             last: 0,
-            seen: Seen::default(),
+            seen: TabEvents::default(),
         };
         tab.call("Page.enable", json!({})).await?;
         tab.call("Network.enable", json!({})).await?;
@@ -202,15 +216,17 @@ impl Tab {
 
     /// Whether the page holds what a person did in it.
     async fn is_used(&mut self) -> Result<bool> {
-        let params = json!({"expression": IS_USED, "returnByValue": true});
+        let params = json!({"expression": PAGE_IN_USE_SCRIPT, "returnByValue": true});
         let said = self.call("Runtime.evaluate", params).await?;
         Ok(said["result"]["value"] == true)
     }
 
     /// What the browser says of going there; nothing where no server has answered in time.
     async fn navigate(&mut self, url: &str, deadline: Instant) -> Result<Option<Value>> {
-        let id = self.send("Page.navigate", json!({"url": url})).await?;
-        match timeout_at(deadline, self.answer(id)).await {
+        let id = self
+            .send_request("Page.navigate", json!({"url": url}))
+            .await?;
+        match timeout_at(deadline, self.wait_for_reply(id)).await {
             Ok(sent) => Ok(Some(sent?.map_err(Error::msg)?)),
             Err(_) => {
                 // What comes later is nobody's.
@@ -221,24 +237,24 @@ impl Tab {
     }
 
     /// What is visible once all is there, or the time is over.
-    async fn look(&mut self, deadline: Instant) -> Result<Value> {
+    async fn read_visible_text(&mut self, deadline: Instant) -> Result<Value> {
         self.call("Page.bringToFront", json!({})).await?;
-        self.settle(deadline).await?;
-        let params = json!({"expression": VISIBLE, "returnByValue": true});
+        self.wait_until_stable(deadline).await?;
+        let params = json!({"expression": VISIBLE_TEXT_SCRIPT, "returnByValue": true});
         let mut seen = self.call("Runtime.evaluate", params).await?;
         Ok(seen["result"]["value"].take())
     }
 
     /// Waits until it is loaded, no longer than to the deadline, and until a page that goes on making itself
     /// stays the same for a while.
-    async fn settle(&mut self, deadline: Instant) -> Result<()> {
+    async fn wait_until_stable(&mut self, deadline: Instant) -> Result<()> {
         let (mut before, mut same) = (Value::Null, 0);
         let (mut end, mut is_loaded) = (deadline, false);
         while Instant::now() < end {
-            let params = json!({"expression": STATE, "returnByValue": true});
-            let id = self.send("Runtime.evaluate", params).await?;
+            let params = json!({"expression": PAGE_STATE_SCRIPT, "returnByValue": true});
+            let id = self.send_request("Runtime.evaluate", params).await?;
             // A page that leads elsewhere by itself, or computes, can't be asked for a moment.
-            let mut now = match timeout_at(end, self.answer(id)).await {
+            let mut now = match timeout_at(end, self.wait_for_reply(id)).await {
                 Ok(answer) => answer?.unwrap_or_default(),
                 Err(_) => return Ok(()),
             };
@@ -246,38 +262,38 @@ impl Tab {
             let is_complete = now.as_str().is_some_and(|now| now.starts_with("complete"));
             if is_complete && !is_loaded {
                 is_loaded = true;
-                end = Instant::now() + SETTLING;
+                end = Instant::now() + PAGE_SETTLE_TIMEOUT;
             }
             same = match is_complete && now == before {
                 true => same + 1,
                 false => 0,
             };
-            if same == STEADY {
+            if same == STABLE_PAGE_POLLS {
                 return Ok(());
             }
             before = now;
-            sleep(LOOK).await;
+            sleep(PAGE_POLL_INTERVAL).await;
         }
         Ok(())
     }
 
     /// The next message, of which events are noted.
-    async fn hear(&mut self) -> Result<Value> {
+    async fn receive_message(&mut self) -> Result<Value> {
         loop {
             let message = self.socket.next().await.context("the tab was closed")??;
             let Message::Text(text) = message else {
                 continue;
             };
             let message: Value = serde_json::from_str(&text)?;
-            if self.seen.note(&message)? == Wish::Dismiss {
+            if self.seen.record_event(&message)? == TabEventAction::Dismiss {
                 let no = json!({"accept": false});
-                self.send("Page.handleJavaScriptDialog", no).await?;
+                self.send_request("Page.handleJavaScriptDialog", no).await?;
             }
             return Ok(message);
         }
     }
 
-    async fn send(&mut self, method: &str, params: Value) -> Result<u64> {
+    async fn send_request(&mut self, method: &str, params: Value) -> Result<u64> {
         self.last += 1;
         let request = json!({"id": self.last, "method": method, "params": params});
         self.socket.send(Message::text(request.to_string())).await?;
@@ -288,9 +304,9 @@ impl Tab {
     ///
     /// # Errors
     /// When there is nobody to answer.
-    async fn answer(&mut self, id: u64) -> Result<Result<Value, String>> {
+    async fn wait_for_reply(&mut self, id: u64) -> Result<Result<Value, String>> {
         loop {
-            let mut message = self.hear().await?;
+            let mut message = self.receive_message().await?;
             if message["id"] == id {
                 return Ok(match message["error"]["message"].as_str() {
                     Some(why) => Err(why.to_owned()),
@@ -301,8 +317,8 @@ impl Tab {
     }
 
     async fn call(&mut self, method: &str, params: Value) -> Result<Value> {
-        let id = self.send(method, params).await?;
-        let answered = timeout(PATIENCE, self.answer(id)).await;
+        let id = self.send_request(method, params).await?;
+        let answered = timeout(PAGE_REPLY_TIMEOUT, self.wait_for_reply(id)).await;
         let answered = answered.context("it does not answer")??;
         answered.map_err(|why| anyhow!("{method}: {why}"))
     }
@@ -310,7 +326,7 @@ impl Tab {
 
 #[cfg(test)]
 mod tests {
-    use super::{DIALOGS, Seen, Wish, is_of_the_web};
+    use super::{MAX_PAGE_DIALOGS, TabEventAction, TabEvents, is_of_the_web};
     use serde_json::json;
 
     #[test]
@@ -329,43 +345,46 @@ mod tests {
 
     #[test]
     fn the_status_is_that_of_the_page_and_not_of_one_before_or_of_a_frame() {
-        let mut seen = Seen::default();
+        let mut seen = TabEvents::default();
         let mut answered = |frame: &str, loader: &str, status: u16| {
             let response = json!({"status": status});
             let params = json!({"type": "Document", "frameId": frame, "loaderId": loader, "response": response});
             let event = json!({"method": "Network.responseReceived", "params": params});
-            assert_eq!(seen.note(&event).unwrap(), Wish::Nothing);
+            assert_eq!(seen.record_event(&event).unwrap(), TabEventAction::Nothing);
         };
         answered("main", "before", 500);
         answered("main", "ours", 200);
         answered("inner", "frame", 404);
-        assert_eq!(seen.status("main", "ours"), Some(200));
+        assert_eq!(seen.document_status("main", "ours"), Some(200));
         // A page that leads elsewhere by itself is the page it leads to.
         let response = json!({"status": 403});
         let params = json!({"type": "Document", "frameId": "main", "loaderId": "later", "response": response});
         let event = json!({"method": "Network.responseReceived", "params": params});
-        seen.note(&event).unwrap();
-        assert_eq!(seen.status("main", "ours"), Some(403));
-        assert_eq!(seen.status("main", "never"), None);
+        seen.record_event(&event).unwrap();
+        assert_eq!(seen.document_status("main", "ours"), Some(403));
+        assert_eq!(seen.document_status("main", "never"), None);
     }
 
     #[test]
     fn dialogs_are_dismissed_and_told() {
-        let mut seen = Seen::default();
+        let mut seen = TabEvents::default();
         let asks = |kind: &str| {
             let params = json!({"type": kind, "message": "Delete all?"});
             json!({"method": "Page.javascriptDialogOpening", "params": params})
         };
-        assert_eq!(seen.note(&asks("confirm")).unwrap(), Wish::Dismiss);
+        assert_eq!(
+            seen.record_event(&asks("confirm")).unwrap(),
+            TabEventAction::Dismiss
+        );
         assert_eq!(seen.dialogs, ["confirm: Delete all?"]);
         assert!(!seen.is_kept);
         for _ in 0..100 {
-            seen.note(&asks("alert")).unwrap();
+            seen.record_event(&asks("alert")).unwrap();
         }
-        assert_eq!(seen.dialogs.len(), DIALOGS);
-        seen.note(&asks("beforeunload")).unwrap();
+        assert_eq!(seen.dialogs.len(), MAX_PAGE_DIALOGS);
+        seen.record_event(&asks("beforeunload")).unwrap();
         assert!(seen.is_kept);
         let crashed = json!({"method": "Inspector.targetCrashed", "params": {}});
-        assert!(seen.note(&crashed).is_err());
+        assert!(seen.record_event(&crashed).is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! Who reads pages of the web: each in a tab of its own, of which one is kept for whoever comes next.
 
-use super::page::{self, Fault, Page};
-use super::{CDP_PORT, Desktop, Refusal, cdp, lock};
+use super::page::{self, WebPage, WebPageError};
+use super::{CDP_PORT, Desktop, DesktopRefusal, cdp, lock_unpoisoned};
 use crate::companion::display;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -9,41 +9,43 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 /// How many pages are read at once; each is a process of the browser.
-const MOST: usize = 4;
+const MAX_PAGE_READS: usize = 4;
 
 /// A tab in which somebody works, or that does not answer, is followed by another one.
-const ATTEMPTS: usize = 2;
+const MAX_TAB_ATTEMPTS: usize = 2;
 
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct PageReader {
     places: Semaphore,
     kept: Mutex<Option<String>>,
 }
 
-impl Default for Reading {
+impl Default for PageReader {
     fn default() -> Self {
         Self {
-            places: Semaphore::new(MOST),
+            places: Semaphore::new(MAX_PAGE_READS),
             kept: Mutex::default(),
         }
     }
 }
 
 /// A tab while somebody reads in it. It is there for the next one, however that ends.
-struct Taken<'a> {
-    reading: &'a Reading,
+struct TabLease<'a> {
+    reading: &'a PageReader,
     id: Option<String>,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for TabLease<'_> {
     fn drop(&mut self) {
         let Some(id) = self.id.take() else {
             return;
         };
-        let mut kept = lock(&self.reading.kept);
+        let mut kept = lock_unpoisoned(&self.reading.kept);
         match &*kept {
             None => *kept = Some(id),
-            Some(_) => drop(tokio::spawn(async move { cdp::close(CDP_PORT, &id).await })),
+            Some(_) => drop(tokio::spawn(
+                async move { cdp::close_tab(CDP_PORT, &id).await },
+            )),
         }
     }
 }
@@ -53,48 +55,58 @@ impl Desktop {
     ///
     /// # Errors
     /// When it is none of the web, or the browser does not get there.
-    pub(crate) async fn read_page(&self, url: &str, patience: Duration) -> Result<Page, Refusal> {
+    pub(crate) async fn read_page(
+        &self,
+        url: &str,
+        patience: Duration,
+    ) -> Result<WebPage, DesktopRefusal> {
         if !page::is_of_the_web(url) {
             let why = format!("`{url}` is no page of the web: begin with `http://` or `https://`");
-            return Err(Refusal::Display(display::Refusal::Invalid(why)));
+            return Err(DesktopRefusal::Display(display::DisplayRefusal::Invalid(
+                why,
+            )));
         }
         let reading = &self.0.reading;
         let Ok(Ok(_place)) = timeout(patience, reading.places.acquire()).await else {
-            let why = format!("{MOST} pages are being read already, and none has come to its end");
-            return Err(Refusal::Unready(why));
+            let why = format!(
+                "{MAX_PAGE_READS} pages are being read already, and none has come to its end"
+            );
+            return Err(DesktopRefusal::Unready(why));
         };
-        let _stay = self.attached();
-        self.browser().await?;
-        let failed = |why: anyhow::Error| Refusal::Unready(format!("the browser: {why:#}"));
+        let _stay = self.lease_debugger();
+        self.ensure_browser().await?;
+        let failed = |why: anyhow::Error| DesktopRefusal::Unready(format!("the browser: {why:#}"));
         let mut last = anyhow::anyhow!("somebody works in each of its tabs");
-        for _ in 0..ATTEMPTS {
-            let mut tab = Taken {
+        for _ in 0..MAX_TAB_ATTEMPTS {
+            let mut tab = TabLease {
                 reading,
-                id: lock(&reading.kept).take(),
+                id: lock_unpoisoned(&reading.kept).take(),
             };
             let id = match &tab.id {
-                Some(id) if cdp::has(CDP_PORT, id).await => id.clone(),
-                _ => cdp::open(CDP_PORT, "about:blank").await.map_err(failed)?,
+                Some(id) if cdp::has_tab(CDP_PORT, id).await => id.clone(),
+                _ => cdp::open_tab(CDP_PORT, "about:blank")
+                    .await
+                    .map_err(failed)?,
             };
             tab.id = Some(id.clone());
-            let read = page::read(CDP_PORT, &id, url, patience).await;
-            self.touch();
+            let read = page::read_page(CDP_PORT, &id, url, patience).await;
+            self.mark_used();
             last = match read {
                 Ok(page) => return Ok(page),
-                Err(Fault::Refused(why)) => return Err(failed(anyhow::Error::msg(why))),
-                Err(Fault::Kept) => {
+                Err(WebPageError::Refused(why)) => return Err(failed(anyhow::Error::msg(why))),
+                Err(WebPageError::Kept) => {
                     tab.id = None;
                     continue;
                 }
-                Err(Fault::Dumb(why)) => why,
-                Err(Fault::Broken(why)) => {
+                Err(WebPageError::Dumb(why)) => why,
+                Err(WebPageError::Broken(why)) => {
                     tab.id = None;
-                    cdp::close(CDP_PORT, &id).await;
+                    cdp::close_tab(CDP_PORT, &id).await;
                     return Err(failed(why));
                 }
             };
             tab.id = None;
-            cdp::close(CDP_PORT, &id).await;
+            cdp::close_tab(CDP_PORT, &id).await;
         }
         Err(failed(last))
     }

@@ -1,7 +1,7 @@
 //! The desktop as evolving sees it: the browser closed properly, and each service proved.
 
-use super::{Desktop, Place};
-use crate::companion::service::Need;
+use super::{Desktop, DesktopUse};
+use crate::companion::service::ServiceNeed;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -9,12 +9,12 @@ impl Desktop {
     /// Whether a browser runs, or is to.
     pub(crate) fn is_browsing(&self) -> bool {
         let services = self.services();
-        services.is_ok_and(|services| services.is_needed(Need::Browser))
+        services.is_ok_and(|services| services.is_needed(ServiceNeed::Browser))
     }
 
     /// # Errors
     /// Why there is no desktop here.
-    pub(crate) fn exists(&self) -> Result<(), super::Refusal> {
+    pub(crate) fn check_available(&self) -> Result<(), super::DesktopRefusal> {
         self.services().map(drop)
     }
 
@@ -24,12 +24,12 @@ impl Desktop {
     }
 
     /// Ends the browser, which writes its profile, and waits until it has. `false`: it does not end.
-    pub(crate) async fn rest(&self, patience: Duration) -> bool {
+    pub(crate) async fn quiesce_browser(&self, patience: Duration) -> bool {
         let Ok(services) = self.services() else {
             return true;
         };
-        services.need(Need::Browser, false);
-        timeout(patience, services.gone(Need::Browser))
+        services.set_need(ServiceNeed::Browser, false);
+        timeout(patience, services.wait_stopped(ServiceNeed::Browser))
             .await
             .is_ok()
     }
@@ -38,10 +38,14 @@ impl Desktop {
     ///
     /// # Errors
     /// Why there is no desktop, and whether that is as it should be.
-    pub(crate) fn declared(&self) -> Result<Vec<String>, (String, bool)> {
+    pub(crate) fn service_names(&self) -> Result<Vec<String>, (String, bool)> {
         let services = self.services();
         let services = services.map_err(|why| (why.to_string(), !self.has_one()))?;
-        Ok(services.views().into_iter().map(|view| view.name).collect())
+        Ok(services
+            .list_services()
+            .into_iter()
+            .map(|view| view.name)
+            .collect())
     }
 
     /// Starts what that service is for, unless it runs, and waits until it is ready. It ends again
@@ -49,18 +53,18 @@ impl Desktop {
     ///
     /// # Errors
     /// Why it is not ready, in words.
-    pub(crate) async fn prove(&self, name: &str) -> Result<String, String> {
+    pub(crate) async fn check_service(&self, name: &str) -> Result<String, String> {
         let services = self.services().map_err(|why| why.to_string())?;
         // However short the time is after which what nobody looks at ends.
-        let _looked_at = self.stay(Place::Screen);
+        let _looked_at = self.acquire_lease(DesktopUse::Screen);
         let need = services.need_of(name).ok_or("it is not declared")?;
-        services.need(Need::Display, true);
-        if need == Need::Browser && services.has_finished(need) {
-            services.forget(need).await;
+        services.set_need(ServiceNeed::Display, true);
+        if need == ServiceNeed::Browser && services.has_finished(need) {
+            services.reset_finished(need).await;
         }
-        services.need(need, true);
+        services.set_need(need, true);
         // Of one that fails, the others of its kind are no fault.
-        services.ready_alone(name).await?;
+        services.wait_service_ready(name).await?;
         Ok("ready".into())
     }
 }

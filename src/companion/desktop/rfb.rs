@@ -8,20 +8,20 @@ use std::io;
 use subtle::ConstantTimeEq;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-const VERSION: &[u8; 12] = b"RFB 003.008\n";
+const RFB_VERSION: &[u8; 12] = b"RFB 003.008\n";
 
 /// Kinds of security.
-const NONE: u8 = 1;
-const PASSWORD: u8 = 2;
+const RFB_SECURITY_NONE: u8 = 1;
+const RFB_SECURITY_PASSWORD: u8 = 2;
 
 /// Bytes of a password that count.
-const LENGTH: usize = 8;
+const VNC_KEY_BYTES: usize = 8;
 
-const CHALLENGE: usize = 16;
+const VNC_CHALLENGE_BYTES: usize = 16;
 
 /// What a client speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Version {
+enum RfbVersion {
     /// 3.3: the server decides.
     Old,
     /// 3.7
@@ -30,8 +30,8 @@ enum Version {
     New,
 }
 
-impl Version {
-    fn read(words: &[u8; 12]) -> Option<Self> {
+impl RfbVersion {
+    fn parse_version(words: &[u8; 12]) -> Option<Self> {
         let text = std::str::from_utf8(words).ok()?;
         let (major, minor) = text.strip_prefix("RFB ")?.trim_end().split_once('.')?;
         match (major.parse::<u16>().ok()?, minor.parse::<u16>().ok()?) {
@@ -46,7 +46,7 @@ impl Version {
 
 /// What became of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Admitted {
+pub(super) enum RfbAuthResult {
     Yes,
     WrongPassword,
     /// It speaks something else.
@@ -55,55 +55,64 @@ pub(super) enum Admitted {
 
 /// A client that was asked, and waits for the verdict.
 #[derive(Debug)]
-pub(super) struct Asked {
-    version: Version,
-    pub(super) admitted: Admitted,
+pub(super) struct RfbChallengedClient {
+    version: RfbVersion,
+    pub(super) admitted: RfbAuthResult,
 }
 
 /// Asks a client for the password. It is not told the verdict yet.
 ///
 /// # Errors
 /// When it is gone.
-pub(super) async fn challenge<S: AsyncRead + AsyncWrite + Unpin>(
+pub(super) async fn challenge_client<S: AsyncRead + AsyncWrite + Unpin>(
     client: &mut S,
     password: &str,
-) -> io::Result<Asked> {
-    client.write_all(VERSION).await?;
+) -> io::Result<RfbChallengedClient> {
+    client.write_all(RFB_VERSION).await?;
     let mut words = [0; 12];
     client.read_exact(&mut words).await?;
-    let foreign = Asked {
-        version: Version::New,
-        admitted: Admitted::Foreign,
+    let foreign = RfbChallengedClient {
+        version: RfbVersion::New,
+        admitted: RfbAuthResult::Foreign,
     };
-    let Some(version) = Version::read(&words) else {
+    let Some(version) = RfbVersion::parse_version(&words) else {
         return Ok(foreign);
     };
     match version {
-        Version::Old => client.write_all(&u32::from(PASSWORD).to_be_bytes()).await?,
-        Version::Middle | Version::New => {
-            client.write_all(&[1, PASSWORD]).await?;
-            if client.read_u8().await? != PASSWORD {
+        RfbVersion::Old => {
+            client
+                .write_all(&u32::from(RFB_SECURITY_PASSWORD).to_be_bytes())
+                .await?
+        }
+        RfbVersion::Middle | RfbVersion::New => {
+            client.write_all(&[1, RFB_SECURITY_PASSWORD]).await?;
+            if client.read_u8().await? != RFB_SECURITY_PASSWORD {
                 return Ok(foreign);
             }
         }
     }
-    let mut challenge = [0; CHALLENGE];
+    let mut challenge = [0; VNC_CHALLENGE_BYTES];
     getrandom::fill(&mut challenge).map_err(io::Error::other)?;
     client.write_all(&challenge).await?;
-    let mut response = [0; CHALLENGE];
+    let mut response = [0; VNC_CHALLENGE_BYTES];
     client.read_exact(&mut response).await?;
-    let is_right: bool = response.ct_eq(&answer(challenge, password)).into();
+    let is_right: bool = response
+        .ct_eq(&challenge_response(challenge, password))
+        .into();
     let admitted = match is_right {
-        true => Admitted::Yes,
-        false => Admitted::WrongPassword,
+        true => RfbAuthResult::Yes,
+        false => RfbAuthResult::WrongPassword,
     };
-    Ok(Asked { version, admitted })
+    Ok(RfbChallengedClient { version, admitted })
 }
 
-impl Asked {
+impl RfbChallengedClient {
     /// # Errors
     /// When the client is gone.
-    pub(super) async fn admit<S: AsyncWrite + Unpin>(&self, client: &mut S) -> io::Result<()> {
+    pub(super) async fn send_accepted<S: AsyncWrite + Unpin>(
+        &self,
+        client: &mut S,
+    ) -> io::Result<()> {
         client.write_all(&0u32.to_be_bytes()).await
     }
 
@@ -111,13 +120,13 @@ impl Asked {
     ///
     /// # Errors
     /// When the client is gone.
-    pub(super) async fn refuse<S: AsyncWrite + Unpin>(
+    pub(super) async fn send_rejected<S: AsyncWrite + Unpin>(
         &self,
         client: &mut S,
         why: &str,
     ) -> io::Result<()> {
         let mut words = 1u32.to_be_bytes().to_vec();
-        if self.version == Version::New {
+        if self.version == RfbVersion::New {
             words.extend(u32::try_from(why.len()).unwrap_or_default().to_be_bytes());
             words.extend(why.as_bytes());
         }
@@ -130,17 +139,19 @@ impl Asked {
 ///
 /// # Errors
 /// When it asks for something, or is gone.
-pub(super) async fn enter<S: AsyncRead + AsyncWrite + Unpin>(server: &mut S) -> io::Result<()> {
+pub(super) async fn connect_without_password<S: AsyncRead + AsyncWrite + Unpin>(
+    server: &mut S,
+) -> io::Result<()> {
     let mut words = [0; 12];
     server.read_exact(&mut words).await?;
-    server.write_all(VERSION).await?;
+    server.write_all(RFB_VERSION).await?;
     let count = server.read_u8().await?;
     let mut kinds = vec![0; count.into()];
     server.read_exact(&mut kinds).await?;
-    if !kinds.contains(&NONE) {
+    if !kinds.contains(&RFB_SECURITY_NONE) {
         return Err(io::Error::other("the VNC server asks for a password"));
     }
-    server.write_all(&[NONE]).await?;
+    server.write_all(&[RFB_SECURITY_NONE]).await?;
     match server.read_u32().await? {
         0 => Ok(()),
         _ => Err(io::Error::other("the VNC server lets nobody in")),
@@ -148,8 +159,11 @@ pub(super) async fn enter<S: AsyncRead + AsyncWrite + Unpin>(server: &mut S) -> 
 }
 
 /// What a client that knows the password says.
-fn answer(challenge: [u8; CHALLENGE], password: &str) -> [u8; CHALLENGE] {
-    let mut key = [0; LENGTH];
+fn challenge_response(
+    challenge: [u8; VNC_CHALLENGE_BYTES],
+    password: &str,
+) -> [u8; VNC_CHALLENGE_BYTES] {
+    let mut key = [0; VNC_KEY_BYTES];
     for (place, byte) in key.iter_mut().zip(password.bytes()) {
         // The protocol's first implementation read the bits the other way round.
         *place = byte.reverse_bits();
@@ -168,14 +182,14 @@ fn answer(challenge: [u8; CHALLENGE], password: &str) -> [u8; CHALLENGE] {
 
 #[cfg(test)]
 mod tests {
-    use super::{Admitted, Version, answer, challenge};
+    use super::{RfbAuthResult, RfbVersion, challenge_client, challenge_response};
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
     /// A client of that version, with that password; what the gate says of it.
-    async fn asked(version: &[u8; 12], password: &str) -> Admitted {
+    async fn asked(version: &[u8; 12], password: &str) -> RfbAuthResult {
         let (mut ours, theirs) = duplex(256);
         let client = tokio::spawn(client(theirs, *version, password.to_owned()));
-        let asked = challenge(&mut ours, "secret!!").await.unwrap();
+        let asked = challenge_client(&mut ours, "secret!!").await.unwrap();
         client.abort();
         asked.admitted
     }
@@ -193,7 +207,9 @@ mod tests {
         }
         let mut challenge = [0; 16];
         gate.read_exact(&mut challenge).await.unwrap();
-        gate.write_all(&answer(challenge, &password)).await.unwrap();
+        gate.write_all(&challenge_response(challenge, &password))
+            .await
+            .unwrap();
         // Kept open until the gate has decided.
         std::future::pending::<()>().await;
     }
@@ -209,9 +225,9 @@ mod tests {
                 b"RFB 003.008\n",
                 b"RFB 003.889\n",
             ] {
-                assert_eq!(asked(version, "secret!!").await, Admitted::Yes);
-                assert_eq!(asked(version, "secret").await, Admitted::WrongPassword);
-                assert_eq!(asked(version, "").await, Admitted::WrongPassword);
+                assert_eq!(asked(version, "secret!!").await, RfbAuthResult::Yes);
+                assert_eq!(asked(version, "secret").await, RfbAuthResult::WrongPassword);
+                assert_eq!(asked(version, "").await, RfbAuthResult::WrongPassword);
             }
         });
     }
@@ -221,13 +237,22 @@ mod tests {
         // Computed by OpenSSL's DES in ECB mode with the key's bits reversed.
         let challenge = *b"0123456789abcdef";
         let expected = 0x5645_abeb_5f1e_6475_e8fe_b11b_eb66_ea19_u128;
-        assert_eq!(answer(challenge, "password"), expected.to_be_bytes());
+        assert_eq!(
+            challenge_response(challenge, "password"),
+            expected.to_be_bytes()
+        );
     }
 
     #[test]
     fn versions_are_told_apart() {
-        assert_eq!(Version::read(b"RFB 003.005\n"), Some(Version::Old));
-        assert_eq!(Version::read(b"RFB 004.001\n"), Some(Version::New));
-        assert_eq!(Version::read(b"GET / HTTP/1"), None);
+        assert_eq!(
+            RfbVersion::parse_version(b"RFB 003.005\n"),
+            Some(RfbVersion::Old)
+        );
+        assert_eq!(
+            RfbVersion::parse_version(b"RFB 004.001\n"),
+            Some(RfbVersion::New)
+        );
+        assert_eq!(RfbVersion::parse_version(b"GET / HTTP/1"), None);
     }
 }

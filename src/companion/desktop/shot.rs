@@ -1,12 +1,12 @@
 //! What is on the screen, as a file for those who asked.
 
-use super::{Desktop, Refusal, Region};
+use super::{Desktop, DesktopRefusal, ScreenRegion};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::task::spawn_blocking;
 
 /// A picture as PNG, and what it is of.
 #[derive(Debug)]
-pub(crate) struct Shot {
+pub(crate) struct PngScreenshot {
     pub(crate) file: Vec<u8>,
     /// Its own size.
     pub(crate) size: (u32, u32),
@@ -15,7 +15,7 @@ pub(crate) struct Shot {
     taken: SystemTime,
 }
 
-impl Shot {
+impl PngScreenshot {
     /// Milliseconds since 1970.
     pub(crate) fn taken_ms(&self) -> u64 {
         let taken = self.taken.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -28,20 +28,24 @@ impl Desktop {
     ///
     /// # Errors
     /// Why there is no picture.
-    pub(crate) async fn shoot(&self, region: Option<Region>, scale: f64) -> Result<Shot, Refusal> {
-        let picture = self.capture(region).await?;
+    pub(crate) async fn take_screenshot(
+        &self,
+        region: Option<ScreenRegion>,
+        scale: f64,
+    ) -> Result<PngScreenshot, DesktopRefusal> {
+        let picture = self.capture_screen(region).await?;
         // Seldom more than a few milliseconds, which others need not wait.
         let drawn = spawn_blocking(move || {
             let (screen, taken) = (picture.screen, picture.taken);
             let picture = picture.scaled(scale)?;
-            Ok(Shot {
-                file: picture.png()?,
+            Ok(PngScreenshot {
+                file: picture.encode_png()?,
                 size: (picture.width, picture.height),
                 screen,
                 taken,
             })
         });
-        let failed = |error| Refusal::Unready(format!("the picture can't be made: {error}"));
+        let failed = |error| DesktopRefusal::Unready(format!("the picture can't be made: {error}"));
         drawn.await.map_err(failed)?
     }
 }

@@ -4,7 +4,7 @@
 //! the token's digest, so that another token ends all passes. It opens what the desktop's page
 //! needs, and nothing else (see `http::guard`).
 
-use super::lock;
+use super::lock_unpoisoned;
 use crate::protocol::hex::hex;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
@@ -14,28 +14,28 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use subtle::ConstantTimeEq;
 
 /// How long a code waits for its browser.
-pub(crate) const CODE: Duration = Duration::from_secs(120);
+pub(crate) const ONE_TIME_TOKEN_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How long a pass is worth something.
-pub(crate) const PASS: Duration = Duration::from_secs(7 * 24 * 3600);
+pub(crate) const DESKTOP_COOKIE_TIMEOUT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Codes that wait; more are not needed by people.
-const MOST: usize = 64;
+const MAX_ONE_TIME_TOKENS: usize = 64;
 
 #[derive(Debug, Clone)]
-pub(crate) struct Tickets {
+pub(crate) struct OneTimeTokens {
     key: Arc<[u8; 32]>,
-    codes: Arc<Mutex<VecDeque<Code>>>,
+    codes: Arc<Mutex<VecDeque<PendingToken>>>,
 }
 
 /// One that waits for its browser.
 #[derive(Debug)]
-struct Code {
+struct PendingToken {
     digest: [u8; 32],
     end: Instant,
 }
 
-impl Tickets {
+impl OneTimeTokens {
     /// Signed with what only the holder of the token's digest knows; without a token, no pass is
     /// asked for.
     pub(crate) fn new(token: Option<&str>) -> Self {
@@ -48,46 +48,46 @@ impl Tickets {
         }
     }
 
-    /// A code that works once, for [`CODE`]; nothing without randomness.
-    pub(crate) fn issue(&self) -> Option<String> {
-        let code = random()?;
-        let mut codes = lock(&self.codes);
-        codes.push_back(Code {
-            digest: digest(&code),
-            end: Instant::now() + CODE,
+    /// A code that works once, for [`ONE_TIME_TOKEN_TIMEOUT`]; nothing without randomness.
+    pub(crate) fn issue_token(&self) -> Option<String> {
+        let code = random_token()?;
+        let mut codes = lock_unpoisoned(&self.codes);
+        codes.push_back(PendingToken {
+            digest: hash_token(&code),
+            end: Instant::now() + ONE_TIME_TOKEN_TIMEOUT,
         });
-        while codes.len() > MOST {
+        while codes.len() > MAX_ONE_TIME_TOKENS {
             codes.pop_front();
         }
         Some(code)
     }
 
     /// A pass for a code, which is worth nothing afterwards.
-    pub(crate) fn redeem(&self, code: &str) -> Option<String> {
-        let given = digest(code);
-        let mut codes = lock(&self.codes);
+    pub(crate) fn redeem_token(&self, code: &str) -> Option<String> {
+        let given = hash_token(code);
+        let mut codes = lock_unpoisoned(&self.codes);
         codes.retain(|code| code.end > Instant::now());
         let found = codes
             .iter()
             .position(|code| code.digest.ct_eq(&given).into())?;
         codes.remove(found);
-        let end = SystemTime::now() + PASS;
-        self.pass(end)
+        let end = SystemTime::now() + DESKTOP_COOKIE_TIMEOUT;
+        self.issue_cookie(end)
     }
 
-    fn pass(&self, end: SystemTime) -> Option<String> {
+    fn issue_cookie(&self, end: SystemTime) -> Option<String> {
         let end = end.duration_since(UNIX_EPOCH).ok()?.as_secs();
-        let word = format!("{end}.{}", random()?);
-        Some(format!("{word}.{}", self.sign(&word)))
+        let word = format!("{end}.{}", random_token()?);
+        Some(format!("{word}.{}", self.sign_cookie(&word)))
     }
 
     /// Whether a pass is one of ours and not over.
-    pub(crate) fn admits(&self, pass: &str) -> bool {
+    pub(crate) fn is_valid_cookie(&self, pass: &str) -> bool {
         let Some((word, signature)) = pass.rsplit_once('.') else {
             return false;
         };
         let is_ours: bool = self
-            .sign(word)
+            .sign_cookie(word)
             .as_bytes()
             .ct_eq(signature.as_bytes())
             .into();
@@ -96,7 +96,7 @@ impl Tickets {
         is_ours && now.is_ok_and(|now| end.is_some_and(|end: u64| now.as_secs() < end))
     }
 
-    fn sign(&self, word: &str) -> String {
+    fn sign_cookie(&self, word: &str) -> String {
         // A key of any length is fine.
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&*self.key) else {
             return String::new();
@@ -106,11 +106,11 @@ impl Tickets {
     }
 }
 
-fn digest(code: &str) -> [u8; 32] {
+fn hash_token(code: &str) -> [u8; 32] {
     Sha256::digest(code.as_bytes()).into()
 }
 
-fn random() -> Option<String> {
+fn random_token() -> Option<String> {
     let mut secret = [0u8; 24];
     getrandom::fill(&mut secret).ok()?;
     Some(hex(secret))
@@ -118,50 +118,50 @@ fn random() -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::Tickets;
+    use super::OneTimeTokens;
     use std::time::{Duration, SystemTime};
 
     #[test]
     fn a_code_works_once() {
-        let tickets = Tickets::new(Some("digest"));
-        let code = tickets.issue().unwrap();
-        assert_eq!(tickets.redeem("another"), None);
-        let pass = tickets.redeem(&code).unwrap();
-        assert_eq!(tickets.redeem(&code), None);
-        assert!(tickets.admits(&pass));
+        let tickets = OneTimeTokens::new(Some("digest"));
+        let code = tickets.issue_token().unwrap();
+        assert_eq!(tickets.redeem_token("another"), None);
+        let pass = tickets.redeem_token(&code).unwrap();
+        assert_eq!(tickets.redeem_token(&code), None);
+        assert!(tickets.is_valid_cookie(&pass));
     }
 
     #[test]
     fn a_pass_is_worth_nothing_when_it_is_forged_old_or_of_another_token() {
-        let tickets = Tickets::new(Some("digest"));
+        let tickets = OneTimeTokens::new(Some("digest"));
         let pass = tickets
-            .pass(SystemTime::now() + Duration::from_secs(60))
+            .issue_cookie(SystemTime::now() + Duration::from_secs(60))
             .unwrap();
-        assert!(tickets.admits(&pass));
+        assert!(tickets.is_valid_cookie(&pass));
         assert!(
-            Tickets::new(Some("digest")).admits(&pass),
+            OneTimeTokens::new(Some("digest")).is_valid_cookie(&pass),
             "after a restart"
         );
-        assert!(!Tickets::new(Some("other")).admits(&pass));
+        assert!(!OneTimeTokens::new(Some("other")).is_valid_cookie(&pass));
         let later = pass.replacen('1', "2", 1);
-        assert!(!tickets.admits(&later));
+        assert!(!tickets.is_valid_cookie(&later));
         let old = tickets
-            .pass(SystemTime::now() - Duration::from_secs(1))
+            .issue_cookie(SystemTime::now() - Duration::from_secs(1))
             .unwrap();
-        assert!(!tickets.admits(&old));
+        assert!(!tickets.is_valid_cookie(&old));
         for nonsense in ["", ".", "..", "9999999999.x."] {
-            assert!(!tickets.admits(nonsense), "{nonsense}");
+            assert!(!tickets.is_valid_cookie(nonsense), "{nonsense}");
         }
     }
 
     #[test]
     fn codes_that_nobody_uses_do_not_pile_up() {
-        let tickets = Tickets::new(None);
-        let first = tickets.issue().unwrap();
+        let tickets = OneTimeTokens::new(None);
+        let first = tickets.issue_token().unwrap();
         for _ in 0..1000 {
-            tickets.issue().unwrap();
+            tickets.issue_token().unwrap();
         }
-        assert_eq!(tickets.redeem(&first), None);
+        assert_eq!(tickets.redeem_token(&first), None);
         assert!(tickets.codes.lock().unwrap().len() <= 64);
     }
 }

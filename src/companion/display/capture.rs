@@ -1,7 +1,7 @@
 //! Pictures of the screen.
 
-use super::Refusal;
-use super::connection::{Connection, failed, vanished};
+use super::DisplayRefusal;
+use super::connection::{X11Connection, ignore_missing_window, x11_call_failed};
 use fast_image_resize::images::Image;
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use std::time::SystemTime;
@@ -9,18 +9,18 @@ use x11rb::connection::Connection as _;
 use x11rb::protocol::xproto::{ConnectionExt as _, ImageFormat, ImageOrder, Visualtype};
 
 /// Of a picture's sides, enlarged.
-const LARGEST: f64 = 8192.0;
+const MAX_PICTURE_SIDE: f64 = 8192.0;
 
 /// A part of the screen, in pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Region {
+pub(crate) struct ScreenRegion {
     pub(crate) x: u16,
     pub(crate) y: u16,
     pub(crate) width: u16,
     pub(crate) height: u16,
 }
 
-impl Region {
+impl ScreenRegion {
     /// `X,Y,WIDTH,HEIGHT`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let numbers: Vec<u16> = text
@@ -48,7 +48,7 @@ impl Region {
 
 /// Pixels: red, green and blue, a byte each.
 #[derive(Debug, Clone)]
-pub(crate) struct Picture {
+pub(crate) struct ScreenPicture {
     pub(crate) width: u32,
     pub(crate) height: u32,
     pub(crate) pixels: Vec<u8>,
@@ -58,24 +58,27 @@ pub(crate) struct Picture {
 }
 
 /// What the server shows at this moment.
-pub(super) fn capture(connection: &Connection, region: Option<Region>) -> Result<Picture, Refusal> {
+pub(super) fn capture_screen(
+    connection: &X11Connection,
+    region: Option<ScreenRegion>,
+) -> Result<ScreenPicture, DisplayRefusal> {
     let x = &connection.x;
-    let root = x.get_geometry(connection.root).map_err(failed)?;
-    let root = root.reply().map_err(failed)?;
-    let region = region.unwrap_or(Region {
+    let root = x.get_geometry(connection.root).map_err(x11_call_failed)?;
+    let root = root.reply().map_err(x11_call_failed)?;
+    let region = region.unwrap_or(ScreenRegion {
         x: 0,
         y: 0,
         width: root.width,
         height: root.height,
     });
     if !region.lies_in(root.width, root.height) {
-        let Region {
+        let ScreenRegion {
             x,
             y,
             width,
             height,
         } = region;
-        return Err(Refusal::Invalid(format!(
+        return Err(DisplayRefusal::Invalid(format!(
             "the region `{x},{y},{width},{height}` does not lie in the screen, which has {}x{} pixels",
             root.width, root.height
         )));
@@ -84,22 +87,24 @@ pub(super) fn capture(connection: &Connection, region: Option<Region>) -> Result
     let (format, width, height) = (ImageFormat::Z_PIXMAP, region.width, region.height);
     let image = x
         .get_image(format, connection.root, left, top, width, height, !0)
-        .map_err(failed)?
+        .map_err(x11_call_failed)?
         .reply();
     let image = match image {
         Ok(image) => image,
         // The screen was made smaller just now.
         Err(error) => {
-            vanished(error)?;
-            return Err(Refusal::Gone("the screen has changed meanwhile".into()));
+            ignore_missing_window(error)?;
+            return Err(DisplayRefusal::Gone(
+                "the screen has changed meanwhile".into(),
+            ));
         }
     };
     let taken = SystemTime::now();
-    let layout = Layout::of(connection, image.depth)?;
-    Ok(Picture {
+    let layout = PixelLayout::for_depth(connection, image.depth)?;
+    Ok(ScreenPicture {
         width: width.into(),
         height: height.into(),
-        pixels: layout.colours(&image.data, width.into(), height.into()),
+        pixels: layout.decode_rgb(&image.data, width.into(), height.into()),
         screen: (root.width, root.height),
         taken,
     })
@@ -107,7 +112,7 @@ pub(super) fn capture(connection: &Connection, region: Option<Region>) -> Result
 
 /// How the server lays pixels out.
 #[derive(Debug, Clone, Copy)]
-struct Layout {
+struct PixelLayout {
     /// Of a pixel.
     bytes: usize,
     /// Each row begins at a multiple of so many.
@@ -116,10 +121,10 @@ struct Layout {
     masks: [u32; 3],
 }
 
-impl Layout {
-    fn of(connection: &Connection, depth: u8) -> Result<Self, Refusal> {
+impl PixelLayout {
+    fn for_depth(connection: &X11Connection, depth: u8) -> Result<Self, DisplayRefusal> {
         let setup = connection.x.setup();
-        let screen = connection.screen();
+        let screen = connection.default_screen();
         let format = setup.pixmap_formats.iter().find(|f| f.depth == depth);
         let visual = screen
             .allowed_depths
@@ -131,13 +136,15 @@ impl Layout {
                 bytes: usize::from(format.bits_per_pixel).div_ceil(8),
                 pad: usize::from(format.scanline_pad).div_ceil(8).max(1),
                 is_big_endian: setup.image_byte_order == ImageOrder::MSB_FIRST,
-                masks: masks(visual),
+                masks: color_masks(visual),
             }),
-            _ => Err(Refusal::Gone(format!("its depth {depth} is not described"))),
+            _ => Err(DisplayRefusal::Gone(format!(
+                "its depth {depth} is not described"
+            ))),
         }
     }
 
-    fn colours(self, data: &[u8], width: usize, height: usize) -> Vec<u8> {
+    fn decode_rgb(self, data: &[u8], width: usize, height: usize) -> Vec<u8> {
         let stride = (width * self.bytes).next_multiple_of(self.pad);
         let mut pixels = vec![0; width * height * 3];
         let rows = pixels.chunks_exact_mut((width * 3).max(1));
@@ -145,21 +152,21 @@ impl Layout {
             let pairs = target
                 .chunks_exact_mut(3)
                 .zip(row.chunks_exact(self.bytes.max(1)));
-            if self.bytes == 4 && !self.is_big_endian && self.masks == BLUE_FIRST {
+            if self.bytes == 4 && !self.is_big_endian && self.masks == BLUE_FIRST_MASKS {
                 // The usual one, and much faster.
                 for (target, pixel) in pairs {
                     (target[0], target[1], target[2]) = (pixel[2], pixel[1], pixel[0]);
                 }
             } else {
                 for (target, pixel) in pairs {
-                    target.copy_from_slice(&self.colour(pixel));
+                    target.copy_from_slice(&self.decode_pixel(pixel));
                 }
             }
         }
         pixels
     }
 
-    fn colour(self, bytes: &[u8]) -> [u8; 3] {
+    fn decode_pixel(self, bytes: &[u8]) -> [u8; 3] {
         let join = |value: u32, byte: &u8| value << 8 | u32::from(*byte);
         let value = match self.is_big_endian {
             true => bytes.iter().fold(0, join),
@@ -176,29 +183,30 @@ impl Layout {
     }
 }
 
-const BLUE_FIRST: [u32; 3] = [0xff_0000, 0xff00, 0xff];
+const BLUE_FIRST_MASKS: [u32; 3] = [0xff_0000, 0xff00, 0xff];
 
-fn masks(visual: &Visualtype) -> [u32; 3] {
+fn color_masks(visual: &Visualtype) -> [u32; 3] {
     [visual.red_mask, visual.green_mask, visual.blue_mask]
 }
 
-impl Picture {
+impl ScreenPicture {
     /// The picture with its sides multiplied. It computes for a while.
     ///
     /// # Errors
     /// When the result would be too large or nothing.
-    pub(crate) fn scaled(self, scale: f64) -> Result<Self, Refusal> {
+    pub(crate) fn scaled(self, scale: f64) -> Result<Self, DisplayRefusal> {
         if (scale - 1.0).abs() < f64::EPSILON {
             return Ok(self);
         }
         let side = |length: u32| (f64::from(length) * scale).round().max(1.0);
         let (wide, high) = (side(self.width), side(self.height));
-        if !(scale > 0.0 && scale <= 4.0 && wide <= LARGEST && high <= LARGEST) {
-            return Err(Refusal::Invalid(format!(
-                "`{scale}` is no scale: give a number above 0, at most 4, with which no side has more than {LARGEST} pixels"
+        if !(scale > 0.0 && scale <= 4.0 && wide <= MAX_PICTURE_SIDE && high <= MAX_PICTURE_SIDE) {
+            return Err(DisplayRefusal::Invalid(format!(
+                "`{scale}` is no scale: give a number above 0, at most 4, with which no side has more than {MAX_PICTURE_SIDE} pixels"
             )));
         }
-        let broken = |why: String| Refusal::Gone(format!("the picture can't be scaled: {why}"));
+        let broken =
+            |why: String| DisplayRefusal::Gone(format!("the picture can't be scaled: {why}"));
         let kind = PixelType::U8x3;
         let source = Image::from_vec_u8(self.width, self.height, self.pixels, kind)
             .map_err(|e| broken(e.to_string()))?;
@@ -221,7 +229,7 @@ impl Picture {
     }
 
     /// As a file. It computes for a while.
-    pub(crate) fn png(&self) -> Result<Vec<u8>, Refusal> {
+    pub(crate) fn encode_png(&self) -> Result<Vec<u8>, DisplayRefusal> {
         let mut file = Vec::new();
         let mut encoder = png::Encoder::new(&mut file, self.width, self.height);
         encoder.set_color(png::ColorType::Rgb);
@@ -231,37 +239,41 @@ impl Picture {
         let written = encoder
             .write_header()
             .and_then(|mut writer| writer.write_image_data(&self.pixels));
-        written.map_err(|e| Refusal::Gone(format!("the picture can't be written: {e}")))?;
+        written.map_err(|e| DisplayRefusal::Gone(format!("the picture can't be written: {e}")))?;
         Ok(file)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{BLUE_FIRST, Layout, Picture, Region};
+    use super::{BLUE_FIRST_MASKS, PixelLayout, ScreenPicture, ScreenRegion};
     use std::time::SystemTime;
 
     #[test]
     fn a_region_is_four_numbers_within_the_screen() {
-        let region = Region::parse("1, 2,30,40").unwrap();
+        let region = ScreenRegion::parse("1, 2,30,40").unwrap();
         assert!(region.lies_in(31, 42) && !region.lies_in(30, 42) && !region.lies_in(31, 41));
         for text in ["", "1,2,3", "1,2,0,4", "-1,2,3,4", "1,2,3,4,5", "a,b,c,d"] {
-            assert_eq!(Region::parse(text), None, "{text}");
+            assert_eq!(ScreenRegion::parse(text), None, "{text}");
         }
-        assert!(!Region::parse("65535,0,65535,1").unwrap().lies_in(10, 10));
+        assert!(
+            !ScreenRegion::parse("65535,0,65535,1")
+                .unwrap()
+                .lies_in(10, 10)
+        );
     }
 
     #[test]
     fn pixels_are_read_as_the_server_lays_them_out() {
-        let deep = Layout {
+        let deep = PixelLayout {
             bytes: 4,
             pad: 4,
             is_big_endian: false,
-            masks: BLUE_FIRST,
+            masks: BLUE_FIRST_MASKS,
         };
         let data = [3, 2, 1, 0, 6, 5, 4, 99];
-        assert_eq!(deep.colours(&data, 2, 1), [1, 2, 3, 4, 5, 6]);
-        let flat = Layout {
+        assert_eq!(deep.decode_rgb(&data, 2, 1), [1, 2, 3, 4, 5, 6]);
+        let flat = PixelLayout {
             bytes: 2,
             pad: 4,
             is_big_endian: false,
@@ -269,12 +281,12 @@ mod tests {
         };
         // One pixel a row, padded to four bytes.
         let data = [0x00, 0xf8, 0, 0, 0xe0, 0x07, 0, 0];
-        assert_eq!(flat.colours(&data, 1, 2), [255, 0, 0, 0, 255, 0]);
+        assert_eq!(flat.decode_rgb(&data, 1, 2), [255, 0, 0, 0, 255, 0]);
     }
 
     #[test]
     fn a_picture_is_scaled_and_read_back() {
-        let picture = Picture {
+        let picture = ScreenPicture {
             width: 4,
             height: 2,
             pixels: [200, 100, 50].repeat(8),
@@ -285,7 +297,7 @@ mod tests {
         assert!(picture.clone().scaled(0.0).is_err());
         let half = picture.scaled(0.5).unwrap();
         assert_eq!((half.width, half.height), (2, 1));
-        let file = half.png().unwrap();
+        let file = half.encode_png().unwrap();
         let mut reader = png::Decoder::new(std::io::Cursor::new(file))
             .read_info()
             .unwrap();

@@ -1,7 +1,7 @@
 //! The clipboard: X has none, but someone who answers for what was copied. Here that is us.
 
-use super::Refusal;
-use super::connection::{Connection, failed};
+use super::DisplayRefusal;
+use super::connection::{X11Connection, x11_call_failed};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -15,17 +15,17 @@ use x11rb::protocol::xproto::{
 use x11rb::wrapper::ConnectionExt as _;
 
 /// A program that has copied something answers within that.
-const PATIENCE: Duration = Duration::from_secs(2);
+const SELECTION_OWNER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Bytes of text.
-pub(super) const LARGEST: usize = 8 << 20;
+pub(super) const MAX_CLIPBOARD_BYTES: usize = 8 << 20;
 
 /// What tells of selections in that version.
-const XFIXES: (u32, u32) = (1, 0);
+const XFIXES_VERSION: (u32, u32) = (1, 0);
 
 /// What we answer for.
 #[derive(Debug)]
-pub(super) struct Clipboard {
+pub(super) struct X11Clipboard {
     text: Option<String>,
     /// The selections that are ours.
     owned: Vec<Atom>,
@@ -33,7 +33,7 @@ pub(super) struct Clipboard {
     copied: watch::Sender<u64>,
 }
 
-impl Clipboard {
+impl X11Clipboard {
     pub(super) fn new(copied: watch::Sender<u64>) -> Self {
         Self {
             text: None,
@@ -44,32 +44,45 @@ impl Clipboard {
 
     /// Has the server say when something is copied, from now on. On a server that was not watched
     /// before, something else may have been.
-    pub(super) fn watch(&self, connection: &Connection) -> Result<(), Refusal> {
+    pub(super) fn watch_owner_changes(
+        &self,
+        connection: &X11Connection,
+    ) -> Result<(), DisplayRefusal> {
         let x = &connection.x;
-        let (major, minor) = XFIXES;
-        let version = x.xfixes_query_version(major, minor).map_err(failed)?;
-        version.reply().map_err(failed)?;
+        let (major, minor) = XFIXES_VERSION;
+        let version = x
+            .xfixes_query_version(major, minor)
+            .map_err(x11_call_failed)?;
+        version.reply().map_err(x11_call_failed)?;
         let changes = SelectionEventMask::SET_SELECTION_OWNER
             | SelectionEventMask::SELECTION_WINDOW_DESTROY
             | SelectionEventMask::SELECTION_CLIENT_CLOSE;
         let (window, selection) = (connection.window, connection.atoms.CLIPBOARD);
         x.xfixes_select_selection_input(window, selection, changes)
-            .map_err(failed)?
+            .map_err(x11_call_failed)?
             .check()
-            .map_err(failed)?;
-        self.tell();
+            .map_err(x11_call_failed)?;
+        self.notify_change();
         Ok(())
     }
 
-    fn tell(&self) {
+    fn notify_change(&self) {
         self.copied.send_modify(|number| *number += 1);
     }
 
     /// Answers for the text from now on, for both what is copied and what is marked.
-    pub(super) fn write(&mut self, connection: &Connection, text: String) -> Result<(), Refusal> {
-        let most = connection.x.maximum_request_bytes().min(LARGEST) - 64;
+    pub(super) fn write_text(
+        &mut self,
+        connection: &X11Connection,
+        text: String,
+    ) -> Result<(), DisplayRefusal> {
+        let most = connection
+            .x
+            .maximum_request_bytes()
+            .min(MAX_CLIPBOARD_BYTES)
+            - 64;
         if text.len() > most {
-            return Err(Refusal::Invalid(format!(
+            return Err(DisplayRefusal::Invalid(format!(
                 "the text is longer than {most} bytes: write it to a file"
             )));
         }
@@ -80,17 +93,20 @@ impl Clipboard {
             connection
                 .x
                 .set_selection_owner(window, selection, now)
-                .map_err(failed)?;
+                .map_err(x11_call_failed)?;
         }
         connection.sync()
     }
 
     /// What was copied; empty, when nothing or no text was.
-    pub(super) fn read(&mut self, connection: &Connection) -> Result<String, Refusal> {
+    pub(super) fn read_text(
+        &mut self,
+        connection: &X11Connection,
+    ) -> Result<String, DisplayRefusal> {
         let (x, atoms) = (&connection.x, connection.atoms);
         let selection = atoms.CLIPBOARD;
-        let owner = x.get_selection_owner(selection).map_err(failed)?;
-        let owner = owner.reply().map_err(failed)?.owner;
+        let owner = x.get_selection_owner(selection).map_err(x11_call_failed)?;
+        let owner = owner.reply().map_err(x11_call_failed)?.owner;
         if owner == x11rb::NONE {
             return Ok(String::new());
         }
@@ -99,28 +115,32 @@ impl Clipboard {
         }
         let (place, now) = (atoms.OSCTL_SELECTION, x11rb::CURRENT_TIME);
         x.delete_property(connection.window, place)
-            .map_err(failed)?;
+            .map_err(x11_call_failed)?;
         x.convert_selection(connection.window, selection, atoms.UTF8_STRING, place, now)
-            .map_err(failed)?;
-        let answered = self.wait(connection, |event| match event {
+            .map_err(x11_call_failed)?;
+        let answered = self.wait_for_event(connection, |event| match event {
             Event::SelectionNotify(told) if told.selection == selection => Some(told.property),
             _ => None,
         })?;
         if answered == x11rb::NONE {
             return Ok(String::new());
         }
-        let bytes = match take(connection, place)? {
-            (kind, _) if kind == atoms.INCR => self.pieces(connection, place)?,
+        let bytes = match take_property(connection, place)? {
+            (kind, _) if kind == atoms.INCR => self.read_incremental(connection, place)?,
             (_, bytes) => bytes,
         };
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// Much text comes in pieces, each put where the one before was taken away.
-    fn pieces(&mut self, connection: &Connection, place: Atom) -> Result<Vec<u8>, Refusal> {
+    fn read_incremental(
+        &mut self,
+        connection: &X11Connection,
+        place: Atom,
+    ) -> Result<Vec<u8>, DisplayRefusal> {
         let mut all = Vec::new();
         loop {
-            self.wait(connection, |event| match event {
+            self.wait_for_event(connection, |event| match event {
                 Event::PropertyNotify(told)
                     if told.atom == place && told.state == Property::NEW_VALUE =>
                 {
@@ -128,37 +148,37 @@ impl Clipboard {
                 }
                 _ => None,
             })?;
-            let (_, mut piece) = take(connection, place)?;
+            let (_, mut piece) = take_property(connection, place)?;
             if piece.is_empty() {
                 return Ok(all);
             }
             all.append(&mut piece);
-            if all.len() > LARGEST {
-                let why = format!("more than {LARGEST} bytes are on the clipboard");
-                return Err(Refusal::Invalid(why));
+            if all.len() > MAX_CLIPBOARD_BYTES {
+                let why = format!("more than {MAX_CLIPBOARD_BYTES} bytes are on the clipboard");
+                return Err(DisplayRefusal::Invalid(why));
             }
         }
     }
 
     /// The first event that says something; others are answered meanwhile.
-    fn wait<T>(
+    fn wait_for_event<T>(
         &mut self,
-        connection: &Connection,
+        connection: &X11Connection,
         says: impl Fn(&Event) -> Option<T>,
-    ) -> Result<T, Refusal> {
-        connection.x.flush().map_err(failed)?;
+    ) -> Result<T, DisplayRefusal> {
+        connection.x.flush().map_err(x11_call_failed)?;
         let begin = Instant::now();
         loop {
-            while let Some(event) = connection.x.poll_for_event().map_err(failed)? {
+            while let Some(event) = connection.x.poll_for_event().map_err(x11_call_failed)? {
                 if let Some(said) = says(&event) {
                     return Ok(said);
                 }
-                self.answer(connection, &event)?;
+                self.handle_event(connection, &event)?;
             }
-            let left = PATIENCE.saturating_sub(begin.elapsed());
+            let left = SELECTION_OWNER_TIMEOUT.saturating_sub(begin.elapsed());
             if left.is_zero() {
                 let why = "the program that has copied something does not tell what";
-                return Err(Refusal::Unmoved(why.into()));
+                return Err(DisplayRefusal::Unmoved(why.into()));
             }
             let mut polled = [PollFd::new(connection.as_fd(), PollFlags::POLLIN)];
             let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
@@ -168,15 +188,19 @@ impl Clipboard {
     }
 
     /// Answers a program that pastes; other events mean nothing.
-    pub(super) fn answer(&mut self, connection: &Connection, event: &Event) -> Result<(), Refusal> {
+    pub(super) fn handle_event(
+        &mut self,
+        connection: &X11Connection,
+        event: &Event,
+    ) -> Result<(), DisplayRefusal> {
         match event {
             Event::SelectionRequest(request) => self.hand_over(connection, request),
             Event::SelectionClear(told) => {
-                self.lose(told.selection);
+                self.drop_selection(told.selection);
                 Ok(())
             }
             Event::XfixesSelectionNotify(_) => {
-                self.tell();
+                self.notify_change();
                 Ok(())
             }
             _ => Ok(()),
@@ -184,7 +208,7 @@ impl Clipboard {
     }
 
     /// Somebody else answers for it now; the text is ours for as long as any of them is.
-    fn lose(&mut self, selection: Atom) {
+    fn drop_selection(&mut self, selection: Atom) {
         self.owned.retain(|owned| *owned != selection);
         if self.owned.is_empty() {
             self.text = None;
@@ -193,9 +217,9 @@ impl Clipboard {
 
     fn hand_over(
         &self,
-        connection: &Connection,
+        connection: &X11Connection,
         request: &SelectionRequestEvent,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), DisplayRefusal> {
         let (x, atoms) = (&connection.x, connection.atoms);
         // Old programs name no place.
         let place = match request.property {
@@ -209,18 +233,18 @@ impl Clipboard {
             let targets = [atoms.TARGETS, atoms.UTF8_STRING, latin];
             let kind = AtomEnum::ATOM;
             x.change_property32(replace, window, place, kind, &targets)
-                .map_err(failed)?;
+                .map_err(x11_call_failed)?;
             true
         } else if request.target == atoms.UTF8_STRING {
             let bytes = text.as_bytes();
             x.change_property8(replace, window, place, atoms.UTF8_STRING, bytes)
-                .map_err(failed)?;
+                .map_err(x11_call_failed)?;
             true
         } else if request.target == latin {
             let narrow = |c: char| u8::try_from(u32::from(c)).unwrap_or(b'?');
             let bytes: Vec<u8> = text.chars().map(narrow).collect();
             x.change_property8(replace, window, place, latin, &bytes)
-                .map_err(failed)?;
+                .map_err(x11_call_failed)?;
             true
         } else {
             false
@@ -235,38 +259,41 @@ impl Clipboard {
             property: if given { place } else { x11rb::NONE },
         };
         x.send_event(false, window, EventMask::NO_EVENT, told)
-            .map_err(failed)?;
-        x.flush().map_err(failed)
+            .map_err(x11_call_failed)?;
+        x.flush().map_err(x11_call_failed)
     }
 }
 
 /// What was put there, taken away: its kind and bytes.
-fn take(connection: &Connection, place: Atom) -> Result<(Atom, Vec<u8>), Refusal> {
+fn take_property(
+    connection: &X11Connection,
+    place: Atom,
+) -> Result<(Atom, Vec<u8>), DisplayRefusal> {
     let any = AtomEnum::ANY;
-    let longest = u32::try_from(LARGEST / 4).unwrap_or(u32::MAX);
+    let longest = u32::try_from(MAX_CLIPBOARD_BYTES / 4).unwrap_or(u32::MAX);
     let property = connection
         .x
         .get_property(true, connection.window, place, any, 0, longest)
-        .map_err(failed)?;
-    let property = property.reply().map_err(failed)?;
+        .map_err(x11_call_failed)?;
+    let property = property.reply().map_err(x11_call_failed)?;
     Ok((property.type_, property.value))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Clipboard;
+    use super::X11Clipboard;
     use tokio::sync::watch;
 
     #[test]
     fn a_text_stays_until_nobody_can_ask_us_for_it() {
         let (copied, marked) = (7, 1);
-        let mut clipboard = Clipboard::new(watch::Sender::new(0));
+        let mut clipboard = X11Clipboard::new(watch::Sender::new(0));
         clipboard.text = Some("words".into());
         clipboard.owned = vec![copied, marked];
-        clipboard.lose(copied);
-        clipboard.lose(copied);
+        clipboard.drop_selection(copied);
+        clipboard.drop_selection(copied);
         assert_eq!(clipboard.text.as_deref(), Some("words"));
-        clipboard.lose(marked);
+        clipboard.drop_selection(marked);
         assert_eq!(clipboard.text, None);
     }
 }

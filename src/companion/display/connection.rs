@@ -1,6 +1,6 @@
 //! One connection to the server, which never waits for ever.
 
-use super::{NAME, Refusal};
+use super::{DISPLAY_NAME, DisplayRefusal};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io;
@@ -16,7 +16,7 @@ use x11rb::rust_connection::{DefaultStream, PollMode, RustConnection, Stream};
 use x11rb::utils::RawFdContainer;
 
 /// A server that works answers within milliseconds.
-const PATIENCE: Duration = Duration::from_secs(5);
+const X11_REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 x11rb::atom_manager! {
     /// Names that both sides know by number.
@@ -38,17 +38,17 @@ x11rb::atom_manager! {
     }
 }
 
-/// The socket; waiting for it ends after [`PATIENCE`].
+/// The socket; waiting for it ends after [`X11_REPLY_TIMEOUT`].
 #[derive(Debug)]
-pub(super) struct Patient(DefaultStream);
+pub(super) struct X11TimeoutStream(DefaultStream);
 
-impl Stream for Patient {
+impl Stream for X11TimeoutStream {
     fn poll(&self, mode: PollMode) -> io::Result<()> {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::POLLIN, mode.readable());
         flags.set(PollFlags::POLLOUT, mode.writable());
         let mut polled = [PollFd::new(self.0.as_fd(), flags)];
-        let patience = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
+        let patience = PollTimeout::try_from(X11_REPLY_TIMEOUT).unwrap_or(PollTimeout::MAX);
         match poll(&mut polled, patience) {
             Ok(0) => Err(io::ErrorKind::TimedOut.into()),
             // Whoever polls looks again anyway, and is not to hear of interruptions.
@@ -67,28 +67,31 @@ impl Stream for Patient {
 }
 
 #[derive(Debug)]
-pub(super) struct Connection {
-    pub(super) x: RustConnection<Patient>,
+pub(super) struct X11Connection {
+    pub(super) x: RustConnection<X11TimeoutStream>,
     pub(super) atoms: Atoms,
     pub(super) root: Window,
     /// Of ours, never seen: owns selections and gets properties.
     pub(super) window: Window,
 }
 
-impl Connection {
+impl X11Connection {
     /// # Errors
     /// When the server does not answer.
-    pub(super) fn open() -> Result<Self, Refusal> {
-        let x = connect()?;
+    pub(super) fn open() -> Result<Self, DisplayRefusal> {
+        let x = connect_x11()?;
         let root = x.setup().roots[0].root;
-        let atoms = Atoms::new(&x).map_err(failed)?.reply().map_err(failed)?;
-        let window = x.generate_id().map_err(failed)?;
+        let atoms = Atoms::new(&x)
+            .map_err(x11_call_failed)?
+            .reply()
+            .map_err(x11_call_failed)?;
+        let window = x.generate_id().map_err(x11_call_failed)?;
         let look = CreateWindowAux::new().event_mask(EventMask::PROPERTY_CHANGE);
         let class = WindowClass::INPUT_ONLY;
         x.create_window(0, window, root, -1, -1, 1, 1, 0, class, 0, &look)
-            .map_err(failed)?
+            .map_err(x11_call_failed)?
             .check()
-            .map_err(failed)?;
+            .map_err(x11_call_failed)?;
         Ok(Self {
             x,
             atoms,
@@ -97,7 +100,7 @@ impl Connection {
         })
     }
 
-    pub(super) fn screen(&self) -> &Screen {
+    pub(super) fn default_screen(&self) -> &Screen {
         &self.x.setup().roots[0]
     }
 
@@ -106,74 +109,82 @@ impl Connection {
     }
 
     /// Waits until the server has done all that was asked.
-    pub(super) fn sync(&self) -> Result<(), Refusal> {
-        let reply = self.x.get_input_focus().map_err(failed)?.reply();
-        reply.map(|_| ()).map_err(failed)
+    pub(super) fn sync(&self) -> Result<(), DisplayRefusal> {
+        let reply = self.x.get_input_focus().map_err(x11_call_failed)?.reply();
+        reply.map(|_| ()).map_err(x11_call_failed)
     }
 
     /// A property of numbers; empty when there is none.
-    pub(super) fn numbers(&self, window: Window, property: u32) -> Result<Vec<u32>, Refusal> {
+    pub(super) fn read_u32_property(
+        &self,
+        window: Window,
+        property: u32,
+    ) -> Result<Vec<u32>, DisplayRefusal> {
         let any = AtomEnum::ANY;
         let cookie = self
             .x
             .get_property(false, window, property, any, 0, 1 << 16);
-        match cookie.map_err(failed)?.reply() {
+        match cookie.map_err(x11_call_failed)?.reply() {
             Ok(reply) => Ok(reply.value32().map(Iterator::collect).unwrap_or_default()),
-            Err(error) => vanished(error).map(|()| Vec::new()),
+            Err(error) => ignore_missing_window(error).map(|()| Vec::new()),
         }
     }
 
     /// A property of text; empty when there is none.
-    pub(super) fn text(&self, window: Window, property: u32) -> Result<String, Refusal> {
+    pub(super) fn read_text_property(
+        &self,
+        window: Window,
+        property: u32,
+    ) -> Result<String, DisplayRefusal> {
         let any = AtomEnum::ANY;
         let cookie = self
             .x
             .get_property(false, window, property, any, 0, 1 << 12);
-        match cookie.map_err(failed)?.reply() {
+        match cookie.map_err(x11_call_failed)?.reply() {
             Ok(reply) => Ok(String::from_utf8_lossy(&reply.value).into_owned()),
-            Err(error) => vanished(error).map(|()| String::new()),
+            Err(error) => ignore_missing_window(error).map(|()| String::new()),
         }
     }
 }
 
-fn connect() -> Result<RustConnection<Patient>, Refusal> {
-    let path = format!("/tmp/.X11-unix/X{}", &NAME[1..]);
-    let gone = |why: String| Refusal::Gone(why);
+fn connect_x11() -> Result<RustConnection<X11TimeoutStream>, DisplayRefusal> {
+    let path = format!("/tmp/.X11-unix/X{}", &DISPLAY_NAME[1..]);
+    let gone = |why: String| DisplayRefusal::Gone(why);
     let socket = UnixStream::connect(&path).map_err(|e| gone(format!("`{path}`: {e}")))?;
     let (stream, _) =
         DefaultStream::from_unix_stream(socket).map_err(|e| gone(format!("`{path}`: {e}")))?;
-    RustConnection::connect_to_stream(Patient(stream), 0).map_err(|e| gone(e.to_string()))
+    RustConnection::connect_to_stream(X11TimeoutStream(stream), 0).map_err(|e| gone(e.to_string()))
 }
 
 /// A call that failed: nothing but the connection's end, or a mistake of ours.
-pub(super) fn failed(error: impl Into<Failure>) -> Refusal {
-    Refusal::Gone(error.into().0)
+pub(super) fn x11_call_failed(error: impl Into<X11CallError>) -> DisplayRefusal {
+    DisplayRefusal::Gone(error.into().0)
 }
 
 /// A window that was there a moment ago is gone, which is no failure; anything else is.
-pub(super) fn vanished(error: ReplyError) -> Result<(), Refusal> {
+pub(super) fn ignore_missing_window(error: ReplyError) -> Result<(), DisplayRefusal> {
     match error {
         ReplyError::X11Error(_) => Ok(()),
-        ReplyError::ConnectionError(error) => Err(failed(error)),
+        ReplyError::ConnectionError(error) => Err(x11_call_failed(error)),
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Failure(String);
+pub(super) struct X11CallError(String);
 
-impl From<ConnectionError> for Failure {
+impl From<ConnectionError> for X11CallError {
     fn from(error: ConnectionError) -> Self {
         Self(error.to_string())
     }
 }
 
-impl From<ReplyError> for Failure {
+impl From<ReplyError> for X11CallError {
     fn from(error: ReplyError) -> Self {
         Self(error.to_string())
     }
 }
 
-impl From<ReplyOrIdError> for Failure {
+impl From<ReplyOrIdError> for X11CallError {
     fn from(error: ReplyOrIdError) -> Self {
         Self(error.to_string())
     }

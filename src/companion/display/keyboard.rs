@@ -4,55 +4,55 @@
 //! event that comes before the key's, and then ask for the keyboard as it is at that moment; so such
 //! a key keeps its character for as long as possible, and is given another one only after a pause.
 
-use super::Refusal;
-use super::connection::{Connection, failed};
+use super::DisplayRefusal;
+use super::connection::{X11Connection, x11_call_failed};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use x11rb::connection::Connection as _;
 use x11rb::protocol::xproto::{ConnectionExt as _, Keycode};
 
 /// In which programs have asked for the keyboard after a change.
-const PAUSE: Duration = Duration::from_millis(250);
+const KEY_REMAP_DELAY: Duration = Duration::from_millis(250);
 
 /// A key, and whether shift must be held with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct KeyboardKey {
     pub(super) code: Keycode,
     pub(super) shifted: bool,
 }
 
 #[derive(Debug)]
-pub(super) struct Keyboard {
+pub(super) struct KeyboardMap {
     first: Keycode,
     width: usize,
     symbols: Vec<u32>,
     /// Keys of ours, the one that was used longest ago first.
-    lent: VecDeque<Lent>,
+    lent: VecDeque<RemappedKey>,
 }
 
 #[derive(Debug)]
-struct Lent {
+struct RemappedKey {
     code: Keycode,
     symbol: u32,
     used: Instant,
 }
 
-impl Keyboard {
-    pub(super) fn read(connection: &Connection) -> Result<Self, Refusal> {
+impl KeyboardMap {
+    pub(super) fn read(connection: &X11Connection) -> Result<Self, DisplayRefusal> {
         let setup = connection.x.setup();
         let (first, last) = (setup.min_keycode, setup.max_keycode);
         let mapping = connection
             .x
             .get_keyboard_mapping(first, last - first + 1)
-            .map_err(failed)?
+            .map_err(x11_call_failed)?
             .reply()
-            .map_err(failed)?;
+            .map_err(x11_call_failed)?;
         let width = mapping.keysyms_per_keycode.into();
-        Ok(Self::of(first, width, mapping.keysyms))
+        Ok(Self::from_symbols(first, width, mapping.keysyms))
     }
 
     /// Of what each key types, the first one's first.
-    pub(super) fn of(first: Keycode, width: usize, symbols: Vec<u32>) -> Self {
+    pub(super) fn from_symbols(first: Keycode, width: usize, symbols: Vec<u32>) -> Self {
         let mut keyboard = Self {
             first,
             width,
@@ -61,8 +61,8 @@ impl Keyboard {
         };
         let long_ago = Instant::now();
         keyboard.lent = keyboard
-            .unused()
-            .map(|code| Lent {
+            .unused_keycodes()
+            .map(|code| RemappedKey {
                 code,
                 symbol: 0,
                 used: long_ago,
@@ -71,7 +71,7 @@ impl Keyboard {
         keyboard
     }
 
-    fn unused(&self) -> impl Iterator<Item = Keycode> {
+    fn unused_keycodes(&self) -> impl Iterator<Item = Keycode> {
         let keys = self
             .symbols
             .chunks(self.width.max(1))
@@ -81,17 +81,21 @@ impl Keyboard {
     }
 
     /// The key that types it, made now where there is none.
-    pub(super) fn key(&mut self, connection: &Connection, symbol: u32) -> Result<Key, Refusal> {
-        if let Some(key) = self.own(symbol) {
+    pub(super) fn key_for_symbol(
+        &mut self,
+        connection: &X11Connection,
+        symbol: u32,
+    ) -> Result<KeyboardKey, DisplayRefusal> {
+        if let Some(key) = self.find_mapped_key(symbol) {
             return Ok(key);
         }
         let lent = self.lent.iter().position(|lent| lent.symbol == symbol);
         let mut lent = match lent.and_then(|at| self.lent.remove(at)) {
             Some(lent) => lent,
-            None => self.lend(connection, symbol)?,
+            None => self.remap_key(connection, symbol)?,
         };
         lent.used = Instant::now();
-        let key = Key {
+        let key = KeyboardKey {
             code: lent.code,
             shifted: false,
         };
@@ -107,13 +111,13 @@ impl Keyboard {
 
     /// How long typing all of these, one after the other and at once, must pause for keys that are to get
     /// another character.
-    pub(super) fn pauses(&self, symbols: impl IntoIterator<Item = u32>) -> Duration {
+    pub(super) fn remap_delay(&self, symbols: impl IntoIterator<Item = u32>) -> Duration {
         let begin = Instant::now();
         let mut now = begin;
         let lent = self.lent.iter().map(|lent| (lent.symbol, lent.used));
         let mut lent: VecDeque<(u32, Instant)> = lent.collect();
         for symbol in symbols {
-            if self.own(symbol).is_some() {
+            if self.find_mapped_key(symbol).is_some() {
                 continue;
             }
             if let Some(at) = lent.iter().position(|(other, _)| *other == symbol) {
@@ -121,7 +125,7 @@ impl Keyboard {
             } else if let Some((before, used)) = lent.pop_front()
                 && before != 0
             {
-                now += PAUSE.saturating_sub(now.saturating_duration_since(used));
+                now += KEY_REMAP_DELAY.saturating_sub(now.saturating_duration_since(used));
             }
             lent.push_back((symbol, now));
         }
@@ -129,7 +133,7 @@ impl Keyboard {
     }
 
     /// The key of the keyboard itself.
-    fn own(&self, symbol: u32) -> Option<Key> {
+    fn find_mapped_key(&self, symbol: u32) -> Option<KeyboardKey> {
         let keys = self
             .symbols
             .chunks(self.width.max(1))
@@ -138,31 +142,36 @@ impl Keyboard {
             // Further columns are another group's.
             let column = symbols.iter().take(2).position(|s| *s == symbol)?;
             let shifted = column == 1;
-            Some(Key { code, shifted })
+            Some(KeyboardKey { code, shifted })
         });
         found.next()
     }
 
-    fn lend(&mut self, connection: &Connection, symbol: u32) -> Result<Lent, Refusal> {
+    fn remap_key(
+        &mut self,
+        connection: &X11Connection,
+        symbol: u32,
+    ) -> Result<RemappedKey, DisplayRefusal> {
         let lent = self.lent.pop_front();
-        let lent = lent.ok_or_else(|| Refusal::Gone("its keyboard has no key to spare".into()))?;
+        let lent =
+            lent.ok_or_else(|| DisplayRefusal::Gone("its keyboard has no key to spare".into()))?;
         if lent.symbol != 0 {
-            std::thread::sleep(PAUSE.saturating_sub(lent.used.elapsed()));
+            std::thread::sleep(KEY_REMAP_DELAY.saturating_sub(lent.used.elapsed()));
         }
         let symbols = [symbol, symbol];
         connection
             .x
             .change_keyboard_mapping(1, lent.code, 2, &symbols)
-            .map_err(failed)?
+            .map_err(x11_call_failed)?
             .check()
-            .map_err(failed)?;
-        Ok(Lent { symbol, ..lent })
+            .map_err(x11_call_failed)?;
+        Ok(RemappedKey { symbol, ..lent })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Key, Keyboard, PAUSE};
+    use super::{KEY_REMAP_DELAY, KeyboardKey, KeyboardMap};
     use std::time::{Duration, Instant};
     use xkeysym::Keysym;
 
@@ -170,30 +179,30 @@ mod tests {
     fn a_key_is_found_with_its_shift_and_the_unused_are_told() {
         let (a, big) = (Keysym::a.raw(), Keysym::A.raw());
         let symbols = [[0, 0, 0, 0], [a, big, Keysym::ae.raw(), 0], [0, 0, 0, 0]];
-        let keyboard = Keyboard::of(8, 4, symbols.concat());
-        let key = |code, shifted| Some(Key { code, shifted });
-        assert_eq!(keyboard.own(a), key(9, false));
-        assert_eq!(keyboard.own(big), key(9, true));
-        assert_eq!(keyboard.own(Keysym::ae.raw()), None);
-        assert_eq!(keyboard.unused().collect::<Vec<_>>(), [8, 10]);
+        let keyboard = KeyboardMap::from_symbols(8, 4, symbols.concat());
+        let key = |code, shifted| Some(KeyboardKey { code, shifted });
+        assert_eq!(keyboard.find_mapped_key(a), key(9, false));
+        assert_eq!(keyboard.find_mapped_key(big), key(9, true));
+        assert_eq!(keyboard.find_mapped_key(Keysym::ae.raw()), None);
+        assert_eq!(keyboard.unused_keycodes().collect::<Vec<_>>(), [8, 10]);
     }
 
     #[test]
     fn a_key_pauses_only_before_it_gets_another_character() {
         // One key of its own, and two to lend.
-        let keyboard = Keyboard::of(8, 1, vec![97, 0, 0]);
-        let pauses = |text: &str| keyboard.pauses(text.chars().map(u32::from));
+        let keyboard = KeyboardMap::from_symbols(8, 1, vec![97, 0, 0]);
+        let pauses = |text: &str| keyboard.remap_delay(text.chars().map(u32::from));
         assert_eq!(pauses("aaaa"), Duration::ZERO);
         assert_eq!(pauses("xaxyyaxy"), Duration::ZERO);
-        assert_eq!(pauses("xyz"), PAUSE);
+        assert_eq!(pauses("xyz"), KEY_REMAP_DELAY);
         // Both have waited then.
-        assert_eq!(pauses("xyzu"), PAUSE);
-        assert_eq!(pauses("xyzuv"), 2 * PAUSE);
+        assert_eq!(pauses("xyzu"), KEY_REMAP_DELAY);
+        assert_eq!(pauses("xyzuv"), 2 * KEY_REMAP_DELAY);
     }
 
     #[test]
     fn a_key_is_ours_while_it_types_what_we_have_put_on_it() {
-        let mut keyboard = Keyboard::of(8, 1, vec![97, 0, 0]);
+        let mut keyboard = KeyboardMap::from_symbols(8, 1, vec![97, 0, 0]);
         keyboard.lent[0].symbol = 120;
         keyboard.lent[0].used = Instant::now();
         let code = keyboard.lent[0].code;

@@ -1,12 +1,12 @@
 //! Names of keys, as people write them: `Return`, `ctrl+shift+t`, `ä`.
 
-use super::Refusal;
+use super::DisplayRefusal;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 use xkeysym::Keysym;
 
 /// Names besides X's own, in lower case.
-const USUAL: &[(&str, Keysym)] = &[
+const KEY_ALIASES: &[(&str, Keysym)] = &[
     ("alt", Keysym::Alt_L),
     ("backspace", Keysym::BackSpace),
     ("cmd", Keysym::Super_L),
@@ -39,33 +39,37 @@ const USUAL: &[(&str, Keysym)] = &[
 ];
 
 /// Keys that are pressed together, in their order.
-pub(super) fn parse(text: &str) -> Result<Vec<u32>, Refusal> {
+pub(super) fn parse_keys(text: &str) -> Result<Vec<u32>, DisplayRefusal> {
     // A plus is a key, too: `+`, `ctrl++`.
     let (text, is_plus) = match text.strip_suffix('+') {
         Some(rest) => (rest.strip_suffix('+').unwrap_or(rest), true),
         None => (text, false),
     };
     let names = text.split('+').filter(|_| !text.is_empty());
-    let mut keys = names.map(key).collect::<Result<Vec<u32>, _>>()?;
+    let mut keys = names.map(parse_key).collect::<Result<Vec<u32>, _>>()?;
     keys.extend(is_plus.then_some(Keysym::plus.raw()));
     match keys.is_empty() {
-        true => Err(Refusal::Invalid("no key is named".into())),
+        true => Err(DisplayRefusal::Invalid("no key is named".into())),
         false => Ok(keys),
     }
 }
 
-fn key(name: &str) -> Result<u32, Refusal> {
+fn parse_key(name: &str) -> Result<u32, DisplayRefusal> {
     let mut characters = name.chars();
     if let (Some(only), None) = (characters.next(), characters.next()) {
         return Ok(of_character(only));
     }
-    let usual = USUAL
+    let usual = KEY_ALIASES
         .iter()
         .find(|(usual, _)| usual.eq_ignore_ascii_case(name));
     let known = usual.map(|(_, key)| key.raw());
-    let known = known.or_else(|| names().get(name.to_ascii_lowercase().as_str()).copied());
+    let known = known.or_else(|| {
+        keysym_names()
+            .get(name.to_ascii_lowercase().as_str())
+            .copied()
+    });
     known.ok_or_else(|| {
-        Refusal::Invalid(format!(
+        DisplayRefusal::Invalid(format!(
             "`{name}` is no key: give a character, or a name such as `Return`, `ctrl`, `F5` or `Page_Down`"
         ))
     })
@@ -83,9 +87,9 @@ pub(super) fn of_character(character: char) -> u32 {
 }
 
 /// X's own names, in lower case where that is not another key's.
-fn names() -> &'static HashMap<String, u32> {
-    static NAMES: OnceLock<HashMap<String, u32>> = OnceLock::new();
-    NAMES.get_or_init(|| {
+fn keysym_names() -> &'static HashMap<String, u32> {
+    static KEYSYM_NAMES: OnceLock<HashMap<String, u32>> = OnceLock::new();
+    KEYSYM_NAMES.get_or_init(|| {
         let special = (0xfe00..=0xffff)
             .chain(0x20..=0xff)
             .chain(0x1008_ff00..=0x1008_ffff);
@@ -102,11 +106,15 @@ fn names() -> &'static HashMap<String, u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::parse_keys;
     use xkeysym::Keysym;
 
     fn keys(text: &str) -> Vec<Keysym> {
-        parse(text).unwrap().into_iter().map(Keysym::new).collect()
+        parse_keys(text)
+            .unwrap()
+            .into_iter()
+            .map(Keysym::new)
+            .collect()
     }
 
     #[test]
@@ -131,7 +139,7 @@ mod tests {
     fn what_is_no_key_is_refused() {
         for text in ["", "hyperdrive", "ctrl+", "ctrl+nokey"] {
             // `ctrl+` is control and plus, which are keys.
-            assert_eq!(parse(text).is_ok(), text == "ctrl+", "{text}");
+            assert_eq!(parse_keys(text).is_ok(), text == "ctrl+", "{text}");
         }
     }
 }

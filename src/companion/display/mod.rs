@@ -1,9 +1,9 @@
 //! The screen inside, as a client of its X server sees it: pictures, hands, the clipboard, windows.
 //!
-//! [`Display`] sends requests to two threads, each an [`owner`], which alone holds its connection:
+//! [`DisplayClient`] sends requests to two threads, each an [`owner`], which alone holds its connection:
 //! X's calls block, and whoever has copied something must go on answering for it. A server that does
 //! not answer costs these threads a few seconds, and nobody else anything. Hands have a thread of
-//! their own ([`Lane`]), so that a key waits for no program that has copied something, and for no
+//! their own ([`DisplayQueue`]), so that a key waits for no program that has copied something, and for no
 //! desktop that gets another size.
 //!
 //! Nothing here starts the server, or knows who looks: see `companion::desktop`.
@@ -20,12 +20,12 @@ mod probe;
 mod resolution;
 mod windows;
 
-pub(crate) use capture::{Picture, Region};
-pub(crate) use probe::{answers, is_managed, is_painted};
+pub(crate) use capture::{ScreenPicture, ScreenRegion};
+pub(crate) use probe::{is_managed, is_painted, is_server_responding};
 
-use crate::protocol::display::{Action, Place, Screen, Window};
+use crate::protocol::display::{InputAction, ScreenPoint, ScreenSize, Window};
 use nix::unistd::write;
-use owner::{Lane, Request};
+use owner::{DisplayQueue, DisplayRequest};
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock, mpsc};
@@ -33,14 +33,14 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
 /// The server's name inside.
-pub(crate) const NAME: &str = ":99";
+pub(crate) const DISPLAY_NAME: &str = ":99";
 
 /// How long anybody waits for the owner, the largest requests included.
-const PATIENCE: Duration = Duration::from_secs(15);
+const DISPLAY_REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Why nothing was done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum DisplayRefusal {
     /// The server is gone, or does not answer; why.
     Gone(String),
     Invalid(String),
@@ -49,7 +49,7 @@ pub(crate) enum Refusal {
     Unmoved(String),
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for DisplayRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gone(why) => write!(f, "the screen does not answer: {why}"),
@@ -61,90 +61,108 @@ impl fmt::Display for Refusal {
 
 /// The connections' owners, for everyone.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Display {
+pub(crate) struct DisplayClient {
     /// Each is made when it is first needed.
-    hands: Arc<OnceLock<Mailbox>>,
-    eyes: Arc<OnceLock<Mailbox>>,
+    hands: Arc<OnceLock<DisplayMailbox>>,
+    eyes: Arc<OnceLock<DisplayMailbox>>,
     copied: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
-struct Mailbox {
-    requests: mpsc::Sender<Request>,
+struct DisplayMailbox {
+    requests: mpsc::Sender<DisplayRequest>,
     /// Wakes the owner, which also waits for the server.
     bell: OwnedFd,
 }
 
-impl Display {
+impl DisplayClient {
     /// What is on the screen now.
-    pub(crate) async fn capture(&self, region: Option<Region>) -> Result<Picture, Refusal> {
-        self.ask(|answer| Request::Capture { region, answer }).await
+    pub(crate) async fn capture_screen(
+        &self,
+        region: Option<ScreenRegion>,
+    ) -> Result<ScreenPicture, DisplayRefusal> {
+        self.send_request(|answer| DisplayRequest::Capture { region, answer })
+            .await
     }
 
     /// Does all of it, and tells where the pointer is then.
-    pub(crate) async fn act(&self, actions: Vec<Action>) -> Result<Place, Refusal> {
-        self.ask(|answer| Request::Act { actions, answer }).await
+    pub(crate) async fn perform_actions(
+        &self,
+        actions: Vec<InputAction>,
+    ) -> Result<ScreenPoint, DisplayRefusal> {
+        self.send_request(|answer| DisplayRequest::Act { actions, answer })
+            .await
     }
 
-    pub(crate) async fn read_clipboard(&self) -> Result<String, Refusal> {
-        self.ask(|answer| Request::Read { answer }).await
+    pub(crate) async fn read_clipboard(&self) -> Result<String, DisplayRefusal> {
+        self.send_request(|answer| DisplayRequest::Read { answer })
+            .await
     }
 
-    pub(crate) async fn write_clipboard(&self, text: String) -> Result<(), Refusal> {
-        self.ask(|answer| Request::Write { text, answer }).await
+    pub(crate) async fn write_clipboard(&self, text: String) -> Result<(), DisplayRefusal> {
+        self.send_request(|answer| DisplayRequest::Write { text, answer })
+            .await
     }
 
     /// Another number whenever something else may have been copied, once the screen was asked anything
     /// but to move its hands.
-    pub(crate) fn copied(&self) -> watch::Receiver<u64> {
+    pub(crate) fn watch_clipboard(&self) -> watch::Receiver<u64> {
         self.copied.subscribe()
     }
 
-    pub(crate) async fn windows(&self) -> Result<Vec<Window>, Refusal> {
-        self.ask(|answer| Request::Windows { answer }).await
+    pub(crate) async fn list_windows(&self) -> Result<Vec<Window>, DisplayRefusal> {
+        self.send_request(|answer| DisplayRequest::Windows { answer })
+            .await
     }
 
-    pub(crate) async fn focus(&self, id: u32) -> Result<(), Refusal> {
-        self.ask(|answer| Request::Focus { id, answer }).await
+    pub(crate) async fn focus_window(&self, id: u32) -> Result<(), DisplayRefusal> {
+        self.send_request(|answer| DisplayRequest::Focus { id, answer })
+            .await
     }
 
-    pub(crate) async fn screen(&self) -> Result<Screen, Refusal> {
-        self.ask(|answer| Request::Screen { answer }).await
+    pub(crate) async fn screen_info(&self) -> Result<ScreenSize, DisplayRefusal> {
+        self.send_request(|answer| DisplayRequest::Screen { answer })
+            .await
     }
 
-    pub(crate) async fn resize(&self, width: u16, height: u16) -> Result<Screen, Refusal> {
-        let size = (width, height);
-        self.ask(|answer| Request::Resize { size, answer }).await
-    }
-
-    async fn ask<T>(
+    pub(crate) async fn resize_screen(
         &self,
-        request: impl FnOnce(oneshot::Sender<Result<T, Refusal>>) -> Request,
-    ) -> Result<T, Refusal> {
-        let gone = |why: &str| Refusal::Gone(why.into());
+        width: u16,
+        height: u16,
+    ) -> Result<ScreenSize, DisplayRefusal> {
+        let size = (width, height);
+        self.send_request(|answer| DisplayRequest::Resize { size, answer })
+            .await
+    }
+
+    async fn send_request<T>(
+        &self,
+        request: impl FnOnce(oneshot::Sender<Result<T, DisplayRefusal>>) -> DisplayRequest,
+    ) -> Result<T, DisplayRefusal> {
+        let gone = |why: &str| DisplayRefusal::Gone(why.into());
         let (answer, answered) = oneshot::channel();
         let request = request(answer);
-        let mailbox = self.mailbox(request.lane())?;
+        let mailbox = self.queue_mailbox(request.target_queue())?;
         let sent = mailbox.requests.send(request);
         sent.map_err(|_| gone("its client has ended"))?;
         // A full bell rings already.
         let _ = write(&mailbox.bell, &[0]);
-        match tokio::time::timeout(PATIENCE, answered).await {
+        match tokio::time::timeout(DISPLAY_REQUEST_TIMEOUT, answered).await {
             Ok(answer) => answer.map_err(|_| gone("its client has ended"))?,
             Err(_) => Err(gone("it does not answer")),
         }
     }
 
-    fn mailbox(&self, lane: Lane) -> Result<&Mailbox, Refusal> {
+    fn queue_mailbox(&self, lane: DisplayQueue) -> Result<&DisplayMailbox, DisplayRefusal> {
         let place = match lane {
-            Lane::Hands => &self.hands,
-            Lane::Eyes => &self.eyes,
+            DisplayQueue::Hands => &self.hands,
+            DisplayQueue::Eyes => &self.eyes,
         };
         if let Some(mailbox) = place.get() {
             return Ok(mailbox);
         }
-        let made = owner::start(lane, self.copied.clone());
-        let made = made.map_err(|error| Refusal::Gone(error.to_string()))?;
+        let made = owner::start_owner(lane, self.copied.clone());
+        let made = made.map_err(|error| DisplayRefusal::Gone(error.to_string()))?;
         // Nothing was awaited since, and there is one runtime's thread.
         Ok(place.get_or_init(|| made))
     }

@@ -1,12 +1,12 @@
 //! A thread that owns a connection: it does one thing after the other, and between them answers
 //! programs that paste what was put on the clipboard.
 
-use super::capture::{Picture, Region, capture};
-use super::clipboard::Clipboard;
-use super::connection::{Connection, failed};
-use super::keyboard::Keyboard;
-use super::{Mailbox, Refusal, hands, resolution, windows};
-use crate::protocol::display::{Action, Place, Screen, Window};
+use super::capture::{ScreenPicture, ScreenRegion, capture_screen};
+use super::clipboard::X11Clipboard;
+use super::connection::{X11Connection, x11_call_failed};
+use super::keyboard::KeyboardMap;
+use super::{DisplayMailbox, DisplayRefusal, hands, resolution, windows};
+use crate::protocol::display::{InputAction, ScreenPoint, ScreenSize, Window};
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{pipe2, read};
@@ -21,120 +21,126 @@ use x11rb::protocol::xproto::{ConnectionExt as _, Keycode};
 
 /// Which of the threads does something: what stands in one waits for nothing in the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lane {
+pub(super) enum DisplayQueue {
     /// Mouse and keys, which wait for the server alone.
     Hands,
     /// All else: some of it waits for a program that has copied something, or for the desktop.
     Eyes,
 }
 
-type Answer<T> = oneshot::Sender<Result<T, Refusal>>;
+type DisplayReplySender<T> = oneshot::Sender<Result<T, DisplayRefusal>>;
 
 /// What is asked of the screen.
 #[derive(Debug)]
-pub(super) enum Request {
+pub(super) enum DisplayRequest {
     Capture {
-        region: Option<Region>,
-        answer: Answer<Picture>,
+        region: Option<ScreenRegion>,
+        answer: DisplayReplySender<ScreenPicture>,
     },
     Act {
-        actions: Vec<Action>,
-        answer: Answer<Place>,
+        actions: Vec<InputAction>,
+        answer: DisplayReplySender<ScreenPoint>,
     },
     Read {
-        answer: Answer<String>,
+        answer: DisplayReplySender<String>,
     },
     Write {
         text: String,
-        answer: Answer<()>,
+        answer: DisplayReplySender<()>,
     },
     Windows {
-        answer: Answer<Vec<Window>>,
+        answer: DisplayReplySender<Vec<Window>>,
     },
     Focus {
         id: u32,
-        answer: Answer<()>,
+        answer: DisplayReplySender<()>,
     },
     Screen {
-        answer: Answer<Screen>,
+        answer: DisplayReplySender<ScreenSize>,
     },
     Resize {
         size: (u16, u16),
-        answer: Answer<Screen>,
+        answer: DisplayReplySender<ScreenSize>,
     },
 }
 
-impl Request {
-    pub(super) fn lane(&self) -> Lane {
+impl DisplayRequest {
+    pub(super) fn target_queue(&self) -> DisplayQueue {
         match self {
-            Self::Act { .. } => Lane::Hands,
+            Self::Act { .. } => DisplayQueue::Hands,
             Self::Capture { .. }
             | Self::Read { .. }
             | Self::Write { .. }
             | Self::Windows { .. }
             | Self::Focus { .. }
             | Self::Screen { .. }
-            | Self::Resize { .. } => Lane::Eyes,
+            | Self::Resize { .. } => DisplayQueue::Eyes,
         }
     }
 }
 
 /// A thread's connection, while there is one.
 #[derive(Debug)]
-struct Owner {
-    lane: Lane,
-    session: Option<Session>,
+struct DisplayOwner {
+    lane: DisplayQueue,
+    session: Option<DisplaySession>,
     copied: watch::Sender<u64>,
 }
 
 /// A connection and what is known by it.
 #[derive(Debug)]
-struct Session {
-    connection: Connection,
-    keyboard: Option<Keyboard>,
-    clipboard: Clipboard,
+struct DisplaySession {
+    connection: X11Connection,
+    keyboard: Option<KeyboardMap>,
+    clipboard: X11Clipboard,
 }
 
 /// Starts the thread, which ends with its mailbox, and tells by `copied` when something else may have
 /// been copied.
-pub(super) fn start(lane: Lane, copied: watch::Sender<u64>) -> io::Result<Mailbox> {
+pub(super) fn start_owner(
+    lane: DisplayQueue,
+    copied: watch::Sender<u64>,
+) -> io::Result<DisplayMailbox> {
     let (ring, bell) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
     let (requests, mailbox) = mpsc::channel();
-    let owner = Owner {
+    let owner = DisplayOwner {
         lane,
         session: None,
         copied,
     };
     thread::Builder::new()
         .name("display".into())
-        .spawn(move || owner.live(&mailbox, &ring))?;
-    Ok(Mailbox { requests, bell })
+        .spawn(move || owner.run(&mailbox, &ring))?;
+    Ok(DisplayMailbox { requests, bell })
 }
 
-impl Owner {
-    fn live(mut self, mailbox: &mpsc::Receiver<Request>, ring: &OwnedFd) {
+impl DisplayOwner {
+    fn run(mut self, mailbox: &mpsc::Receiver<DisplayRequest>, ring: &OwnedFd) {
         loop {
             match mailbox.try_recv() {
-                Ok(request) => self.serve(request),
+                Ok(request) => self.handle_request(request),
                 Err(TryRecvError::Disconnected) => return,
                 Err(TryRecvError::Empty) => {
-                    self.tidy();
-                    self.wait(ring);
+                    self.handle_pending_events();
+                    self.wait_for_wakeup(ring);
                 }
             }
         }
     }
 
     /// Answers what programs asked; a connection that has ended is forgotten.
-    fn tidy(&mut self) {
-        let is_over = self.session.as_mut().is_some_and(|s| s.hear().is_err());
+    fn handle_pending_events(&mut self) {
+        let is_over = self
+            .session
+            .as_mut()
+            .is_some_and(|s| s.handle_events().is_err());
         if is_over {
             self.session = None;
         }
     }
 
     /// Until somebody rings, or the server says something.
-    fn wait(&self, ring: &OwnedFd) {
+    fn wait_for_wakeup(&self, ring: &OwnedFd) {
         let mut polled = vec![PollFd::new(ring.as_fd(), PollFlags::POLLIN)];
         let session = self.session.as_ref();
         polled.extend(session.map(|s| PollFd::new(s.connection.as_fd(), PollFlags::POLLIN)));
@@ -143,64 +149,70 @@ impl Owner {
         let _ = read(ring, &mut [0; 64]);
     }
 
-    fn serve(&mut self, request: Request) {
+    fn handle_request(&mut self, request: DisplayRequest) {
         match request {
-            Request::Capture { region, answer } => {
-                self.reply(answer, |s, _| capture(&s.connection, region));
+            DisplayRequest::Capture { region, answer } => {
+                self.run_and_reply(answer, |s, _| capture_screen(&s.connection, region));
             }
-            Request::Act { actions, answer } => self.reply(answer, |s, asker| {
+            DisplayRequest::Act { actions, answer } => self.run_and_reply(answer, |s, asker| {
                 let keyboard = match &mut s.keyboard {
                     Some(keyboard) => keyboard,
-                    unread => unread.insert(Keyboard::read(&s.connection)?),
+                    unread => unread.insert(KeyboardMap::read(&s.connection)?),
                 };
-                hands::act(&s.connection, keyboard, &actions, || !asker.is_closed())
+                hands::perform_actions(&s.connection, keyboard, &actions, || !asker.is_closed())
             }),
-            Request::Read { answer } => self.reply(answer, |s, _| s.clipboard.read(&s.connection)),
-            Request::Write { text, answer } => {
-                self.reply(answer, |s, _| s.clipboard.write(&s.connection, text));
+            DisplayRequest::Read { answer } => {
+                self.run_and_reply(answer, |s, _| s.clipboard.read_text(&s.connection))
             }
-            Request::Windows { answer } => self.reply(answer, |s, _| windows::list(&s.connection)),
-            Request::Focus { id, answer } => {
-                self.reply(answer, |s, _| windows::focus(&s.connection, id));
+            DisplayRequest::Write { text, answer } => {
+                self.run_and_reply(answer, |s, _| s.clipboard.write_text(&s.connection, text));
             }
-            Request::Screen { answer } => {
-                self.reply(answer, |s, _| resolution::read(&s.connection));
+            DisplayRequest::Windows { answer } => {
+                self.run_and_reply(answer, |s, _| windows::list_windows(&s.connection))
             }
-            Request::Resize { size, answer } => {
-                self.reply(answer, |s, _| resolution::change(&s.connection, size));
+            DisplayRequest::Focus { id, answer } => {
+                self.run_and_reply(answer, |s, _| windows::focus_window(&s.connection, id));
+            }
+            DisplayRequest::Screen { answer } => {
+                self.run_and_reply(answer, |s, _| resolution::read_screen_info(&s.connection));
+            }
+            DisplayRequest::Resize { size, answer } => {
+                self.run_and_reply(answer, |s, _| {
+                    resolution::change_resolution(&s.connection, size)
+                });
             }
         }
     }
 
     /// Does it on the connection, made anew where the old one has ended.
-    fn reply<T>(
+    fn run_and_reply<T>(
         &mut self,
-        answer: Answer<T>,
-        deed: impl FnOnce(&mut Session, &Answer<T>) -> Result<T, Refusal>,
+        answer: DisplayReplySender<T>,
+        deed: impl FnOnce(&mut DisplaySession, &DisplayReplySender<T>) -> Result<T, DisplayRefusal>,
     ) {
         // Whoever asked has given up.
         if answer.is_closed() {
             return;
         }
-        self.tidy();
+        self.handle_pending_events();
         let done = match &mut self.session {
             Some(session) => deed(session, &answer),
-            None => Session::open(self.lane, &self.copied)
+            None => DisplaySession::open(self.lane, &self.copied)
                 .and_then(|opened| deed(self.session.insert(opened), &answer)),
         };
-        if matches!(done, Err(Refusal::Gone(_))) {
+        if matches!(done, Err(DisplayRefusal::Gone(_))) {
             self.session = None;
         }
         let _ = answer.send(done);
     }
 }
 
-impl Session {
-    fn open(lane: Lane, copied: &watch::Sender<u64>) -> Result<Self, Refusal> {
-        let connection = Connection::open()?;
-        let clipboard = Clipboard::new(copied.clone());
-        if lane == Lane::Eyes {
-            clipboard.watch(&connection)?;
+impl DisplaySession {
+    fn open(lane: DisplayQueue, copied: &watch::Sender<u64>) -> Result<Self, DisplayRefusal> {
+        let connection = X11Connection::open()?;
+        let clipboard = X11Clipboard::new(copied.clone());
+        if lane == DisplayQueue::Eyes {
+            clipboard.watch_owner_changes(&connection)?;
         }
         Ok(Self {
             connection,
@@ -209,8 +221,13 @@ impl Session {
         })
     }
 
-    fn hear(&mut self) -> Result<(), Refusal> {
-        while let Some(event) = self.connection.x.poll_for_event().map_err(failed)? {
+    fn handle_events(&mut self) -> Result<(), DisplayRefusal> {
+        while let Some(event) = self
+            .connection
+            .x
+            .poll_for_event()
+            .map_err(x11_call_failed)?
+        {
             match &event {
                 Event::MappingNotify(changed) => {
                     let is_ours = changed.count == 1 && self.has_lent(changed.first_keycode)?;
@@ -218,19 +235,22 @@ impl Session {
                     self.keyboard.take_if(|_| !is_ours);
                 }
                 Event::Error(_) => {}
-                event => self.clipboard.answer(&self.connection, event)?,
+                event => self.clipboard.handle_event(&self.connection, event)?,
             }
         }
         Ok(())
     }
 
     /// Whether we have lent that key, and it still types what we have put on it.
-    fn has_lent(&self, code: Keycode) -> Result<bool, Refusal> {
+    fn has_lent(&self, code: Keycode) -> Result<bool, DisplayRefusal> {
         let Some(keyboard) = &self.keyboard else {
             return Ok(false);
         };
         let mapping = self.connection.x.get_keyboard_mapping(code, 1);
-        let mapping = mapping.map_err(failed)?.reply().map_err(failed)?;
+        let mapping = mapping
+            .map_err(x11_call_failed)?
+            .reply()
+            .map_err(x11_call_failed)?;
         let symbol = mapping.keysyms.first().copied().unwrap_or_default();
         Ok(keyboard.has_lent(code, symbol))
     }
@@ -238,20 +258,32 @@ impl Session {
 
 #[cfg(test)]
 mod tests {
-    use super::{Lane, Request};
+    use super::{DisplayQueue, DisplayRequest};
     use tokio::sync::oneshot::channel;
 
     #[test]
     fn hands_wait_for_nothing_but_hands() {
         let (actions, size) = (Vec::new(), (800, 600));
         let answer = channel().0;
-        assert_eq!(Request::Act { actions, answer }.lane(), Lane::Hands);
+        assert_eq!(
+            DisplayRequest::Act { actions, answer }.target_queue(),
+            DisplayQueue::Hands
+        );
         // These wait for other programs, or take long.
         let answer = channel().0;
-        assert_eq!(Request::Read { answer }.lane(), Lane::Eyes);
+        assert_eq!(
+            DisplayRequest::Read { answer }.target_queue(),
+            DisplayQueue::Eyes
+        );
         let answer = channel().0;
-        assert_eq!(Request::Resize { size, answer }.lane(), Lane::Eyes);
+        assert_eq!(
+            DisplayRequest::Resize { size, answer }.target_queue(),
+            DisplayQueue::Eyes
+        );
         let (region, answer) = (None, channel().0);
-        assert_eq!(Request::Capture { region, answer }.lane(), Lane::Eyes);
+        assert_eq!(
+            DisplayRequest::Capture { region, answer }.target_queue(),
+            DisplayQueue::Eyes
+        );
     }
 }

@@ -1,9 +1,9 @@
 //! The screen's size, changed while it runs.
 
-use super::Refusal;
-use super::connection::{Connection, failed};
+use super::DisplayRefusal;
+use super::connection::{X11Connection, x11_call_failed};
 use super::probe::{is_covered, is_filled};
-use crate::protocol::display::Screen;
+use crate::protocol::display::ScreenSize;
 use std::thread;
 use std::time::{Duration, Instant};
 use x11rb::protocol::randr::{
@@ -13,27 +13,27 @@ use x11rb::protocol::xproto::ConnectionExt as _;
 
 /// In which the desktop covers a screen that has grown, be it just started on a busy machine, and in which it
 /// is drawn there, unless it is black.
-const PATIENCE: Duration = Duration::from_secs(8);
-const DRAWN: Duration = Duration::from_secs(1);
+const DESKTOP_COVER_TIMEOUT: Duration = Duration::from_secs(8);
+const DESKTOP_PAINT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Below, nobody can do anything.
-const SMALLEST: u16 = 200;
+const MIN_SCREEN_SIDE: u16 = 200;
 
 /// Millimetres of an inch, in tenths, and pixels of it.
-const INCH: u32 = 254;
-const DENSITY: u32 = 960;
+const MM_TENTHS_PER_INCH: u32 = 254;
+const PIXEL_TENTHS_PER_INCH: u32 = 960;
 
-pub(super) fn read(connection: &Connection) -> Result<Screen, Refusal> {
+pub(super) fn read_screen_info(connection: &X11Connection) -> Result<ScreenSize, DisplayRefusal> {
     let x = &connection.x;
-    let geometry = x.get_geometry(connection.root).map_err(failed)?;
+    let geometry = x.get_geometry(connection.root).map_err(x11_call_failed)?;
     let range = x
         .randr_get_screen_size_range(connection.root)
-        .map_err(failed)?;
+        .map_err(x11_call_failed)?;
     let (geometry, range) = (
-        geometry.reply().map_err(failed)?,
-        range.reply().map_err(failed)?,
+        geometry.reply().map_err(x11_call_failed)?,
+        range.reply().map_err(x11_call_failed)?,
     );
-    Ok(Screen {
+    Ok(ScreenSize {
         width: geometry.width,
         height: geometry.height,
         depth: geometry.depth,
@@ -43,15 +43,15 @@ pub(super) fn read(connection: &Connection) -> Result<Screen, Refusal> {
 }
 
 /// Changes it, and where a desktop was shown waits until it is again.
-pub(super) fn change(
-    connection: &Connection,
+pub(super) fn change_resolution(
+    connection: &X11Connection,
     (width, height): (u16, u16),
-) -> Result<Screen, Refusal> {
-    let screen = read(connection)?;
-    let fits = |length: u16, most: u16| (SMALLEST..=most).contains(&length);
+) -> Result<ScreenSize, DisplayRefusal> {
+    let screen = read_screen_info(connection)?;
+    let fits = |length: u16, most: u16| (MIN_SCREEN_SIDE..=most).contains(&length);
     if !fits(width, screen.max_width) || !fits(height, screen.max_height) {
-        return Err(Refusal::Invalid(format!(
-            "`{width}x{height}` is no resolution for this screen: from {SMALLEST}x{SMALLEST} to {}x{}",
+        return Err(DisplayRefusal::Invalid(format!(
+            "`{width}x{height}` is no resolution for this screen: from {MIN_SCREEN_SIDE}x{MIN_SCREEN_SIDE} to {}x{}",
             screen.max_width, screen.max_height
         )));
     }
@@ -59,99 +59,111 @@ pub(super) fn change(
         return Ok(screen);
     }
     let had_desktop = is_covered(connection)?;
-    set(connection, width, height)?;
+    set_resolution(connection, width, height)?;
     let begin = Instant::now();
     while had_desktop && !is_covered(connection)? {
-        if begin.elapsed() > PATIENCE {
+        if begin.elapsed() > DESKTOP_COVER_TIMEOUT {
             let why = "the desktop does not cover the new screen";
-            return Err(Refusal::Unmoved(why.into()));
+            return Err(DisplayRefusal::Unmoved(why.into()));
         }
         thread::sleep(Duration::from_millis(10));
     }
-    while had_desktop && !is_filled(connection)? && begin.elapsed() < DRAWN {
+    while had_desktop && !is_filled(connection)? && begin.elapsed() < DESKTOP_PAINT_TIMEOUT {
         thread::sleep(Duration::from_millis(10));
     }
-    read(connection)
+    read_screen_info(connection)
 }
 
-fn set(connection: &Connection, width: u16, height: u16) -> Result<(), Refusal> {
+fn set_resolution(
+    connection: &X11Connection,
+    width: u16,
+    height: u16,
+) -> Result<(), DisplayRefusal> {
     let x = &connection.x;
     let resources = x
         .randr_get_screen_resources(connection.root)
-        .map_err(failed)?
+        .map_err(x11_call_failed)?
         .reply()
-        .map_err(failed)?;
+        .map_err(x11_call_failed)?;
     let (Some(crtc), Some(output)) = (resources.crtcs.first(), resources.outputs.first()) else {
-        return Err(Refusal::Gone("it has no output to change".into()));
+        return Err(DisplayRefusal::Gone("it has no output to change".into()));
     };
-    let mode = mode(connection, &resources, *output, (width, height))?;
+    let mode = find_or_create_mode(connection, &resources, *output, (width, height))?;
     let before = x
         .randr_get_crtc_info(*crtc, resources.config_timestamp)
-        .map_err(failed)?
+        .map_err(x11_call_failed)?
         .reply()
-        .map_err(failed)?;
-    let screen = read(connection)?;
+        .map_err(x11_call_failed)?;
+    let screen = read_screen_info(connection)?;
     // A screen can't be smaller than what shows a part of it, so nothing does meanwhile.
-    let grab = x.grab_server().map_err(failed)?;
-    grab.check().map_err(failed)?;
+    let grab = x.grab_server().map_err(x11_call_failed)?;
+    grab.check().map_err(x11_call_failed)?;
     let place = |size, mode, outputs: &[u32]| {
-        show(connection, *crtc, 0, &[])?;
-        enlarge(connection, size)?;
-        show(connection, *crtc, mode, outputs)
+        set_crtc_mode(connection, *crtc, 0, &[])?;
+        set_screen_size(connection, size)?;
+        set_crtc_mode(connection, *crtc, mode, outputs)
     };
     let mut changed = place((width, height), mode, &[*output]);
     if let Err(why) = &changed {
         // Otherwise nothing would be shown at all.
         let old = (screen.width, screen.height);
         if let Err(worse) = place(old, before.mode, &before.outputs) {
-            changed = Err(Refusal::Gone(format!("{why}, and then: {worse}")));
+            changed = Err(DisplayRefusal::Gone(format!("{why}, and then: {worse}")));
         }
     }
-    let freed = x.ungrab_server().map_err(failed)?;
-    freed.check().map_err(failed)?;
+    let freed = x.ungrab_server().map_err(x11_call_failed)?;
+    freed.check().map_err(x11_call_failed)?;
     connection.sync()?;
     changed
 }
 
 /// Shows a mode on these outputs; none, where there are none.
-fn show(connection: &Connection, crtc: u32, mode: u32, outputs: &[u32]) -> Result<(), Refusal> {
+fn set_crtc_mode(
+    connection: &X11Connection,
+    crtc: u32,
+    mode: u32,
+    outputs: &[u32],
+) -> Result<(), DisplayRefusal> {
     let (now, at) = (x11rb::CURRENT_TIME, Rotation::ROTATE0);
     let set = connection
         .x
         .randr_set_crtc_config(crtc, now, now, 0, 0, mode, at, outputs)
-        .map_err(failed)?;
-    accepted(set.reply().map_err(failed)?.status)
+        .map_err(x11_call_failed)?;
+    check_set_config(set.reply().map_err(x11_call_failed)?.status)
 }
 
 /// A reply may also say that nothing was done.
-fn accepted(status: SetConfig) -> Result<(), Refusal> {
+fn check_set_config(status: SetConfig) -> Result<(), DisplayRefusal> {
     match status {
         SetConfig::SUCCESS => Ok(()),
-        other => Err(Refusal::Unmoved(format!(
+        other => Err(DisplayRefusal::Unmoved(format!(
             "the screen does not take its new size: {other:?}"
         ))),
     }
 }
 
 /// Gives the screen a size; nothing of it may be shown.
-fn enlarge(connection: &Connection, (width, height): (u16, u16)) -> Result<(), Refusal> {
-    let millimetres = |pixels: u16| u32::from(pixels) * INCH / DENSITY;
+fn set_screen_size(
+    connection: &X11Connection,
+    (width, height): (u16, u16),
+) -> Result<(), DisplayRefusal> {
+    let millimetres = |pixels: u16| u32::from(pixels) * MM_TENTHS_PER_INCH / PIXEL_TENTHS_PER_INCH;
     let (wide, high) = (millimetres(width), millimetres(height));
     connection
         .x
         .randr_set_screen_size(connection.root, width, height, wide, high)
-        .map_err(failed)?
+        .map_err(x11_call_failed)?
         .check()
-        .map_err(failed)
+        .map_err(x11_call_failed)
 }
 
 /// A mode of that size, made where there is none.
-fn mode(
-    connection: &Connection,
+fn find_or_create_mode(
+    connection: &X11Connection,
     resources: &GetScreenResourcesReply,
     output: u32,
     (width, height): (u16, u16),
-) -> Result<u32, Refusal> {
+) -> Result<u32, DisplayRefusal> {
     let x = &connection.x;
     let known = resources
         .modes
@@ -171,31 +183,31 @@ fn mode(
     };
     let mode = x
         .randr_create_mode(connection.root, info, name.as_bytes())
-        .map_err(failed)?
+        .map_err(x11_call_failed)?
         .reply()
-        .map_err(failed)?
+        .map_err(x11_call_failed)?
         .mode;
     x.randr_add_output_mode(output, mode)
-        .map_err(failed)?
+        .map_err(x11_call_failed)?
         .check()
-        .map_err(failed)?;
+        .map_err(x11_call_failed)?;
     Ok(mode)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::accepted;
+    use super::check_set_config;
     use x11rb::protocol::randr::SetConfig;
 
     #[test]
     fn a_reply_that_says_no_is_no_success() {
-        assert!(accepted(SetConfig::SUCCESS).is_ok());
+        assert!(check_set_config(SetConfig::SUCCESS).is_ok());
         for no in [
             SetConfig::FAILED,
             SetConfig::INVALID_TIME,
             SetConfig::INVALID_CONFIG_TIME,
         ] {
-            assert!(accepted(no).is_err(), "{no:?}");
+            assert!(check_set_config(no).is_err(), "{no:?}");
         }
     }
 }

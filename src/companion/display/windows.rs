@@ -1,7 +1,7 @@
 //! Windows, as the window manager lists them.
 
-use super::Refusal;
-use super::connection::{Connection, failed, vanished};
+use super::DisplayRefusal;
+use super::connection::{X11Connection, ignore_missing_window, x11_call_failed};
 use crate::protocol::display::Window;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,53 +11,60 @@ use x11rb::protocol::xproto::{
 };
 
 /// In which a window manager brings a window to the front.
-const PATIENCE: Duration = Duration::from_secs(2);
+const WINDOW_FOCUS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Who asks: a pager, whose wish a window manager follows.
-const PAGER: u32 = 2;
+const EWMH_SOURCE_PAGER: u32 = 2;
 
 /// All but the desktop's own, the lowest first.
-pub(super) fn list(connection: &Connection) -> Result<Vec<Window>, Refusal> {
+pub(super) fn list_windows(connection: &X11Connection) -> Result<Vec<Window>, DisplayRefusal> {
     let atoms = connection.atoms;
-    let active = active(connection)?;
+    let active = active_window(connection)?;
     let mut windows = Vec::new();
-    for id in connection.numbers(connection.root, atoms._NET_CLIENT_LIST_STACKING)? {
-        let kinds = connection.numbers(id, atoms._NET_WM_WINDOW_TYPE)?;
+    for id in connection.read_u32_property(connection.root, atoms._NET_CLIENT_LIST_STACKING)? {
+        let kinds = connection.read_u32_property(id, atoms._NET_WM_WINDOW_TYPE)?;
         if kinds.contains(&atoms._NET_WM_WINDOW_TYPE_DESKTOP) {
             continue;
         }
-        windows.extend(read(connection, id, active)?);
+        windows.extend(read_window(connection, id, active)?);
     }
     Ok(windows)
 }
 
 /// One window; nothing when it is gone.
-fn read(connection: &Connection, id: Id, active: Option<Id>) -> Result<Option<Window>, Refusal> {
+fn read_window(
+    connection: &X11Connection,
+    id: Id,
+    active: Option<Id>,
+) -> Result<Option<Window>, DisplayRefusal> {
     let (x, atoms) = (&connection.x, connection.atoms);
-    let geometry = match x.get_geometry(id).map_err(failed)?.reply() {
+    let geometry = match x.get_geometry(id).map_err(x11_call_failed)?.reply() {
         Ok(geometry) => geometry,
-        Err(error) => return vanished(error).map(|()| None),
+        Err(error) => return ignore_missing_window(error).map(|()| None),
     };
     let place = x
         .translate_coordinates(id, connection.root, 0, 0)
-        .map_err(failed)?;
+        .map_err(x11_call_failed)?;
     let place = match place.reply() {
         Ok(place) => place,
-        Err(error) => return vanished(error).map(|()| None),
+        Err(error) => return ignore_missing_window(error).map(|()| None),
     };
-    let mut title = connection.text(id, atoms._NET_WM_NAME)?;
+    let mut title = connection.read_text_property(id, atoms._NET_WM_NAME)?;
     if title.is_empty() {
-        title = connection.text(id, AtomEnum::WM_NAME.into())?;
+        title = connection.read_text_property(id, AtomEnum::WM_NAME.into())?;
     }
-    let class = connection.text(id, AtomEnum::WM_CLASS.into())?;
+    let class = connection.read_text_property(id, AtomEnum::WM_CLASS.into())?;
     // The window's name, then the program's, each with a zero at its end.
     let class = class.split_terminator('\0').next_back().unwrap_or_default();
-    let state = connection.numbers(id, atoms._NET_WM_STATE)?;
+    let state = connection.read_u32_property(id, atoms._NET_WM_STATE)?;
     Ok(Some(Window {
         id,
         title,
         class: class.into(),
-        pid: connection.numbers(id, atoms._NET_WM_PID)?.first().copied(),
+        pid: connection
+            .read_u32_property(id, atoms._NET_WM_PID)?
+            .first()
+            .copied(),
         x: place.dst_x.into(),
         y: place.dst_y.into(),
         width: geometry.width.into(),
@@ -67,32 +74,35 @@ fn read(connection: &Connection, id: Id, active: Option<Id>) -> Result<Option<Wi
     }))
 }
 
-fn active(connection: &Connection) -> Result<Option<Id>, Refusal> {
+fn active_window(connection: &X11Connection) -> Result<Option<Id>, DisplayRefusal> {
     let active = connection.atoms._NET_ACTIVE_WINDOW;
     Ok(connection
-        .numbers(connection.root, active)?
+        .read_u32_property(connection.root, active)?
         .first()
         .copied())
 }
 
 /// Brings a window to the front, and waits until it is there.
-pub(super) fn focus(connection: &Connection, id: Id) -> Result<(), Refusal> {
+pub(super) fn focus_window(connection: &X11Connection, id: Id) -> Result<(), DisplayRefusal> {
     let list = connection.atoms._NET_CLIENT_LIST_STACKING;
-    if !connection.numbers(connection.root, list)?.contains(&id) {
-        return Err(Refusal::NoWindow(id));
+    if !connection
+        .read_u32_property(connection.root, list)?
+        .contains(&id)
+    {
+        return Err(DisplayRefusal::NoWindow(id));
     }
     let kind = connection.atoms._NET_ACTIVE_WINDOW;
-    let wish = ClientMessageEvent::new(32, id, kind, [PAGER, 0, 0, 0, 0]);
+    let wish = ClientMessageEvent::new(32, id, kind, [EWMH_SOURCE_PAGER, 0, 0, 0, 0]);
     let listeners = EventMask::SUBSTRUCTURE_REDIRECT | EventMask::SUBSTRUCTURE_NOTIFY;
     let x = &connection.x;
     x.send_event(false, connection.root, listeners, wish)
-        .map_err(failed)?;
-    x.flush().map_err(failed)?;
+        .map_err(x11_call_failed)?;
+    x.flush().map_err(x11_call_failed)?;
     let begin = Instant::now();
-    while active(connection)? != Some(id) {
-        if begin.elapsed() > PATIENCE {
+    while active_window(connection)? != Some(id) {
+        if begin.elapsed() > WINDOW_FOCUS_TIMEOUT {
             let why = format!("the window {id} did not come to the front");
-            return Err(Refusal::Unmoved(why));
+            return Err(DisplayRefusal::Unmoved(why));
         }
         thread::sleep(Duration::from_millis(5));
     }

@@ -1,41 +1,41 @@
 //! What of a container is no variable, for the receipt: what the next one has of it, and what ends.
 //!
-//! The old container says what it keeps ([`Parts::besides`]), and the new one what it found of that
-//! ([`Parts::besides_after`]). What ends with the old one only that one knows.
+//! The old container says what it keeps ([`EvolveParts::list_non_variable_state`]), and the new one what it found of that
+//! ([`EvolveParts::verify_non_variable_state`]). What ends with the old one only that one knows.
 
-use super::Parts;
-use crate::protocol::evolve::inside::{Besides, Expected};
+use super::EvolveParts;
+use crate::protocol::evolve::inside::{ExpectedState, NonVariableState};
 use std::collections::BTreeMap;
 
 /// Bytes of names and folders of shells that are looked at: an argument hands them on, which has bounds.
-const SHELLS: usize = 32 << 10;
+const MAX_SHELL_LIST_BYTES: usize = 32 << 10;
 
-impl Parts {
+impl EvolveParts {
     /// What becomes of all that is no variable when another container takes over.
-    pub(super) async fn besides(&self, browser: bool) -> Vec<Besides> {
-        let mut all: Vec<Besides> = self
-            .folders()
+    pub(super) async fn list_non_variable_state(&self, browser: bool) -> Vec<NonVariableState> {
+        let mut all: Vec<NonVariableState> = self
+            .list_shell_folders()
             .into_iter()
-            .map(|(session, folder)| shell(&session, &folder))
+            .map(|(session, folder)| report_shell(&session, &folder))
             .collect();
-        for job in self.shells.jobs().await {
+        for job in self.shells.list_jobs().await {
             let detail = format!("`{}` ends with the container", job.command);
-            all.push(lost(format!("job:{}", job.session), detail));
+            all.push(report_lost(format!("job:{}", job.session), detail));
         }
-        let terminals = self.terminals.all().len();
+        let terminals = self.terminals.list().len();
         if terminals > 0 {
             let detail = format!("{terminals} open ones end with the container");
-            all.push(lost("terminals".into(), detail));
+            all.push(report_lost("terminals".into(), detail));
         }
-        let (sessions, connections) = self.hub.clients();
-        all.extend((sessions > 0).then(|| clients(sessions as u64)));
+        let (sessions, connections) = self.hub.client_counts();
+        all.extend((sessions > 0).then(|| report_clients(sessions as u64)));
         if connections > 0 {
             let detail = format!(
                 "{connections} connections of the older transport end: their clients connect again"
             );
-            all.push(lost("mcp:sse".into(), detail));
+            all.push(report_lost("mcp:sse".into(), detail));
         }
-        all.extend(browser.then(|| Besides {
+        all.extend(browser.then(|| NonVariableState {
             what: "browser".into(),
             kept: true,
             detail: "its profile stays, and it is opened again".into(),
@@ -44,34 +44,37 @@ impl Parts {
     }
 
     /// What is here of what the container before has kept.
-    pub(super) fn besides_after(&self, expected: &Expected) -> Vec<Besides> {
-        let here = self.folders();
+    pub(super) fn verify_non_variable_state(
+        &self,
+        expected: &ExpectedState,
+    ) -> Vec<NonVariableState> {
+        let here = self.list_shell_folders();
         let shells = expected.shells.iter();
-        let mut all: Vec<Besides> = shells
+        let mut all: Vec<NonVariableState> = shells
             .map(|(session, folder)| found_shell(session, folder, here.get(session)))
             .collect();
         if expected.clients > 0 {
             all.push(found_clients(
                 expected.clients,
-                self.hub.kept_clients() as u64,
+                self.hub.persisted_session_count() as u64,
             ));
         }
         all
     }
 
     /// The folder of each shell that has a context of its own.
-    pub(super) fn folders(&self) -> BTreeMap<String, String> {
-        let sessions = self.shells.serials().into_keys();
+    pub(super) fn list_shell_folders(&self) -> BTreeMap<String, String> {
+        let sessions = self.shells.context_serials().into_keys();
         let folder = |session: String| {
             let folder = self.shells.cwd(&session).display().to_string();
             (session, folder)
         };
-        within(SHELLS, sessions.map(folder))
+        take_within_bytes(MAX_SHELL_LIST_BYTES, sessions.map(folder))
     }
 }
 
 /// As many as there is room for.
-fn within(
+fn take_within_bytes(
     mut room: usize,
     all: impl Iterator<Item = (String, String)>,
 ) -> BTreeMap<String, String> {
@@ -83,46 +86,46 @@ fn within(
     all.filter(fits).collect()
 }
 
-fn shell(session: &str, folder: &str) -> Besides {
-    Besides {
+fn report_shell(session: &str, folder: &str) -> NonVariableState {
+    NonVariableState {
         what: format!("shell:{session}"),
         kept: true,
         detail: format!("it is in `{folder}`, with its environment and functions"),
     }
 }
 
-fn found_shell(session: &str, folder: &str, here: Option<&String>) -> Besides {
+fn found_shell(session: &str, folder: &str, here: Option<&String>) -> NonVariableState {
     match here {
-        Some(here) if here == folder => shell(session, folder),
+        Some(here) if here == folder => report_shell(session, folder),
         // Its environment is the session's own even so.
-        Some(here) => lost(
+        Some(here) => report_lost(
             format!("shell:{session}"),
             format!("its folder `{folder}` is not there: it is in `{here}`, with its environment"),
         ),
-        None => lost(format!("shell:{session}"), "it begins anew".into()),
+        None => report_lost(format!("shell:{session}"), "it begins anew".into()),
     }
 }
 
-fn clients(sessions: u64) -> Besides {
-    Besides {
+fn report_clients(sessions: u64) -> NonVariableState {
+    NonVariableState {
         what: "mcp".into(),
         kept: true,
         detail: format!("{sessions} sessions of clients go on"),
     }
 }
 
-fn found_clients(expected: u64, found: u64) -> Besides {
+fn found_clients(expected: u64, found: u64) -> NonVariableState {
     match found >= expected {
-        true => clients(expected),
-        false => lost(
+        true => report_clients(expected),
+        false => report_lost(
             "mcp".into(),
             format!("{found} of {expected} sessions of clients go on"),
         ),
     }
 }
 
-fn lost(what: String, detail: String) -> Besides {
-    Besides {
+fn report_lost(what: String, detail: String) -> NonVariableState {
+    NonVariableState {
         what,
         kept: false,
         detail,
@@ -131,13 +134,13 @@ fn lost(what: String, detail: String) -> Besides {
 
 #[cfg(test)]
 mod tests {
-    use super::{found_clients, found_shell, within};
+    use super::{found_clients, found_shell, take_within_bytes};
 
     #[test]
     fn what_is_handed_on_has_bounds() {
         let folders = [("a", 3), ("b", 9), ("c", 3)];
         let folders = folders.map(|(session, length)| (session.to_owned(), "/".repeat(length)));
-        let kept = within(8, folders.into_iter());
+        let kept = take_within_bytes(8, folders.into_iter());
         assert_eq!(kept.into_keys().collect::<Vec<_>>(), ["a", "c"]);
     }
 

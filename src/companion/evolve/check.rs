@@ -1,7 +1,7 @@
 //! What is looked at: each thing has a name, a verdict, and a time that it may take.
 
-use super::{Evolve, Parts};
-use crate::protocol::evolve::inside::Check;
+use super::{EvolveHandle, EvolveParts};
+use crate::protocol::evolve::inside::EvolveCheck;
 use crate::protocol::kernel::DEFAULT_SESSION;
 use futures_util::future::join_all;
 use std::fs;
@@ -12,26 +12,26 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// How long a kernel may take to be ready, with its variables.
-pub(super) const KERNEL: Duration = Duration::from_secs(100);
+pub(super) const EVOLVE_KERNEL_TIMEOUT: Duration = Duration::from_secs(100);
 
 /// How long a service of the desktop may take, all that it stands on included.
-const SERVICE: Duration = Duration::from_secs(45);
+const EVOLVE_SERVICE_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// How long an MCP server may take to start and to list its tools: with everything else at the same
 /// time, and from a cold disk.
-const SERVER: Duration = Duration::from_secs(45);
+const EVOLVE_MCP_SERVER_TIMEOUT: Duration = Duration::from_secs(45);
 
-const PORT: Duration = Duration::from_secs(5);
+const EVOLVE_PORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where VNC clients look.
-const VNC: u16 = 5900;
+const EVOLVE_VNC_PORT: u16 = 5900;
 
 /// Looks at one thing.
-pub(super) async fn check(
+pub(super) async fn run_check(
     name: impl Into<String>,
     patience: Duration,
     look: impl Future<Output = Result<String, String>>,
-) -> Check {
+) -> EvolveCheck {
     let begun = Instant::now();
     let seen = timeout(patience, look).await;
     let seen = seen.unwrap_or_else(|_| {
@@ -42,7 +42,7 @@ pub(super) async fn check(
         Ok(detail) => (true, detail),
         Err(detail) => (false, detail),
     };
-    Check {
+    EvolveCheck {
         name: name.into(),
         passed,
         detail,
@@ -50,58 +50,69 @@ pub(super) async fn check(
     }
 }
 
-impl Parts {
+impl EvolveParts {
     /// Whether the default session's kernel is ready.
-    pub(super) async fn check_kernel(&self) -> Check {
-        check("kernel", KERNEL, async {
-            let kernel = self.sessions.kernel(DEFAULT_SESSION);
+    pub(super) async fn check_kernel(&self) -> EvolveCheck {
+        run_check("kernel", EVOLVE_KERNEL_TIMEOUT, async {
+            let kernel = self.sessions.find_kernel(DEFAULT_SESSION);
             let kernel = kernel.map_err(|refusal| format!("{refusal:?}"))?;
-            let ready = timeout(KERNEL, kernel.ready()).await;
+            let ready = timeout(EVOLVE_KERNEL_TIMEOUT, kernel.wait_ready()).await;
             ready.map_err(|_| kernel.view().detail)?;
             Ok(kernel.view().detail)
         })
         .await
     }
 
-    pub(super) async fn check_services(&self, names: &[String]) -> Vec<Check> {
+    pub(super) async fn check_services(&self, names: &[String]) -> Vec<EvolveCheck> {
         let each = names.iter().map(|name| {
             let named = format!("service:{name}");
-            check(named, SERVICE, self.desktop.prove(name))
+            run_check(
+                named,
+                EVOLVE_SERVICE_TIMEOUT,
+                self.desktop.check_service(name),
+            )
         });
         join_all(each).await
     }
 
-    pub(super) async fn check_servers(&self, names: &[String]) -> Vec<Check> {
+    pub(super) async fn check_servers(&self, names: &[String]) -> Vec<EvolveCheck> {
         let each = names.iter().map(|name| {
             let proved = async {
-                let count = self.hub.prove(name).await?;
+                let count = self.hub.probe_server(name).await?;
                 Ok(format!("it lists {count} tools"))
             };
-            check(format!("mcp:{name}"), SERVER, proved)
+            run_check(format!("mcp:{name}"), EVOLVE_MCP_SERVER_TIMEOUT, proved)
         });
         join_all(each).await
     }
 }
 
-impl Evolve {
+impl EvolveHandle {
     /// Whether the ports are served to others, and not only within.
-    pub(super) async fn check_ports(&self) -> Vec<Check> {
+    pub(super) async fn check_ports(&self) -> Vec<EvolveCheck> {
         let address = own_address();
         let asked = self.settings.ports.iter().map(|port| {
             let name = format!("port:{port}");
-            check(name, PORT, answers(address, *port, true))
+            run_check(name, EVOLVE_PORT_TIMEOUT, probe_port(address, *port, true))
         });
         let mut checks = join_all(asked).await;
         if self.parts.desktop.has_one() {
-            let name = format!("port:{VNC}");
-            checks.push(check(name, PORT, answers(address, VNC, false)).await);
+            let name = format!("port:{EVOLVE_VNC_PORT}");
+            checks.push(
+                run_check(
+                    name,
+                    EVOLVE_PORT_TIMEOUT,
+                    probe_port(address, EVOLVE_VNC_PORT, false),
+                )
+                .await,
+            );
         }
         checks
     }
 }
 
 /// Whether somebody speaks HTTP there, or VNC.
-async fn answers(address: IpAddr, port: u16, is_http: bool) -> Result<String, String> {
+async fn probe_port(address: IpAddr, port: u16, is_http: bool) -> Result<String, String> {
     let spoken = async {
         let mut stream = TcpStream::connect((address, port)).await?;
         let mut begin = vec![0; if is_http { 12 } else { 4 }];
@@ -140,7 +151,7 @@ fn address_of(name: &str, hosts: &str) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use super::{address_of, check};
+    use super::{address_of, run_check};
     use std::future::pending;
     use std::time::Duration;
 
@@ -153,10 +164,10 @@ mod tests {
 
     #[tokio::test]
     async fn what_hangs_fails_by_its_name() {
-        let hangs = check("mcp:a", Duration::ZERO, pending()).await;
+        let hangs = run_check("mcp:a", Duration::ZERO, pending()).await;
         assert!(!hangs.passed && hangs.name == "mcp:a");
         assert_eq!(hangs.detail, "nothing came of it within 0 s");
-        let fine = check("b", Duration::from_secs(3), async { Ok("x".into()) }).await;
+        let fine = run_check("b", Duration::from_secs(3), async { Ok("x".into()) }).await;
         assert!(fine.passed && fine.detail == "x");
     }
 }

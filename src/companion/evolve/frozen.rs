@@ -2,11 +2,11 @@
 //! its objects, and comes back as it was when the new body has the same kernel. With another kernel
 //! the objects come back: a process would go on with the code of the old one.
 
-use super::{Evolve, Parts};
-use crate::companion::mind::Frozen;
+use super::{EvolveHandle, EvolveParts};
+use crate::companion::mind::EvolveCheckpoints;
 use crate::protocol::criu::{Checkpoint, Restore};
-use crate::protocol::cryo::Stored;
-use crate::protocol::evolve::inside::{Kept, KeptBy};
+use crate::protocol::cryo::CryoStored;
+use crate::protocol::evolve::inside::{KeptBy, SessionReceipt};
 use crate::protocol::hex::hex;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -14,19 +14,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tokio::task::spawn_blocking;
 
-impl Parts {
+impl EvolveParts {
     /// Freezes what holds anything and goes on. What can't be frozen has its objects, and is told.
-    pub(super) async fn freeze(
+    pub(super) async fn checkpoint_sessions(
         &self,
         kernel: PathBuf,
-        receipt: &mut [(Kept, Option<Stored>)],
-    ) -> Frozen {
-        let mut frozen = Frozen::default();
+        receipt: &mut [(SessionReceipt, Option<CryoStored>)],
+    ) -> EvolveCheckpoints {
+        let mut frozen = EvolveCheckpoints::default();
         if !self.criu.is_wanted() {
             return frozen;
         }
         // What can't be read has no equal.
-        let digest = spawn_blocking(move || digest(&kernel)).await;
+        let digest = spawn_blocking(move || hash_kernel_sources(&kernel)).await;
         let Ok(Some(digest)) = digest else {
             return frozen;
         };
@@ -55,18 +55,21 @@ impl Parts {
     }
 
     /// Removes what was frozen for a change of containers.
-    pub(super) async fn forget_frozen(&self, sessions: impl IntoIterator<Item = String>) {
+    pub(super) async fn remove_checkpoints(&self, sessions: impl IntoIterator<Item = String>) {
         for session in sessions {
             // One that was never frozen is as good.
-            let _ = self.criu.remove(format!("evolve-{session}")).await;
+            let _ = self
+                .criu
+                .remove_checkpoint(format!("evolve-{session}"))
+                .await;
         }
     }
 }
 
-impl Evolve {
+impl EvolveHandle {
     /// Brings back what the last container has frozen. Nobody is let in until then: what was done
     /// meanwhile would be lost.
-    pub(super) fn thaw(&self, frozen: Frozen) {
+    pub(super) fn start_restore(&self, frozen: EvolveCheckpoints) {
         if frozen.checkpoints.is_empty() {
             return;
         }
@@ -75,38 +78,38 @@ impl Evolve {
             return;
         };
         let evolve = self.clone();
-        evolve.parts.gate.close();
+        evolve.parts.gate.close_to_outside();
         tokio::spawn(async move {
             let _rest = rest;
-            evolve.bring_back(frozen).await;
+            evolve.restore_sessions(frozen).await;
             evolve.parts.gate.open();
         });
     }
 
-    async fn bring_back(&self, frozen: Frozen) {
+    async fn restore_sessions(&self, frozen: EvolveCheckpoints) {
         let kernel = self.settings.body.join("kernel");
-        let own = spawn_blocking(move || digest(&kernel)).await;
-        let Frozen {
+        let own = spawn_blocking(move || hash_kernel_sources(&kernel)).await;
+        let EvolveCheckpoints {
             kernel,
             checkpoints,
         } = frozen;
         let is_same = own.is_ok_and(|own| own.as_ref() == Some(&kernel));
         if is_same && self.parts.criu.is_wanted() {
-            let shells = self.parts.shells.keep();
+            let shells = self.parts.shells.retain_contexts();
             for (session, name) in &checkpoints {
-                self.bring_back_one(session, name).await;
+                self.restore_session(session, name).await;
             }
             // A checkpoint has the shell's context, too, with the old container's environment.
-            self.parts.shells.adopt(shells);
+            self.parts.shells.restore_contexts(shells);
         }
-        self.parts.forget_frozen(checkpoints.into_keys()).await;
+        self.parts.remove_checkpoints(checkpoints.into_keys()).await;
     }
 
-    async fn bring_back_one(&self, session: &str, name: &str) {
-        let Ok(kernel) = self.parts.sessions.kernel(session) else {
+    async fn restore_session(&self, session: &str, name: &str) {
+        let Ok(kernel) = self.parts.sessions.find_kernel(session) else {
             return;
         };
-        kernel.ready().await;
+        kernel.wait_ready().await;
         let request = Restore {
             session: session.to_owned(),
             name: Some(name.to_owned()),
@@ -115,7 +118,7 @@ impl Evolve {
         match self.parts.criu.restore(request).await {
             Ok(restored) if restored.notes.is_empty() => {
                 tracing::info!(session, "its process goes on");
-                self.thawed().insert(session.to_owned());
+                self.lock_restored_sessions().insert(session.to_owned());
             }
             Ok(restored) => tracing::info!(session, "{}", restored.notes.join("; ")),
             Err(refusal) => {
@@ -126,7 +129,7 @@ impl Evolve {
 
     /// How a session came back.
     pub(super) fn kept_by(&self, session: &str) -> KeptBy {
-        match self.thawed().contains(session) {
+        match self.lock_restored_sessions().contains(session) {
             true => KeptBy::Process,
             false => KeptBy::Objects,
         }
@@ -135,9 +138,9 @@ impl Evolve {
 
 /// What the code of a kernel is, but for operations, which are read when they are called. Nothing,
 /// when it can't be read.
-fn digest(kernel: &Path) -> Option<String> {
+fn hash_kernel_sources(kernel: &Path) -> Option<String> {
     let mut files = BTreeMap::new();
-    collect(kernel, &mut files)?;
+    collect_python_files(kernel, &mut files)?;
     let mut all = Sha256::new();
     for (path, content) in files {
         let name = path.strip_prefix(kernel).ok()?;
@@ -151,11 +154,11 @@ fn digest(kernel: &Path) -> Option<String> {
     Some(hex(all.finalize()))
 }
 
-fn collect(folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> Option<()> {
+fn collect_python_files(folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> Option<()> {
     for entry in fs::read_dir(folder).ok()? {
         let path = entry.ok()?.path();
         if path.is_dir() {
-            collect(&path, files)?;
+            collect_python_files(&path, files)?;
         } else if path.extension().is_some_and(|e| e == "py") {
             let content = fs::read(&path).ok()?;
             files.insert(path, content);
@@ -166,7 +169,7 @@ fn collect(folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> Option<()> 
 
 #[cfg(test)]
 mod tests {
-    use super::digest;
+    use super::hash_kernel_sources;
     use std::fs;
 
     #[test]
@@ -179,12 +182,12 @@ mod tests {
         };
         write("shell.py", "1");
         write("cryo/store.py", "1");
-        let first = digest(folder.path());
+        let first = hash_kernel_sources(folder.path());
         write("extensions/mine.py", "1");
         write("__pycache__/shell.pyc", "1");
-        assert_eq!(digest(folder.path()), first);
+        assert_eq!(hash_kernel_sources(folder.path()), first);
         write("cryo/store.py", "2");
-        assert!(first.is_some() && digest(folder.path()) != first);
-        assert_eq!(digest(&folder.path().join("none")), None);
+        assert!(first.is_some() && hash_kernel_sources(folder.path()) != first);
+        assert_eq!(hash_kernel_sources(&folder.path().join("none")), None);
     }
 }

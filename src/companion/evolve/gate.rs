@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 /// Who may ask for something that changes anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stand {
+enum AdmissionState {
     Open,
     Inside,
     Closed,
@@ -27,7 +27,7 @@ enum Stand {
 
 /// Where a request comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum ListenerKind {
     /// By TCP, from everybody who has the token.
     Outside,
     /// By the private socket.
@@ -36,8 +36,8 @@ pub(crate) enum Door {
 
 /// The gate, for everyone who asks and who closes it.
 #[derive(Debug, Clone)]
-pub(crate) struct Gate {
-    stand: Arc<watch::Sender<Stand>>,
+pub(crate) struct AdmissionControl {
+    stand: Arc<watch::Sender<AdmissionState>>,
     is_proved: Arc<watch::Sender<bool>>,
     /// Requests that were let in and are not answered yet.
     within: Arc<watch::Sender<usize>>,
@@ -45,70 +45,70 @@ pub(crate) struct Gate {
 
 /// A request that was let in, until it is answered.
 #[derive(Debug)]
-pub(crate) struct Pass(Gate);
+pub(crate) struct AdmissionPermit(AdmissionControl);
 
-impl Drop for Pass {
+impl Drop for AdmissionPermit {
     fn drop(&mut self) {
         self.0.within.send_modify(|count| *count -= 1);
     }
 }
 
-impl Default for Gate {
+impl Default for AdmissionControl {
     fn default() -> Self {
         Self {
-            stand: Arc::new(watch::Sender::new(Stand::Open)),
+            stand: Arc::new(watch::Sender::new(AdmissionState::Open)),
             is_proved: Arc::new(watch::Sender::new(true)),
             within: Arc::new(watch::Sender::new(0)),
         }
     }
 }
 
-impl Gate {
+impl AdmissionControl {
     /// Lets a request in that may change something; nothing, when it is to come again later.
-    pub(crate) fn admit(&self, door: Door) -> Option<Pass> {
+    pub(crate) fn admit(&self, door: ListenerKind) -> Option<AdmissionPermit> {
         let is_fine = match (*self.stand.borrow(), door) {
-            (Stand::Open, Door::Outside) => *self.is_proved.borrow(),
-            (Stand::Open | Stand::Inside, Door::Inside) => true,
-            (Stand::Inside, Door::Outside) | (Stand::Closed, _) => false,
+            (AdmissionState::Open, ListenerKind::Outside) => *self.is_proved.borrow(),
+            (AdmissionState::Open | AdmissionState::Inside, ListenerKind::Inside) => true,
+            (AdmissionState::Inside, ListenerKind::Outside) | (AdmissionState::Closed, _) => false,
         };
         is_fine.then(|| {
             self.within.send_modify(|count| *count += 1);
-            Pass(self.clone())
+            AdmissionPermit(self.clone())
         })
     }
 
     /// Whether everybody is let in.
     pub(crate) fn is_open(&self) -> bool {
-        *self.stand.borrow() == Stand::Open && *self.is_proved.borrow()
+        *self.stand.borrow() == AdmissionState::Open && *self.is_proved.borrow()
     }
 
     pub(super) fn open(&self) {
-        self.stand.send_replace(Stand::Open);
+        self.stand.send_replace(AdmissionState::Open);
     }
 
     /// Only those inside are let in from now on.
-    pub(super) fn close(&self) {
-        self.stand.send_replace(Stand::Inside);
+    pub(super) fn close_to_outside(&self) {
+        self.stand.send_replace(AdmissionState::Inside);
     }
 
     /// The container is to be proved first.
-    pub(super) fn doubt(&self) {
+    pub(super) fn mark_unproved(&self) {
         self.is_proved.send_replace(false);
     }
 
-    pub(super) fn trust(&self) {
+    pub(super) fn mark_proved(&self) {
         self.is_proved.send_replace(true);
     }
 
     /// Returns when the container is proved.
-    pub(super) async fn proved(&self) {
+    pub(super) async fn wait_proved(&self) {
         // It can't end while `self` holds the sender.
         let _ = self.is_proved.subscribe().wait_for(|is| *is).await;
     }
 
     /// Nobody is let in from now on, and when this returns `true`, nobody is within.
-    pub(super) async fn shut(&self, patience: Duration) -> bool {
-        self.stand.send_replace(Stand::Closed);
+    pub(super) async fn close_and_drain(&self, patience: Duration) -> bool {
+        self.stand.send_replace(AdmissionState::Closed);
         let mut within = self.within.subscribe();
         // It can't end while `self` holds the sender.
         let empty = within.wait_for(|count| *count == 0);
@@ -116,47 +116,47 @@ impl Gate {
     }
 
     /// Whether nothing may be changed any more, not even by the companion itself.
-    pub(crate) fn is_shut(&self) -> bool {
-        *self.stand.borrow() == Stand::Closed
+    pub(crate) fn is_closed(&self) -> bool {
+        *self.stand.borrow() == AdmissionState::Closed
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Door, Gate};
+    use super::{AdmissionControl, ListenerKind};
     use std::time::Duration;
 
     #[tokio::test]
     async fn one_that_is_not_proved_lets_those_inside_in_alone() {
-        let gate = Gate::default();
-        gate.doubt();
+        let gate = AdmissionControl::default();
+        gate.mark_unproved();
         let admits = |door| gate.admit(door).is_some();
-        assert!(admits(Door::Inside) && !admits(Door::Outside));
+        assert!(admits(ListenerKind::Inside) && !admits(ListenerKind::Outside));
         // What was frozen is brought back meanwhile.
-        gate.close();
+        gate.close_to_outside();
         gate.open();
-        assert!(!admits(Door::Outside));
-        gate.trust();
-        gate.proved().await;
-        assert!(admits(Door::Outside));
-        gate.doubt();
-        gate.shut(Duration::ZERO).await;
-        gate.trust();
-        assert!(!admits(Door::Outside) && !admits(Door::Inside));
+        assert!(!admits(ListenerKind::Outside));
+        gate.mark_proved();
+        gate.wait_proved().await;
+        assert!(admits(ListenerKind::Outside));
+        gate.mark_unproved();
+        gate.close_and_drain(Duration::ZERO).await;
+        gate.mark_proved();
+        assert!(!admits(ListenerKind::Outside) && !admits(ListenerKind::Inside));
     }
 
     #[tokio::test]
     async fn those_inside_are_let_in_until_it_is_shut() {
-        let gate = Gate::default();
-        assert!(gate.admit(Door::Outside).is_some());
-        gate.close();
-        assert!(gate.admit(Door::Outside).is_none());
-        let within = gate.admit(Door::Inside).unwrap();
-        assert!(!gate.is_shut() && !gate.shut(Duration::ZERO).await);
-        assert!(gate.is_shut() && gate.admit(Door::Inside).is_none());
+        let gate = AdmissionControl::default();
+        assert!(gate.admit(ListenerKind::Outside).is_some());
+        gate.close_to_outside();
+        assert!(gate.admit(ListenerKind::Outside).is_none());
+        let within = gate.admit(ListenerKind::Inside).unwrap();
+        assert!(!gate.is_closed() && !gate.close_and_drain(Duration::ZERO).await);
+        assert!(gate.is_closed() && gate.admit(ListenerKind::Inside).is_none());
         drop(within);
-        assert!(gate.shut(Duration::ZERO).await);
+        assert!(gate.close_and_drain(Duration::ZERO).await);
         gate.open();
-        assert!(gate.admit(Door::Outside).is_some());
+        assert!(gate.admit(ListenerKind::Outside).is_some());
     }
 }

@@ -3,9 +3,11 @@
 //! Nothing of an image, a mount, a command or an environment can be asked: no question has a place
 //! for one.
 
-use super::Evolve;
-use crate::protocol::evolve::{Ask, LONGEST_REASON, Record, Reply, Run};
-use crate::protocol::fault::Fault;
+use super::EvolveHandle;
+use crate::protocol::evolve::{
+    EvolveRecord, EvolveRunId, KeeperReply, KeeperRequest, MAX_REASON_CHARS,
+};
+use crate::protocol::fault::ApiError;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -15,42 +17,43 @@ use tokio::net::unix::OwnedReadHalf;
 use tokio::time::timeout;
 
 /// How long the first answer may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const EVOLVE_KEEPER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Bytes of an answer at most: a history with its receipts.
-const LONGEST: usize = 64 << 20;
+const MAX_EVOLVE_REPLY_BYTES: usize = 64 << 20;
 
 /// Why nothing came of a question.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Refusal {
+pub(crate) enum EvolveRefusal {
     /// There is no keeper here, and why.
     NoKeeper(String),
     /// It does not answer.
     Silent(String),
     /// Another run is on.
-    Busy(Run),
+    Busy(EvolveRunId),
     /// A field that does not fit.
     Invalid(String),
     /// The keeper's own words.
-    Keeper(Fault),
+    Keeper(ApiError),
 }
 
 /// What the keeper answers, one after the other.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct EvolveReplies {
     lines: BufReader<OwnedReadHalf>,
     /// Kept open: who hangs up is not told more.
     _asked: tokio::net::unix::OwnedWriteHalf,
 }
 
-impl Answer {
+impl EvolveReplies {
     /// The next one; nothing at the end.
     ///
     /// # Errors
     /// When the keeper can't be understood, or is gone.
-    pub(crate) async fn next(&mut self) -> io::Result<Option<Reply>> {
+    pub(crate) async fn next(&mut self) -> io::Result<Option<KeeperReply>> {
         let mut line = Vec::new();
-        let mut limited = tokio::io::AsyncReadExt::take(&mut self.lines, LONGEST as u64);
+        let mut limited =
+            tokio::io::AsyncReadExt::take(&mut self.lines, MAX_EVOLVE_REPLY_BYTES as u64);
         limited.read_until(b'\n', &mut line).await?;
         if line.is_empty() {
             return Ok(None);
@@ -60,31 +63,39 @@ impl Answer {
     }
 }
 
-impl Evolve {
+impl EvolveHandle {
     /// Asks the keeper, and hands its answers on.
     ///
     /// # Errors
     /// When there is none, or it does not answer.
-    pub(crate) async fn ask(&self, ask: &Ask) -> Result<(Reply, Answer), Refusal> {
+    pub(crate) async fn ask_keeper(
+        &self,
+        ask: &KeeperRequest,
+    ) -> Result<(KeeperReply, EvolveReplies), EvolveRefusal> {
         if self.settings.is_embedded {
             let why = "the embedded engine has none: there is no container to replace";
-            return Err(Refusal::NoKeeper(why.into()));
+            return Err(EvolveRefusal::NoKeeper(why.into()));
         }
-        if let Ask::Evolve(evolve) = ask {
-            reasonable(evolve.reason.as_deref())?;
+        if let KeeperRequest::Evolve(evolve) = ask {
+            check_reason_length(evolve.reason.as_deref())?;
         }
-        if let Ask::Rollback(rollback) = ask {
-            reasonable(rollback.reason.as_deref())?;
+        if let KeeperRequest::Rollback(rollback) = ask {
+            check_reason_length(rollback.reason.as_deref())?;
         }
-        let asked = timeout(PATIENCE, begin(&self.settings.keeper, ask));
-        let silent = |why: String| Refusal::Silent(why);
+        let asked = timeout(
+            EVOLVE_KEEPER_TIMEOUT,
+            send_keeper_request(&self.settings.keeper, ask),
+        );
+        let silent = |why: String| EvolveRefusal::Silent(why);
         match asked.await {
-            Err(_) => Err(silent(format!("it said nothing for {PATIENCE:?}"))),
-            Ok(Err(error)) if is_absent(&error) => Err(Refusal::NoKeeper(error.to_string())),
+            Err(_) => Err(silent(format!(
+                "it said nothing for {EVOLVE_KEEPER_TIMEOUT:?}"
+            ))),
+            Ok(Err(error)) if is_absent(&error) => Err(EvolveRefusal::NoKeeper(error.to_string())),
             Ok(Err(error)) => Err(silent(error.to_string())),
             Ok(Ok(None)) => Err(silent("it hung up".into())),
-            Ok(Ok(Some((Reply::Busy { run }, _)))) => Err(Refusal::Busy(run)),
-            Ok(Ok(Some((Reply::Refused { error }, _)))) => Err(Refusal::Keeper(error)),
+            Ok(Ok(Some((KeeperReply::Busy { run }, _)))) => Err(EvolveRefusal::Busy(run)),
+            Ok(Ok(Some((KeeperReply::Refused { error }, _)))) => Err(EvolveRefusal::Keeper(error)),
             Ok(Ok(Some((reply, answer)))) => Ok((reply, answer)),
         }
     }
@@ -93,27 +104,30 @@ impl Evolve {
     ///
     /// # Errors
     /// When there is no keeper, or it does not answer.
-    pub(crate) async fn history(&self) -> Result<Vec<Record>, Refusal> {
-        match self.ask(&Ask::History {}).await? {
-            (Reply::History { runs }, _) => Ok(runs),
-            (other, _) => Err(unexpected(&other)),
+    pub(crate) async fn fetch_history(&self) -> Result<Vec<EvolveRecord>, EvolveRefusal> {
+        match self.ask_keeper(&KeeperRequest::History {}).await? {
+            (KeeperReply::History { runs }, _) => Ok(runs),
+            (other, _) => Err(unexpected_reply(&other)),
         }
     }
 }
 
 /// The keeper speaks another version.
-pub(crate) fn unexpected(reply: &Reply) -> Refusal {
+pub(crate) fn unexpected_reply(reply: &KeeperReply) -> EvolveRefusal {
     tracing::error!("the keeper answered something else: {reply:?}");
-    Refusal::Silent("it answered what this companion does not understand".into())
+    EvolveRefusal::Silent("it answered what this companion does not understand".into())
 }
 
-pub(super) async fn begin(socket: &Path, ask: &Ask) -> io::Result<Option<(Reply, Answer)>> {
+pub(super) async fn send_keeper_request(
+    socket: &Path,
+    ask: &KeeperRequest,
+) -> io::Result<Option<(KeeperReply, EvolveReplies)>> {
     let stream = UnixStream::connect(socket).await?;
     let (read, mut write) = stream.into_split();
     let mut line = serde_json::to_vec(ask)?;
     line.push(b'\n');
     write.write_all(&line).await?;
-    let mut answer = Answer {
+    let mut answer = EvolveReplies {
         lines: BufReader::new(read),
         _asked: write,
     };
@@ -126,11 +140,11 @@ fn is_absent(error: &io::Error) -> bool {
     [ConnectionRefused, NotADirectory, NotFound].contains(&error.kind())
 }
 
-fn reasonable(reason: Option<&str>) -> Result<(), Refusal> {
+fn check_reason_length(reason: Option<&str>) -> Result<(), EvolveRefusal> {
     match reason {
-        Some(reason) if reason.chars().count() > LONGEST_REASON => Err(Refusal::Invalid(format!(
-            "a reason has {LONGEST_REASON} characters at most"
-        ))),
+        Some(reason) if reason.chars().count() > MAX_REASON_CHARS => Err(EvolveRefusal::Invalid(
+            format!("a reason has {MAX_REASON_CHARS} characters at most"),
+        )),
         _ => Ok(()),
     }
 }

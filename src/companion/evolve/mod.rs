@@ -5,7 +5,7 @@
 //! keeper ── engine exec ──▶ osctl selftest | quiesce | resume | verify ──▶ private socket ──▶ here
 //! ```
 //!
-//! [`Evolve`] is the handle. It passes a wish on, and neither builds nor replaces anything: the keeper
+//! [`EvolveHandle`] is the handle. It passes a wish on, and neither builds nor replaces anything: the keeper
 //! does, outside of what is replaced. A container proves itself before ([`selftest`]) and after
 //! ([`verify`]) it takes the place of another, which comes to [`rest`] meanwhile behind a [`gate`]; its own
 //! opens when it is proved ([`newborn`]).
@@ -23,21 +23,21 @@ mod scripts;
 mod selftest;
 mod verify;
 
-pub(crate) use gate::{Door, Gate};
-pub(crate) use keeper::{Answer, Refusal, unexpected};
+pub(crate) use gate::{AdmissionControl, ListenerKind};
+pub(crate) use keeper::{EvolveRefusal, EvolveReplies, unexpected_reply};
 
 use super::criu::Criu;
-use super::cryo::Cryo;
+use super::cryo::CryoService;
 use super::desktop::Desktop;
-use super::kernel::Sessions;
+use super::kernel::KernelSessions;
 use super::mcp::Hub;
-use super::mind::Mind;
-use super::pty::Terminals;
-use super::runs::{Lives, RunStore};
+use super::mind::SessionStateStore;
+use super::pty::PtyTerminals;
+use super::runs::{RetainedRuns, RunStore};
 use super::shell::Shells;
-use crate::protocol::evolve::SOCKET;
-use chronicle::Chronicle;
-use rest::Rest;
+use crate::protocol::evolve::KEEPER_SOCKET;
+use chronicle::GitHistory;
+use rest::QuiescedState;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -45,7 +45,7 @@ use tokio::sync::watch;
 
 /// Where the parts are.
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
+pub(crate) struct EvolveSettings {
     /// Where the keeper listens.
     keeper: PathBuf,
     body: PathBuf,
@@ -58,10 +58,10 @@ pub(crate) struct Settings {
     is_embedded: bool,
 }
 
-impl From<&super::Settings> for Settings {
-    fn from(settings: &super::Settings) -> Self {
+impl From<&super::CompanionSettings> for EvolveSettings {
+    fn from(settings: &super::CompanionSettings) -> Self {
         Self {
-            keeper: SOCKET.into(),
+            keeper: KEEPER_SOCKET.into(),
             body: settings.body.clone(),
             data: settings.data.clone(),
             repository: "/repo".into(),
@@ -73,37 +73,37 @@ impl From<&super::Settings> for Settings {
 
 /// Everything that comes to rest, and that is looked at.
 #[derive(Debug, Clone)]
-pub(crate) struct Parts {
-    pub(crate) gate: Gate,
-    pub(crate) sessions: Sessions,
+pub(crate) struct EvolveParts {
+    pub(crate) gate: AdmissionControl,
+    pub(crate) sessions: KernelSessions,
     pub(crate) shells: Shells,
-    pub(crate) terminals: Terminals,
-    pub(crate) cryo: Cryo,
+    pub(crate) terminals: PtyTerminals,
+    pub(crate) cryo: CryoService,
     pub(crate) criu: Criu,
     pub(crate) hub: Hub,
     pub(crate) desktop: Desktop,
-    pub(crate) lives: Lives,
+    pub(crate) lives: RetainedRuns,
     pub(crate) store: RunStore,
-    pub(crate) mind: Mind,
+    pub(crate) mind: SessionStateStore,
 }
 
 /// Evolving, for everyone who asks.
 #[derive(Debug, Clone)]
-pub(crate) struct Evolve {
-    settings: Settings,
-    parts: Parts,
+pub(crate) struct EvolveHandle {
+    settings: EvolveSettings,
+    parts: EvolveParts,
     /// Held by who brings it to rest, or back; what that came to.
-    rest: Arc<tokio::sync::Mutex<Option<Rest>>>,
+    rest: Arc<tokio::sync::Mutex<Option<QuiescedState>>>,
     /// Tells who brings it to rest that nobody wants it any more.
     recalls: watch::Sender<()>,
-    chronicle: Chronicle,
+    chronicle: GitHistory,
     /// The sessions whose processes came back, and not their objects alone.
     thawed: Arc<Mutex<BTreeSet<String>>>,
 }
 
-impl Evolve {
-    pub(crate) fn new(settings: Settings, parts: Parts) -> Self {
-        let chronicle = Chronicle::new(settings.repository.clone());
+impl EvolveHandle {
+    pub(crate) fn new(settings: EvolveSettings, parts: EvolveParts) -> Self {
+        let chronicle = GitHistory::new(settings.repository.clone());
         Self {
             settings,
             parts,
@@ -114,11 +114,11 @@ impl Evolve {
         }
     }
 
-    fn thawed(&self) -> MutexGuard<'_, BTreeSet<String>> {
+    fn lock_restored_sessions(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.thawed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn gate(&self) -> &Gate {
+    pub(crate) fn admission(&self) -> &AdmissionControl {
         &self.parts.gate
     }
 }

@@ -1,8 +1,8 @@
 //! The person's own checks: what `body/selftest.d/` holds and begins with `#!`, in the order of names.
 
-use super::Parts;
-use super::check::check;
-use crate::protocol::evolve::inside::Check;
+use super::EvolveParts;
+use super::check::run_check;
+use crate::protocol::evolve::inside::EvolveCheck;
 use crate::protocol::shell::Command;
 use std::fs::{self, File};
 use std::io::Read;
@@ -10,13 +10,13 @@ use std::path::Path;
 use std::time::Duration;
 
 /// How long one may take, in seconds.
-const TIME: f64 = 60.0;
+const SELFTEST_SCRIPT_TIMEOUT: f64 = 60.0;
 
 /// Lines of what a failed one has written, that are told.
-const LINES: usize = 5;
+const MAX_SCRIPT_OUTPUT_LINES: usize = 5;
 
 /// The names of the scripts in a folder, in their order.
-pub(super) fn names(folder: &Path) -> Vec<String> {
+pub(super) fn list_scripts(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let scripts = entries.filter(|entry| is_script(&entry.path()));
     let names = scripts.filter_map(|entry| entry.file_name().into_string().ok());
@@ -32,43 +32,49 @@ fn is_script(path: &Path) -> bool {
         && &begin == b"#!"
 }
 
-impl Parts {
+impl EvolveParts {
     /// Runs them one after the other, in the shell of that session.
-    pub(super) async fn check_scripts(&self, folder: &Path, session: &str) -> Vec<Check> {
+    pub(super) async fn check_scripts(&self, folder: &Path, session: &str) -> Vec<EvolveCheck> {
         let mut checks = Vec::new();
-        for name in names(folder) {
+        for name in list_scripts(folder) {
             let path = folder.join(&name);
-            let patience = Duration::from_secs_f64(TIME * 1.5);
-            let run = self.script(&path, session);
-            checks.push(check(format!("selftest.d/{name}"), patience, run).await);
+            let patience = Duration::from_secs_f64(SELFTEST_SCRIPT_TIMEOUT * 1.5);
+            let run = self.run_script(&path, session);
+            checks.push(run_check(format!("selftest.d/{name}"), patience, run).await);
         }
         checks
     }
 
-    async fn script(&self, path: &Path, session: &str) -> Result<String, String> {
+    async fn run_script(&self, path: &Path, session: &str) -> Result<String, String> {
         let command = Command {
             session: session.into(),
-            timeout: Some(TIME),
-            ..Command::new(quoted(&path.to_string_lossy()))
+            timeout: Some(SELFTEST_SCRIPT_TIMEOUT),
+            ..Command::new(quote_for_shell(&path.to_string_lossy()))
         };
         let begun = self.shells.execute(command).await;
         let run = begun.map_err(|refusal| format!("{refusal:?}"))?;
-        run.finished().await;
-        let reply = run.reply(self.shells.report(session));
+        run.wait_finished().await;
+        let reply = run.build_reply(self.shells.report(session));
         match reply.returncode {
             Some(0) => Ok("it ended with 0".into()),
-            Some(-1) | None => Err(format!("it ran for longer than {TIME} s{}", said(&reply))),
-            Some(code) => Err(format!("it ended with {code}{}", said(&reply))),
+            Some(-1) | None => Err(format!(
+                "it ran for longer than {SELFTEST_SCRIPT_TIMEOUT} s{}",
+                describe_last_lines(&reply)
+            )),
+            Some(code) => Err(format!(
+                "it ended with {code}{}",
+                describe_last_lines(&reply)
+            )),
         }
     }
 }
 
 /// The end of what it wrote.
-fn said(reply: &crate::protocol::shell::ShellReply) -> String {
+fn describe_last_lines(reply: &crate::protocol::shell::ShellReply) -> String {
     let both = [reply.stdout.as_str(), reply.stderr.as_str()];
     let lines = both.iter().flat_map(|text| text.lines());
     let lines: Vec<&str> = lines.filter(|line| !line.trim().is_empty()).collect();
-    let last = &lines[lines.len().saturating_sub(LINES)..];
+    let last = &lines[lines.len().saturating_sub(MAX_SCRIPT_OUTPUT_LINES)..];
     match last {
         [] => String::new(),
         last => format!(": {}", last.join("\n")),
@@ -76,13 +82,13 @@ fn said(reply: &crate::protocol::shell::ShellReply) -> String {
 }
 
 /// As one word of bash.
-fn quoted(text: &str) -> String {
+fn quote_for_shell(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::names;
+    use super::list_scripts;
     use std::fs;
 
     #[test]
@@ -94,7 +100,7 @@ mod tests {
         write("README", "What this is for.\n");
         write("empty", "");
         fs::create_dir(folder.path().join("folder")).unwrap();
-        assert_eq!(names(folder.path()), ["10-a", "20-b"]);
-        assert!(names(&folder.path().join("none")).is_empty());
+        assert_eq!(list_scripts(folder.path()), ["10-a", "20-b"]);
+        assert!(list_scripts(&folder.path().join("none")).is_empty());
     }
 }

@@ -1,13 +1,13 @@
 //! Whether this body works: asked of a container with throw-away data, before it takes the place of
 //! another. It needs no network, and writes nothing to what it shares with others.
 
-use super::check::{KERNEL, check};
-use super::{Evolve, Parts};
+use super::check::{EVOLVE_KERNEL_TIMEOUT, run_check};
+use super::{EvolveHandle, EvolveParts};
 use crate::companion::cryo;
-use crate::companion::kernel::{Answer, Question, stored_sessions};
-use crate::protocol::cryo::{Reload, Row, Store, Verdict};
-use crate::protocol::evolve::inside::{Check, SelfTest};
-use crate::protocol::kernel::{Execute, Reply, RunStatus};
+use crate::companion::kernel::{KernelAnswer, KernelQuery, stored_sessions};
+use crate::protocol::cryo::{CryoStore, CryoVerdict, ReceiptRow, Reload};
+use crate::protocol::evolve::inside::{EvolveCheck, SelfTest};
+use crate::protocol::kernel::{ExecReply, Execute, RunStatus};
 use crate::protocol::shell::Command;
 use serde_json::Value;
 use std::fs;
@@ -15,18 +15,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The session in which it is tried.
-const SESSION: &str = "selftest";
+const SELFTEST_SESSION: &str = "selftest";
 
-const QUICK: Duration = Duration::from_secs(30);
+const SELFTEST_STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long the state of one session may take to come back.
-const STATE: Duration = Duration::from_secs(300);
+const SELFTEST_RELOAD_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How many generations of one session are tried that are gone before they were tried to the end.
-const TRIES: usize = 3;
+const MAX_SELFTEST_GENERATIONS: usize = 3;
 
 /// Something of everything that is stored in a way of its own.
-const SAMPLE: &str = "
+const SELFTEST_SAMPLE_CODE: &str = "
 import dataclasses
 @dataclasses.dataclass
 class Point:
@@ -37,14 +37,14 @@ def answer(more):
     return base + more
 ";
 
-impl Evolve {
+impl EvolveHandle {
     /// Looks at everything. `state` has the form of the data folder, and is only read.
     pub(crate) async fn selftest(&self, state: Option<PathBuf>) -> SelfTest {
         let evolve = self.clone();
         // In a task of its own: what it has begun is tidied up, whoever leaves.
-        let done = tokio::spawn(async move { evolve.prove(state.as_deref()).await });
+        let done = tokio::spawn(async move { evolve.run_selftest_checks(state.as_deref()).await });
         let checks = done.await.unwrap_or_else(|error| {
-            vec![Check {
+            vec![EvolveCheck {
                 name: "selftest".into(),
                 passed: false,
                 detail: error.to_string(),
@@ -57,7 +57,7 @@ impl Evolve {
         }
     }
 
-    async fn prove(&self, state: Option<&Path>) -> Vec<Check> {
+    async fn run_selftest_checks(&self, state: Option<&Path>) -> Vec<EvolveCheck> {
         let parts = &self.parts;
         let browsed = parts.desktop.is_browsing();
         let kernel = parts.check_kernel().await;
@@ -66,17 +66,17 @@ impl Evolve {
             return vec![kernel];
         }
         if let Some(state) = state {
-            self.take_servers(state);
+            self.copy_server_configs(state);
         }
-        let (services, refused) = match parts.desktop.declared() {
+        let (services, refused) = match parts.desktop.service_names() {
             Ok(names) => (names, None),
             Err((why, is_fine)) => {
                 let found = if is_fine { Ok(why) } else { Err(why) };
-                let absent = check("services", QUICK, async { found }).await;
+                let absent = run_check("services", SELFTEST_STEP_TIMEOUT, async { found }).await;
                 (Vec::new(), Some(absent))
             }
         };
-        let servers = self.servers(state);
+        let servers = self.select_servers(state);
         let (tried, services, servers, ports) = tokio::join!(
             parts.try_kernel(state),
             parts.check_services(&services),
@@ -84,9 +84,9 @@ impl Evolve {
             self.check_ports(),
         );
         let scripts = self.settings.body.join("selftest.d");
-        let scripts = parts.check_scripts(&scripts, SESSION).await;
+        let scripts = parts.check_scripts(&scripts, SELFTEST_SESSION).await;
         // Not there any more is as good.
-        let _ = parts.sessions.delete(SESSION).await;
+        let _ = parts.sessions.delete_session(SELFTEST_SESSION).await;
         if !browsed && let Err(why) = parts.desktop.close_browser() {
             tracing::debug!("no browser is closed: {why:?}");
         }
@@ -101,7 +101,7 @@ impl Evolve {
     }
 
     /// The servers that people have added lie in the state.
-    fn take_servers(&self, state: &Path) {
+    fn copy_server_configs(&self, state: &Path) {
         for file in ["mcp.json", "mcp/servers.json"] {
             let (from, to) = (state.join(file), self.settings.data.join(file));
             if !from.is_file() || to.exists() {
@@ -112,19 +112,19 @@ impl Evolve {
                 tracing::warn!("`{}`: {error}", to.display());
             }
         }
-        self.parts.hub.read_again();
+        self.parts.hub.reload_config();
     }
 
     /// Those that have to answer: the body's own, and of the others those that have done so before
     /// and need nothing that a trial has not.
-    fn servers(&self, state: Option<&Path>) -> Vec<String> {
+    fn select_servers(&self, state: Option<&Path>) -> Vec<String> {
         let body = fs::read(self.settings.body.join("mcp.json")).unwrap_or_default();
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
         let hub = &self.parts.hub;
-        let mut servers = hub.local();
+        let mut servers = hub.local_servers();
         servers.retain(|name| {
             let is_bodys = body["mcpServers"].get(name).is_some();
-            is_bodys || state.is_none_or(|state| must_answer(name, &hub.words(name), state))
+            is_bodys || state.is_none_or(|state| must_answer(name, &hub.command_line(name), state))
         });
         servers
     }
@@ -142,25 +142,26 @@ fn must_answer(name: &str, words: &[String], state: &Path) -> bool {
     has_answered && !words.is_empty() && !is_installed && !words.iter().any(is_ours)
 }
 
-impl Parts {
+impl EvolveParts {
     /// Code, commands, and variables that are stored and come back.
-    async fn try_kernel(&self, state: Option<&Path>) -> Vec<Check> {
+    async fn try_kernel(&self, state: Option<&Path>) -> Vec<EvolveCheck> {
         // One of an earlier time is not begun with.
-        let _ = self.sessions.delete(SESSION).await;
+        let _ = self.sessions.delete_session(SELFTEST_SESSION).await;
         let mut checks = vec![
-            check("exec", QUICK, self.try_code()).await,
-            check("shell", QUICK, self.try_command()).await,
-            check("cryo", QUICK, self.try_cryo()).await,
+            run_check("exec", SELFTEST_STEP_TIMEOUT, self.try_code()).await,
+            run_check("shell", SELFTEST_STEP_TIMEOUT, self.try_command()).await,
+            run_check("cryo", SELFTEST_STEP_TIMEOUT, self.try_cryo()).await,
         ];
         let Some(state) = state else { return checks };
         for session in stored_sessions(&state.join("kernels")) {
-            if newest(state, &session).is_none() {
+            if find_newest_snapshot(state, &session).is_none() {
                 continue;
             }
             let reload = self.try_newest(state, &session);
-            checks.push(check(format!("cryo:{session}"), STATE, reload).await);
+            checks
+                .push(run_check(format!("cryo:{session}"), SELFTEST_RELOAD_TIMEOUT, reload).await);
             // As much memory again is not needed.
-            let _ = self.sessions.delete(SESSION).await;
+            let _ = self.sessions.delete_session(SELFTEST_SESSION).await;
         }
         checks
     }
@@ -169,21 +170,21 @@ impl Parts {
     /// and gone, was not to blame: what has superseded it is tried instead.
     async fn try_newest(&self, state: &Path, session: &str) -> Result<String, String> {
         let mut tried = Err("nothing is stored any more".into());
-        for _ in 0..TRIES {
-            let Some(folder) = newest(state, session) else {
+        for _ in 0..MAX_SELFTEST_GENERATIONS {
+            let Some(folder) = find_newest_snapshot(state, session) else {
                 break;
             };
             tried = self.try_state(state, folder.clone()).await;
             if tried.is_ok() || folder.is_dir() {
                 break;
             }
-            let _ = self.sessions.delete(SESSION).await;
+            let _ = self.sessions.delete_session(SELFTEST_SESSION).await;
         }
         tried
     }
 
     async fn try_code(&self) -> Result<String, String> {
-        let reply = self.run("print('out'); 6 * 7").await?;
+        let reply = self.run_code("print('out'); 6 * 7").await?;
         match (reply.stdout.as_str(), reply.result.as_deref()) {
             ("out\n", Some("42")) => Ok("it executes code".into()),
             (out, result) => Err(format!("`6 * 7` is {result:?}, and `{out}` was printed")),
@@ -192,13 +193,13 @@ impl Parts {
 
     async fn try_command(&self) -> Result<String, String> {
         let command = Command {
-            session: SESSION.into(),
+            session: SELFTEST_SESSION.into(),
             ..Command::new("cd / && echo $((6 * 7))")
         };
         let begun = self.shells.execute(command).await;
         let run = begun.map_err(|refusal| format!("{refusal:?}"))?;
-        run.finished().await;
-        let reply = run.reply(self.shells.report(SESSION));
+        run.wait_finished().await;
+        let reply = run.build_reply(self.shells.report(SELFTEST_SESSION));
         match (reply.returncode, reply.stdout.as_str(), reply.cwd.as_str()) {
             (Some(0), "42\n", "/") => Ok("it runs commands".into()),
             _ => Err(format!(
@@ -209,29 +210,35 @@ impl Parts {
     }
 
     async fn try_cryo(&self) -> Result<String, String> {
-        let words = |refusal: cryo::Refusal| format!("{refusal:?}");
-        self.run(SAMPLE).await?;
-        let wish = Store {
+        let words = |refusal: cryo::CryoRefusal| format!("{refusal:?}");
+        self.run_code(SELFTEST_SAMPLE_CODE).await?;
+        let wish = CryoStore {
             name: None,
-            session: SESSION.into(),
+            session: SELFTEST_SESSION.into(),
             strict: true,
             dry_run: false,
             files: false,
             seen: None,
         };
-        let reason = crate::protocol::cryo::Reason::Asked;
+        let reason = crate::protocol::cryo::StoreReason::Asked;
         self.cryo.store(wish, reason).await.map_err(words)?;
-        let reset = self.sessions.ask(SESSION, Question::Reset).await;
+        let reset = self
+            .sessions
+            .query(SELFTEST_SESSION, KernelQuery::Reset)
+            .await;
         reset.map_err(|refusal| format!("{refusal:?}"))?;
         let wish = Reload {
             name: None,
             generation: None,
-            session: SESSION.into(),
+            session: SELFTEST_SESSION.into(),
         };
         self.cryo.reload(wish).await.map_err(words)?;
-        let reply = self.run("base = 41; answer(point.x)").await?;
+        let reply = self.run_code("base = 41; answer(point.x)").await?;
         // What only a trial has stored is in nobody's list.
-        let removed = self.cryo.remove(SESSION.into(), None).await;
+        let removed = self
+            .cryo
+            .remove_generations(SELFTEST_SESSION.into(), None)
+            .await;
         removed.map_err(words)?;
         match reply.result.as_deref() {
             Some("42") => Ok("what is stored comes back".into()),
@@ -251,51 +258,55 @@ for _found in glob.glob(os.path.join({state:?}, _folder, 'lib', 'python*', 'site
     sys.path[:] = [p for p in sys.path if p not in _before] + _before
 "
         );
-        self.run(&packages).await?;
+        self.run_code(&packages).await?;
         let manifest = fs::read(folder.join("manifest.json")).map_err(|error| error.to_string())?;
-        let stored: Manifest = serde_json::from_slice(&manifest).map_err(|e| e.to_string())?;
-        let kernel = self.sessions.kernel(SESSION);
+        let stored: SelftestManifest =
+            serde_json::from_slice(&manifest).map_err(|e| e.to_string())?;
+        let kernel = self.sessions.find_kernel(SELFTEST_SESSION);
         let kernel = kernel.map_err(|refusal| format!("{refusal:?}"))?;
-        let answer = kernel.ask(Question::CryoReload { folder }).await;
-        let Answer { value, .. } = answer.map_err(|refusal| format!("{refusal:?}"))?;
+        let answer = kernel.query(KernelQuery::CryoReload { folder }).await;
+        let KernelAnswer { value, .. } = answer.map_err(|refusal| format!("{refusal:?}"))?;
         let value = value.map_err(|raised| format!("{}: {}", raised.kind, raised.message))?;
-        let read: Read = serde_json::from_value(value).map_err(|error| error.to_string())?;
-        let lost = lost(&stored.variables, &read.receipt);
+        let read: SelftestReceipt =
+            serde_json::from_value(value).map_err(|error| error.to_string())?;
+        let lost = describe_lost_variables(&stored.variables, &read.receipt);
         if !lost.is_empty() {
             return Err(format!("not all comes back: {}", lost.join(", ")));
         }
         // And could be stored again.
-        let wish = Store {
+        let wish = CryoStore {
             name: None,
-            session: SESSION.into(),
+            session: SELFTEST_SESSION.into(),
             strict: false,
             dry_run: true,
             files: false,
             seen: None,
         };
-        let again = self.cryo.store(wish, crate::protocol::cryo::Reason::Asked);
+        let again = self
+            .cryo
+            .store(wish, crate::protocol::cryo::StoreReason::Asked);
         again.await.map_err(|refusal| format!("{refusal:?}"))?;
         Ok(format!("{} variables come back", read.receipt.len()))
     }
 
     /// Runs code to its end, which must be a good one.
-    async fn run(&self, code: &str) -> Result<Reply, String> {
+    async fn run_code(&self, code: &str) -> Result<ExecReply, String> {
         let words = |refusal| format!("{refusal:?}");
         let (_, kernel) = self
             .sessions
-            .create(Some(SESSION.into()))
+            .create_session(Some(SELFTEST_SESSION.into()))
             .await
             .map_err(words)?;
-        let ready = tokio::time::timeout(KERNEL, kernel.ready()).await;
+        let ready = tokio::time::timeout(EVOLVE_KERNEL_TIMEOUT, kernel.wait_ready()).await;
         ready.map_err(|_| kernel.view().detail)?;
         let execute = Execute {
-            session: SESSION.into(),
+            session: SELFTEST_SESSION.into(),
             queue: true,
             ..Execute::new(code)
         };
         let run = self.sessions.execute(execute).await.map_err(words)?;
-        run.finished().await;
-        let reply = run.reply(self.sessions.report(&run));
+        run.wait_finished().await;
+        let reply = run.build_reply(self.sessions.kernel_report(&run));
         match (reply.status, &reply.error) {
             (RunStatus::Completed, _) => Ok(reply),
             (_, Some(raised)) => Err(format!("{}: {}", raised.kind, raised.message)),
@@ -305,29 +316,31 @@ for _found in glob.glob(os.path.join({state:?}, _folder, 'lib', 'python*', 'site
 }
 
 /// Where the newest generation of a session lies.
-fn newest(state: &Path, session: &str) -> Option<PathBuf> {
-    let all = cryo::snapshots(&state.join("cryo"), session);
+fn find_newest_snapshot(state: &Path, session: &str) -> Option<PathBuf> {
+    let all = cryo::reloadable_generations(&state.join("cryo"), session);
     all.into_iter().next()
 }
 
 #[derive(Debug, serde::Deserialize)]
-struct Manifest {
-    variables: Vec<Row>,
+struct SelftestManifest {
+    variables: Vec<ReceiptRow>,
 }
 
 #[derive(Debug, serde::Deserialize)]
-struct Read {
-    receipt: Vec<Row>,
+struct SelftestReceipt {
+    receipt: Vec<ReceiptRow>,
 }
 
 /// What was saved as it is and did not come back, with the reasons. What is made again may need
 /// what a trial has not.
-pub(super) fn lost(stored: &[Row], found: &[Row]) -> Vec<String> {
-    let saved = stored.iter().filter(|row| row.verdict == Verdict::Saved);
+pub(super) fn describe_lost_variables(stored: &[ReceiptRow], found: &[ReceiptRow]) -> Vec<String> {
+    let saved = stored
+        .iter()
+        .filter(|row| row.verdict == CryoVerdict::Saved);
     let missing = saved.filter_map(|row| {
         let there = found.iter().find(|there| there.name == row.name);
         match there {
-            Some(there) if there.verdict != Verdict::Lost => None,
+            Some(there) if there.verdict != CryoVerdict::Lost => None,
             Some(there) => {
                 let why = there.why.as_deref().unwrap_or("it can't be read");
                 Some(format!("`{}`: {why}", row.name))
@@ -340,11 +353,11 @@ pub(super) fn lost(stored: &[Row], found: &[Row]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{lost, must_answer};
-    use crate::protocol::cryo::{Row, Verdict};
+    use super::{describe_lost_variables, must_answer};
+    use crate::protocol::cryo::{CryoVerdict, ReceiptRow};
 
-    fn row(name: &str, verdict: Verdict) -> Row {
-        Row {
+    fn row(name: &str, verdict: CryoVerdict) -> ReceiptRow {
+        ReceiptRow {
             name: name.into(),
             verdict,
             kind: "int".into(),
@@ -356,18 +369,18 @@ mod tests {
     #[test]
     fn only_what_was_saved_must_come_back() {
         let stored = [
-            row("a", Verdict::Saved),
-            row("b", Verdict::Saved),
-            row("c", Verdict::Recipe),
-            row("d", Verdict::Lost),
-            row("e", Verdict::Saved),
+            row("a", CryoVerdict::Saved),
+            row("b", CryoVerdict::Saved),
+            row("c", CryoVerdict::Recipe),
+            row("d", CryoVerdict::Lost),
+            row("e", CryoVerdict::Saved),
         ];
         let found = [
-            row("a", Verdict::Saved),
-            row("b", Verdict::Lost),
-            row("c", Verdict::Lost),
+            row("a", CryoVerdict::Saved),
+            row("b", CryoVerdict::Lost),
+            row("c", CryoVerdict::Lost),
         ];
-        assert_eq!(lost(&stored, &found), ["`b`: so", "`e`"]);
+        assert_eq!(describe_lost_variables(&stored, &found), ["`b`: so", "`e`"]);
     }
 
     #[test]

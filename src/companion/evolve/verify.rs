@@ -2,12 +2,14 @@
 //! stored has come back, which a look at the namespace says and not the receipt of who stored it.
 //! What the new body does not declare any more is not demanded of it.
 
-use super::check::{KERNEL, check};
-use super::selftest::lost;
-use super::{Evolve, Parts};
-use crate::companion::kernel::{Answer, Question, Refusal};
-use crate::protocol::cryo::{Row, Verdict};
-use crate::protocol::evolve::inside::{Check, Expected, Kept, KeptBy, Session, Verified};
+use super::check::{EVOLVE_KERNEL_TIMEOUT, run_check};
+use super::selftest::describe_lost_variables;
+use super::{EvolveHandle, EvolveParts};
+use crate::companion::kernel::{KernelAnswer, KernelQuery, KernelRefusal};
+use crate::protocol::cryo::{CryoVerdict, ReceiptRow};
+use crate::protocol::evolve::inside::{
+    EvolveCheck, ExpectedSession, ExpectedState, KeptBy, SessionReceipt, Verified,
+};
 use crate::protocol::session::Variable;
 use futures_util::future::join_all;
 use serde_json::Value;
@@ -18,17 +20,17 @@ use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
 /// Between two questions to a kernel that executes code already.
-const AGAIN: Duration = Duration::from_millis(50);
+const VERIFY_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// More variables than these are not asked for one by one.
-const MANY: usize = 20_000;
+const MAX_VERIFIED_VARIABLES: usize = 20_000;
 
 /// How long a kernel may take to be asked what it holds.
-const LOOK: Duration = Duration::from_secs(20);
+const VERIFY_QUERY_TIMEOUT: Duration = Duration::from_secs(20);
 
-impl Evolve {
+impl EvolveHandle {
     /// Waits for everything that is expected, and says what there is.
-    pub(crate) async fn verify(&self, expected: &Expected) -> Verified {
+    pub(crate) async fn verify(&self, expected: &ExpectedState) -> Verified {
         let parts = &self.parts;
         // What was frozen is brought back before.
         drop(self.rest.lock().await);
@@ -57,23 +59,23 @@ impl Evolve {
         let passed = checks.iter().all(|check| check.passed);
         if passed {
             let lives = parts.lives.clone();
-            let taken = parts.store.settle().await;
-            drop(spawn_blocking(move || lives.go_on(taken)));
+            let taken = parts.store.wait_synced().await;
+            drop(spawn_blocking(move || lives.stop_waiting(taken)));
         }
-        self.tell_runs();
+        self.record_runs();
         Verified {
             passed,
             checks,
             receipt,
-            besides: parts.besides_after(expected),
+            besides: parts.verify_non_variable_state(expected),
         }
     }
 }
 
-impl Evolve {
+impl EvolveHandle {
     /// Those that this body declares, and what is to be said of the others.
     fn declared_services(&self, names: Vec<String>) -> (Vec<String>, Vec<String>) {
-        let declared = match self.parts.desktop.declared() {
+        let declared = match self.parts.desktop.service_names() {
             Ok(declared) => declared,
             // There is to be no desktop.
             Err((_, true)) => Vec::new(),
@@ -89,7 +91,7 @@ impl Evolve {
     fn declared_servers(&self, names: &[String]) -> (Vec<String>, Vec<String>) {
         let own = fs::read(self.settings.body.join("mcp.json"));
         let is_declared =
-            |name: &String| self.parts.hub.is_known(name) || declares(own.as_deref(), name);
+            |name: &String| self.parts.hub.is_known(name) || declares_server(own.as_deref(), name);
         let (there, gone): (Vec<_>, Vec<_>) = names.iter().cloned().partition(is_declared);
         let gone = gone.iter().map(|name| format!("mcp:{name}"));
         (there, gone.collect())
@@ -97,7 +99,7 @@ impl Evolve {
 }
 
 /// Whether a body's file declares a server. A file that can't be read is not to let it off.
-fn declares(file: Result<&[u8], &io::Error>, name: &str) -> bool {
+fn declares_server(file: Result<&[u8], &io::Error>, name: &str) -> bool {
     let servers = match file {
         Ok(text) => serde_json::from_slice::<Value>(text),
         Err(error) => return error.kind() != io::ErrorKind::NotFound,
@@ -108,33 +110,40 @@ fn declares(file: Result<&[u8], &io::Error>, name: &str) -> bool {
     })
 }
 
-async fn left_out(name: String) -> Check {
+async fn left_out(name: String) -> EvolveCheck {
     let said = async { Ok("this body does not have it any more".into()) };
-    check(name, LOOK, said).await
+    run_check(name, VERIFY_QUERY_TIMEOUT, said).await
 }
 
-impl Parts {
-    async fn check_sessions(&self, expected: &[Session]) -> Vec<(Check, Kept)> {
+impl EvolveParts {
+    async fn check_sessions(
+        &self,
+        expected: &[ExpectedSession],
+    ) -> Vec<(EvolveCheck, SessionReceipt)> {
         let each = expected.iter().map(|session| async move {
-            let mut kept = Kept {
+            let mut kept = SessionReceipt {
                 session: session.session.clone(),
                 by: KeptBy::Nothing,
                 rows: Vec::new(),
                 why: None,
             };
             let name = format!("session:{}", session.session);
-            let look = self.look_at(session, &mut kept);
-            let check = check(name, KERNEL + LOOK, look).await;
+            let look = self.verify_session(session, &mut kept);
+            let check = run_check(name, EVOLVE_KERNEL_TIMEOUT + VERIFY_QUERY_TIMEOUT, look).await;
             (check, kept)
         });
         join_all(each).await
     }
 
-    async fn look_at(&self, expected: &Session, kept: &mut Kept) -> Result<String, String> {
+    async fn verify_session(
+        &self,
+        expected: &ExpectedSession,
+        kept: &mut SessionReceipt,
+    ) -> Result<String, String> {
         let session = &expected.session;
-        let words = |refusal: Refusal| format!("{refusal:?}");
-        let kernel = self.sessions.kernel(session).map_err(words)?;
-        let ready = timeout(KERNEL, kernel.ready()).await;
+        let words = |refusal: KernelRefusal| format!("{refusal:?}");
+        let kernel = self.sessions.find_kernel(session).map_err(words)?;
+        let ready = timeout(EVOLVE_KERNEL_TIMEOUT, kernel.wait_ready()).await;
         let view = ready.map_err(|_| kernel.view().detail)?;
         if let Some(checkpoint) = view.checkpoint {
             kept.by = KeptBy::Process;
@@ -163,14 +172,17 @@ impl Parts {
             return Err("what was stored of it did not come back".into());
         }
         kept.by = KeptBy::Objects;
-        let shown = self.cryo.show(session.clone(), Some(stored)).await;
+        let shown = self
+            .cryo
+            .show_generation(session.clone(), Some(stored))
+            .await;
         let rows = shown.map_err(|refusal| format!("{refusal:?}"))?.receipt;
-        if rows.len() > MANY {
+        if rows.len() > MAX_VERIFIED_VARIABLES {
             let many = format!("all of {} variables are reloaded", rows.len());
             kept.rows = rows;
             return Ok(many);
         }
-        let names = match timeout(LOOK, self.names(session)).await {
+        let names = match timeout(VERIFY_QUERY_TIMEOUT, self.fetch_variable_names(session)).await {
             Ok(names) => names?,
             // Code of a client runs in it already, which is as good an answer.
             Err(_) => {
@@ -178,12 +190,18 @@ impl Parts {
                 return Ok("it executes code".into());
             }
         };
-        kept.rows = rows.iter().map(|row| found(row, &names)).collect();
-        let lost = lost(&rows, &kept.rows);
+        kept.rows = rows
+            .iter()
+            .map(|row| mark_if_missing(row, &names))
+            .collect();
+        let lost = describe_lost_variables(&rows, &kept.rows);
         if !lost.is_empty() {
             return Err(format!("not all comes back: {}", lost.join(", ")));
         }
-        let saved = kept.rows.iter().filter(|row| row.verdict != Verdict::Lost);
+        let saved = kept
+            .rows
+            .iter()
+            .filter(|row| row.verdict != CryoVerdict::Lost);
         Ok(format!(
             "{} of {} variables are there",
             saved.count(),
@@ -192,13 +210,13 @@ impl Parts {
     }
 
     /// The names in a namespace.
-    async fn names(&self, session: &str) -> Result<BTreeSet<String>, String> {
+    async fn fetch_variable_names(&self, session: &str) -> Result<BTreeSet<String>, String> {
         loop {
-            let kernel = self.sessions.kernel(session);
+            let kernel = self.sessions.find_kernel(session);
             let kernel = kernel.map_err(|refusal| format!("{refusal:?}"))?;
-            let limit = Some(MANY);
-            match kernel.look(Question::Variables { limit }).await {
-                Ok(Answer {
+            let limit = Some(MAX_VERIFIED_VARIABLES);
+            match kernel.query_quietly(KernelQuery::Variables { limit }).await {
+                Ok(KernelAnswer {
                     value: Ok(value), ..
                 }) => {
                     let variables: Vec<Variable> =
@@ -208,12 +226,14 @@ impl Parts {
                         .map(|variable| variable.name)
                         .collect());
                 }
-                Ok(Answer {
+                Ok(KernelAnswer {
                     value: Err(raised), ..
                 }) => {
                     return Err(format!("{}: {}", raised.kind, raised.message));
                 }
-                Err(Refusal::Busy | Refusal::QueueFull) => sleep(AGAIN).await,
+                Err(KernelRefusal::Busy | KernelRefusal::QueueFull) => {
+                    sleep(VERIFY_RETRY_INTERVAL).await
+                }
                 Err(refusal) => return Err(format!("{refusal:?}")),
             }
         }
@@ -221,15 +241,15 @@ impl Parts {
 }
 
 /// A row of what was stored, after a look at what is there.
-fn found(row: &Row, names: &BTreeSet<String>) -> Row {
+fn mark_if_missing(row: &ReceiptRow, names: &BTreeSet<String>) -> ReceiptRow {
     let row = row.clone();
     // A magic is no variable.
     let is_there = names.contains(&row.name) || row.name.starts_with('%');
-    if is_there || row.verdict == Verdict::Lost {
+    if is_there || row.verdict == CryoVerdict::Lost {
         return row;
     }
-    Row {
-        verdict: Verdict::Lost,
+    ReceiptRow {
+        verdict: CryoVerdict::Lost,
         why: Some("it is not there after the reload".into()),
         ..row
     }
@@ -237,19 +257,22 @@ fn found(row: &Row, names: &BTreeSet<String>) -> Row {
 
 #[cfg(test)]
 mod tests {
-    use super::declares;
+    use super::declares_server;
     use std::io::{Error, ErrorKind};
 
     #[test]
     fn a_body_is_not_asked_for_what_it_does_not_declare() {
         let file = br#"{"mcpServers": {"a": {"command": "x"}, "b": {"disabled": true}}}"#;
-        let of = |name| declares(Ok(&file[..]), name);
+        let of = |name| declares_server(Ok(&file[..]), name);
         assert!(of("a") && !of("b") && !of("c"));
-        assert!(!declares(Ok(b"{}"), "a"));
-        assert!(!declares(Err(&Error::from(ErrorKind::NotFound)), "a"));
+        assert!(!declares_server(Ok(b"{}"), "a"));
+        assert!(!declares_server(
+            Err(&Error::from(ErrorKind::NotFound)),
+            "a"
+        ));
         // What it declares is not known then.
-        assert!(declares(Ok(b"{"), "a"));
-        assert!(declares(
+        assert!(declares_server(Ok(b"{"), "a"));
+        assert!(declares_server(
             Err(&Error::from(ErrorKind::PermissionDenied)),
             "a"
         ));

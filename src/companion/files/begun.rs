@@ -4,7 +4,7 @@
 //! written beside its place; for an archive, of what is written now, up to a NUL. Notes outlive the
 //! companion, as what they tell of does.
 
-use super::Refusal;
+use super::FilesRefusal;
 use crate::archive;
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -17,76 +17,80 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long an upload may be taken up again.
-const LIFE: Duration = Duration::from_secs(24 * 3600);
-const ROUND: Duration = Duration::from_secs(3600);
+const PARTIAL_UPLOAD_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+const UPLOAD_SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Ids of uploads that nobody can take up again.
-const ONCE: &str = "once-";
+const ONE_SHOT_UPLOAD_PREFIX: &str = "once-";
 
 #[derive(Debug)]
-pub(super) struct Begun {
+pub(super) struct PartialUploads {
     folder: PathBuf,
     active: Mutex<HashSet<String>>,
 }
 
 /// An upload that a request brings now.
 #[derive(Debug)]
-pub(super) struct Active<'a> {
-    begun: &'a Begun,
+pub(super) struct ActiveUpload<'a> {
+    begun: &'a PartialUploads,
     id: &'a str,
     note: File,
 }
 
 /// An id that nobody has, and nobody takes up again.
-pub(super) fn fresh() -> Result<String, Refusal> {
-    let id = archive::fresh().map_err(|error| Refusal::Failed(error.to_string()))?;
-    Ok(format!("{ONCE}{id}"))
+pub(super) fn generate_one_shot_id() -> Result<String, FilesRefusal> {
+    let id = archive::random_id().map_err(|error| FilesRefusal::Failed(error.to_string()))?;
+    Ok(format!("{ONE_SHOT_UPLOAD_PREFIX}{id}"))
 }
 
 /// Whether a client may call an upload so.
-pub(super) fn is_id(id: &str) -> bool {
+pub(super) fn is_upload_id(id: &str) -> bool {
     let fine = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-    (8..=48).contains(&id.len()) && id.bytes().all(fine) && !id.starts_with(ONCE)
+    (8..=48).contains(&id.len()) && id.bytes().all(fine) && !id.starts_with(ONE_SHOT_UPLOAD_PREFIX)
 }
 
-impl Begun {
+impl PartialUploads {
     pub(super) fn new(folder: PathBuf) -> Self {
         let active = Mutex::default();
         Self { folder, active }
     }
 
     /// Notes an upload that writes to `path`, for as long as the answer lives and then until
-    /// [`Active::end`] or its life's end.
-    pub(super) fn begin<'a>(&'a self, id: &'a str, path: &Path) -> Result<Active<'a>, Refusal> {
-        if !self.active().insert(id.into()) {
-            return Err(Refusal::InProgress(id.into()));
+    /// [`ActiveUpload::remove_note`] or its life's end.
+    pub(super) fn begin_upload<'a>(
+        &'a self,
+        id: &'a str,
+        path: &Path,
+    ) -> Result<ActiveUpload<'a>, FilesRefusal> {
+        if !self.lock_active().insert(id.into()) {
+            return Err(FilesRefusal::InProgress(id.into()));
         }
-        let failed = Refusal::of(&self.folder);
+        let failed = FilesRefusal::for_path(&self.folder);
         let note = fs::create_dir_all(&self.folder)
             .and_then(|()| File::create(self.folder.join(id)))
             .map_err(|error| {
-                self.active().remove(id);
+                self.lock_active().remove(id);
                 failed(error)
             })?;
-        let active = Active {
+        let active = ActiveUpload {
             begun: self,
             id,
             note,
         };
-        active.writes(path).map_err(failed)?;
+        active.record_path(path).map_err(failed)?;
         Ok(active)
     }
 
-    fn active(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
+    fn lock_active(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
         self.active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes what nobody can or will take up again.
-    pub(super) fn clean(&self, is_start: bool) -> io::Result<()> {
+    pub(super) fn remove_expired(&self, is_start: bool) -> io::Result<()> {
         for note in fs::read_dir(&self.folder)? {
             let note = note?;
             // One that can't be removed must not keep the others.
-            if let Err(error) = self.settle(&note, is_start) {
+            if let Err(error) = self.remove_if_expired(&note, is_start) {
                 let note = note.path();
                 tracing::warn!(
                     "the upload of `{}` could not be removed: {error}",
@@ -98,10 +102,10 @@ impl Begun {
     }
 
     /// Removes what one note tells of, and the note, when its time is over.
-    fn settle(&self, note: &fs::DirEntry, is_start: bool) -> io::Result<()> {
+    fn remove_if_expired(&self, note: &fs::DirEntry, is_start: bool) -> io::Result<()> {
         let name = note.file_name();
         let id = name.to_string_lossy();
-        if self.active().contains(id.as_ref()) {
+        if self.lock_active().contains(id.as_ref()) {
             return Ok(());
         }
         let mut path = fs::read(note.path())?;
@@ -116,7 +120,9 @@ impl Begun {
         let age = beside.and_then(|found| found.modified());
         let age = age.map(|time| time.elapsed().unwrap_or_default());
         let is_over = match age {
-            Ok(age) => age > LIFE || (is_start && id.starts_with(ONCE)),
+            Ok(age) => {
+                age > PARTIAL_UPLOAD_TIMEOUT || (is_start && id.starts_with(ONE_SHOT_UPLOAD_PREFIX))
+            }
             // It is not there any more, or the note is older than its file.
             Err(_) => is_start,
         };
@@ -133,32 +139,32 @@ impl Begun {
     }
 }
 
-impl Active<'_> {
+impl ActiveUpload<'_> {
     /// What is written from now on.
-    pub(super) fn writes(&self, path: &Path) -> io::Result<()> {
+    pub(super) fn record_path(&self, path: &Path) -> io::Result<()> {
         let path = [path.as_os_str().as_bytes(), &[0]].concat();
         self.note.write_all_at(&path, 0)
     }
 
     /// It is in its place, or gone.
-    pub(super) fn end(self) {
+    pub(super) fn remove_note(self) {
         // A note without its file is removed at the next start.
         let _ = fs::remove_file(self.begun.folder.join(self.id));
     }
 }
 
-impl Drop for Active<'_> {
+impl Drop for ActiveUpload<'_> {
     fn drop(&mut self) {
-        self.begun.active().remove(self.id);
+        self.begun.lock_active().remove(self.id);
     }
 }
 
 /// Cleans now, and from time to time.
-pub(super) async fn sweep(begun: Arc<Begun>) {
+pub(super) async fn sweep_uploads(begun: Arc<PartialUploads>) {
     let mut is_start = true;
     loop {
         let begun = Arc::clone(&begun);
-        let cleaned = tokio::task::spawn_blocking(move || begun.clean(is_start)).await;
+        let cleaned = tokio::task::spawn_blocking(move || begun.remove_expired(is_start)).await;
         match cleaned {
             Ok(Err(error)) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!("cut uploads could not be removed: {error}");
@@ -166,25 +172,25 @@ pub(super) async fn sweep(begun: Arc<Begun>) {
             _ => {}
         }
         is_start = false;
-        tokio::time::sleep(ROUND).await;
+        tokio::time::sleep(UPLOAD_SWEEP_INTERVAL).await;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Begun, is_id};
+    use super::{PartialUploads, is_upload_id};
     use std::fs;
     use std::time::{Duration, SystemTime};
 
     #[test]
     fn only_what_is_old_or_was_for_once_is_removed_at_the_start() {
         let folder = tempfile::tempdir().unwrap();
-        let begun = Begun::new(folder.path().join("notes"));
+        let begun = PartialUploads::new(folder.path().join("notes"));
         let old = SystemTime::now() - Duration::from_secs(25 * 3600);
         let kept = |id: &str| {
             let path = folder.path().join(format!(".f.osctl-{id}"));
             fs::write(&path, "half").unwrap();
-            drop(begun.begin(id, &path).unwrap());
+            drop(begun.begin_upload(id, &path).unwrap());
             path
         };
         let (young, once, stale) = (kept("resumable"), kept("once-1"), kept("forgotten"));
@@ -196,7 +202,7 @@ mod tests {
             .unwrap();
         let foreign = folder.path().join("foreign");
         fs::write(&foreign, "not ours").unwrap();
-        drop(begun.begin("planted-", &foreign).unwrap());
+        drop(begun.begin_upload("planted-", &foreign).unwrap());
         fs::File::options()
             .write(true)
             .open(&foreign)
@@ -205,8 +211,8 @@ mod tests {
             .unwrap();
         let running = folder.path().join(".f.osctl-once-2");
         fs::write(&running, "half").unwrap();
-        let active = begun.begin("once-2", &running).unwrap();
-        begun.clean(true).unwrap();
+        let active = begun.begin_upload("once-2", &running).unwrap();
+        begun.remove_expired(true).unwrap();
         drop(active);
         let there = [&young, &once, &stale, &foreign, &running].map(|path| path.exists());
         assert_eq!(there, [true, false, false, true, true]);
@@ -215,19 +221,19 @@ mod tests {
     #[test]
     fn of_an_archive_what_was_written_last_is_removed() {
         let folder = tempfile::tempdir().unwrap();
-        let begun = Begun::new(folder.path().join("notes"));
+        let begun = PartialUploads::new(folder.path().join("notes"));
         let beside = |name: &str| folder.path().join(format!(".{name}.osctl-once-1"));
         let paths = ["done", "a long name before it", "last"].map(beside);
-        let active = begun.begin("once-1", folder.path()).unwrap();
+        let active = begun.begin_upload("once-1", folder.path()).unwrap();
         for path in &paths {
-            active.writes(path).unwrap();
+            active.record_path(path).unwrap();
         }
         drop(active);
         // One that only looks like ours stays.
         for path in [&paths[0], &paths[2]] {
             fs::write(path, "half").unwrap();
         }
-        begun.clean(true).unwrap();
+        begun.remove_expired(true).unwrap();
         assert_eq!(paths.map(|path| path.exists()), [true, false, false]);
         assert_eq!(
             fs::read_dir(folder.path().join("notes")).unwrap().count(),
@@ -238,9 +244,9 @@ mod tests {
     #[test]
     fn an_archive_that_was_cut_between_two_of_its_files_leaves_its_folder() {
         let folder = tempfile::tempdir().unwrap();
-        let begun = Begun::new(folder.path().join("notes"));
-        drop(begun.begin("once-1", folder.path()).unwrap());
-        begun.clean(true).unwrap();
+        let begun = PartialUploads::new(folder.path().join("notes"));
+        drop(begun.begin_upload("once-1", folder.path()).unwrap());
+        begun.remove_expired(true).unwrap();
         assert!(folder.path().exists() && !folder.path().join("notes/once-1").exists());
     }
 
@@ -248,21 +254,21 @@ mod tests {
     fn one_that_can_not_be_removed_keeps_no_other() {
         let folder = tempfile::tempdir().unwrap();
         let notes = folder.path().join("notes");
-        let begun = Begun::new(notes.clone());
+        let begun = PartialUploads::new(notes.clone());
         let ids = ["once-1", "once-2", "once-3"];
         for id in ids {
             let path = folder.path().join(format!(".f.osctl-{id}"));
             fs::write(&path, "half").unwrap();
-            drop(begun.begin(id, &path).unwrap());
+            drop(begun.begin_upload(id, &path).unwrap());
             // A note that can't be read, and a file that is a folder by now.
             let stuck = folder.path().join(format!(".g.osctl-stuck-{id}"));
             fs::create_dir(&stuck).unwrap();
-            drop(begun.begin(&format!("stuck-{id}"), &stuck).unwrap());
+            drop(begun.begin_upload(&format!("stuck-{id}"), &stuck).unwrap());
             let old = SystemTime::now() - Duration::from_secs(25 * 3600);
             fs::File::open(&stuck).unwrap().set_modified(old).unwrap();
             fs::create_dir(notes.join(format!("odd-{id}"))).unwrap();
         }
-        begun.clean(true).unwrap();
+        begun.remove_expired(true).unwrap();
         for id in ids {
             assert!(!folder.path().join(format!(".f.osctl-{id}")).exists());
         }
@@ -270,7 +276,7 @@ mod tests {
 
     #[test]
     fn ids_are_no_paths_and_none_of_ours() {
-        assert!(is_id("0123-abc_DEF"));
+        assert!(is_upload_id("0123-abc_DEF"));
         for id in [
             "short",
             "a/../../b",
@@ -278,7 +284,7 @@ mod tests {
             "12345678.",
             &"x".repeat(49),
         ] {
-            assert!(!is_id(id), "{id}");
+            assert!(!is_upload_id(id), "{id}");
         }
     }
 }

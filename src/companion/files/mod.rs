@@ -1,6 +1,6 @@
 //! The files of the container, streamed in and out.
 //!
-//! [`Files`] is the handle: it takes paths and streams and knows no HTTP. All work on files is done
+//! [`FilesHandle`] is the handle: it takes paths and streams and knows no HTTP. All work on files is done
 //! by blocking threads, which meet the companion's one thread in channels that hold a few pieces
 //! ([`archive`]): who reads slowly is waited for, and memory does not grow with a file.
 //!
@@ -22,72 +22,75 @@ mod refusal;
 mod store;
 mod unpacking;
 
-pub(crate) use path::Place;
-pub(crate) use read::{Found, Open, Page};
-pub(crate) use refusal::Refusal;
-pub(crate) use store::{Stored, Target};
+pub(crate) use path::ContainerPath;
+pub(crate) use read::{FoundPath, ListingPage, OpenedFile};
+pub(crate) use refusal::FilesRefusal;
+pub(crate) use store::{UploadOutcome, UploadTarget};
 pub(crate) use unpacking::Unpacking;
 
-use crate::archive::{self, Folder, Inlet, Mark, Pack, Pieces, Policy, Tally, Telling, Traced};
-use begun::Begun;
+use crate::archive::{
+    self, ChunkReader, ChunkReceiver, ErrorReporting, Folder, PackSource, ResumePoint,
+    UnpackPolicy, UnpackTotals, VerifiedReader,
+};
+use begun::PartialUploads;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use unpacking::Kept;
+use unpacking::ResumableUnpacks;
 
 /// Streams at once: each holds a thread while it goes on.
-const STREAMS: usize = 64;
+const MAX_FILE_STREAMS: usize = 64;
 
 #[derive(Debug, Clone)]
-pub(crate) struct Files {
-    begun: Arc<Begun>,
-    kept: Kept,
+pub(crate) struct FilesHandle {
+    begun: Arc<PartialUploads>,
+    kept: ResumableUnpacks,
     streams: Arc<Semaphore>,
 }
 
-impl Files {
+impl FilesHandle {
     /// `data`: where it is noted which uploads were begun. What an earlier companion left is
     /// removed in the background.
     pub(crate) fn start(data: PathBuf) -> Self {
-        let begun = Arc::new(Begun::new(data.join("uploads")));
-        tokio::spawn(begun::sweep(Arc::clone(&begun)));
-        let streams = Arc::new(Semaphore::new(STREAMS));
+        let begun = Arc::new(PartialUploads::new(data.join("uploads")));
+        tokio::spawn(begun::sweep_uploads(Arc::clone(&begun)));
+        let streams = Arc::new(Semaphore::new(MAX_FILE_STREAMS));
         Self {
             begun,
-            kept: Kept::default(),
+            kept: ResumableUnpacks::default(),
             streams,
         }
     }
 
     /// What is at a place.
-    pub(crate) async fn find(&self, place: Place) -> Result<Found, Refusal> {
-        blocking(move || Found::at(place)).await
+    pub(crate) async fn find(&self, place: ContainerPath) -> Result<FoundPath, FilesRefusal> {
+        run_file_task(move || FoundPath::resolve(place)).await
     }
 
     /// A folder's entries.
     pub(crate) async fn list(
         &self,
-        found: Found,
-        page: Page,
-    ) -> Result<crate::protocol::files::Listing, Refusal> {
-        blocking(move || found.list(page)).await
+        found: FoundPath,
+        page: ListingPage,
+    ) -> Result<crate::protocol::files::FileListing, FilesRefusal> {
+        run_file_task(move || found.list(page)).await
     }
 
     /// A file, opened; nothing is read yet.
-    pub(crate) async fn open(&self, found: Found) -> Result<Open, Refusal> {
-        blocking(move || found.open()).await
+    pub(crate) async fn open(&self, found: FoundPath) -> Result<OpenedFile, FilesRefusal> {
+        run_file_task(move || found.open()).await
     }
 
     /// `length` bytes of a file from `start` on; all to its end when it does not know its length.
     pub(crate) fn read(
         &self,
-        open: Open,
+        open: OpenedFile,
         start: u64,
         length: Option<u64>,
-    ) -> Result<Pieces, Refusal> {
-        let permit = self.permit()?;
-        let (outlet, pieces) = archive::outlet();
+    ) -> Result<ChunkReceiver, FilesRefusal> {
+        let permit = self.acquire_permit()?;
+        let (outlet, pieces) = archive::chunk_writer();
         tokio::task::spawn_blocking(move || {
             open.stream(start, length, outlet);
             drop(permit);
@@ -96,12 +99,16 @@ impl Files {
     }
 
     /// A folder with all that is in it, or one file, as a tar archive from a mark on.
-    pub(crate) async fn pack(&self, found: Found, from: Mark) -> Result<Pieces, Refusal> {
-        let permit = self.permit()?;
-        let (folder, name) = blocking(move || found.into_pack()).await?;
+    pub(crate) async fn pack(
+        &self,
+        found: FoundPath,
+        from: ResumePoint,
+    ) -> Result<ChunkReceiver, FilesRefusal> {
+        let permit = self.acquire_permit()?;
+        let (folder, name) = run_file_task(move || found.into_pack()).await?;
         let what = match name {
-            None => Pack::Folder(folder),
-            Some(name) => Pack::File {
+            None => PackSource::Folder(folder),
+            Some(name) => PackSource::File {
                 folder,
                 called: name.clone(),
                 name,
@@ -110,74 +117,101 @@ impl Files {
         let held = move |_| {
             let _held = &permit;
         };
-        Ok(archive::packed(what, from, Telling::Archive, held).await?)
+        Ok(archive::pack_stream(what, from, ErrorReporting::Archive, held).await?)
     }
 
     /// A file, beside its place first.
-    pub(crate) async fn store(&self, target: Target, inlet: Inlet) -> Result<Stored, Refusal> {
-        let (begun, permit) = (Arc::clone(&self.begun), self.permit()?);
-        blocking(move || hold(permit, || store::store(&begun, target, inlet))).await
+    pub(crate) async fn store_file(
+        &self,
+        target: UploadTarget,
+        inlet: ChunkReader,
+    ) -> Result<UploadOutcome, FilesRefusal> {
+        let (begun, permit) = (Arc::clone(&self.begun), self.acquire_permit()?);
+        run_file_task(move || {
+            run_with_permit(permit, || store::store_upload(&begun, target, inlet))
+        })
+        .await
     }
 
     /// How much of an upload has arrived; of an archive, with its form.
-    pub(crate) async fn arrived(&self, place: Place, id: String) -> Result<Mark, Refusal> {
-        if let Some(mark) = self.kept.mark(&id, &place).await? {
+    pub(crate) async fn find_resume_point(
+        &self,
+        place: ContainerPath,
+        id: String,
+    ) -> Result<ResumePoint, FilesRefusal> {
+        if let Some(mark) = self.kept.find_resume_point(&id, &place).await? {
             return Ok(mark);
         }
-        blocking(move || {
-            Ok(Mark {
-                bytes: store::arrived(&place, &id)?,
-                ..Mark::default()
+        run_file_task(move || {
+            Ok(ResumePoint {
+                bytes: store::count_uploaded_bytes(&place, &id)?,
+                ..ResumePoint::default()
             })
         })
         .await
     }
 
     /// Forgets an upload that was begun.
-    pub(crate) async fn forget(&self, place: Place, id: String) -> Result<(), Refusal> {
-        if self.kept.forget(&id, &place) {
+    pub(crate) async fn discard_upload(
+        &self,
+        place: ContainerPath,
+        id: String,
+    ) -> Result<(), FilesRefusal> {
+        if self.kept.discard_stream(&id, &place) {
             return Ok(());
         }
         let begun = Arc::clone(&self.begun);
-        blocking(move || store::forget(&begun, &place, &id)).await
+        run_file_task(move || store::remove_partial_upload(&begun, &place, &id)).await
     }
 
     /// Unpacks an archive beneath a folder that is made when it is missing. With an id, it goes on at
     /// `offset` where another connection has left it.
-    pub(crate) fn unpack(
+    pub(crate) fn start_unpacking(
         &self,
-        place: Place,
+        place: ContainerPath,
         parents: bool,
         id: Option<&str>,
         offset: u64,
-    ) -> Result<Unpacking, Refusal> {
-        let permit = self.permit();
+    ) -> Result<Unpacking, FilesRefusal> {
+        let permit = self.acquire_permit();
         let begun = Arc::clone(&self.begun);
         let to = place.clone();
-        let unpack =
-            move |inlet: Traced<Inlet>| hold(permit?, || unpack(&begun, to, parents, inlet));
+        let unpack = move |inlet: VerifiedReader<ChunkReader>| {
+            run_with_permit(permit?, || unpack_archive(&begun, to, parents, inlet))
+        };
         match id {
-            None => Ok(Unpacking::once(unpack)),
-            Some(id) => self.kept.take(store::valid(id)?, &place, offset, unpack),
+            None => Ok(Unpacking::without_resume(unpack)),
+            Some(id) => {
+                self.kept
+                    .start_or_resume(store::check_upload_id(id)?, &place, offset, unpack)
+            }
         }
     }
 
     /// Makes a folder; `false` when it was there.
-    pub(crate) async fn make_folder(&self, place: Place, parents: bool) -> Result<bool, Refusal> {
-        blocking(move || store::make_folder(&place, parents)).await
+    pub(crate) async fn make_folder(
+        &self,
+        place: ContainerPath,
+        parents: bool,
+    ) -> Result<bool, FilesRefusal> {
+        run_file_task(move || store::make_folder(&place, parents)).await
     }
 
     /// Removes a name, with `recursive` also a folder that is not empty. A link is a link.
-    pub(crate) async fn remove(&self, place: Place, recursive: bool) -> Result<(), Refusal> {
-        blocking(move || {
+    pub(crate) async fn remove(
+        &self,
+        place: ContainerPath,
+        recursive: bool,
+    ) -> Result<(), FilesRefusal> {
+        run_file_task(move || {
             let path = &place.path;
-            let failed = Refusal::of(path);
+            let failed = FilesRefusal::for_path(path);
             if path.parent().is_none() {
-                return Err(Refusal::Invalid("the root can't be removed".into()));
+                return Err(FilesRefusal::Invalid("the root can't be removed".into()));
             }
             let is_folder = fs::symlink_metadata(path).map_err(&failed)?.is_dir();
             let removed = match (is_folder, recursive) {
-                (false, _) if place.is_folder => return Err(Refusal::NoFolder(path.clone())),
+                (false, _) if place.is_folder => return Err(FilesRefusal::NoFolder(path.clone())),
                 (false, _) => fs::remove_file(path),
                 (true, false) => fs::remove_dir(path),
                 (true, true) => fs::remove_dir_all(path),
@@ -187,51 +221,51 @@ impl Files {
         .await
     }
 
-    fn permit(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+    fn acquire_permit(&self) -> Result<OwnedSemaphorePermit, FilesRefusal> {
         let permit = Arc::clone(&self.streams).try_acquire_owned();
-        permit.map_err(|_| Refusal::TooMany(STREAMS))
+        permit.map_err(|_| FilesRefusal::TooMany(MAX_FILE_STREAMS))
     }
 }
 
-fn unpack(
-    begun: &Begun,
-    place: Place,
+fn unpack_archive(
+    begun: &PartialUploads,
+    place: ContainerPath,
     parents: bool,
-    inlet: Traced<Inlet>,
-) -> Result<Tally, Refusal> {
-    let id = begun::fresh()?;
+    inlet: VerifiedReader<ChunkReader>,
+) -> Result<UnpackTotals, FilesRefusal> {
+    let id = begun::generate_one_shot_id()?;
     let owns_root = store::make_folder(&place, parents)?;
-    let folder = Folder::open(&place.path).map_err(Refusal::of(&place.path))?;
-    let policy = Policy {
+    let folder = Folder::open(&place.path).map_err(FilesRefusal::for_path(&place.path))?;
+    let policy = UnpackPolicy {
         keep_setid: true,
         owns_root,
         only: None,
         id: id.clone(),
     };
-    let active = begun.begin(&id, &place.path)?;
-    let unpacked = archive::unpack(inlet, folder, policy, &mut |beside| {
-        active.writes(&place.path.join(beside))
+    let active = begun.begin_upload(&id, &place.path)?;
+    let unpacked = archive::unpack_archive(inlet, folder, policy, &mut |beside| {
+        active.record_path(&place.path.join(beside))
     });
-    active.end();
+    active.remove_note();
     Ok(unpacked?)
 }
 
-fn hold<T>(permit: OwnedSemaphorePermit, work: impl FnOnce() -> T) -> T {
+fn run_with_permit<T>(permit: OwnedSemaphorePermit, work: impl FnOnce() -> T) -> T {
     let done = work();
     drop(permit);
     done
 }
 
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
-) -> Result<T, Refusal> {
+async fn run_file_task<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, FilesRefusal> + Send + 'static,
+) -> Result<T, FilesRefusal> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.unwrap_or_else(|ended| Err(Refusal::Failed(format!("the work ended: {ended}"))))
+    done.unwrap_or_else(|ended| Err(FilesRefusal::Failed(format!("the work ended: {ended}"))))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Begun, Files, Place};
+    use super::{ContainerPath, FilesHandle, PartialUploads};
     use std::fs;
     use std::path::Path;
     use tar::{EntryType, Header};
@@ -265,11 +299,11 @@ mod tests {
     async fn what_a_killed_companion_was_unpacking_is_removed_by_the_next() {
         let folder = tempfile::tempdir().unwrap();
         let (data, to) = (folder.path().join("data"), folder.path().join("to"));
-        let files = Files::start(data.clone());
-        let place = Place::parse(to.to_str().unwrap()).unwrap();
-        let mut unpacking = files.unpack(place, false, None, 0).unwrap();
+        let files = FilesHandle::start(data.clone());
+        let place = ContainerPath::parse(to.to_str().unwrap()).unwrap();
+        let mut unpacking = files.start_unpacking(place, false, None, 0).unwrap();
         let whole = [header("whole", 512), vec![b'w'; 512], header("half", 5000)].concat();
-        assert!(unpacking.give(whole.into()).await);
+        assert!(unpacking.feed_piece(whole.into()).await);
         let there = names(&to, 2).await;
         assert!(
             there[0].starts_with(".half.osctl-once-") && there[1] == "whole",
@@ -278,7 +312,9 @@ mod tests {
         // Nobody else's, whatever it is called.
         fs::write(to.join(".other.osctl-once-1"), "").unwrap();
         // The next one finds the notes of the one before, of which nothing is active any more.
-        Begun::new(data.join("uploads")).clean(true).unwrap();
+        PartialUploads::new(data.join("uploads"))
+            .remove_expired(true)
+            .unwrap();
         assert_eq!(names(&to, 2).await, [".other.osctl-once-1", "whole"]);
     }
 }

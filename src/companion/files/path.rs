@@ -1,27 +1,28 @@
 //! Which place in the container a request is about.
 
-use super::Refusal;
-use crate::protocol::files::decode;
+use super::FilesRefusal;
+use crate::protocol::files::percent_decode;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 /// An absolute path without `.` and `..`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ContainerPath {
     pub(crate) path: PathBuf,
     /// Whether a slash at the end says that a folder is meant.
     pub(crate) is_folder: bool,
 }
 
-impl Place {
+impl ContainerPath {
     /// Reads what stands behind `/files` in a URL: percent-encoded bytes, which need not be UTF-8.
     ///
     /// # Errors
     /// When a segment is `..`, or no name of a file.
-    pub(crate) fn parse(encoded: &str) -> Result<Self, Refusal> {
-        let invalid = |why: &str| Refusal::Invalid(format!("`{encoded}` is no path: {why}"));
-        let bytes = decode(encoded).ok_or_else(|| invalid("a `%` needs two digits behind it"))?;
+    pub(crate) fn parse(encoded: &str) -> Result<Self, FilesRefusal> {
+        let invalid = |why: &str| FilesRefusal::Invalid(format!("`{encoded}` is no path: {why}"));
+        let bytes =
+            percent_decode(encoded).ok_or_else(|| invalid("a `%` needs two digits behind it"))?;
         if bytes.contains(&0) {
             return Err(invalid("it holds a zero byte"));
         }
@@ -40,16 +41,17 @@ impl Place {
 
 #[cfg(test)]
 mod tests {
-    use super::Place;
-    use crate::protocol::files::encode;
+    use super::ContainerPath;
+    use crate::protocol::files::percent_encode;
     use proptest::prelude::*;
     use std::os::unix::ffi::OsStrExt;
     use std::path::Component;
 
     #[test]
     fn dots_slashes_and_escapes_are_read_as_a_shell_would() {
-        let path =
-            |text: &str| Place::parse(text).map(|p| (p.path.display().to_string(), p.is_folder));
+        let path = |text: &str| {
+            ContainerPath::parse(text).map(|p| (p.path.display().to_string(), p.is_folder))
+        };
         assert_eq!(path("/etc//./hosts").unwrap(), ("/etc/hosts".into(), false));
         assert_eq!(path("").unwrap(), ("/".into(), true));
         assert_eq!(path("/a%20b/").unwrap(), ("/a b".into(), true));
@@ -70,7 +72,7 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_is_asked_it_is_beneath_the_root_and_has_no_way_up(text in "[a./%0-9A-F\\PC]{0,40}") {
-            if let Ok(place) = Place::parse(&text) {
+            if let Ok(place) = ContainerPath::parse(&text) {
                 let mut parts = place.path.components();
                 prop_assert_eq!(parts.next(), Some(Component::RootDir));
                 prop_assert!(parts.all(|part| matches!(part, Component::Normal(_))));
@@ -82,7 +84,7 @@ mod tests {
             let fine = |name: &Vec<u8>| !name.contains(&b'/') && name != b"." && name != b"..";
             prop_assume!(names.iter().all(fine));
             let path = names.iter().flat_map(|name| [b"/", name.as_slice()].concat()).collect::<Vec<_>>();
-            let place = Place::parse(&encode(&path)).unwrap();
+            let place = ContainerPath::parse(&percent_encode(&path)).unwrap();
             prop_assert_eq!(place.path.as_os_str().as_bytes(), path.as_slice());
         }
     }

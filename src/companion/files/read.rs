@@ -1,8 +1,8 @@
 //! Looking at files, and reading them.
 
-use super::{Place, Refusal};
-use crate::archive::{Folder, Look, Outlet, PIECE};
-use crate::protocol::files::{Entry, EntryKind, Listing, encode};
+use super::{ContainerPath, FilesRefusal};
+use crate::archive::{ARCHIVE_CHUNK_BYTES, ChunkWriter, EntryStat, Folder};
+use crate::protocol::files::{EntryKind, FileEntry, FileListing, percent_encode};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 
 /// What a place holds, through links.
 #[derive(Debug, Clone)]
-pub(crate) struct Found {
+pub(crate) struct FoundPath {
     path: PathBuf,
-    pub(crate) look: Look,
+    pub(crate) look: EntryStat,
     /// Where it leads, when the place itself is a link.
     target: Option<PathBuf>,
     /// Where it leads in the end, then.
@@ -23,7 +23,7 @@ pub(crate) struct Found {
 
 /// Which of a folder's entries.
 #[derive(Debug, Clone)]
-pub(crate) struct Page {
+pub(crate) struct ListingPage {
     /// Those behind this name.
     pub(crate) after: Option<Vec<u8>>,
     pub(crate) limit: usize,
@@ -31,19 +31,19 @@ pub(crate) struct Page {
 
 /// A file that is open.
 #[derive(Debug)]
-pub(crate) struct Open {
+pub(crate) struct OpenedFile {
     file: File,
-    pub(crate) look: Look,
+    pub(crate) look: EntryStat,
     /// What files of `/proc` are: they have content and do not know how much.
     pub(crate) is_endless: bool,
 }
 
-impl Found {
-    pub(super) fn at(place: Place) -> Result<Self, Refusal> {
-        let Place { path, is_folder } = place;
-        let look = Look::through(&path).map_err(Refusal::of(&path))?;
+impl FoundPath {
+    pub(super) fn resolve(place: ContainerPath) -> Result<Self, FilesRefusal> {
+        let ContainerPath { path, is_folder } = place;
+        let look = EntryStat::stat_path(&path).map_err(FilesRefusal::for_path(&path))?;
         if is_folder && look.kind != EntryKind::Folder {
-            return Err(Refusal::NoFolder(path));
+            return Err(FilesRefusal::NoFolder(path));
         }
         let target = fs::read_link(&path).ok();
         let real = target.as_ref().and_then(|_| fs::canonicalize(&path).ok());
@@ -55,19 +55,19 @@ impl Found {
         })
     }
 
-    pub(crate) fn entry(&self) -> Entry {
+    pub(crate) fn to_entry(&self) -> FileEntry {
         let name = self.path.file_name().unwrap_or(OsStr::new("/"));
         let target = self.target.as_ref();
         let target = target.map(|target| target.to_string_lossy().into_owned());
         let real = self.real.as_ref();
-        Entry {
-            real: real.map(|real| encode(real.as_os_str().as_bytes())),
-            ..entry(name, self.path.as_os_str().as_bytes(), &self.look, target)
+        FileEntry {
+            real: real.map(|real| percent_encode(real.as_os_str().as_bytes())),
+            ..build_entry(name, self.path.as_os_str().as_bytes(), &self.look, target)
         }
     }
 
-    pub(super) fn list(self, page: Page) -> Result<Listing, Refusal> {
-        let failed = Refusal::of(&self.path);
+    pub(super) fn list(self, page: ListingPage) -> Result<FileListing, FilesRefusal> {
+        let failed = FilesRefusal::for_path(&self.path);
         let folder = Folder::open(&self.path).map_err(&failed)?;
         let names = folder.names().map_err(&failed)?;
         let first = page.after.map_or(0, |after| {
@@ -76,32 +76,37 @@ impl Found {
         let mut entries = Vec::new();
         for name in names[first..].iter().take(page.limit) {
             // It may be gone by now.
-            let Ok(look) = folder.look(name) else {
+            let Ok(look) = folder.stat(name) else {
                 continue;
             };
             let target = match look.kind {
-                EntryKind::Symlink => folder.target(name).ok(),
+                EntryKind::Symlink => folder.read_link(name).ok(),
                 _ => None,
             };
             let target = target.map(|target| String::from_utf8_lossy(&target).into_owned());
             let path = self.path.join(name);
-            entries.push(entry(name, path.as_os_str().as_bytes(), &look, target));
+            entries.push(build_entry(
+                name,
+                path.as_os_str().as_bytes(),
+                &look,
+                target,
+            ));
         }
-        Ok(Listing {
-            path: encode(self.path.as_os_str().as_bytes()),
+        Ok(FileListing {
+            path: percent_encode(self.path.as_os_str().as_bytes()),
             entries,
             more: names.len() - first > page.limit,
         })
     }
 
-    pub(super) fn open(self) -> Result<Open, Refusal> {
-        let failed = Refusal::of(&self.path);
+    pub(super) fn open(self) -> Result<OpenedFile, FilesRefusal> {
+        let failed = FilesRefusal::for_path(&self.path);
         // Opening a device or a pipe does something, so it is looked at before, and again after.
         let mut file = match self.look.kind {
-            EntryKind::File => opened(&self.path).map_err(&failed)?,
+            EntryKind::File => open_nonblocking(&self.path).map_err(&failed)?,
             kind => return Err(no_file(self.path.clone(), kind)),
         };
-        let look = Look::of(&file).map_err(&failed)?;
+        let look = EntryStat::stat_file(&file).map_err(&failed)?;
         if look.kind != EntryKind::File {
             return Err(no_file(self.path.clone(), look.kind));
         }
@@ -110,7 +115,7 @@ impl Found {
             file.rewind().map_err(&failed)?;
             is_some
         };
-        Ok(Open {
+        Ok(OpenedFile {
             file,
             look,
             is_endless,
@@ -118,8 +123,8 @@ impl Found {
     }
 
     /// The folder to pack, or the one where a file lies, and its name.
-    pub(super) fn into_pack(self) -> Result<(Folder, Option<OsString>), Refusal> {
-        let failed = Refusal::of(&self.path);
+    pub(super) fn into_pack(self) -> Result<(Folder, Option<OsString>), FilesRefusal> {
+        let failed = FilesRefusal::for_path(&self.path);
         if self.look.kind == EntryKind::Folder {
             return Ok((Folder::open(&self.path).map_err(failed)?, None));
         }
@@ -128,22 +133,23 @@ impl Found {
         }
         let real = fs::canonicalize(&self.path).map_err(&failed)?;
         let (Some(parent), Some(name)) = (real.parent(), real.file_name()) else {
-            return Err(Refusal::Missing(self.path.clone()));
+            return Err(FilesRefusal::Missing(self.path.clone()));
         };
         let folder = Folder::open(parent).map_err(failed)?;
         Ok((folder, Some(name.to_owned())))
     }
 }
 
-impl Open {
+impl OpenedFile {
     /// Runs on a thread of its own until all is read or nobody takes it.
-    pub(super) fn stream(mut self, start: u64, length: Option<u64>, mut outlet: Outlet) {
+    pub(super) fn stream(mut self, start: u64, length: Option<u64>, mut outlet: ChunkWriter) {
         let mut left = length.unwrap_or(u64::MAX);
         let sent = (|| -> io::Result<()> {
             self.file.seek(SeekFrom::Start(start))?;
             while left > 0 {
-                let most = left.min(PIECE as u64);
-                let mut piece = Vec::with_capacity(usize::try_from(most).unwrap_or(PIECE));
+                let most = left.min(ARCHIVE_CHUNK_BYTES as u64);
+                let mut piece =
+                    Vec::with_capacity(usize::try_from(most).unwrap_or(ARCHIVE_CHUNK_BYTES));
                 (&mut self.file).take(most).read_to_end(&mut piece)?;
                 if piece.is_empty() {
                     return match length {
@@ -153,29 +159,29 @@ impl Open {
                     };
                 }
                 left -= piece.len() as u64;
-                outlet.piece(piece.into())?;
+                outlet.write_chunk(piece.into())?;
             }
             Ok(())
         })();
         // Nobody is left to tell when the client has gone.
-        let _ = outlet.end(sent.err());
+        let _ = outlet.finish(sent.err());
     }
 }
 
-fn opened(path: &Path) -> io::Result<File> {
+fn open_nonblocking(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(nix::libc::O_NONBLOCK);
     options.open(path)
 }
 
-fn no_file(path: PathBuf, kind: EntryKind) -> Refusal {
-    Refusal::NoFile { path, kind }
+fn no_file(path: PathBuf, kind: EntryKind) -> FilesRefusal {
+    FilesRefusal::NoFile { path, kind }
 }
 
-fn entry(name: &OsStr, path: &[u8], look: &Look, target: Option<String>) -> Entry {
-    Entry {
+fn build_entry(name: &OsStr, path: &[u8], look: &EntryStat, target: Option<String>) -> FileEntry {
+    FileEntry {
         name: name.to_string_lossy().into_owned(),
-        path: encode(path),
+        path: percent_encode(path),
         kind: look.kind,
         size: look.size,
         allocated: look.allocated,

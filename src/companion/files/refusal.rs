@@ -1,13 +1,13 @@
 //! Why something was not done with a file.
 
-use crate::archive::Fault;
+use crate::archive::ArchiveError;
 use crate::protocol::files::EntryKind;
 use nix::errno::Errno;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 #[derive(Debug)]
-pub(crate) enum Refusal {
+pub(crate) enum FilesRefusal {
     /// A path or a field that does not fit.
     Invalid(String),
     Missing(PathBuf),
@@ -37,13 +37,13 @@ pub(crate) enum Refusal {
     Cut,
     /// Streams, at once.
     TooMany(usize),
-    Archive(Fault),
+    Archive(ArchiveError),
     Failed(String),
 }
 
-impl Refusal {
+impl FilesRefusal {
     /// What an error means that came of using `path`.
-    pub(super) fn of(path: &Path) -> impl Fn(io::Error) -> Self + '_ {
+    pub(super) fn for_path(path: &Path) -> impl Fn(io::Error) -> Self + '_ {
         |error| {
             let path = path.to_owned();
             match error.kind() {
@@ -75,12 +75,12 @@ fn is_unfit(error: &io::Error) -> bool {
     matches!(code, Some(Errno::ENAMETOOLONG | Errno::ELOOP))
 }
 
-impl From<Fault> for Refusal {
-    fn from(fault: Fault) -> Self {
+impl From<ArchiveError> for FilesRefusal {
+    fn from(fault: ArchiveError) -> Self {
         match fault {
             fault if fault.is_full() => Self::Full,
-            Fault::Stream(_) => Self::Cut,
-            Fault::Changed => Self::Changed,
+            ArchiveError::Stream(_) => Self::Cut,
+            ArchiveError::Changed => Self::Changed,
             fault => Self::Archive(fault),
         }
     }

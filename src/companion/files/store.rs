@@ -1,8 +1,10 @@
 //! Writing one file: beside its place, synced, renamed; and what else changes names.
 
-use super::begun::{self, Begun};
-use super::{Place, Refusal};
-use crate::archive::{Behind, Folder, Inlet, Look, settle, temporary};
+use super::begun::{self, PartialUploads};
+use super::{ContainerPath, FilesRefusal};
+use crate::archive::{
+    BackgroundWriter, ChunkReader, EntryStat, Folder, set_mode_and_mtime, temporary_name,
+};
 use crate::protocol::files::{EntryKind, Mtime};
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
@@ -12,8 +14,8 @@ use std::path::PathBuf;
 
 /// What is to be written where.
 #[derive(Debug)]
-pub(crate) struct Target {
-    pub(crate) place: Place,
+pub(crate) struct UploadTarget {
+    pub(crate) place: ContainerPath,
     /// By default those of the file that is replaced.
     pub(crate) mode: Option<u32>,
     /// By default now.
@@ -30,7 +32,7 @@ pub(crate) struct Target {
 
 /// How an upload ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stored {
+pub(crate) enum UploadOutcome {
     /// It is in its place, of so many bytes.
     Created(u64),
     Replaced(u64),
@@ -39,7 +41,7 @@ pub(crate) enum Stored {
 }
 
 /// Where a file goes.
-struct Spot {
+struct UploadDestination {
     /// Its folder.
     parent: PathBuf,
     name: OsString,
@@ -47,104 +49,116 @@ struct Spot {
     old: Option<fs::Metadata>,
 }
 
-pub(super) fn store(begun: &Begun, target: Target, inlet: Inlet) -> Result<Stored, Refusal> {
+pub(super) fn store_upload(
+    begun: &PartialUploads,
+    target: UploadTarget,
+    inlet: ChunkReader,
+) -> Result<UploadOutcome, FilesRefusal> {
     let fresh;
     let id = match &target.id {
-        Some(id) => valid(id)?,
+        Some(id) => check_upload_id(id)?,
         None => {
-            fresh = begun::fresh()?;
+            fresh = begun::generate_one_shot_id()?;
             &fresh
         }
     };
     if target.parents
         && let Some(parent) = target.place.path.parent()
     {
-        fs::create_dir_all(parent).map_err(Refusal::of(parent))?;
+        fs::create_dir_all(parent).map_err(FilesRefusal::for_path(parent))?;
     }
-    let spot = Spot::find(&target.place)?;
-    let folder = Folder::open(&spot.parent).map_err(Refusal::of(&spot.parent))?;
-    let beside = temporary(&spot.name, id);
-    let active = begun.begin(id, &spot.parent.join(&beside))?;
-    let failed = Refusal::of(&target.place.path);
-    let written = open(&folder, &beside, &target)
-        .and_then(|mut file| Ok((write(&mut file, &target, inlet)?, file)));
+    let spot = UploadDestination::resolve(&target.place)?;
+    let folder = Folder::open(&spot.parent).map_err(FilesRefusal::for_path(&spot.parent))?;
+    let beside = temporary_name(&spot.name, id);
+    let active = begun.begin_upload(id, &spot.parent.join(&beside))?;
+    let failed = FilesRefusal::for_path(&target.place.path);
+    let written = open_partial_file(&folder, &beside, &target)
+        .and_then(|mut file| Ok((write_upload(&mut file, &target, inlet)?, file)));
     let (end, file) = match written {
         Ok(written) => written,
         // What has arrived is worth something to whom can go on.
-        Err(Refusal::Cut) if target.id.is_some() => return Err(Refusal::Cut),
-        Err(Refusal::Elsewhere(have @ 1..)) => return Err(Refusal::Elsewhere(have)),
+        Err(FilesRefusal::Cut) if target.id.is_some() => return Err(FilesRefusal::Cut),
+        Err(FilesRefusal::Elsewhere(have @ 1..)) => return Err(FilesRefusal::Elsewhere(have)),
         Err(refusal) => {
             let _ = folder.remove(&beside);
-            active.end();
+            active.remove_note();
             return Err(refusal);
         }
     };
     if target.total.is_some_and(|total| end < total) {
-        return Ok(Stored::Partial(end));
+        return Ok(UploadOutcome::Partial(end));
     }
-    let placed = finish(&file, &target, spot.old.as_ref())
+    let placed = finalize_file(&file, &target, spot.old.as_ref())
         .and_then(|()| folder.rename(&beside, &spot.name))
         .and_then(|()| folder.sync());
     if placed.is_err() {
         let _ = folder.remove(&beside);
     }
-    active.end();
+    active.remove_note();
     placed.map_err(failed)?;
     Ok(match spot.old {
-        Some(_) => Stored::Replaced(end),
-        None => Stored::Created(end),
+        Some(_) => UploadOutcome::Replaced(end),
+        None => UploadOutcome::Created(end),
     })
 }
 
 /// How much of an upload has arrived.
-pub(super) fn arrived(place: &Place, id: &str) -> Result<u64, Refusal> {
-    let spot = Spot::find(place)?;
-    let beside = spot.parent.join(temporary(&spot.name, valid(id)?));
-    match Look::at(&beside) {
+pub(super) fn count_uploaded_bytes(place: &ContainerPath, id: &str) -> Result<u64, FilesRefusal> {
+    let spot = UploadDestination::resolve(place)?;
+    let beside = spot
+        .parent
+        .join(temporary_name(&spot.name, check_upload_id(id)?));
+    match EntryStat::lstat_path(&beside) {
         Ok(look) => Ok(look.size),
-        Err(_) => Err(Refusal::NoUpload(id.into())),
+        Err(_) => Err(FilesRefusal::NoUpload(id.into())),
     }
 }
 
-pub(super) fn forget(begun: &Begun, place: &Place, id: &str) -> Result<(), Refusal> {
-    let spot = Spot::find(place)?;
-    let beside = spot.parent.join(temporary(&spot.name, valid(id)?));
-    let active = begun.begin(id, &beside)?;
+pub(super) fn remove_partial_upload(
+    begun: &PartialUploads,
+    place: &ContainerPath,
+    id: &str,
+) -> Result<(), FilesRefusal> {
+    let spot = UploadDestination::resolve(place)?;
+    let beside = spot
+        .parent
+        .join(temporary_name(&spot.name, check_upload_id(id)?));
+    let active = begun.begin_upload(id, &beside)?;
     let removed = fs::remove_file(&beside);
-    active.end();
-    removed.map_err(|_| Refusal::NoUpload(id.into()))
+    active.remove_note();
+    removed.map_err(|_| FilesRefusal::NoUpload(id.into()))
 }
 
 /// `false` when the folder was there.
-pub(super) fn make_folder(place: &Place, parents: bool) -> Result<bool, Refusal> {
+pub(super) fn make_folder(place: &ContainerPath, parents: bool) -> Result<bool, FilesRefusal> {
     let path = &place.path;
     let made = DirBuilder::new().recursive(false).create(path);
     match made {
         Ok(()) => Ok(true),
         Err(there) if there.kind() == ErrorKind::AlreadyExists => match path.is_dir() {
             true => Ok(false),
-            false => Err(Refusal::NoFolder(path.clone())),
+            false => Err(FilesRefusal::NoFolder(path.clone())),
         },
         Err(gone) if gone.kind() == ErrorKind::NotFound && parents => {
-            fs::create_dir_all(path).map_err(Refusal::of(path))?;
+            fs::create_dir_all(path).map_err(FilesRefusal::for_path(path))?;
             Ok(true)
         }
-        Err(error) => Err(Refusal::of(path.parent().unwrap_or(path))(error)),
+        Err(error) => Err(FilesRefusal::for_path(path.parent().unwrap_or(path))(error)),
     }
 }
 
-pub(super) fn valid(id: &str) -> Result<&str, Refusal> {
+pub(super) fn check_upload_id(id: &str) -> Result<&str, FilesRefusal> {
     let message =
         || format!("`{id}` can't name an upload: use 8 to 48 letters, digits, `-` and `_`");
-    begun::is_id(id)
+    begun::is_upload_id(id)
         .then_some(id)
-        .ok_or_else(|| Refusal::Invalid(message()))
+        .ok_or_else(|| FilesRefusal::Invalid(message()))
 }
 
-impl Spot {
-    fn find(place: &Place) -> Result<Self, Refusal> {
-        let Place { path, is_folder } = place;
-        let no_file = |kind| Refusal::NoFile {
+impl UploadDestination {
+    fn resolve(place: &ContainerPath) -> Result<Self, FilesRefusal> {
+        let ContainerPath { path, is_folder } = place;
+        let no_file = |kind| FilesRefusal::NoFile {
             path: path.clone(),
             kind,
         };
@@ -155,10 +169,10 @@ impl Spot {
         let real = match fs::canonicalize(path) {
             Ok(real) => real,
             Err(error) if error.kind() == ErrorKind::NotFound => path.clone(),
-            Err(error) => return Err(Refusal::of(path)(error)),
+            Err(error) => return Err(FilesRefusal::for_path(path)(error)),
         };
-        let old = match Look::at(&real).map(|look| look.kind) {
-            Ok(EntryKind::File) => Some(fs::metadata(&real).map_err(Refusal::of(path))?),
+        let old = match EntryStat::lstat_path(&real).map(|look| look.kind) {
+            Ok(EntryKind::File) => Some(fs::metadata(&real).map_err(FilesRefusal::for_path(path))?),
             Ok(EntryKind::Symlink) | Err(_) => None,
             Ok(kind) => return Err(no_file(kind)),
         };
@@ -173,53 +187,65 @@ impl Spot {
     }
 }
 
-fn open(folder: &Folder, beside: &OsString, target: &Target) -> Result<File, Refusal> {
-    let failed = Refusal::of(&target.place.path);
-    let mut file = match folder.resume(beside) {
+fn open_partial_file(
+    folder: &Folder,
+    beside: &OsString,
+    target: &UploadTarget,
+) -> Result<File, FilesRefusal> {
+    let failed = FilesRefusal::for_path(&target.place.path);
+    let mut file = match folder.reopen_file(beside) {
         Ok(Some(file)) => file,
-        Ok(None) => return Err(Refusal::Busy(target.place.path.clone())),
+        Ok(None) => return Err(FilesRefusal::Busy(target.place.path.clone())),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            folder.create(beside).map_err(&failed)?
+            folder.create_file(beside).map_err(&failed)?
         }
         Err(error) => return Err(failed(error)),
     };
-    let have = Look::of(&file).map_err(&failed)?.size;
+    let have = EntryStat::stat_file(&file).map_err(&failed)?.size;
     if target.offset == 0 {
         file.set_len(0).map_err(&failed)?;
     } else if target.offset != have {
-        return Err(Refusal::Elsewhere(have));
+        return Err(FilesRefusal::Elsewhere(have));
     }
     file.seek(SeekFrom::Start(target.offset)).map_err(&failed)?;
     Ok(file)
 }
 
 /// Where the file ends then.
-fn write(file: &mut File, target: &Target, mut inlet: Inlet) -> Result<u64, Refusal> {
+fn write_upload(
+    file: &mut File,
+    target: &UploadTarget,
+    mut inlet: ChunkReader,
+) -> Result<u64, FilesRefusal> {
     let mut end = target.offset;
-    let mut behind = Behind::default();
+    let mut behind = BackgroundWriter::default();
     loop {
-        let piece = match inlet.piece() {
+        let piece = match inlet.next_chunk() {
             Ok(piece) if piece.is_empty() => return Ok(end),
             Ok(piece) => piece,
-            Err(_) => return Err(Refusal::Cut),
+            Err(_) => return Err(FilesRefusal::Cut),
         };
         end += piece.len() as u64;
         if let Some(total) = target.total.filter(|total| end > *total) {
             let message = format!("the upload is longer than the {total} bytes it was to have");
-            return Err(Refusal::Invalid(message));
+            return Err(FilesRefusal::Invalid(message));
         }
         file.write_all(&piece)
-            .map_err(Refusal::of(&target.place.path))?;
-        behind.reached(file, end);
+            .map_err(FilesRefusal::for_path(&target.place.path))?;
+        behind.hint_writeback(file, end);
     }
 }
 
-fn finish(file: &File, target: &Target, old: Option<&fs::Metadata>) -> std::io::Result<()> {
+fn finalize_file(
+    file: &File,
+    target: &UploadTarget,
+    old: Option<&fs::Metadata>,
+) -> std::io::Result<()> {
     if let Some(old) = old {
         // Whoever may not give files away keeps them.
         let _ = fchown(file, Some(old.uid()), Some(old.gid()));
     }
     let kept = old.map_or(0o644, |old| old.mode() & 0o7777);
-    settle(file, target.mode.unwrap_or(kept), target.mtime)?;
+    set_mode_and_mtime(file, target.mode.unwrap_or(kept), target.mtime)?;
     file.sync_all()
 }

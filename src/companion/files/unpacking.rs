@@ -12,8 +12,10 @@
 //! is kept with its thread, so that another request goes on in the middle of a file; without one it is
 //! cut with its connection. A companion that ends forgets them all.
 
-use super::{Place, Refusal};
-use crate::archive::{Feed, Inlet, Mark, Seen, Tally, Traced, inlet};
+use super::{ContainerPath, FilesRefusal};
+use crate::archive::{
+    ChunkReader, ChunkSender, ReadProgress, ResumePoint, UnpackTotals, VerifiedReader, chunk_reader,
+};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::io;
@@ -23,30 +25,30 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
 /// How long one is kept that nobody feeds.
-const KEPT: Duration = Duration::from_secs(120);
+const UNPACK_RESUME_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// By id, and where it goes.
-type Name = (String, PathBuf);
+type UnpackKey = (String, PathBuf);
 
 /// Those that have an id.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Kept(Arc<Mutex<Table>>);
+pub(super) struct ResumableUnpacks(Arc<Mutex<UnpackTable>>);
 
 #[derive(Debug, Default)]
-struct Table {
+struct UnpackTable {
     turn: u64,
-    slots: HashMap<Name, (u64, Slot)>,
+    slots: HashMap<UnpackKey, (u64, UnpackSlot)>,
 }
 
-impl Table {
+impl UnpackTable {
     /// How that one ended, if nobody has fed it since.
     fn take_ended(
         &mut self,
-        name: &Name,
+        name: &UnpackKey,
         turn: u64,
-    ) -> Option<oneshot::Receiver<Result<Tally, Refusal>>> {
+    ) -> Option<oneshot::Receiver<Result<UnpackTotals, FilesRefusal>>> {
         match self.slots.remove(name) {
-            Some((number, Slot::Waits(stream))) if number == turn => Some(stream.outcome),
+            Some((number, UnpackSlot::Waits(stream))) if number == turn => Some(stream.outcome),
             Some(other) => {
                 self.slots.insert(name.clone(), other);
                 None
@@ -57,43 +59,45 @@ impl Table {
 }
 
 #[derive(Debug)]
-enum Slot {
+enum UnpackSlot {
     /// A request feeds it.
     Fed,
     /// Nobody does.
-    Waits(Stream),
+    Waits(UnpackStream),
 }
 
 /// Whose turn it is to feed it: one that was forgotten meanwhile is not kept.
 #[derive(Debug)]
-struct Turn {
-    kept: Kept,
-    name: Name,
+struct UnpackLease {
+    kept: ResumableUnpacks,
+    name: UnpackKey,
     number: u64,
 }
 
 /// One that a request feeds. When it is dropped before its end, it is kept.
 #[derive(Debug)]
 pub(crate) struct Unpacking {
-    stream: Option<Stream>,
-    turn: Option<Turn>,
+    stream: Option<UnpackStream>,
+    turn: Option<UnpackLease>,
 }
 
 #[derive(Debug)]
-struct Stream {
+struct UnpackStream {
     /// Nothing when all is there.
-    feed: Option<Feed>,
+    feed: Option<ChunkSender>,
     given: u64,
-    seen: watch::Receiver<Seen>,
-    outcome: oneshot::Receiver<Result<Tally, Refusal>>,
+    seen: watch::Receiver<ReadProgress>,
+    outcome: oneshot::Receiver<Result<UnpackTotals, FilesRefusal>>,
 }
 
-impl Stream {
+impl UnpackStream {
     fn start(
-        unpack: impl FnOnce(Traced<Inlet>) -> Result<Tally, Refusal> + Send + 'static,
+        unpack: impl FnOnce(VerifiedReader<ChunkReader>) -> Result<UnpackTotals, FilesRefusal>
+        + Send
+        + 'static,
     ) -> Self {
-        let (feed, inlet) = inlet();
-        let (traced, seen) = Traced::new(inlet);
+        let (feed, inlet) = chunk_reader();
+        let (traced, seen) = VerifiedReader::new(inlet);
         let (tell, outcome) = oneshot::channel();
         tokio::task::spawn_blocking(move || {
             // Nobody listens when it was cut.
@@ -110,17 +114,19 @@ impl Stream {
 
 impl Unpacking {
     /// One that ends with its connection.
-    pub(super) fn once(
-        unpack: impl FnOnce(Traced<Inlet>) -> Result<Tally, Refusal> + Send + 'static,
+    pub(super) fn without_resume(
+        unpack: impl FnOnce(VerifiedReader<ChunkReader>) -> Result<UnpackTotals, FilesRefusal>
+        + Send
+        + 'static,
     ) -> Self {
         Self {
-            stream: Some(Stream::start(unpack)),
+            stream: Some(UnpackStream::start(unpack)),
             turn: None,
         }
     }
 
     /// `false` when it has ended.
-    pub(crate) async fn give(&mut self, piece: Bytes) -> bool {
+    pub(crate) async fn feed_piece(&mut self, piece: Bytes) -> bool {
         let Some(stream) = &mut self.stream else {
             return false;
         };
@@ -130,37 +136,37 @@ impl Unpacking {
         };
         let length = piece.len() as u64;
         // A request that is dropped while it waits here has not given the piece.
-        let is_given = feed.give(piece).await;
+        let is_given = feed.send_chunk(piece).await;
         stream.given += length;
         is_given
     }
 
     /// All of it was given: how it ended.
-    pub(crate) async fn end(mut self) -> Result<Tally, Refusal> {
+    pub(crate) async fn finish_input(mut self) -> Result<UnpackTotals, FilesRefusal> {
         if let Some(stream) = &mut self.stream
             && let Some(feed) = &stream.feed
         {
-            feed.end().await;
+            feed.finish().await;
             stream.feed = None;
         }
-        self.outcome().await
+        self.wait_outcome().await
     }
 
     /// The connection was cut.
-    pub(crate) async fn cut(mut self) -> Refusal {
+    pub(crate) async fn cut_input(mut self) -> FilesRefusal {
         if self.turn.is_none()
             && let Some(stream) = &mut self.stream
             && let Some(feed) = stream.feed.take()
         {
             feed.fail(io::ErrorKind::UnexpectedEof.into()).await;
             // What is not whole is gone then.
-            let _ = self.outcome().await;
+            let _ = self.wait_outcome().await;
         }
-        Refusal::Cut
+        FilesRefusal::Cut
     }
 
-    async fn outcome(&mut self) -> Result<Tally, Refusal> {
-        let gone = || Refusal::Failed("the work ended".into());
+    async fn wait_outcome(&mut self) -> Result<UnpackTotals, FilesRefusal> {
+        let gone = || FilesRefusal::Failed("the work ended".into());
         let stream = self.stream.as_mut().ok_or_else(gone)?;
         let outcome = (&mut stream.outcome).await;
         self.stream.take();
@@ -171,42 +177,44 @@ impl Unpacking {
 impl Drop for Unpacking {
     fn drop(&mut self) {
         if let Some(turn) = self.turn.take() {
-            turn.give_back(self.stream.take());
+            turn.return_stream(self.stream.take());
         }
     }
 }
 
-impl Kept {
+impl ResumableUnpacks {
     /// One that goes on at `offset`, or begins there.
-    pub(super) fn take(
+    pub(super) fn start_or_resume(
         &self,
         id: &str,
-        place: &Place,
+        place: &ContainerPath,
         offset: u64,
-        unpack: impl FnOnce(Traced<Inlet>) -> Result<Tally, Refusal> + Send + 'static,
-    ) -> Result<Unpacking, Refusal> {
+        unpack: impl FnOnce(VerifiedReader<ChunkReader>) -> Result<UnpackTotals, FilesRefusal>
+        + Send
+        + 'static,
+    ) -> Result<Unpacking, FilesRefusal> {
         let name = (id.to_owned(), place.path.clone());
-        let mut table = self.table();
+        let mut table = self.lock_table();
         let stream = match (table.slots.remove(&name), offset) {
-            (Some(fed @ (_, Slot::Fed)), _) => {
+            (Some(fed @ (_, UnpackSlot::Fed)), _) => {
                 table.slots.insert(name, fed);
-                return Err(Refusal::InProgress(id.into()));
+                return Err(FilesRefusal::InProgress(id.into()));
             }
             // What was begun before is cut.
-            (_, 0) => Stream::start(unpack),
-            (Some((_, Slot::Waits(stream))), _) if stream.given == offset => stream,
-            (Some((turn, Slot::Waits(stream))), _) => {
+            (_, 0) => UnpackStream::start(unpack),
+            (Some((_, UnpackSlot::Waits(stream))), _) if stream.given == offset => stream,
+            (Some((turn, UnpackSlot::Waits(stream))), _) => {
                 let given = stream.given;
-                table.slots.insert(name, (turn, Slot::Waits(stream)));
-                return Err(Refusal::Elsewhere(given));
+                table.slots.insert(name, (turn, UnpackSlot::Waits(stream)));
+                return Err(FilesRefusal::Elsewhere(given));
             }
-            (None, _) => return Err(Refusal::Elsewhere(0)),
+            (None, _) => return Err(FilesRefusal::Elsewhere(0)),
         };
         table.turn += 1;
         let number = table.turn;
-        table.slots.insert(name.clone(), (number, Slot::Fed));
+        table.slots.insert(name.clone(), (number, UnpackSlot::Fed));
         drop(table);
-        let turn = Turn {
+        let turn = UnpackLease {
             kept: self.clone(),
             name,
             number,
@@ -221,22 +229,28 @@ impl Kept {
     ///
     /// # Errors
     /// When it has ended before its time, why.
-    pub(super) async fn mark(&self, id: &str, place: &Place) -> Result<Option<Mark>, Refusal> {
+    pub(super) async fn find_resume_point(
+        &self,
+        id: &str,
+        place: &ContainerPath,
+    ) -> Result<Option<ResumePoint>, FilesRefusal> {
         let name = (id.to_owned(), place.path.clone());
-        let (turn, given, mut seen) = match self.table().slots.get(&name) {
+        let (turn, given, mut seen) = match self.lock_table().slots.get(&name) {
             None => return Ok(None),
-            Some((_, Slot::Fed)) => return Err(Refusal::InProgress(id.into())),
-            Some((turn, Slot::Waits(stream))) => (*turn, stream.given, stream.seen.clone()),
+            Some((_, UnpackSlot::Fed)) => return Err(FilesRefusal::InProgress(id.into())),
+            Some((turn, UnpackSlot::Waits(stream))) => (*turn, stream.given, stream.seen.clone()),
         };
         // The thread has yet to come to the end of what it was given, unless it has ended before.
-        let seen = seen.wait_for(|seen| seen.mark(given).is_some()).await;
-        let mark = seen.ok().and_then(|seen| seen.mark(given));
+        let seen = seen
+            .wait_for(|seen| seen.resume_point(given).is_some())
+            .await;
+        let mark = seen.ok().and_then(|seen| seen.resume_point(given));
         if mark.is_some() {
             return Ok(mark);
         }
-        let Some(ended) = self.table().take_ended(&name, turn) else {
+        let Some(ended) = self.lock_table().take_ended(&name, turn) else {
             // Another one has begun meanwhile.
-            return Err(Refusal::InProgress(id.into()));
+            return Err(FilesRefusal::InProgress(id.into()));
         };
         match ended.await {
             Ok(Err(refusal)) => Err(refusal),
@@ -245,23 +259,23 @@ impl Kept {
     }
 
     /// Cuts one; while a request feeds it, with that.
-    pub(super) fn forget(&self, id: &str, place: &Place) -> bool {
+    pub(super) fn discard_stream(&self, id: &str, place: &ContainerPath) -> bool {
         let name = (id.to_owned(), place.path.clone());
-        self.table().slots.remove(&name).is_some()
+        self.lock_table().slots.remove(&name).is_some()
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn lock_table(&self) -> MutexGuard<'_, UnpackTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Turn {
+impl UnpackLease {
     /// From a request that feeds it no more; nothing when it has ended.
-    fn give_back(self, stream: Option<Stream>) {
-        let mut table = self.kept.table();
+    fn return_stream(self, stream: Option<UnpackStream>) {
+        let mut table = self.kept.lock_table();
         match table.slots.get_mut(&self.name) {
             Some((number, slot)) if *number == self.number => match stream {
-                Some(stream) => *slot = Slot::Waits(stream),
+                Some(stream) => *slot = UnpackSlot::Waits(stream),
                 None => {
                     table.slots.remove(&self.name);
                     return;
@@ -273,7 +287,7 @@ impl Turn {
         // Without a runtime the companion is ending, and cuts them all.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
-                tokio::time::sleep(KEPT).await;
+                tokio::time::sleep(UNPACK_RESUME_TIMEOUT).await;
                 self.expire();
             });
         }
@@ -281,7 +295,7 @@ impl Turn {
 
     /// Cuts it when nobody has fed it since.
     fn expire(&self) {
-        let mut table = self.kept.table();
+        let mut table = self.kept.lock_table();
         if matches!(table.slots.get(&self.name), Some((number, _)) if *number == self.number) {
             tracing::info!("cutting an archive that nobody brings any more");
             table.slots.remove(&self.name);
@@ -291,134 +305,159 @@ impl Turn {
 
 #[cfg(test)]
 mod tests {
-    use super::{Kept, Place, Refusal, Tally, Unpacking};
+    use super::{ContainerPath, FilesRefusal, ResumableUnpacks, UnpackTotals, Unpacking};
     use std::io::Read;
 
-    fn take(kept: &Kept, offset: u64) -> Result<Unpacking, Refusal> {
-        let place = Place::parse("/folder").unwrap();
+    fn take(kept: &ResumableUnpacks, offset: u64) -> Result<Unpacking, FilesRefusal> {
+        let place = ContainerPath::parse("/folder").unwrap();
         // It takes what comes for an archive of nothing but form.
-        kept.take("id", &place, offset, |mut inlet| {
+        kept.start_or_resume("id", &place, offset, |mut inlet| {
             let mut all = Vec::new();
-            inlet.read_to_end(&mut all).map_err(|_| Refusal::Cut)?;
-            Ok(Tally {
+            inlet.read_to_end(&mut all).map_err(|_| FilesRefusal::Cut)?;
+            Ok(UnpackTotals {
                 bytes: all.len() as u64,
-                ..Tally::default()
+                ..UnpackTotals::default()
             })
         })
     }
 
     #[tokio::test]
     async fn one_that_was_dropped_goes_on_where_it_was() {
-        let kept = Kept::default();
-        let place = Place::parse("/folder").unwrap();
-        assert!(matches!(take(&kept, 5), Err(Refusal::Elsewhere(0))));
+        let kept = ResumableUnpacks::default();
+        let place = ContainerPath::parse("/folder").unwrap();
+        assert!(matches!(take(&kept, 5), Err(FilesRefusal::Elsewhere(0))));
         let mut first = take(&kept, 0).unwrap();
-        assert!(first.give("12345".into()).await);
-        assert!(matches!(take(&kept, 5), Err(Refusal::InProgress(_))));
-        assert!(kept.mark("id", &place).await.is_err());
-        assert!(matches!(first.cut().await, Refusal::Cut));
-        let mark = kept.mark("id", &place).await.unwrap().unwrap();
+        assert!(first.feed_piece("12345".into()).await);
+        assert!(matches!(take(&kept, 5), Err(FilesRefusal::InProgress(_))));
+        assert!(kept.find_resume_point("id", &place).await.is_err());
+        assert!(matches!(first.cut_input().await, FilesRefusal::Cut));
+        let mark = kept.find_resume_point("id", &place).await.unwrap().unwrap();
         assert_eq!((mark.bytes, mark.form.len()), (5, 64));
-        assert!(matches!(take(&kept, 4), Err(Refusal::Elsewhere(5))));
+        assert!(matches!(take(&kept, 4), Err(FilesRefusal::Elsewhere(5))));
         let mut second = take(&kept, 5).unwrap();
-        assert!(second.give("678".into()).await);
-        assert_eq!(second.end().await.unwrap().bytes, 8);
-        assert_eq!(kept.mark("id", &place).await.unwrap(), None);
+        assert!(second.feed_piece("678".into()).await);
+        assert_eq!(second.finish_input().await.unwrap().bytes, 8);
+        assert_eq!(kept.find_resume_point("id", &place).await.unwrap(), None);
     }
 
     #[tokio::test]
     async fn how_it_ended_is_heard_by_whoever_asks_again() {
-        let kept = Kept::default();
-        let place = Place::parse("/folder").unwrap();
+        let kept = ResumableUnpacks::default();
+        let place = ContainerPath::parse("/folder").unwrap();
         let (go_on, goes_on) = std::sync::mpsc::channel();
-        let first = kept.take("id", &place, 0, move |mut inlet| {
+        let first = kept.start_or_resume("id", &place, 0, move |mut inlet| {
             let mut all = Vec::new();
-            inlet.read_to_end(&mut all).map_err(|_| Refusal::Cut)?;
-            goes_on.recv().map_err(|_| Refusal::Cut)?;
-            Ok(Tally {
+            inlet.read_to_end(&mut all).map_err(|_| FilesRefusal::Cut)?;
+            goes_on.recv().map_err(|_| FilesRefusal::Cut)?;
+            Ok(UnpackTotals {
                 files: 7,
-                ..Tally::default()
+                ..UnpackTotals::default()
             })
         });
         let mut first = first.unwrap();
-        assert!(first.give("12345".into()).await);
+        assert!(first.feed_piece("12345".into()).await);
         // The connection is lost while the answer is waited for.
-        let ended = tokio::time::timeout(std::time::Duration::ZERO, first.end()).await;
+        let ended = tokio::time::timeout(std::time::Duration::ZERO, first.finish_input()).await;
         assert!(ended.is_err());
         go_on.send(()).unwrap();
         let again = take(&kept, 5).unwrap();
-        assert_eq!(again.end().await.unwrap().files, 7);
+        assert_eq!(again.finish_input().await.unwrap().files, 7);
     }
 
     #[tokio::test]
     async fn why_it_ended_before_its_time_is_heard_by_whoever_asks_how_far_it_is() {
-        let kept = Kept::default();
-        let place = Place::parse("/folder").unwrap();
-        let full = |mut inlet: crate::archive::Traced<_>| {
+        let kept = ResumableUnpacks::default();
+        let place = ContainerPath::parse("/folder").unwrap();
+        let full = |mut inlet: crate::archive::VerifiedReader<_>| {
             let _ = inlet.read(&mut [0]);
-            Err(Refusal::Failed("the disk is full".into()))
+            Err(FilesRefusal::Failed("the disk is full".into()))
         };
-        let mut first = kept.take("id", &place, 0, full).unwrap();
-        assert!(first.give("12345".into()).await);
+        let mut first = kept.start_or_resume("id", &place, 0, full).unwrap();
+        assert!(first.feed_piece("12345".into()).await);
         drop(first);
-        let told = kept.mark("id", &place).await;
-        assert!(matches!(told, Err(Refusal::Failed(why)) if why == "the disk is full"));
-        assert_eq!(kept.mark("id", &place).await.unwrap(), None);
+        let told = kept.find_resume_point("id", &place).await;
+        assert!(matches!(told, Err(FilesRefusal::Failed(why)) if why == "the disk is full"));
+        assert_eq!(kept.find_resume_point("id", &place).await.unwrap(), None);
     }
 
     #[tokio::test]
     async fn a_connection_that_is_lost_at_the_very_end_loses_nothing() {
-        let kept = Kept::default();
-        let place = Place::parse("/folder").unwrap();
+        let kept = ResumableUnpacks::default();
+        let place = ContainerPath::parse("/folder").unwrap();
         let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
-        let slow = move |mut inlet: crate::archive::Traced<_>| {
-            goes_on.recv().map_err(|_| Refusal::Cut)?;
+        let slow = move |mut inlet: crate::archive::VerifiedReader<_>| {
+            goes_on.recv().map_err(|_| FilesRefusal::Cut)?;
             let mut all = Vec::new();
-            inlet.read_to_end(&mut all).map_err(|_| Refusal::Cut)?;
-            Ok(Tally {
+            inlet.read_to_end(&mut all).map_err(|_| FilesRefusal::Cut)?;
+            Ok(UnpackTotals {
                 bytes: all.len() as u64,
-                ..Tally::default()
+                ..UnpackTotals::default()
             })
         };
-        let mut first = kept.take("id", &place, 0, slow).unwrap();
+        let mut first = kept.start_or_resume("id", &place, 0, slow).unwrap();
         // There is no room for the end.
         let mut given = 0;
         let full = std::time::Duration::from_millis(50);
-        while tokio::time::timeout(full, first.give("1".into())).await == Ok(true) {
+        while tokio::time::timeout(full, first.feed_piece("1".into())).await == Ok(true) {
             given += 1;
         }
-        assert!(tokio::time::timeout(full, first.end()).await.is_err());
+        assert!(
+            tokio::time::timeout(full, first.finish_input())
+                .await
+                .is_err()
+        );
         go_on.send(()).unwrap();
-        assert_eq!(kept.mark("id", &place).await.unwrap().unwrap().bytes, given);
+        assert_eq!(
+            kept.find_resume_point("id", &place)
+                .await
+                .unwrap()
+                .unwrap()
+                .bytes,
+            given
+        );
         let again = take(&kept, given).unwrap();
-        assert_eq!(again.end().await.unwrap().bytes, given);
+        assert_eq!(again.finish_input().await.unwrap().bytes, given);
     }
 
     #[tokio::test]
     async fn one_that_begins_anew_cuts_the_one_before() {
-        let kept = Kept::default();
-        let place = Place::parse("/folder").unwrap();
+        let kept = ResumableUnpacks::default();
+        let place = ContainerPath::parse("/folder").unwrap();
         let mut first = take(&kept, 0).unwrap();
-        assert!(first.give("12345".into()).await);
+        assert!(first.feed_piece("12345".into()).await);
         drop(first);
         let mut second = take(&kept, 0).unwrap();
-        assert!(second.give("1".into()).await);
+        assert!(second.feed_piece("1".into()).await);
         drop(second);
-        assert_eq!(kept.mark("id", &place).await.unwrap().unwrap().bytes, 1);
-        assert!(kept.forget("id", &place) && !kept.forget("id", &place));
+        assert_eq!(
+            kept.find_resume_point("id", &place)
+                .await
+                .unwrap()
+                .unwrap()
+                .bytes,
+            1
+        );
+        assert!(kept.discard_stream("id", &place) && !kept.discard_stream("id", &place));
     }
 
     #[tokio::test]
     async fn one_that_is_forgotten_while_it_is_fed_is_not_kept() {
-        let kept = Kept::default();
-        let place = Place::parse("/folder").unwrap();
+        let kept = ResumableUnpacks::default();
+        let place = ContainerPath::parse("/folder").unwrap();
         let mut first = take(&kept, 0).unwrap();
-        assert!(first.give("12345".into()).await);
-        assert!(kept.forget("id", &place));
+        assert!(first.feed_piece("12345".into()).await);
+        assert!(kept.discard_stream("id", &place));
         let second = take(&kept, 0).unwrap();
         drop(first);
-        assert!(kept.mark("id", &place).await.is_err());
+        assert!(kept.find_resume_point("id", &place).await.is_err());
         drop(second);
-        assert_eq!(kept.mark("id", &place).await.unwrap().unwrap().bytes, 0);
+        assert_eq!(
+            kept.find_resume_point("id", &place)
+                .await
+                .unwrap()
+                .unwrap()
+                .bytes,
+            0
+        );
     }
 }

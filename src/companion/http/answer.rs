@@ -1,10 +1,10 @@
 //! Every refusal as an HTTP answer, and every body that can't be read.
 
 use super::criu::ways_out;
-use super::json;
-use crate::companion::kernel::Refusal;
+use super::json_response;
+use crate::companion::kernel::KernelRefusal;
 use crate::companion::{cryo, files};
-use crate::protocol::fault::{Failed, Fault, Frozen};
+use crate::protocol::fault::{ApiError, CheckpointedFailure, Failed};
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
@@ -13,71 +13,71 @@ use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
-pub(in crate::companion) fn failed(
+pub(in crate::companion) fn error_response(
     status: StatusCode,
     kind: &str,
     message: impl Into<String>,
     hint: Option<&str>,
 ) -> Response {
-    let mut fault = Fault::new(kind, message);
+    let mut fault = ApiError::new(kind, message);
     if let Some(hint) = hint {
-        fault = fault.hint(hint);
+        fault = fault.with_hint(hint);
     }
-    json(status, Failed::from(fault))
+    json_response(status, Failed::from(fault))
 }
 
 /// Where fields are described.
-pub(super) const FIELDS: &str = "`GET /openapi.json` describes every field";
+pub(super) const FIELD_DOCS_HINT: &str = "`GET /openapi.json` describes every field";
 
 /// A field that does not fit.
-pub(super) fn invalid(message: String) -> Response {
-    failed(
+pub(super) fn invalid_field(message: String) -> Response {
+    error_response(
         StatusCode::BAD_REQUEST,
         "invalid_field",
         message,
-        Some(FIELDS),
+        Some(FIELD_DOCS_HINT),
     )
 }
 
 /// The disk does not take what was to be durable.
-pub(super) fn not_recorded(what: &str) -> (StatusCode, Fault) {
+pub(super) fn not_recorded(what: &str) -> (StatusCode, ApiError) {
     let message = format!("the {what} can't be recorded on disk, and nothing was executed");
     let hint = "`osctl exec '!df -h /data'` shows where there is no room; without `\"durable\": true` it is executed";
-    let fault = Fault::new("not_recorded", message).hint(hint);
+    let fault = ApiError::new("not_recorded", message).with_hint(hint);
     (StatusCode::INSUFFICIENT_STORAGE, fault)
 }
 
-impl Refusal {
+impl KernelRefusal {
     /// As an HTTP status, and in words.
-    pub(super) fn told(self) -> (StatusCode, Fault) {
+    pub(super) fn into_http_error(self) -> (StatusCode, ApiError) {
         use StatusCode as S;
         match self {
             Self::Busy => (
                 S::TOO_MANY_REQUESTS,
-                Fault::new("busy", "the kernel executes other code")
-                    .hint("try again, or `osctl interrupt` ends it (`POST /interrupt`)"),
+                ApiError::new("busy", "the kernel executes other code")
+                    .with_hint("try again, or `osctl interrupt` ends it (`POST /interrupt`)"),
             ),
             Self::QueueFull => (
                 S::TOO_MANY_REQUESTS,
-                Fault::new("queue_full", "too many requests wait already"),
+                ApiError::new("queue_full", "too many requests wait already"),
             ),
             Self::OtherRun(id) => (
                 S::CONFLICT,
-                Fault::new(
+                ApiError::new(
                     "id_in_use",
                     format!("run `{id}` exists and is another request"),
                 )
-                .hint("choose another id, or leave it out"),
+                .with_hint("choose another id, or leave it out"),
             ),
             Self::NoRun(id) => (
                 S::NOT_FOUND,
-                Fault::new("unknown_run", format!("there is no run `{id}`"))
-                    .hint("`osctl runs` lists those that are kept (`GET /exec`), older ones are forgotten"),
+                ApiError::new("unknown_run", format!("there is no run `{id}`"))
+                    .with_hint("`osctl runs` lists those that are kept (`GET /exec`), older ones are forgotten"),
             ),
             Self::NotRecorded => not_recorded("run"),
             Self::NoSession(name) => (
                 S::NOT_FOUND,
-                Fault::new("unknown_session", format!("there is no session `{name}`")).hint(
+                ApiError::new("unknown_session", format!("there is no session `{name}`")).with_hint(
                     "`osctl sessions` lists them, `osctl sessions create NAME` makes one (`POST /sessions`)",
                 ),
             ),
@@ -85,17 +85,17 @@ impl Refusal {
                 let message =
                     format!("there are {count} sessions already, as many as there may be");
                 let hint = "`osctl sessions rm NAME` ends one (`DELETE /sessions/NAME`); `sessions.max` in osctl.yaml allows more";
-                let fault = Fault::new("too_many_sessions", message).hint(hint);
+                let fault = ApiError::new("too_many_sessions", message).with_hint(hint);
                 (S::TOO_MANY_REQUESTS, fault)
             }
             Self::Invalid(message) => (
                 S::BAD_REQUEST,
-                Fault::new("invalid_field", message).hint(FIELDS),
+                ApiError::new("invalid_field", message).with_hint(FIELD_DOCS_HINT),
             ),
             Self::NoKernel(why) => (
                 S::SERVICE_UNAVAILABLE,
-                Fault::new("no_kernel", format!("the kernel can't be started: {why}"))
-                    .hint("`osctl logs` shows more"),
+                ApiError::new("no_kernel", format!("the kernel can't be started: {why}"))
+                    .with_hint("`osctl logs` shows more"),
             ),
             Self::Checkpointed {
                 session,
@@ -103,58 +103,58 @@ impl Refusal {
             } => {
                 let message = format!("the kernel is frozen in the checkpoint `{checkpoint}`");
                 let hint = ways_out(&session, &checkpoint);
-                let fault = Fault::new("checkpointed", message).hint(hint);
+                let fault = ApiError::new("checkpointed", message).with_hint(hint);
                 (S::SERVICE_UNAVAILABLE, fault)
             }
             Self::Held(why) => {
                 let message = format!("the kernel did not let go of its live objects: {why}");
                 let hint = "`runtime.resource(…).invalidate()` ends one by hand; nothing was lost";
-                (S::CONFLICT, Fault::new("held", message).hint(hint))
+                (S::CONFLICT, ApiError::new("held", message).with_hint(hint))
             }
             Self::OtherGeneration { seen, generation } => {
                 let message = format!(
                     "the kernel is generation {generation}, and what generation {seen} held was meant; nothing was stored"
                 );
                 let hint = "look at what it holds now, and store that";
-                (S::CONFLICT, Fault::new("other_generation", message).hint(hint))
+                (S::CONFLICT, ApiError::new("other_generation", message).with_hint(hint))
             }
             Self::Stopping => (
                 S::SERVICE_UNAVAILABLE,
-                Fault::new("stopping", "the companion is stopping"),
+                ApiError::new("stopping", "the companion is stopping"),
             ),
         }
     }
 }
 
 /// Of code, which can wait for its turn; nothing else can.
-pub(super) fn unexecuted(refusal: Refusal) -> Response {
+pub(super) fn execution_refused(refusal: KernelRefusal) -> Response {
     let queue = "send `\"queue\": true` to wait for your turn";
-    let hint = (refusal == Refusal::Busy).then_some(queue);
-    refusal.answered(hint)
+    let hint = (refusal == KernelRefusal::Busy).then_some(queue);
+    refusal.into_response_with_hint(hint)
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for KernelRefusal {
     fn into_response(self) -> Response {
-        self.answered(None)
+        self.into_response_with_hint(None)
     }
 }
 
-impl Refusal {
+impl KernelRefusal {
     /// With another hint than its own.
-    fn answered(self, hint: Option<&str>) -> Response {
+    fn into_response_with_hint(self, hint: Option<&str>) -> Response {
         let is_frozen = matches!(self, Self::Checkpointed { .. });
         // Others depend on what people do.
         let passes = matches!(
             self,
             Self::Busy | Self::QueueFull | Self::NoKernel(_) | Self::Stopping
         );
-        let (status, mut fault) = self.told();
+        let (status, mut fault) = self.into_http_error();
         if let Some(hint) = hint {
-            fault = fault.hint(hint);
+            fault = fault.with_hint(hint);
         }
         let mut response = match is_frozen {
-            true => json(status, Frozen::from(fault)),
-            false => json(status, Failed::from(fault)),
+            true => json_response(status, CheckpointedFailure::from(fault)),
+            false => json_response(status, Failed::from(fault)),
         };
         if passes || is_frozen {
             response
@@ -165,11 +165,11 @@ impl Refusal {
     }
 }
 
-impl IntoResponse for files::Refusal {
+impl IntoResponse for files::FilesRefusal {
     fn into_response(self) -> Response {
         use StatusCode as S;
         let (status, kind, message, hint) = match self {
-            Self::Invalid(message) => return invalid(message),
+            Self::Invalid(message) => return invalid_field(message),
             Self::Missing(path) => (
                 S::NOT_FOUND,
                 "missing_file",
@@ -189,7 +189,11 @@ impl IntoResponse for files::Refusal {
             Self::NoFile { path, kind } => (
                 S::CONFLICT,
                 "no_file",
-                format!("`{}` is {}, not a file", path.display(), kind.words()),
+                format!(
+                    "`{}` is {}, not a file",
+                    path.display(),
+                    kind.with_article()
+                ),
                 Some("files are read and written, folders are listed and packed"),
             ),
             Self::NoFolder(path) => (
@@ -271,26 +275,26 @@ impl IntoResponse for files::Refusal {
                 )
             }
         };
-        failed(status, kind, message, hint)
+        error_response(status, kind, message, hint)
     }
 }
 
-impl IntoResponse for cryo::Refusal {
+impl IntoResponse for cryo::CryoRefusal {
     fn into_response(self) -> Response {
         match self {
             Self::Kernel(refusal) => refusal.into_response(),
             other => {
-                let (status, fault) = other.told();
-                json(status, Failed::from(fault))
+                let (status, fault) = other.into_http_error();
+                json_response(status, Failed::from(fault))
             }
         }
     }
 }
 
 /// A JSON body; whatever is wrong with it is said in words.
-pub(super) struct Body<T>(pub(super) T);
+pub(super) struct JsonBody<T>(pub(super) T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     type Rejection = Response;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
@@ -299,34 +303,38 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
             .map_err(|rejection| {
                 let status = rejection.status();
                 if status == StatusCode::PAYLOAD_TOO_LARGE {
-                    let message =
-                        format!("the body is larger than {} MiB", super::BODY_LIMIT >> 20);
-                    return failed(
+                    let message = format!(
+                        "the body is larger than {} MiB",
+                        super::MAX_HTTP_BODY_BYTES >> 20
+                    );
+                    return error_response(
                         status,
                         "too_large",
                         message,
                         Some("write it to a file and read it there"),
                     );
                 }
-                failed(status, "unreadable_body", rejection.body_text(), None)
+                error_response(status, "unreadable_body", rejection.body_text(), None)
             })?;
-        parse(&bytes).map(Body).map_err(|(kind, message)| {
-            let hint = "`GET /openapi.json` describes every field";
-            failed(StatusCode::BAD_REQUEST, kind, message, Some(hint))
-        })
+        parse_json_body(&bytes)
+            .map(JsonBody)
+            .map_err(|(kind, message)| {
+                let hint = "`GET /openapi.json` describes every field";
+                error_response(StatusCode::BAD_REQUEST, kind, message, Some(hint))
+            })
     }
 }
 
 /// The query; whatever is wrong with it is said in words.
-pub(super) struct Params<T>(pub(super) T);
+pub(super) struct QueryParams<T>(pub(super) T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryParams<T> {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
         let found = Query::<T>::from_request_parts(parts, state).await;
         found.map(|Query(value)| Self(value)).map_err(|rejection| {
-            failed(
+            error_response(
                 StatusCode::BAD_REQUEST,
                 "invalid_query",
                 rejection.body_text(),
@@ -337,16 +345,16 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
 }
 
 /// The run's id in the path.
-pub(super) struct Id(pub(super) String);
+pub(super) struct PathId(pub(super) String);
 
-impl<S: Send + Sync> FromRequestParts<S> for Id {
+impl<S: Send + Sync> FromRequestParts<S> for PathId {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
         let found = Path::<String>::from_request_parts(parts, state).await;
         found.map(|Path(id)| Self(id)).map_err(|rejection| {
             let hint = "ids are letters, digits, `-`, `_` and `.`";
-            failed(
+            error_response(
                 StatusCode::BAD_REQUEST,
                 "invalid_path",
                 rejection.body_text(),
@@ -357,7 +365,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
 }
 
 /// An empty body is an empty object.
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, (&'static str, String)> {
+fn parse_json_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, (&'static str, String)> {
     let bytes = if bytes.is_empty() { b"{}" } else { bytes };
     serde_json::from_slice(bytes).map_err(|error| match error.classify() {
         Category::Data => ("invalid_field", format!("the body does not fit: {error}")),
@@ -369,7 +377,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, (&'static str, String)>
 
 #[cfg(test)]
 mod tests {
-    use super::{Refusal, unexecuted};
+    use super::{KernelRefusal, execution_refused};
     use axum::response::{IntoResponse, Response};
     use http_body_util::BodyExt;
 
@@ -380,11 +388,15 @@ mod tests {
 
     #[tokio::test]
     async fn only_code_is_told_that_it_can_queue() {
-        assert!(text(unexecuted(Refusal::Busy)).await.contains("queue"));
-        let other = text(Refusal::Busy.into_response()).await;
+        assert!(
+            text(execution_refused(KernelRefusal::Busy))
+                .await
+                .contains("queue")
+        );
+        let other = text(KernelRefusal::Busy.into_response()).await;
         assert!(!other.contains("queue"), "{other}");
         assert!(other.contains("`POST /interrupt`"), "{other}");
-        let full = text(unexecuted(Refusal::Stopping)).await;
+        let full = text(execution_refused(KernelRefusal::Stopping)).await;
         assert!(!full.contains("your turn"), "{full}");
     }
 }

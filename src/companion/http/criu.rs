@@ -1,17 +1,17 @@
 //! Freezing and thawing whole kernels, over HTTP.
 
-use super::answer::{Body, FIELDS, Id};
-use super::stream::Form;
-use super::tale::follow;
-use super::{State, json};
-use crate::companion::criu::Refusal;
-use crate::companion::cryo::BESIDE_CHECKPOINTS;
+use super::answer::{FIELD_DOCS_HINT, JsonBody, PathId};
+use super::stream::StreamFormat;
+use super::tale::stream_progress;
+use super::{HttpState, json_response};
+use crate::companion::criu::CriuRefusal;
+use crate::companion::cryo::CHECKPOINT_STATE_PREFIX;
 use crate::protocol::criu::{
-    Checkpoint, Checkpointed, Checkpoints, CriuStatus, Removed, Restore, Restored,
+    Checkpoint, Checkpointed, Checkpoints, CriuRemoved, CriuRestored, CriuStatus, Restore,
 };
-use crate::protocol::fault::{Failed, Fault};
+use crate::protocol::fault::{ApiError, Failed};
 use crate::protocol::kernel::DEFAULT_SESSION;
-use crate::protocol::tale::Told;
+use crate::protocol::tale::ProgressEvent;
 use axum::extract::State as Shared;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -24,7 +24,7 @@ use std::path::Path;
 /// as it goes on.
 #[utoipa::path(post, path = "/criu/checkpoint", request_body = Option<Checkpoint>, responses(
     (status = 200, content(
-        (Checkpointed = "application/json"), (Told<Checkpointed> = "text/event-stream"), (Told<Checkpointed> = "application/x-ndjson"),
+        (Checkpointed = "application/json"), (ProgressEvent<Checkpointed> = "text/event-stream"), (ProgressEvent<Checkpointed> = "application/x-ndjson"),
     )),
     (status = 409, description = "It holds what can't be frozen, and goes on.", body = Failed),
     (status = 429, description = "Code runs.", body = Failed),
@@ -32,19 +32,19 @@ use std::path::Path;
     (status = 507, description = "The disk is full; the kernel goes on.", body = Failed),
 ))]
 pub(super) async fn checkpoint(
-    Shared(state): Shared<State>,
+    Shared(state): Shared<HttpState>,
     headers: HeaderMap,
-    Body(request): Body<Checkpoint>,
+    JsonBody(request): JsonBody<Checkpoint>,
 ) -> Response {
     let (criu, session) = (state.criu.clone(), request.session.clone());
     let working = criu.clone();
     let work = async move { working.checkpoint(request).await };
-    match Form::accepted(&headers) {
+    match StreamFormat::from_accept_header(&headers) {
         Some(form) => {
-            let work = async { work.await.map_err(Refusal::told) };
-            follow(form, move || criu.moved(&session), work)
+            let work = async { work.await.map_err(CriuRefusal::into_http_error) };
+            stream_progress(form, move || criu.moved_bytes(&session), work)
         }
-        None => answered(work.await),
+        None => result_response(work.await),
     }
 }
 
@@ -54,7 +54,7 @@ pub(super) async fn checkpoint(
 /// it goes on.
 #[utoipa::path(post, path = "/criu/restore", request_body = Option<Restore>, responses(
     (status = 200, content(
-        (Restored = "application/json"), (Told<Restored> = "text/event-stream"), (Told<Restored> = "application/x-ndjson"),
+        (CriuRestored = "application/json"), (ProgressEvent<CriuRestored> = "text/event-stream"), (ProgressEvent<CriuRestored> = "application/x-ndjson"),
     )),
     (status = 404, description = "There is no such checkpoint.", body = Failed),
     (status = 409, description = "It does not fit here, or not any more.", body = Failed),
@@ -63,78 +63,78 @@ pub(super) async fn checkpoint(
     (status = 501, description = "It can't be done here.", body = Failed),
 ))]
 pub(super) async fn restore(
-    Shared(state): Shared<State>,
+    Shared(state): Shared<HttpState>,
     headers: HeaderMap,
-    Body(request): Body<Restore>,
+    JsonBody(request): JsonBody<Restore>,
 ) -> Response {
     let (criu, session) = (state.criu.clone(), request.session.clone());
     let working = criu.clone();
     let work = async move { working.restore(request).await };
-    match Form::accepted(&headers) {
+    match StreamFormat::from_accept_header(&headers) {
         Some(form) => {
-            let work = async { work.await.map_err(Refusal::told) };
-            follow(form, move || criu.moved(&session), work)
+            let work = async { work.await.map_err(CriuRefusal::into_http_error) };
+            stream_progress(form, move || criu.moved_bytes(&session), work)
         }
-        None => answered(work.await),
+        None => result_response(work.await),
     }
 }
 
 /// What is stored.
 #[utoipa::path(get, path = "/criu", responses((status = 200, body = Checkpoints)))]
-pub(super) async fn list(Shared(state): Shared<State>) -> Response {
-    let checkpoints = state.criu.stored().await;
-    json(StatusCode::OK, Checkpoints { checkpoints })
+pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
+    let checkpoints = state.criu.list_checkpoints().await;
+    json_response(StatusCode::OK, Checkpoints { checkpoints })
 }
 
 /// Removes every generation of a checkpoint.
 #[utoipa::path(delete, path = "/criu/{name}", params(("name" = String, Path, description = "The checkpoint's name")), responses(
-    (status = 200, body = Removed),
+    (status = 200, body = CriuRemoved),
     (status = 404, description = "There is none.", body = Failed),
     (status = 409, description = "A kernel lies in it.", body = Failed),
 ))]
-pub(super) async fn remove(Shared(state): Shared<State>, Id(name): Id) -> Response {
-    answered(state.criu.remove(name).await)
+pub(super) async fn remove(Shared(state): Shared<HttpState>, PathId(name): PathId) -> Response {
+    result_response(state.criu.remove_checkpoint(name).await)
 }
 
 /// Whether kernels can be frozen here and exactly why not, and what is stored.
 #[utoipa::path(get, path = "/criu/status", responses((status = 200, body = CriuStatus)))]
-pub(super) async fn status(Shared(state): Shared<State>) -> Response {
-    json(StatusCode::OK, state.criu.status().await)
+pub(super) async fn status(Shared(state): Shared<HttpState>) -> Response {
+    json_response(StatusCode::OK, state.criu.status().await)
 }
 
-fn answered(done: Result<impl Serialize, Refusal>) -> Response {
+fn result_response(done: Result<impl Serialize, CriuRefusal>) -> Response {
     match done {
-        Ok(reply) => json(StatusCode::OK, reply),
+        Ok(reply) => json_response(StatusCode::OK, reply),
         Err(refusal) => refusal.into_response(),
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for CriuRefusal {
     fn into_response(self) -> Response {
         match self {
             Self::Kernel(refusal) => refusal.into_response(),
             other => {
-                let (status, fault) = other.told();
-                json(status, Failed::from(fault))
+                let (status, fault) = other.into_http_error();
+                json_response(status, Failed::from(fault))
             }
         }
     }
 }
 
 /// The name in a checkpoint's path, `…/NAME/NUMBER`.
-fn named(checkpoint: &str) -> String {
+fn checkpoint_name(checkpoint: &str) -> String {
     let name = Path::new(checkpoint).parent().and_then(Path::file_name);
     name.unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// How the generation beside a damaged one is restored.
-fn whole(damaged: &str, other: u64) -> String {
-    let name = named(damaged);
+fn intact_generation_hint(damaged: &str, other: u64) -> String {
+    let name = checkpoint_name(damaged);
     format!("`osctl criu restore {name} --generation {other}` brings back one that is whole")
 }
 
 /// How a session is given up for an empty one.
-fn reset(session: &str) -> String {
+fn reset_command(session: &str) -> String {
     match session {
         DEFAULT_SESSION => "`osctl reset`".into(),
         other => format!("`osctl reset --session {other}`"),
@@ -145,19 +145,23 @@ fn reset(session: &str) -> String {
 pub(super) fn ways_out(session: &str, checkpoint: &str) -> String {
     let path = Path::new(checkpoint);
     let number = path.file_name().unwrap_or_default().to_string_lossy();
-    let (name, reset) = (named(checkpoint), reset(session));
+    let (name, reset) = (checkpoint_name(checkpoint), reset_command(session));
     format!(
         "`osctl criu restore {name} --generation {number}` brings it back (`POST /criu/restore`), {reset} begins with an empty one (`POST /reset`)"
     )
 }
 
-impl Refusal {
+impl CriuRefusal {
     /// As an HTTP status, and in words.
-    fn told(self) -> (StatusCode, Fault) {
+    fn into_http_error(self) -> (StatusCode, ApiError) {
         let message = self.message();
         let (status, kind, hint): (_, _, String) = match self {
-            Self::Kernel(refusal) => return refusal.told(),
-            Self::Invalid(_) => (StatusCode::BAD_REQUEST, "invalid_field", FIELDS.into()),
+            Self::Kernel(refusal) => return refusal.into_http_error(),
+            Self::Invalid(_) => (
+                StatusCode::BAD_REQUEST,
+                "invalid_field",
+                FIELD_DOCS_HINT.into(),
+            ),
             Self::Unavailable(_) => (
                 StatusCode::NOT_IMPLEMENTED,
                 "criu_unavailable",
@@ -173,10 +177,10 @@ impl Refusal {
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "damaged_checkpoint",
                 match other {
-                    Some(other) => whole(&path, other),
+                    Some(other) => intact_generation_hint(&path, other),
                     None => format!(
-                        "`osctl cryo reload {BESIDE_CHECKPOINTS}{}` brings back the objects that were stored beside it",
-                        named(&path)
+                        "`osctl cryo reload {CHECKPOINT_STATE_PREFIX}{}` brings back the objects that were stored beside it",
+                        checkpoint_name(&path)
                     ),
                 },
             ),
@@ -201,7 +205,7 @@ impl Refusal {
                 "make room inside; `osctl exec '!df -h'` shows where there is none".into(),
             ),
             Self::InUse { name, session } => {
-                let reset = reset(&session);
+                let reset = reset_command(&session);
                 let hint = format!(
                     "`osctl criu restore {name}` brings it back first, {reset} gives it up"
                 );
@@ -229,14 +233,14 @@ impl Refusal {
                     .into(),
             ),
         };
-        (status, Fault::new(kind, message).hint(hint))
+        (status, ApiError::new(kind, message).with_hint(hint))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::ways_out;
-    use crate::companion::criu::Refusal;
+    use crate::companion::criu::CriuRefusal;
 
     #[test]
     fn a_frozen_session_has_two_ways_out_by_the_exact_commands() {
@@ -253,12 +257,12 @@ mod tests {
     #[test]
     fn the_hint_of_a_damaged_checkpoint_is_the_command_for_a_whole_one() {
         let hint = |other| {
-            let damaged = Refusal::Damaged {
+            let damaged = CriuRefusal::Damaged {
                 path: "/data/criu/work/4".into(),
                 why: "`pages-1.img` is missing".into(),
                 other,
             };
-            damaged.told().1.hint.unwrap()
+            damaged.into_http_error().1.hint.unwrap()
         };
         let beside = hint(None);
         assert!(beside.contains("`osctl cryo reload criu-work`"), "{beside}");

@@ -1,16 +1,17 @@
 //! Storing and reloading a session's objects, over HTTP.
 
-use super::answer::{Body, Id, Params};
-use super::stream::Form;
-use super::tale::follow;
-use super::{State, json};
-use crate::companion::cryo::Refusal;
+use super::answer::{JsonBody, PathId, QueryParams};
+use super::stream::StreamFormat;
+use super::tale::stream_progress;
+use super::{HttpState, json_response};
+use crate::companion::cryo::CryoRefusal;
 use crate::companion::kernel;
 use crate::protocol::cryo::{
-    Lines, OfSession, Reason, Reload, Reloaded, Removed, Shown, Snapshot, Snapshots, Store, Stored,
+    CryoListing, CryoOfSession, CryoRemoved, CryoStore, CryoStored, GenerationDetails, Reload,
+    Reloaded, Snapshot, Snapshots, StoreReason,
 };
-use crate::protocol::fault::{Failed, Fault};
-use crate::protocol::tale::Told;
+use crate::protocol::fault::{ApiError, Failed};
+use crate::protocol::tale::ProgressEvent;
 use axum::extract::State as Shared;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -21,9 +22,9 @@ use utoipa::IntoParams;
 ///
 /// With `Accept: text/event-stream` or `application/x-ndjson` the bytes that were moved are told
 /// as it goes on.
-#[utoipa::path(post, path = "/cryo/store", request_body = Option<Store>, responses(
+#[utoipa::path(post, path = "/cryo/store", request_body = Option<CryoStore>, responses(
     (status = 200, content(
-        (Stored = "application/json"), (Told<Stored> = "text/event-stream"), (Told<Stored> = "application/x-ndjson"),
+        (CryoStored = "application/json"), (ProgressEvent<CryoStored> = "text/event-stream"), (ProgressEvent<CryoStored> = "application/x-ndjson"),
     )),
     (status = 404, description = "There is no such session.", body = Failed),
     (status = 409, description = "Something would be lost, and `strict` is set; or the kernel is another generation than `seen`.", body = Failed),
@@ -31,19 +32,21 @@ use utoipa::IntoParams;
     (status = 507, description = "The disk is full; what was stored before is untouched.", body = Failed),
 ))]
 pub(super) async fn store(
-    Shared(state): Shared<State>,
+    Shared(state): Shared<HttpState>,
     headers: HeaderMap,
-    Body(wish): Body<Store>,
+    JsonBody(wish): JsonBody<CryoStore>,
 ) -> Response {
     let cryo = state.cryo.clone();
     let (working, session) = (cryo.clone(), wish.session.clone());
-    let work = async move { working.store(wish, Reason::Asked).await };
-    match Form::accepted(&headers) {
+    let work = async move { working.store(wish, StoreReason::Asked).await };
+    match StreamFormat::from_accept_header(&headers) {
         Some(form) => {
-            let measure = move || (cryo.moved(&session), None);
-            follow(form, measure, async { work.await.map_err(Refusal::told) })
+            let measure = move || (cryo.moved_bytes(&session), None);
+            stream_progress(form, measure, async {
+                work.await.map_err(CryoRefusal::into_http_error)
+            })
         }
-        None => answered(work.await),
+        None => result_response(work.await),
     }
 }
 
@@ -53,25 +56,30 @@ pub(super) async fn store(
 /// as it goes on.
 #[utoipa::path(post, path = "/cryo/reload", request_body = Option<Reload>, responses(
     (status = 200, content(
-        (Reloaded = "application/json"), (Told<Reloaded> = "text/event-stream"), (Told<Reloaded> = "application/x-ndjson"),
+        (Reloaded = "application/json"), (ProgressEvent<Reloaded> = "text/event-stream"), (ProgressEvent<Reloaded> = "application/x-ndjson"),
     )),
     (status = 404, description = "There is no such session, or nothing of that name.", body = Failed),
     (status = 422, description = "It is damaged; the hint names one that is not.", body = Failed),
     (status = 429, description = "Code runs.", body = Failed),
 ))]
 pub(super) async fn reload(
-    Shared(state): Shared<State>,
+    Shared(state): Shared<HttpState>,
     headers: HeaderMap,
-    Body(wish): Body<Reload>,
+    JsonBody(wish): JsonBody<Reload>,
 ) -> Response {
     let cryo = state.cryo.clone();
     let (working, session) = (cryo.clone(), wish.session.clone());
-    let Some(form) = Form::accepted(&headers) else {
-        return answered(cryo.reload(wish).await);
+    let Some(form) = StreamFormat::from_accept_header(&headers) else {
+        return result_response(cryo.reload(wish).await);
     };
-    let total = cryo.total(&wish).await;
-    let work = async move { working.reload(wish).await.map_err(Refusal::told) };
-    follow(form, move || (cryo.moved(&session), total), work)
+    let total = cryo.total_bytes(&wish).await;
+    let work = async move {
+        working
+            .reload(wish)
+            .await
+            .map_err(CryoRefusal::into_http_error)
+    };
+    stream_progress(form, move || (cryo.moved_bytes(&session), total), work)
 }
 
 /// Stores every session that holds something new under its own name. `down` and `restart` say which
@@ -79,92 +87,101 @@ pub(super) async fn reload(
 #[utoipa::path(post, path = "/cryo/snapshot", request_body = Snapshot, responses(
     (status = 200, body = Snapshots),
 ))]
-pub(super) async fn snapshot(Shared(state): Shared<State>, Body(wish): Body<Snapshot>) -> Response {
-    let done = state.cryo.before(wish).await;
+pub(super) async fn snapshot(
+    Shared(state): Shared<HttpState>,
+    JsonBody(wish): JsonBody<Snapshot>,
+) -> Response {
+    let done = state.cryo.snapshot_before_stop(wish).await;
     let each = done.into_iter().map(|(session, stored)| match stored {
-        Ok(stored) => OfSession {
+        Ok(stored) => CryoOfSession {
             session,
             stored,
             error: None,
         },
-        Err(refusal) => OfSession {
+        Err(refusal) => CryoOfSession {
             session,
             stored: None,
-            error: Some(refusal.told().1),
+            error: Some(refusal.into_http_error().1),
         },
     });
     let snapshots = each.collect();
-    json(StatusCode::OK, Snapshots { snapshots })
+    json_response(StatusCode::OK, Snapshots { snapshots })
 }
 
 /// All that is stored, by name, the newest first.
-#[utoipa::path(get, path = "/cryo", responses((status = 200, body = Lines)))]
-pub(super) async fn list(Shared(state): Shared<State>) -> Response {
-    answered(state.cryo.list().await.map(|cryo| Lines { cryo }))
+#[utoipa::path(get, path = "/cryo", responses((status = 200, body = CryoListing)))]
+pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
+    result_response(
+        state
+            .cryo
+            .list_lines()
+            .await
+            .map(|cryo| CryoListing { cryo }),
+    )
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Which {
+pub(super) struct CryoGenerationQuery {
     /// The number of a generation.
     generation: Option<u64>,
 }
 
 /// A stored state with its receipt; the newest of that name, unless `generation` says otherwise.
-#[utoipa::path(get, path = "/cryo/{name}", params(("name" = String, Path, description = "What it is called"), Which), responses(
-    (status = 200, body = Shown),
+#[utoipa::path(get, path = "/cryo/{name}", params(("name" = String, Path, description = "What it is called"), CryoGenerationQuery), responses(
+    (status = 200, body = GenerationDetails),
     (status = 404, description = "There is none.", body = Failed),
     (status = 422, description = "It is damaged; the hint names one that is not.", body = Failed),
 ))]
 pub(super) async fn show(
-    Shared(state): Shared<State>,
-    Id(name): Id,
-    Params(which): Params<Which>,
+    Shared(state): Shared<HttpState>,
+    PathId(name): PathId,
+    QueryParams(which): QueryParams<CryoGenerationQuery>,
 ) -> Response {
-    answered(state.cryo.show(name, which.generation).await)
+    result_response(state.cryo.show_generation(name, which.generation).await)
 }
 
 /// Removes all that is stored under a name, or one `generation`.
-#[utoipa::path(delete, path = "/cryo/{name}", params(("name" = String, Path, description = "What it is called"), Which), responses(
-    (status = 200, body = Removed),
+#[utoipa::path(delete, path = "/cryo/{name}", params(("name" = String, Path, description = "What it is called"), CryoGenerationQuery), responses(
+    (status = 200, body = CryoRemoved),
     (status = 404, description = "There is none.", body = Failed),
 ))]
 pub(super) async fn remove(
-    Shared(state): Shared<State>,
-    Id(name): Id,
-    Params(which): Params<Which>,
+    Shared(state): Shared<HttpState>,
+    PathId(name): PathId,
+    QueryParams(which): QueryParams<CryoGenerationQuery>,
 ) -> Response {
-    answered(state.cryo.remove(name, which.generation).await)
+    result_response(state.cryo.remove_generations(name, which.generation).await)
 }
 
-fn answered(done: Result<impl Serialize, Refusal>) -> Response {
+fn result_response(done: Result<impl Serialize, CryoRefusal>) -> Response {
     match done {
-        Ok(reply) => json(StatusCode::OK, reply),
+        Ok(reply) => json_response(StatusCode::OK, reply),
         Err(refusal) => refusal.into_response(),
     }
 }
 
-impl Refusal {
+impl CryoRefusal {
     /// As an HTTP status, and in words.
-    pub(super) fn told(self) -> (StatusCode, Fault) {
+    pub(super) fn into_http_error(self) -> (StatusCode, ApiError) {
         use StatusCode as S;
         match self {
-            Self::Kernel(kernel::Refusal::Busy) => (
+            Self::Kernel(kernel::KernelRefusal::Busy) => (
                 S::TOO_MANY_REQUESTS,
-                Fault::new("busy", "the kernel executes code")
-                    .hint("wait for it, or `osctl interrupt` stops it"),
+                ApiError::new("busy", "the kernel executes code")
+                    .with_hint("wait for it, or `osctl interrupt` stops it"),
             ),
-            Self::Kernel(kernel::Refusal::NoSession(name)) => (
+            Self::Kernel(kernel::KernelRefusal::NoSession(name)) => (
                 S::NOT_FOUND,
-                Fault::new("unknown_session", format!("there is no session `{name}`"))
-                    .hint("`osctl sessions list` shows which there are"),
+                ApiError::new("unknown_session", format!("there is no session `{name}`"))
+                    .with_hint("`osctl sessions list` shows which there are"),
             ),
-            Self::Kernel(refusal) => refusal.told(),
-            Self::Invalid(message) => (S::BAD_REQUEST, Fault::new("invalid_field", message)),
+            Self::Kernel(refusal) => refusal.into_http_error(),
+            Self::Invalid(message) => (S::BAD_REQUEST, ApiError::new("invalid_field", message)),
             Self::NoName(name) => (
                 S::NOT_FOUND,
-                Fault::new("nothing_stored", format!("nothing is stored as `{name}`"))
-                    .hint("`osctl cryo list` shows what is"),
+                ApiError::new("nothing_stored", format!("nothing is stored as `{name}`"))
+                    .with_hint("`osctl cryo list` shows what is"),
             ),
             Self::NoGeneration {
                 name,
@@ -172,11 +189,11 @@ impl Refusal {
                 newest,
             } => (
                 S::NOT_FOUND,
-                Fault::new(
+                ApiError::new(
                     "unknown_generation",
                     format!("`{name}` has no generation {generation}; its newest is {newest}"),
                 )
-                .hint("`osctl cryo list` shows them all"),
+                .with_hint("`osctl cryo list` shows them all"),
             ),
             Self::Damaged {
                 name,
@@ -195,31 +212,34 @@ impl Refusal {
                 };
                 (
                     S::UNPROCESSABLE_ENTITY,
-                    Fault::new("damaged", message).hint(hint),
+                    ApiError::new("damaged", message).with_hint(hint),
                 )
             }
             Self::Losses(message) => (
                 S::CONFLICT,
-                Fault::new("losses", message)
-                    .hint("leave `--strict` out to store the rest; `--dry-run` shows the receipt"),
+                ApiError::new("losses", message).with_hint(
+                    "leave `--strict` out to store the rest; `--dry-run` shows the receipt",
+                ),
             ),
             Self::Full => (
                 S::INSUFFICIENT_STORAGE,
-                Fault::new(
+                ApiError::new(
                     "disk_full",
                     "the disk is full; what was stored before is untouched",
                 )
-                .hint("`osctl cryo rm NAME` makes room, and `osctl cryo list` shows what is there"),
+                .with_hint(
+                    "`osctl cryo rm NAME` makes room, and `osctl cryo list` shows what is there",
+                ),
             ),
             Self::Raised(raised) => (
                 S::UNPROCESSABLE_ENTITY,
-                Fault::new(&raised.kind, raised.message),
+                ApiError::new(&raised.kind, raised.message),
             ),
             Self::Failed(why) => {
                 tracing::error!("cryo: {why}");
                 (
                     S::INTERNAL_SERVER_ERROR,
-                    Fault::new("cryo", why).hint("`osctl logs` shows more"),
+                    ApiError::new("cryo", why).with_hint("`osctl logs` shows more"),
                 )
             }
         }

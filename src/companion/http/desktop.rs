@@ -1,9 +1,9 @@
 //! The desktop in a browser: the way in, the page, and its connection.
 
-use super::answer::{Params, failed};
-use super::{State, guard, json};
-use crate::companion::desktop::{CODE, PASS};
-use crate::protocol::desktop::{Enter, Link};
+use super::answer::{QueryParams, error_response};
+use super::{HttpState, guard, json_response};
+use crate::companion::desktop::{DESKTOP_COOKIE_TIMEOUT, ONE_TIME_TOKEN_TIMEOUT};
+use crate::protocol::desktop::{DesktopEnterQuery, DesktopLinkReply};
 use crate::protocol::fault::Failed;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{Path, Request, State as Shared};
@@ -20,41 +20,41 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 /// The page, which is the binary's own; the VNC client comes with the image.
-const PAGE: &str = include_str!("../../../assets/desktop/index.html");
-const SCRIPT: &str = include_str!("../../../assets/desktop/desktop.js");
-const CLIPBOARD: &str = include_str!("../../../assets/desktop/clipboard.js");
-const STYLE: &str = include_str!("../../../assets/desktop/desktop.css");
+const DESKTOP_PAGE: &str = include_str!("../../../assets/desktop/index.html");
+const DESKTOP_SCRIPT: &str = include_str!("../../../assets/desktop/desktop.js");
+const CLIPBOARD_SCRIPT: &str = include_str!("../../../assets/desktop/clipboard.js");
+const DESKTOP_STYLE: &str = include_str!("../../../assets/desktop/desktop.css");
 
 /// What VNC clients in browsers call their protocol.
-const PROTOCOL: &str = "binary";
+const VNC_SUBPROTOCOL: &str = "binary";
 
 /// Bytes of one frame to the browser.
-const PIECE: usize = 64 << 10;
+const VNC_FRAME_BYTES: usize = 64 << 10;
 
 /// A browser that went away without a word is noticed within twice that.
-const PING: Duration = Duration::from_secs(20);
+const VNC_SOCKET_PING_INTERVAL: Duration = Duration::from_secs(20);
 
 /// The page loads nothing from elsewhere, runs nothing that stands in it, and lies in no frame.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+const DESKTOP_PAGE_CSP: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// A link that opens the desktop in a browser, once.
 #[utoipa::path(post, path = "/desktop/link", responses(
-    (status = 200, body = Link),
+    (status = 200, body = DesktopLinkReply),
     (status = 503, description = "There is no desktop, and why.", body = Failed),
 ))]
-pub(super) async fn link(Shared(state): Shared<State>) -> Response {
-    if let Err(refusal) = state.desktop.exists() {
+pub(super) async fn link(Shared(state): Shared<HttpState>) -> Response {
+    if let Err(refusal) = state.desktop.check_available() {
         return refusal.into_response();
     }
-    match state.tickets.issue() {
-        Some(code) => json(
+    match state.tickets.issue_token() {
+        Some(code) => json_response(
             StatusCode::OK,
-            Link {
+            DesktopLinkReply {
                 path: format!("/desktop/enter?code={code}"),
-                expires: CODE.as_secs(),
+                expires: ONE_TIME_TOKEN_TIMEOUT.as_secs(),
             },
         ),
-        None => failed(
+        None => error_response(
             StatusCode::SERVICE_UNAVAILABLE,
             "no_randomness",
             "the system gives no randomness",
@@ -64,17 +64,17 @@ pub(super) async fn link(Shared(state): Shared<State>) -> Response {
 }
 
 /// Exchanges a link's code for a cookie, and leads to the desktop.
-#[utoipa::path(get, path = "/desktop/enter", params(Enter), responses(
+#[utoipa::path(get, path = "/desktop/enter", params(DesktopEnterQuery), responses(
     (status = 303, description = "Come in."),
     (status = 403, description = "The link was used already, or is too old.", body = Failed),
 ))]
 pub(super) async fn enter(
-    Shared(state): Shared<State>,
+    Shared(state): Shared<HttpState>,
     headers: HeaderMap,
-    Params(Enter { code }): Params<Enter>,
+    QueryParams(DesktopEnterQuery { code }): QueryParams<DesktopEnterQuery>,
 ) -> Response {
-    let Some(pass) = state.tickets.redeem(&code) else {
-        return failed(
+    let Some(pass) = state.tickets.redeem_token(&code) else {
+        return error_response(
             StatusCode::FORBIDDEN,
             "used_link",
             "the link was used already, or is too old",
@@ -84,8 +84,8 @@ pub(super) async fn enter(
     let host = headers
         .get(header::HOST)
         .and_then(|host| host.to_str().ok());
-    let name = guard::cookie(host.unwrap_or_default());
-    let age = PASS.as_secs();
+    let name = guard::cookie_name(host.unwrap_or_default());
+    let age = DESKTOP_COOKIE_TIMEOUT.as_secs();
     let cookie = format!("{name}={pass}; Path=/; Max-Age={age}; HttpOnly; SameSite=Strict");
     let mut response = Redirect::to("/desktop/").into_response();
     if let Ok(cookie) = HeaderValue::from_str(&cookie) {
@@ -101,42 +101,44 @@ pub(super) async fn lead_in() -> Redirect {
 /// The desktop, for people with a browser.
 #[utoipa::path(get, path = "/desktop/", responses((status = 200, description = "A page.", content_type = "text/html")))]
 pub(super) async fn page() -> Response {
-    shown("text/html; charset=utf-8", PAGE)
+    asset_response("text/html; charset=utf-8", DESKTOP_PAGE)
 }
 
 /// What the page loads.
-pub(super) async fn file(
-    Shared(state): Shared<State>,
+pub(super) async fn serve_asset(
+    Shared(state): Shared<HttpState>,
     Path(name): Path<String>,
     request: Request,
 ) -> Response {
     match name.as_str() {
-        "desktop.js" => return shown("text/javascript; charset=utf-8", SCRIPT),
-        "clipboard.js" => return shown("text/javascript; charset=utf-8", CLIPBOARD),
-        "desktop.css" => return shown("text/css; charset=utf-8", STYLE),
+        "desktop.js" => return asset_response("text/javascript; charset=utf-8", DESKTOP_SCRIPT),
+        "clipboard.js" => {
+            return asset_response("text/javascript; charset=utf-8", CLIPBOARD_SCRIPT);
+        }
+        "desktop.css" => return asset_response("text/css; charset=utf-8", DESKTOP_STYLE),
         _ => {}
     }
-    let Some(path) = module(&name) else {
+    let Some(path) = novnc_module_path(&name) else {
         return super::unknown_path(request).await;
     };
-    match tokio::fs::read(state.desktop.novnc().join(path)).await {
-        Ok(bytes) => shown("text/javascript; charset=utf-8", bytes),
+    match tokio::fs::read(state.desktop.novnc_folder().join(path)).await {
+        Ok(bytes) => asset_response("text/javascript; charset=utf-8", bytes),
         Err(_) => super::unknown_path(request).await,
     }
 }
 
 /// A module of the VNC client: a script, and nothing outside of its folder.
-fn module(name: &str) -> Option<PathBuf> {
+fn novnc_module_path(name: &str) -> Option<PathBuf> {
     let path = PathBuf::from(name.strip_prefix("novnc/")?);
     let is_plain = path.components().all(|c| matches!(c, Component::Normal(_)));
     let is_script = path.extension().is_some_and(|extension| extension == "js");
     (is_plain && is_script).then_some(path)
 }
 
-fn shown(kind: &'static str, body: impl IntoResponse) -> Response {
+fn asset_response(kind: &'static str, body: impl IntoResponse) -> Response {
     let headers = [
         (header::CONTENT_TYPE, kind),
-        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::CONTENT_SECURITY_POLICY, DESKTOP_PAGE_CSP),
         (header::REFERRER_POLICY, "no-referrer"),
     ];
     (headers, body).into_response()
@@ -148,32 +150,37 @@ fn shown(kind: &'static str, body: impl IntoResponse) -> Response {
     (status = 101, description = "Binary frames: VNC's bytes, both ways."),
     (status = 503, description = "The desktop can't be shown, and why.", body = Failed),
 ))]
-pub(super) async fn socket(Shared(state): Shared<State>, upgrade: WebSocketUpgrade) -> Response {
-    match state.desktop.visit().await {
-        Ok((server, stay)) => upgrade
-            .protocols([PROTOCOL])
-            .on_upgrade(async move |socket| {
-                bridge(socket, server).await;
-                drop(stay);
-            }),
+pub(super) async fn socket(
+    Shared(state): Shared<HttpState>,
+    upgrade: WebSocketUpgrade,
+) -> Response {
+    match state.desktop.connect_viewer().await {
+        Ok((server, stay)) => {
+            upgrade
+                .protocols([VNC_SUBPROTOCOL])
+                .on_upgrade(async move |socket| {
+                    bridge_vnc(socket, server).await;
+                    drop(stay);
+                })
+        }
         Err(refusal) => refusal.into_response(),
     }
 }
 
 /// Until either side has enough.
-async fn bridge(socket: WebSocket, server: UnixStream) {
+async fn bridge_vnc(socket: WebSocket, server: UnixStream) {
     let (sink, stream) = socket.split();
     let (reader, writer) = server.into_split();
     tokio::select! {
-        () = show(sink, reader) => {}
-        () = hear(stream, writer) => {}
+        () = send_frames(sink, reader) => {}
+        () = receive_frames(stream, writer) => {}
     }
 }
 
-async fn show(mut sink: SplitSink<WebSocket, Message>, mut server: OwnedReadHalf) {
-    let mut pings = tokio::time::interval(PING);
+async fn send_frames(mut sink: SplitSink<WebSocket, Message>, mut server: OwnedReadHalf) {
+    let mut pings = tokio::time::interval(VNC_SOCKET_PING_INTERVAL);
     loop {
-        let mut bytes = Vec::with_capacity(PIECE);
+        let mut bytes = Vec::with_capacity(VNC_FRAME_BYTES);
         let message = tokio::select! {
             read = server.read_buf(&mut bytes) => match read {
                 Ok(0) | Err(_) => break,
@@ -182,7 +189,7 @@ async fn show(mut sink: SplitSink<WebSocket, Message>, mut server: OwnedReadHalf
             _ = pings.tick() => Message::Ping(Bytes::new()),
         };
         // A browser that takes nothing for so long is gone.
-        let sent = timeout(PING, sink.send(message)).await;
+        let sent = timeout(VNC_SOCKET_PING_INTERVAL, sink.send(message)).await;
         if !matches!(sent, Ok(Ok(()))) {
             return;
         }
@@ -191,9 +198,9 @@ async fn show(mut sink: SplitSink<WebSocket, Message>, mut server: OwnedReadHalf
     let _ = sink.send(Message::Close(None)).await;
 }
 
-async fn hear(mut stream: SplitStream<WebSocket>, mut server: OwnedWriteHalf) {
+async fn receive_frames(mut stream: SplitStream<WebSocket>, mut server: OwnedWriteHalf) {
     // Whoever is there answers each ping.
-    while let Ok(Some(Ok(message))) = timeout(2 * PING, stream.next()).await {
+    while let Ok(Some(Ok(message))) = timeout(2 * VNC_SOCKET_PING_INTERVAL, stream.next()).await {
         match message {
             Message::Binary(bytes) => {
                 if server.write_all(&bytes).await.is_err() {
@@ -209,11 +216,14 @@ async fn hear(mut stream: SplitStream<WebSocket>, mut server: OwnedWriteHalf) {
 
 #[cfg(test)]
 mod tests {
-    use super::module;
+    use super::novnc_module_path;
 
     #[test]
     fn only_scripts_of_the_client_are_served() {
-        assert_eq!(module("novnc/core/rfb.js"), Some("core/rfb.js".into()));
+        assert_eq!(
+            novnc_module_path("novnc/core/rfb.js"),
+            Some("core/rfb.js".into())
+        );
         for name in [
             "core/rfb.js",
             "novnc/../secret.js",
@@ -221,7 +231,7 @@ mod tests {
             "novnc/package.json",
             "novnc/",
         ] {
-            assert_eq!(module(name), None, "{name}");
+            assert_eq!(novnc_module_path(name), None, "{name}");
         }
     }
 }

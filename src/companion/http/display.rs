@@ -1,13 +1,13 @@
 //! The screen over HTTP.
 
-use super::answer::{Body, Params, failed, invalid};
-use super::stream::{Form, HEARTBEAT};
-use super::{State, json};
-use crate::companion::desktop::{Copied, Refusal};
+use super::answer::{JsonBody, QueryParams, error_response, invalid_field};
+use super::stream::{EVENT_HEARTBEAT_INTERVAL, StreamFormat};
+use super::{HttpState, json_response};
+use crate::companion::desktop::{ClipboardWatcher, DesktopRefusal};
 use crate::companion::display;
 use crate::protocol::display::{
-    Browser, Clipboard, ClipboardEvent, Done, Focus, Input, Open, PICTURE_HEADER, Resolution,
-    SCREEN_HEADER, Screen, Screenshot, TAKEN_HEADER, Windows,
+    Browser, BrowserOpenQuery, ClipboardEvent, ClipboardText, Focus, Input, InputDone,
+    PICTURE_HEADER, Resolution, SCREEN_HEADER, ScreenSize, ScreenshotQuery, TAKEN_HEADER, Windows,
 };
 use crate::protocol::fault::Failed;
 use axum::body::Body as Streamed;
@@ -20,27 +20,32 @@ use std::time::Instant;
 use tokio::time::timeout;
 
 /// Where it does not run by somebody's choice.
-const ABSENT: &str = "`desktop.run: lazy` in osctl.yaml and `osctl up` bring one, in a container";
+const NO_DESKTOP_HINT: &str =
+    "`desktop.run: lazy` in osctl.yaml and `osctl up` bring one, in a container";
 
 /// What is on the screen now, as PNG. It starts the desktop where it does not run, and is never a
 /// picture of before.
-#[utoipa::path(get, path = "/display/screenshot", params(Screenshot), responses(
+#[utoipa::path(get, path = "/display/screenshot", params(ScreenshotQuery), responses(
     (status = 200, description = "The picture; `osctl-picture` and `osctl-screen` tell its and the screen's size as `WIDTHxHEIGHT`, `osctl-taken` when it was taken, in milliseconds since 1970.", content_type = "image/png"),
     (status = 400, description = "The region or the scale does not fit.", body = Failed),
     (status = 503, description = "There is no picture, and why.", body = Failed),
 ))]
 pub(super) async fn screenshot(
-    Shared(state): Shared<State>,
-    Params(query): Params<Screenshot>,
+    Shared(state): Shared<HttpState>,
+    QueryParams(query): QueryParams<ScreenshotQuery>,
 ) -> Response {
     let region = match query.region.as_deref() {
         None => None,
-        Some(text) => match display::Region::parse(text) {
+        Some(text) => match display::ScreenRegion::parse(text) {
             Some(region) => Some(region),
-            None => return invalid(format!("`{text}` is no region: give `X,Y,WIDTH,HEIGHT`")),
+            None => {
+                return invalid_field(format!("`{text}` is no region: give `X,Y,WIDTH,HEIGHT`"));
+            }
         },
     };
-    let shot = state.desktop.shoot(region, query.scale.unwrap_or(1.0));
+    let shot = state
+        .desktop
+        .take_screenshot(region, query.scale.unwrap_or(1.0));
     let shot = match shot.await {
         Ok(shot) => shot,
         Err(refusal) => return refusal.into_response(),
@@ -62,17 +67,26 @@ pub(super) async fn screenshot(
 
 /// Moves, clicks, turns the wheel, presses keys and types, in the order given.
 #[utoipa::path(post, path = "/display/input", request_body = Input, responses(
-    (status = 200, body = Done),
+    (status = 200, body = InputDone),
     (status = 400, description = "An action does not fit, or all take longer than 10 seconds; nothing was done.", body = Failed),
     (status = 503, description = "There is no screen, and why.", body = Failed),
 ))]
-pub(super) async fn input(Shared(state): Shared<State>, Body(input): Body<Input>) -> Response {
+pub(super) async fn input(
+    Shared(state): Shared<HttpState>,
+    JsonBody(input): JsonBody<Input>,
+) -> Response {
     let begin = Instant::now();
-    answer(state.desktop.act(input.actions).await.map(|pointer| Done {
-        status: "completed".into(),
-        pointer,
-        timing_ms: begin.elapsed().as_secs_f64() * 1e3,
-    }))
+    result_response(
+        state
+            .desktop
+            .perform_actions(input.actions)
+            .await
+            .map(|pointer| InputDone {
+                status: "completed".into(),
+                pointer,
+                timing_ms: begin.elapsed().as_secs_f64() * 1e3,
+            }),
+    )
 }
 
 /// The text that was copied last.
@@ -81,49 +95,52 @@ pub(super) async fn input(Shared(state): Shared<State>, Body(input): Body<Input>
 /// another one is copied.
 #[utoipa::path(get, path = "/display/clipboard", responses(
     (status = 200, content(
-        (Clipboard = "application/json"), (ClipboardEvent = "text/event-stream"), (ClipboardEvent = "application/x-ndjson"),
+        (ClipboardText = "application/json"), (ClipboardEvent = "text/event-stream"), (ClipboardEvent = "application/x-ndjson"),
     )),
     (status = 503, description = "There is no screen, and why.", body = Failed),
 ))]
-pub(super) async fn read_clipboard(Shared(state): Shared<State>, headers: HeaderMap) -> Response {
-    let Some(form) = Form::accepted(&headers) else {
+pub(super) async fn read_clipboard(
+    Shared(state): Shared<HttpState>,
+    headers: HeaderMap,
+) -> Response {
+    let Some(form) = StreamFormat::from_accept_header(&headers) else {
         let text = state.desktop.read_clipboard().await;
-        return answer(text.map(|text| Clipboard { text }));
+        return result_response(text.map(|text| ClipboardText { text }));
     };
     match state.desktop.listen_to_clipboard().await {
-        Ok(copied) => tell(copied, form),
+        Ok(copied) => stream_clipboard(copied, form),
         Err(refusal) => refusal.into_response(),
     }
 }
 
 /// What is copied, for as long as somebody listens.
-fn tell(copied: Copied, form: Form) -> Response {
+fn stream_clipboard(copied: ClipboardWatcher, form: StreamFormat) -> Response {
     let events = unfold(copied, move |mut copied| async move {
-        let event = match timeout(HEARTBEAT, copied.next()).await {
+        let event = match timeout(EVENT_HEARTBEAT_INTERVAL, copied.next_text()).await {
             Ok(text) => ClipboardEvent::Copied { text: text? },
             Err(_) => ClipboardEvent::Heartbeat,
         };
-        Some((Ok::<_, Infallible>(form.line(&event)), copied))
+        Some((Ok::<_, Infallible>(form.encode_line(&event)), copied))
     });
-    let kind = [(header::CONTENT_TYPE, form.mime())];
+    let kind = [(header::CONTENT_TYPE, form.content_type())];
     (kind, Streamed::from_stream(events)).into_response()
 }
 
 /// Copies a text, so that it can be pasted inside.
-#[utoipa::path(put, path = "/display/clipboard", request_body = Clipboard, responses((status = 200, body = Clipboard)))]
+#[utoipa::path(put, path = "/display/clipboard", request_body = ClipboardText, responses((status = 200, body = ClipboardText)))]
 pub(super) async fn write_clipboard(
-    Shared(state): Shared<State>,
-    Body(Clipboard { text }): Body<Clipboard>,
+    Shared(state): Shared<HttpState>,
+    JsonBody(ClipboardText { text }): JsonBody<ClipboardText>,
 ) -> Response {
     let written = state.desktop.write_clipboard(text.clone()).await;
-    answer(written.map(|()| Clipboard { text }))
+    result_response(written.map(|()| ClipboardText { text }))
 }
 
 /// The windows, the lowest first.
 #[utoipa::path(get, path = "/display/windows", responses((status = 200, body = Windows)))]
-pub(super) async fn windows(Shared(state): Shared<State>) -> Response {
-    let windows = state.desktop.windows().await;
-    answer(windows.map(|windows| Windows { windows }))
+pub(super) async fn windows(Shared(state): Shared<HttpState>) -> Response {
+    let windows = state.desktop.list_windows().await;
+    result_response(windows.map(|windows| Windows { windows }))
 }
 
 /// Brings a window to the front, and answers with all.
@@ -132,83 +149,85 @@ pub(super) async fn windows(Shared(state): Shared<State>) -> Response {
     (status = 404, description = "There is no such window.", body = Failed),
 ))]
 pub(super) async fn focus(
-    Shared(state): Shared<State>,
-    Body(Focus { id }): Body<Focus>,
+    Shared(state): Shared<HttpState>,
+    JsonBody(Focus { id }): JsonBody<Focus>,
 ) -> Response {
-    if let Err(refusal) = state.desktop.focus(id).await {
+    if let Err(refusal) = state.desktop.focus_window(id).await {
         return refusal.into_response();
     }
-    let windows = state.desktop.windows().await;
-    answer(windows.map(|windows| Windows { windows }))
+    let windows = state.desktop.list_windows().await;
+    result_response(windows.map(|windows| Windows { windows }))
 }
 
 /// The screen's size.
-#[utoipa::path(get, path = "/display/resolution", responses((status = 200, body = Screen)))]
-pub(super) async fn resolution(Shared(state): Shared<State>) -> Response {
-    answer(state.desktop.screen().await)
+#[utoipa::path(get, path = "/display/resolution", responses((status = 200, body = ScreenSize)))]
+pub(super) async fn resolution(Shared(state): Shared<HttpState>) -> Response {
+    result_response(state.desktop.screen_info().await)
 }
 
 /// Changes the screen's size while it runs. It answers when the desktop fills the new one.
 #[utoipa::path(put, path = "/display/resolution", request_body = Resolution, responses(
-    (status = 200, body = Screen),
+    (status = 200, body = ScreenSize),
     (status = 400, description = "The screen can't be so large, or so small.", body = Failed),
 ))]
 pub(super) async fn resize(
-    Shared(state): Shared<State>,
-    Body(Resolution { width, height }): Body<Resolution>,
+    Shared(state): Shared<HttpState>,
+    JsonBody(Resolution { width, height }): JsonBody<Resolution>,
 ) -> Response {
-    answer(state.desktop.resize(width, height).await)
+    result_response(state.desktop.resize_screen(width, height).await)
 }
 
 /// How the browser inside stands.
 #[utoipa::path(get, path = "/display/browser", responses((status = 200, body = Browser)))]
-pub(super) async fn browser(Shared(state): Shared<State>) -> Response {
-    answer(state.desktop.look_at_browser())
+pub(super) async fn browser(Shared(state): Shared<HttpState>) -> Response {
+    result_response(state.desktop.look_at_browser())
 }
 
 /// Starts the browser unless it runs, and opens a page. All share it: people at the screen, and
 /// agents by its debugger's protocol.
-#[utoipa::path(post, path = "/display/browser", params(Open), responses((status = 200, body = Browser)))]
+#[utoipa::path(post, path = "/display/browser", params(BrowserOpenQuery), responses((status = 200, body = Browser)))]
 pub(super) async fn browse(
-    Shared(state): Shared<State>,
-    Params(Open { url }): Params<Open>,
+    Shared(state): Shared<HttpState>,
+    QueryParams(BrowserOpenQuery { url }): QueryParams<BrowserOpenQuery>,
 ) -> Response {
-    answer(state.desktop.browse(&url).await)
+    result_response(state.desktop.open_url(&url).await)
 }
 
 /// Ends the browser, which keeps its profile.
 #[utoipa::path(delete, path = "/display/browser", responses((status = 200, body = Browser)))]
-pub(super) async fn close_browser(Shared(state): Shared<State>) -> Response {
-    answer(state.desktop.close_browser())
+pub(super) async fn close_browser(Shared(state): Shared<HttpState>) -> Response {
+    result_response(state.desktop.close_browser())
 }
 
-fn answer(result: Result<impl serde::Serialize, Refusal>) -> Response {
+fn result_response(result: Result<impl serde::Serialize, DesktopRefusal>) -> Response {
     match result {
-        Ok(value) => json(StatusCode::OK, value),
+        Ok(value) => json_response(StatusCode::OK, value),
         Err(refusal) => refusal.into_response(),
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for DesktopRefusal {
     fn into_response(self) -> Response {
         let unavailable = StatusCode::SERVICE_UNAVAILABLE;
         let logs = Some("`osctl logs` shows more; try again in a moment");
         let message = self.to_string();
         match self {
-            Self::Absent(_) => failed(unavailable, "no_desktop", message, Some(ABSENT)),
-            Self::Unready(_) => failed(unavailable, "desktop_not_ready", message, logs),
-            Self::Display(display::Refusal::Gone(_)) => {
-                failed(unavailable, "no_screen", message, logs)
+            Self::Absent(_) => {
+                error_response(unavailable, "no_desktop", message, Some(NO_DESKTOP_HINT))
             }
-            Self::Display(display::Refusal::Invalid(message)) => invalid(message),
-            Self::Display(display::Refusal::NoWindow(_)) => failed(
+            Self::Unready(_) => error_response(unavailable, "desktop_not_ready", message, logs),
+            Self::Display(display::DisplayRefusal::Gone(_)) => {
+                error_response(unavailable, "no_screen", message, logs)
+            }
+            Self::Display(display::DisplayRefusal::Invalid(message)) => invalid_field(message),
+            Self::Display(display::DisplayRefusal::NoWindow(_)) => error_response(
                 StatusCode::NOT_FOUND,
                 "unknown_window",
                 message,
                 Some("`GET /display/windows` lists them"),
             ),
-            Self::Display(display::Refusal::Unmoved(_)) => {
-                failed(StatusCode::GATEWAY_TIMEOUT, "not_done", message, logs)
+            Self::Display(display::DisplayRefusal::Unmoved(_)) => {
+                error_response(StatusCode::GATEWAY_TIMEOUT, "not_done", message, logs)
             }
         }
     }

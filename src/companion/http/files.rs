@@ -1,37 +1,36 @@
 //! Files, over HTTP.
 
-use super::answer::{Params, failed};
-use super::range::{self, Part, Piece};
-use super::{State, json};
-use crate::archive::{self, Feed, Look, Mark, Pieces, Tally};
-use crate::companion::files::{Open, Page, Place, Refusal, Stored, Target, Unpacking};
+use super::answer::{QueryParams, error_response};
+use super::file_bodies::{drain_refused, pump_body, stream_body, unpack_body};
+use super::range::{self, ByteRange, ContentRange};
+use super::{HttpState, json_response};
+use crate::archive::{self, EntryStat, ResumePoint};
+use crate::companion::files::{
+    ContainerPath, FilesRefusal, ListingPage, OpenedFile, UploadOutcome, UploadTarget,
+};
 use crate::protocol::fault::Failed;
 use crate::protocol::files::{
-    Changed, Entry, EntryKind, Listing, Mtime, TAR, UPLOAD_FORM, UPLOAD_OFFSET, decode, encode,
+    Changed, EntryKind, FileEntry, FileListing, Mtime, TAR_MIME, UPLOAD_FORM_HEADER,
+    UPLOAD_OFFSET_HEADER, percent_decode, percent_encode,
 };
-use axum::body::{Body, BodyDataStream};
+use axum::body::Body;
 use axum::extract::{Request, State as Shared};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use futures_util::StreamExt;
-use futures_util::stream::poll_fn;
 use serde::{Deserialize, Deserializer};
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, UNIX_EPOCH};
 use utoipa::IntoParams;
 
 /// As the router knows it; the document says `{path}`.
-const ROUTE: &str = "/files/{*path}";
+const FILES_ROUTE: &str = "/files/{*path}";
 
 /// Entries of one listing, unless `?limit=` says otherwise.
-const LIMIT: usize = 10_000;
-
-/// A refused body is read on for so long, so that its sender comes to read why.
-const PATIENCE: Duration = Duration::from_secs(10);
+const DEFAULT_LISTING_ENTRIES: usize = 10_000;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(super) struct GetQuery {
+pub(super) struct FileGetQuery {
     /// Say what it is, instead of sending it.
     #[serde(default, deserialize_with = "flag")]
     stat: bool,
@@ -54,9 +53,9 @@ pub(super) struct GetQuery {
 ///
 /// The path is absolute and percent-encoded, its bytes need not be UTF-8. Ranges are served, with
 /// `If-Range`; `?stat` says what a place holds. A listing is sorted; `?after=NAME&limit=N` pages.
-#[utoipa::path(get, path = "/files/{*path}", params(("path" = String, Path, description = "An absolute path"), GetQuery), responses(
+#[utoipa::path(get, path = "/files/{*path}", params(("path" = String, Path, description = "An absolute path"), FileGetQuery), responses(
     (status = 200, description = "The file's bytes, the folder's entries, or the archive.", content(
-        (Vec<u8> = "application/octet-stream"), (Listing = "application/json"), (Entry = "application/json"), (Vec<u8> = "application/x-tar"),
+        (Vec<u8> = "application/octet-stream"), (FileListing = "application/json"), (FileEntry = "application/json"), (Vec<u8> = "application/x-tar"),
     )),
     (status = 206, description = "The part that was asked for."),
     (status = 400, description = "The path has `..` in it, or is none.", body = Failed),
@@ -65,69 +64,75 @@ pub(super) struct GetQuery {
     (status = 416, description = "The range begins behind the end.", body = Failed),
 ))]
 pub(super) async fn get(
-    Shared(state): Shared<State>,
+    Shared(state): Shared<HttpState>,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
-    Params(query): Params<GetQuery>,
+    QueryParams(query): QueryParams<FileGetQuery>,
 ) -> Response {
-    let read = read(state, method == Method::HEAD, &uri, &headers, query);
-    boxed(read.await)
+    let read = handle_get(state, method == Method::HEAD, &uri, &headers, query);
+    sandbox_response(read.await)
 }
 
-async fn read(
-    state: State,
+async fn handle_get(
+    state: HttpState,
     is_head: bool,
     uri: &Uri,
     headers: &HeaderMap,
-    query: GetQuery,
-) -> Result<Response, Refusal> {
-    let place = place(uri)?;
+    query: FileGetQuery,
+) -> Result<Response, FilesRefusal> {
+    let place = parse_path(uri)?;
     let files = state.files.clone();
     if let Some(id) = query.upload {
-        let path = exact(&place);
-        let Mark { bytes, form } = files.arrived(place, id).await?;
-        let mut arrived = json(StatusCode::OK, changed("partial", path, bytes));
+        let path = encode_path(&place);
+        let ResumePoint { bytes, form } = files.find_resume_point(place, id).await?;
+        let mut arrived = json_response(StatusCode::OK, changed_reply("partial", path, bytes));
         let headers = arrived.headers_mut();
-        headers.insert(UPLOAD_OFFSET, HeaderValue::from(bytes));
+        headers.insert(UPLOAD_OFFSET_HEADER, HeaderValue::from(bytes));
         if let Ok(form) = HeaderValue::from_str(&form)
             && !form.is_empty()
         {
-            headers.insert(UPLOAD_FORM, form);
+            headers.insert(UPLOAD_FORM_HEADER, form);
         }
         return Ok(arrived);
     }
     let found = files.find(place).await?;
     let accepts = headers.get_all(header::ACCEPT).iter();
-    let is_tar = query.tar || accepts.into_iter().any(|a| a.as_bytes() == TAR.as_bytes());
+    let is_tar = query.tar
+        || accepts
+            .into_iter()
+            .any(|a| a.as_bytes() == TAR_MIME.as_bytes());
     if query.stat {
-        let tag = [(header::ETAG, tag(&found.look))];
-        return Ok((tag, json(StatusCode::OK, found.entry())).into_response());
+        let tag = [(header::ETAG, entity_tag(&found.look))];
+        return Ok((tag, json_response(StatusCode::OK, found.to_entry())).into_response());
     }
     if is_tar {
-        let kind = [(header::CONTENT_TYPE, TAR)];
+        let kind = [(header::CONTENT_TYPE, TAR_MIME)];
         if is_head {
             return Ok(kind.into_response());
         }
-        let from = Mark {
+        let from = ResumePoint {
             bytes: query.from.unwrap_or_default(),
             form: query.form.unwrap_or_default(),
         };
-        return Ok((kind, streamed(files.pack(found, from).await?)).into_response());
+        return Ok((kind, stream_body(files.pack(found, from).await?)).into_response());
     }
     if found.look.kind == EntryKind::Folder {
-        let page = Page {
-            after: query.after.as_deref().map(name).transpose()?,
-            limit: query.limit.unwrap_or(LIMIT),
+        let page = ListingPage {
+            after: query.after.as_deref().map(decode_name).transpose()?,
+            limit: query.limit.unwrap_or(DEFAULT_LISTING_ENTRIES),
         };
-        return Ok(json(StatusCode::OK, files.list(found, page).await?));
+        return Ok(json_response(
+            StatusCode::OK,
+            files.list(found, page).await?,
+        ));
     }
     let open = files.open(found).await?;
-    let (part, mut response) = head(&open, headers);
+    let (part, mut response) = response_head(&open, headers);
     let (start, length) = match part {
-        Part::Beyond => return Ok(response),
-        Part::Whole => (0, open.look.size),
-        Part::Bytes { first, last } => (first, last - first + 1),
+        ByteRange::Beyond => return Ok(response),
+        ByteRange::Whole => (0, open.look.size),
+        ByteRange::Bytes { first, last } => (first, last - first + 1),
     };
     let length = (!open.is_endless).then_some(length);
     if let Some(length) = length {
@@ -135,28 +140,28 @@ async fn read(
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
     if !is_head {
-        *response.body_mut() = streamed(files.read(open, start, length)?);
+        *response.body_mut() = stream_body(files.read(open, start, length)?);
     }
     Ok(response)
 }
 
 /// Which part is sent, and everything of the answer but its body.
-fn head(open: &Open, headers: &HeaderMap) -> (Part, Response) {
-    let (tag, date) = (tag(&open.look), date(open.look.mtime));
+fn response_head(open: &OpenedFile, headers: &HeaderMap) -> (ByteRange, Response) {
+    let (tag, date) = (entity_tag(&open.look), format_http_date(open.look.mtime));
     let size = open.look.size;
     let part = match open.is_endless {
-        true => Part::Whole,
-        false => range::wanted(headers, size, &tag, &date),
+        true => ByteRange::Whole,
+        false => range::requested_range(headers, size, &tag, &date),
     };
     let mut response = match part {
-        Part::Beyond => failed(
+        ByteRange::Beyond => error_response(
             StatusCode::RANGE_NOT_SATISFIABLE,
             "range",
             format!("the range begins behind the file's {size} bytes"),
             Some("`HEAD` tells its length"),
         ),
-        Part::Bytes { .. } => StatusCode::PARTIAL_CONTENT.into_response(),
-        Part::Whole => StatusCode::OK.into_response(),
+        ByteRange::Bytes { .. } => StatusCode::PARTIAL_CONTENT.into_response(),
+        ByteRange::Whole => StatusCode::OK.into_response(),
     };
     let mut set = |name: HeaderName, value: String| {
         // Digits, letters and punctuation, every one of them.
@@ -165,14 +170,14 @@ fn head(open: &Open, headers: &HeaderMap) -> (Part, Response) {
         }
     };
     match part {
-        Part::Beyond => set(header::CONTENT_RANGE, format!("bytes */{size}")),
-        Part::Bytes { first, last } => {
+        ByteRange::Beyond => set(header::CONTENT_RANGE, format!("bytes */{size}")),
+        ByteRange::Bytes { first, last } => {
             let range = format!("bytes {first}-{last}/{size}");
             set(header::CONTENT_RANGE, range);
         }
-        Part::Whole => {}
+        ByteRange::Whole => {}
     }
-    if part != Part::Beyond {
+    if part != ByteRange::Beyond {
         set(header::CONTENT_TYPE, "application/octet-stream".into());
     }
     set(header::ETAG, tag);
@@ -183,7 +188,7 @@ fn head(open: &Open, headers: &HeaderMap) -> (Part, Response) {
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(super) struct PutQuery {
+pub(super) struct FilePutQuery {
     /// Rights in octal; by default those of the file that is replaced, else 0644.
     mode: Option<String>,
     /// Seconds since 1970, with a fraction; now by default.
@@ -204,7 +209,7 @@ pub(super) struct PutQuery {
 /// leaves the old file. With a slash at the end of the path and no body, a folder is made. With
 /// `Content-Type: application/x-tar` the body is unpacked beneath the path, which is made when it is
 /// missing; each file in it is renamed into its place, without a sync.
-#[utoipa::path(put, path = "/files/{*path}", params(("path" = String, Path, description = "An absolute path"), PutQuery), request_body(content = Vec<u8>, content_type = "application/octet-stream"), responses(
+#[utoipa::path(put, path = "/files/{*path}", params(("path" = String, Path, description = "An absolute path"), FilePutQuery), request_body(content = Vec<u8>, content_type = "application/octet-stream"), responses(
     (status = 200, description = "It was there, and is replaced, or was unpacked into.", body = Changed),
     (status = 201, description = "It is there now, and was not before.", body = Changed),
     (status = 202, description = "The upload goes on: not all of it is there.", body = Changed),
@@ -215,47 +220,47 @@ pub(super) struct PutQuery {
     (status = 507, description = "The disk is full; the old file is untouched.", body = Failed),
 ))]
 pub(super) async fn put(
-    Shared(state): Shared<State>,
+    Shared(state): Shared<HttpState>,
     uri: Uri,
     headers: HeaderMap,
-    Params(query): Params<PutQuery>,
+    QueryParams(query): QueryParams<FilePutQuery>,
     request: Request,
 ) -> Response {
-    let written = write(state, &uri, &headers, query, request.into_body());
-    boxed(written.await)
+    let written = handle_put(state, &uri, &headers, query, request.into_body());
+    sandbox_response(written.await)
 }
 
-async fn write(
-    state: State,
+async fn handle_put(
+    state: HttpState,
     uri: &Uri,
     headers: &HeaderMap,
-    query: PutQuery,
+    query: FilePutQuery,
     body: Body,
-) -> Result<Response, Refusal> {
+) -> Result<Response, FilesRefusal> {
     let files = state.files.clone();
-    let place = match place(uri) {
+    let place = match parse_path(uri) {
         Ok(place) => place,
-        Err(refusal) => return Err(refused(body, refusal).await),
+        Err(refusal) => return Err(drain_refused(body, refusal).await),
     };
-    let path = exact(&place);
+    let path = encode_path(&place);
     let is_tar = headers
         .get(header::CONTENT_TYPE)
-        .is_some_and(|kind| kind.as_bytes() == TAR.as_bytes());
+        .is_some_and(|kind| kind.as_bytes() == TAR_MIME.as_bytes());
     if is_tar {
         let id = query.upload.as_deref();
-        let unpacking =
-            offset(headers).and_then(|offset| files.unpack(place, query.parents, id, offset));
+        let unpacking = upload_offset(headers)
+            .and_then(|offset| files.start_unpacking(place, query.parents, id, offset));
         let tally = match unpacking {
-            Ok(unpacking) => unpacked(body, unpacking).await?,
-            Err(refusal) => return Err(refused(body, refusal).await),
+            Ok(unpacking) => unpack_body(body, unpacking).await?,
+            Err(refusal) => return Err(drain_refused(body, refusal).await),
         };
-        return Ok(json(
+        return Ok(json_response(
             StatusCode::OK,
             Changed {
                 files: tally.files,
                 folders: tally.folders,
                 links: tally.links,
-                ..changed("completed", path, tally.bytes)
+                ..changed_reply("completed", path, tally.bytes)
             },
         ));
     }
@@ -263,45 +268,49 @@ async fn write(
         let is_new = files.make_folder(place, query.parents).await?;
         let made = Changed {
             folders: is_new.into(),
-            ..changed("completed", path, 0)
+            ..changed_reply("completed", path, 0)
         };
         let status = match is_new {
             true => StatusCode::CREATED,
             false => StatusCode::OK,
         };
-        return Ok(json(status, made));
+        return Ok(json_response(status, made));
     }
-    let target = match target(place, query, headers) {
+    let target = match upload_target(place, query, headers) {
         Ok(target) => target,
-        Err(refusal) => return Err(refused(body, refusal).await),
+        Err(refusal) => return Err(drain_refused(body, refusal).await),
     };
-    let (feed, inlet) = archive::inlet();
-    let store = files.store(target, inlet);
-    let ((), stored) = tokio::join!(pump(body, feed), store);
+    let (feed, inlet) = archive::chunk_reader();
+    let store = files.store_file(target, inlet);
+    let ((), stored) = tokio::join!(pump_body(body, feed), store);
     let (status, word, bytes) = match stored? {
-        Stored::Created(bytes) => (StatusCode::CREATED, "completed", bytes),
-        Stored::Replaced(bytes) => (StatusCode::OK, "completed", bytes),
-        Stored::Partial(bytes) => (StatusCode::ACCEPTED, "partial", bytes),
+        UploadOutcome::Created(bytes) => (StatusCode::CREATED, "completed", bytes),
+        UploadOutcome::Replaced(bytes) => (StatusCode::OK, "completed", bytes),
+        UploadOutcome::Partial(bytes) => (StatusCode::ACCEPTED, "partial", bytes),
     };
     let stored = Changed {
         files: u64::from(word == "completed"),
-        ..changed(word, path, bytes)
+        ..changed_reply(word, path, bytes)
     };
-    Ok(json(status, stored))
+    Ok(json_response(status, stored))
 }
 
 /// Where an archive goes on.
-fn offset(headers: &HeaderMap) -> Result<u64, Refusal> {
-    let Some(told) = headers.get(UPLOAD_OFFSET) else {
+fn upload_offset(headers: &HeaderMap) -> Result<u64, FilesRefusal> {
+    let Some(told) = headers.get(UPLOAD_OFFSET_HEADER) else {
         return Ok(0);
     };
     let offset = told.to_str().ok().and_then(|text| text.parse().ok());
-    offset.ok_or_else(|| Refusal::Invalid("`Upload-Offset` is no number of bytes".into()))
+    offset.ok_or_else(|| FilesRefusal::Invalid("`Upload-Offset` is no number of bytes".into()))
 }
 
-fn target(place: Place, query: PutQuery, headers: &HeaderMap) -> Result<Target, Refusal> {
+fn upload_target(
+    place: ContainerPath,
+    query: FilePutQuery,
+    headers: &HeaderMap,
+) -> Result<UploadTarget, FilesRefusal> {
     let refuse = |what: &str, value: &str, form: &str| {
-        Refusal::Invalid(format!("`{value}` is no `{what}`: give {form}"))
+        FilesRefusal::Invalid(format!("`{value}` is no `{what}`: give {form}"))
     };
     let mode = query.mode.as_deref().map(|text| {
         let mode = u32::from_str_radix(text, 8).ok().filter(|m| *m <= 0o7777);
@@ -314,14 +323,14 @@ fn target(place: Place, query: PutQuery, headers: &HeaderMap) -> Result<Target, 
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let piece = text(header::CONTENT_RANGE).map(|text| {
         let form = "`bytes FIRST-LAST/TOTAL`";
-        range::piece(text).ok_or_else(|| refuse("Content-Range", text, form))
+        range::parse_content_range(text).ok_or_else(|| refuse("Content-Range", text, form))
     });
     let length = text(header::CONTENT_LENGTH).and_then(|text| text.parse().ok());
-    let Piece { first, total } = piece.transpose()?.unwrap_or(Piece {
+    let ContentRange { first, total } = piece.transpose()?.unwrap_or(ContentRange {
         first: 0,
         total: length,
     });
-    Ok(Target {
+    Ok(UploadTarget {
         place,
         mode: mode.transpose()?,
         mtime: mtime.transpose()?,
@@ -334,7 +343,7 @@ fn target(place: Place, query: PutQuery, headers: &HeaderMap) -> Result<Target, 
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(super) struct DeleteQuery {
+pub(super) struct FileDeleteQuery {
     /// Remove a folder with all that is in it.
     #[serde(default, deserialize_with = "flag")]
     recursive: bool,
@@ -343,37 +352,40 @@ pub(super) struct DeleteQuery {
 }
 
 /// Removes a file, a link, or a folder.
-#[utoipa::path(delete, path = "/files/{*path}", params(("path" = String, Path, description = "An absolute path"), DeleteQuery), responses(
+#[utoipa::path(delete, path = "/files/{*path}", params(("path" = String, Path, description = "An absolute path"), FileDeleteQuery), responses(
     (status = 200, description = "It is gone.", body = Changed),
     (status = 404, description = "There is none.", body = Failed),
     (status = 409, description = "The folder is not empty, and `recursive` is not set.", body = Failed),
 ))]
 pub(super) async fn delete(
-    Shared(state): Shared<State>,
+    Shared(state): Shared<HttpState>,
     uri: Uri,
-    Params(query): Params<DeleteQuery>,
+    QueryParams(query): QueryParams<FileDeleteQuery>,
 ) -> Response {
     let removed = async {
-        let place = place(&uri)?;
-        let path = exact(&place);
+        let place = parse_path(&uri)?;
+        let path = encode_path(&place);
         match query.upload {
-            Some(id) => state.files.forget(place, id).await?,
+            Some(id) => state.files.discard_upload(place, id).await?,
             None => state.files.remove(place, query.recursive).await?,
         }
-        Ok(json(StatusCode::OK, changed("completed", path, 0)))
+        Ok(json_response(
+            StatusCode::OK,
+            changed_reply("completed", path, 0),
+        ))
     };
-    boxed(removed.await)
+    sandbox_response(removed.await)
 }
 
 /// The document names the path as people do.
-pub(super) fn describe(document: &mut utoipa::openapi::OpenApi) {
-    if let Some(item) = document.paths.paths.remove(ROUTE) {
+pub(super) fn rename_document_path(document: &mut utoipa::openapi::OpenApi) {
+    if let Some(item) = document.paths.paths.remove(FILES_ROUTE) {
         document.paths.paths.insert("/files/{path}".into(), item);
     }
 }
 
 /// What comes from inside is no page of ours, whatever a browser takes it for.
-fn boxed(answer: Result<Response, Refusal>) -> Response {
+fn sandbox_response(answer: Result<Response, FilesRefusal>) -> Response {
     let mut response = answer.unwrap_or_else(IntoResponse::into_response);
     response.headers_mut().insert(
         header::CONTENT_SECURITY_POLICY,
@@ -382,20 +394,21 @@ fn boxed(answer: Result<Response, Refusal>) -> Response {
     response
 }
 
-fn place(uri: &Uri) -> Result<Place, Refusal> {
-    Place::parse(uri.path().strip_prefix("/files").unwrap_or_default())
+fn parse_path(uri: &Uri) -> Result<ContainerPath, FilesRefusal> {
+    ContainerPath::parse(uri.path().strip_prefix("/files").unwrap_or_default())
 }
 
-fn name(encoded: &str) -> Result<Vec<u8>, Refusal> {
+fn decode_name(encoded: &str) -> Result<Vec<u8>, FilesRefusal> {
     // The query was decoded once already; what is left is the name's own encoding.
-    decode(encoded).ok_or_else(|| Refusal::Invalid(format!("`{encoded}` is no encoded name")))
+    percent_decode(encoded)
+        .ok_or_else(|| FilesRefusal::Invalid(format!("`{encoded}` is no encoded name")))
 }
 
-fn exact(place: &Place) -> String {
-    encode(place.path.as_os_str().as_bytes())
+fn encode_path(place: &ContainerPath) -> String {
+    percent_encode(place.path.as_os_str().as_bytes())
 }
 
-fn changed(status: &str, path: String, bytes: u64) -> Changed {
+fn changed_reply(status: &str, path: String, bytes: u64) -> Changed {
     Changed {
         status: status.into(),
         path,
@@ -413,7 +426,7 @@ fn is_empty(headers: &HeaderMap) -> bool {
 }
 
 /// A change of the file changes it, as far as its time tells.
-fn tag(look: &Look) -> String {
+fn entity_tag(look: &EntryStat) -> String {
     let (device, inode) = look.identity;
     let Mtime { seconds, nanos } = look.mtime;
     format!(
@@ -422,57 +435,9 @@ fn tag(look: &Look) -> String {
     )
 }
 
-fn date(mtime: Mtime) -> String {
+fn format_http_date(mtime: Mtime) -> String {
     let seconds = Duration::from_secs(mtime.seconds.try_into().unwrap_or_default());
     httpdate::fmt_http_date(UNIX_EPOCH + seconds)
-}
-
-fn streamed(mut pieces: Pieces) -> Body {
-    Body::from_stream(poll_fn(move |cx| pieces.poll_recv(cx)))
-}
-
-/// Feeds an archive. Whoever is refused it gets to read why.
-async fn unpacked(body: Body, mut unpacking: Unpacking) -> Result<Tally, Refusal> {
-    let mut pieces = body.into_data_stream();
-    loop {
-        match pieces.next().await {
-            Some(Ok(piece)) => {
-                if !unpacking.give(piece).await {
-                    let _ = tokio::time::timeout(PATIENCE, drain(pieces)).await;
-                    return unpacking.end().await;
-                }
-            }
-            Some(Err(_)) => return Err(unpacking.cut().await),
-            None => return unpacking.end().await,
-        }
-    }
-}
-
-/// Reads what is refused for a while.
-async fn refused(body: Body, refusal: Refusal) -> Refusal {
-    let _ = tokio::time::timeout(PATIENCE, drain(body.into_data_stream())).await;
-    refusal
-}
-
-/// Hands the body over, piece by piece; when it is refused, reads on for a while.
-async fn pump(body: Body, feed: Feed) {
-    let mut pieces = body.into_data_stream();
-    loop {
-        match pieces.next().await {
-            Some(Ok(piece)) => {
-                if !feed.give(piece).await {
-                    let _ = tokio::time::timeout(PATIENCE, drain(pieces)).await;
-                    return;
-                }
-            }
-            Some(Err(error)) => return feed.fail(std::io::Error::other(error)).await,
-            None => return feed.end().await,
-        }
-    }
-}
-
-async fn drain(mut pieces: BodyDataStream) {
-    while let Some(Ok(_)) = pieces.next().await {}
 }
 
 /// `?tar`, `?tar=true`, `?tar=1`.

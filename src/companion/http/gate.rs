@@ -1,15 +1,15 @@
 //! Who is refused while the container comes to rest.
 
-use super::answer::failed;
-use crate::companion::evolve::{Door, Gate};
+use super::answer::error_response;
+use crate::companion::evolve::{AdmissionControl, ListenerKind};
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 
 /// Lets a request in, or says that it is to come again.
-pub(super) async fn admit(
-    State((gate, door)): State<(Gate, Door)>,
+pub(super) async fn admit_request(
+    State((gate, door)): State<(AdmissionControl, ListenerKind)>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -17,15 +17,15 @@ pub(super) async fn admit(
         return next.run(request).await;
     }
     let Some(pass) = gate.admit(door) else {
-        return evolving();
+        return evolving_response();
     };
     let response = next.run(request).await;
     drop(pass);
     response
 }
 
-fn evolving() -> Response {
-    let mut response = failed(
+fn evolving_response() -> Response {
+    let mut response = error_response(
         StatusCode::SERVICE_UNAVAILABLE,
         "evolving",
         "the container is being evolved, or was just started, and takes nothing new yet",

@@ -3,12 +3,12 @@
 //! Loopback alone protects nothing: any web page can send requests there. The `Host` check stops
 //! DNS rebinding, the `Origin` check stops foreign pages, the token stops everyone else.
 
-use super::answer::failed;
-use super::service::pong;
-use crate::companion::Settings;
-use crate::companion::desktop::Tickets;
+use super::answer::error_response;
+use super::service::ping_response;
+use crate::companion::CompanionSettings;
+use crate::companion::desktop::OneTimeTokens;
 use crate::protocol::hex::hex;
-use crate::protocol::proof::{MAX_NONCE_BYTES, prove};
+use crate::protocol::proof::{MAX_NONCE_BYTES, prove_nonce};
 use crate::protocol::service::PingQuery;
 use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode, Uri, header};
@@ -18,29 +18,29 @@ use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
-const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+const API_KEY_HEADER: HeaderName = HeaderName::from_static("x-api-key");
 /// How a browser, which can't set headers of a WebSocket, presents the token.
-const SUBPROTOCOL: &str = "osctl.token.";
-const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const TOKEN_SUBPROTOCOL_PREFIX: &str = "osctl.token.";
+const FETCH_SITE_HEADER: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// What needs no token: the one asks for nothing, the other brings a code.
-const OPEN: [&str; 2] = [PING, "/desktop/enter"];
-const PING: &str = "/ping";
+const UNAUTHENTICATED_PATHS: [&str; 2] = [PING_PATH, "/desktop/enter"];
+const PING_PATH: &str = "/ping";
 /// A pass is no way to another pass.
-const LINK: &str = "/desktop/link";
-const LOOPBACK: &[&str] = &["localhost", "127.0.0.1", "[::1]"];
+const DESKTOP_LINK_PATH: &str = "/desktop/link";
+const LOOPBACK_HOSTS: &[&str] = &["localhost", "127.0.0.1", "[::1]"];
 
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(super) struct HttpAuth {
     /// SHA-256 of the token in hexadecimal; `None` lets everyone in.
     token: Option<String>,
     /// The same when everyone is let in, too: it proves whose companion this is.
     digest: Option<String>,
     hosts: Vec<String>,
-    tickets: Tickets,
+    tickets: OneTimeTokens,
 }
 
-impl Guard {
-    pub(super) fn new(settings: &Settings, tickets: Tickets) -> Self {
+impl HttpAuth {
+    pub(super) fn new(settings: &CompanionSettings, tickets: OneTimeTokens) -> Self {
         Self {
             token: settings.token.clone(),
             digest: settings.digest.clone(),
@@ -49,24 +49,24 @@ impl Guard {
         }
     }
 
-    fn knows(&self, host: &str) -> bool {
+    fn is_known_host(&self, host: &str) -> bool {
         let name = without_port(host);
-        LOOPBACK.iter().any(|l| name.eq_ignore_ascii_case(l))
+        LOOPBACK_HOSTS.iter().any(|l| name.eq_ignore_ascii_case(l))
             || self.hosts.iter().any(|h| name.eq_ignore_ascii_case(h))
     }
 
     /// The answer to a nonce that `GET /ping` brings.
-    fn proof(&self, uri: &Uri) -> Option<String> {
+    fn prove_nonce(&self, uri: &Uri) -> Option<String> {
         let query = Query::<PingQuery>::try_from_uri(uri).ok()?;
         let nonce = query.0.nonce.filter(|n| n.len() <= MAX_NONCE_BYTES)?;
-        Some(prove(self.digest.as_deref()?, &nonce))
+        Some(prove_nonce(self.digest.as_deref()?, &nonce))
     }
 
-    fn admits(&self, headers: &HeaderMap) -> bool {
+    fn has_valid_token(&self, headers: &HeaderMap) -> bool {
         let Some(expected) = &self.token else {
             return true;
         };
-        let given = presented(headers).unwrap_or_default();
+        let given = presented_token(headers).unwrap_or_default();
         let digest = hex(Sha256::digest(given.as_bytes()));
         digest.as_bytes().ct_eq(expected.as_bytes()).into()
     }
@@ -76,23 +76,23 @@ impl Guard {
         let is_ours = ["/desktop/", "/display/"]
             .iter()
             .any(|p| path.starts_with(p));
-        let site = text(headers, FETCH_SITE);
-        let name = cookie(host);
+        let site = header_text(headers, FETCH_SITE_HEADER);
+        let name = cookie_name(host);
         is_ours
-            && path != LINK
+            && path != DESKTOP_LINK_PATH
             && site.is_none_or(|site| ["same-origin", "none"].contains(&site))
-            && cookies(headers, &name).any(|pass| self.tickets.admits(pass))
+            && cookie_values(headers, &name).any(|pass| self.tickets.is_valid_cookie(pass))
     }
 }
 
 /// The name of a browser's pass: cookies are sent to all ports of a host.
-pub(super) fn cookie(host: &str) -> String {
+pub(super) fn cookie_name(host: &str) -> String {
     let port = host.strip_prefix(without_port(host)).unwrap_or_default();
     let port = port.trim_start_matches(':');
     format!("osctl_{}", if port.is_empty() { "80" } else { port })
 }
 
-fn cookies<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = &'a str> {
+fn cookie_values<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = &'a str> {
     let lines = headers.get_all(header::COOKIE).iter();
     let pairs = lines
         .filter_map(|line| line.to_str().ok())
@@ -103,40 +103,40 @@ fn cookies<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = &'
     })
 }
 
-pub(super) async fn check(
-    State(guard): State<Arc<Guard>>,
+pub(super) async fn authenticate_request(
+    State(guard): State<Arc<HttpAuth>>,
     request: Request,
     next: Next,
 ) -> Response {
     let headers = request.headers();
     // HTTP/1.1 has the name in the header, an absolute request line has it in the URI.
-    let host = text(headers, header::HOST)
+    let host = header_text(headers, header::HOST)
         .or(request.uri().authority().map(|a| a.as_str()))
         .unwrap_or_default();
-    if !guard.knows(host) {
+    if !guard.is_known_host(host) {
         let message = format!("requests to the host `{host}` are not served");
-        return failed(
+        return error_response(
             StatusCode::FORBIDDEN,
             "foreign_host",
             message,
             Some("call it `127.0.0.1` or `localhost`, or add the name to `hosts` in osctl.yaml"),
         );
     }
-    if let Some(origin) = text(headers, header::ORIGIN)
+    if let Some(origin) = header_text(headers, header::ORIGIN)
         && !is_same_origin(origin, host)
     {
         let message = format!("pages of `{origin}` are not served");
-        return failed(StatusCode::FORBIDDEN, "foreign_origin", message, None);
+        return error_response(StatusCode::FORBIDDEN, "foreign_origin", message, None);
     }
     let path = request.uri().path();
-    if path == PING
-        && let Some(proof) = guard.proof(request.uri())
+    if path == PING_PATH
+        && let Some(proof) = guard.prove_nonce(request.uri())
     {
-        return pong(Some(proof));
+        return ping_response(Some(proof));
     }
-    let is_open = OPEN.contains(&path);
-    if !is_open && !guard.has_pass(path, headers, host) && !guard.admits(headers) {
-        let (kind, message) = match presented(headers) {
+    let is_open = UNAUTHENTICATED_PATHS.contains(&path);
+    if !is_open && !guard.has_pass(path, headers, host) && !guard.has_valid_token(headers) {
+        let (kind, message) = match presented_token(headers) {
             Some(_) => ("wrong_token", "the token is not this instance's"),
             None => ("missing_token", "the token is missing"),
         };
@@ -144,7 +144,7 @@ pub(super) async fn check(
             true => "`osctl desktop` opens it in a browser",
             false => "send `Authorization: Bearer TOKEN`; `osctl status` names the token's file",
         };
-        let mut response = failed(StatusCode::UNAUTHORIZED, kind, message, Some(hint));
+        let mut response = error_response(StatusCode::UNAUTHORIZED, kind, message, Some(hint));
         response.headers_mut().insert(
             header::WWW_AUTHENTICATE,
             header::HeaderValue::from_static("Bearer"),
@@ -154,26 +154,26 @@ pub(super) async fn check(
     next.run(request).await
 }
 
-fn presented(headers: &HeaderMap) -> Option<&str> {
-    let bearer = text(headers, header::AUTHORIZATION).and_then(|value| {
+fn presented_token(headers: &HeaderMap) -> Option<&str> {
+    let bearer = header_text(headers, header::AUTHORIZATION).and_then(|value| {
         let (scheme, token) = value.split_once(' ')?;
         scheme
             .eq_ignore_ascii_case("bearer")
             .then_some(token.trim())
     });
     bearer
-        .or_else(|| text(headers, API_KEY))
-        .or_else(|| subprotocol(headers))
+        .or_else(|| header_text(headers, API_KEY_HEADER))
+        .or_else(|| subprotocol_token(headers))
 }
 
-fn subprotocol(headers: &HeaderMap) -> Option<&str> {
-    let offered = text(headers, header::SEC_WEBSOCKET_PROTOCOL)?.split(',');
+fn subprotocol_token(headers: &HeaderMap) -> Option<&str> {
+    let offered = header_text(headers, header::SEC_WEBSOCKET_PROTOCOL)?.split(',');
     offered
         .map(str::trim)
-        .find_map(|protocol| protocol.strip_prefix(SUBPROTOCOL))
+        .find_map(|protocol| protocol.strip_prefix(TOKEN_SUBPROTOCOL_PREFIX))
 }
 
-fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+fn header_text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name)?.to_str().ok()
 }
 
@@ -201,16 +201,16 @@ fn is_same_origin(origin: &str, host: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Guard, cookie, is_same_origin, without_port};
-    use crate::companion::desktop::Tickets;
+    use super::{HttpAuth, cookie_name, is_same_origin, without_port};
+    use crate::companion::desktop::OneTimeTokens;
     use axum::http::{HeaderMap, HeaderValue};
 
-    fn guard() -> Guard {
-        Guard {
+    fn guard() -> HttpAuth {
+        HttpAuth {
             token: None,
             digest: None,
             hosts: vec!["box.example".into()],
-            tickets: Tickets::new(None),
+            tickets: OneTimeTokens::new(None),
         }
     }
 
@@ -219,7 +219,7 @@ mod tests {
         let guard = guard();
         let pass = guard
             .tickets
-            .redeem(&guard.tickets.issue().unwrap())
+            .redeem_token(&guard.tickets.issue_token().unwrap())
             .unwrap();
         let host = "127.0.0.1:8080";
         let header = |name: &str, value: &str| {
@@ -254,9 +254,9 @@ mod tests {
 
     #[test]
     fn a_pass_is_named_after_the_port() {
-        assert_eq!(cookie("127.0.0.1:8080"), "osctl_8080");
-        assert_eq!(cookie("[::1]:9"), "osctl_9");
-        assert_eq!(cookie("localhost"), "osctl_80");
+        assert_eq!(cookie_name("127.0.0.1:8080"), "osctl_8080");
+        assert_eq!(cookie_name("[::1]:9"), "osctl_9");
+        assert_eq!(cookie_name("localhost"), "osctl_80");
     }
 
     #[test]
@@ -269,7 +269,7 @@ mod tests {
             "LOCALHOST",
             "box.example:8080",
         ] {
-            assert!(guard.knows(name), "{name}");
+            assert!(guard.is_known_host(name), "{name}");
         }
         for name in [
             "",
@@ -280,7 +280,7 @@ mod tests {
             "[::2]:8080",
             "127.0.0.2",
         ] {
-            assert!(!guard.knows(name), "{name}");
+            assert!(!guard.is_known_host(name), "{name}");
         }
     }
 

@@ -1,11 +1,11 @@
 //! Executing code, over HTTP.
 
-use super::answer::{Body, Id, Params, invalid, unexecuted};
-use super::runs::{self, FindQuery, OutputQuery, is_id, page, settle};
-use super::stream::{self, Form};
-use super::{State, json};
+use super::answer::{JsonBody, PathId, QueryParams, execution_refused, invalid_field};
+use super::runs::{self, RunFindQuery, RunOutputQuery, is_id, output_page, wait_for_run};
+use super::stream::{self, StreamFormat};
+use super::{HttpState, json_response};
 use crate::protocol::fault::Failed;
-use crate::protocol::kernel::{Event, Execute, Found, Page, Reply, Runs};
+use crate::protocol::kernel::{ExecReply, Execute, OutputPage, RunDetails, RunEvent, RunList};
 use axum::extract::State as Shared;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -16,7 +16,7 @@ use axum::response::{IntoResponse, Response};
 /// `done`, or for `wait` seconds.
 #[utoipa::path(post, path = "/exec", request_body = Execute, responses(
     (status = 200, description = "How the run ended, or stands after `wait` seconds. An exception of the code is `failed`.", content(
-        (Reply = "application/json"), (Event = "text/event-stream"), (Event = "application/x-ndjson"),
+        (ExecReply = "application/json"), (RunEvent = "text/event-stream"), (RunEvent = "application/x-ndjson"),
     )),
     (status = 400, description = "The body is no JSON, or a field does not fit.", body = Failed),
     (status = 404, description = "There is no such session.", body = Failed),
@@ -27,90 +27,102 @@ use axum::response::{IntoResponse, Response};
     (status = 503, description = "The kernel can't be started, or the companion stops; or it lies in a checkpoint, and then `is_checkpointed` is `true`.", body = Failed),
 ))]
 pub(super) async fn execute(
-    Shared(state): Shared<State>,
+    Shared(state): Shared<HttpState>,
     headers: HeaderMap,
-    Body(request): Body<Execute>,
+    JsonBody(request): JsonBody<Execute>,
 ) -> Response {
-    if let Some(refusal) = runs::refused(request.timeout, request.wait) {
+    if let Some(refusal) = runs::check_durations(request.timeout, request.wait) {
         return refusal;
     }
     if let Some(id) = request.id.as_deref().filter(|id| !is_id(id)) {
-        return invalid(format!(
+        return invalid_field(format!(
             "`{id}` can't be an id: use letters, digits, `-`, `_` and `.`, 128 at most"
         ));
     }
     let wait = request.wait;
     match (
         state.sessions.execute(request).await,
-        Form::accepted(&headers),
+        StreamFormat::from_accept_header(&headers),
     ) {
         (Ok(run), Some(form)) => {
-            run.acknowledged().await;
+            run.wait_begin_synced().await;
             let reported = run.clone();
-            let running = move || state.sessions.report(&reported);
-            stream::respond(run.follow(0), running, wait, form)
+            let running = move || state.sessions.kernel_report(&reported);
+            stream::stream_run_events(run.follow(0), running, wait, form)
         }
         (Ok(run), None) => {
-            settle(&run, wait).await;
-            json(StatusCode::OK, run.reply(state.sessions.report(&run)))
+            wait_for_run(&run, wait).await;
+            json_response(
+                StatusCode::OK,
+                run.build_reply(state.sessions.kernel_report(&run)),
+            )
         }
-        (Err(refusal), _) => unexecuted(refusal),
+        (Err(refusal), _) => execution_refused(refusal),
     }
 }
 
 /// The runs that can be found, the oldest first.
-#[utoipa::path(get, path = "/exec", responses((status = 200, body = Runs)))]
-pub(super) async fn list(Shared(state): Shared<State>) -> Response {
-    let runs = state.sessions.runs();
-    state.sessions.registry().settle().await;
+#[utoipa::path(get, path = "/exec", responses((status = 200, body = RunList)))]
+pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
+    let runs = state.sessions.list_runs();
+    state.sessions.run_registry().wait_synced().await;
     let runs = runs.iter().map(|run| run.summary()).collect();
-    json(StatusCode::OK, Runs { runs })
+    json_response(StatusCode::OK, RunList { runs })
 }
 
 /// How a run stands, and its events, also of one that another client began.
 ///
 /// With `Accept: text/event-stream` or `application/x-ndjson` the events come as they happen, from
 /// `offset`, or behind `Last-Event-ID`.
-#[utoipa::path(get, path = "/exec/{id}", params(("id" = String, Path, description = "The run's id"), FindQuery), responses(
+#[utoipa::path(get, path = "/exec/{id}", params(("id" = String, Path, description = "The run's id"), RunFindQuery), responses(
     (status = 200, content(
-        (Found = "application/json"), (Event = "text/event-stream"), (Event = "application/x-ndjson"),
+        (RunDetails = "application/json"), (RunEvent = "text/event-stream"), (RunEvent = "application/x-ndjson"),
     )),
     (status = 404, description = "There is no such run.", body = Failed),
 ))]
 pub(super) async fn find(
-    Shared(state): Shared<State>,
+    Shared(state): Shared<HttpState>,
     headers: HeaderMap,
-    Id(id): Id,
-    Params(query): Params<FindQuery>,
+    PathId(id): PathId,
+    QueryParams(query): QueryParams<RunFindQuery>,
 ) -> Response {
-    let run = state.sessions.run(&id);
-    runs::found(run, move |run| state.sessions.report(run), &headers, query).await
+    let run = state.sessions.find_run(&id);
+    runs::run_response(
+        run,
+        move |run| state.sessions.kernel_report(run),
+        &headers,
+        query,
+    )
+    .await
 }
 
 /// A page of what a run has written.
-#[utoipa::path(get, path = "/exec/{id}/output", params(("id" = String, Path, description = "The run's id"), OutputQuery), responses(
-    (status = 200, body = Page),
+#[utoipa::path(get, path = "/exec/{id}/output", params(("id" = String, Path, description = "The run's id"), RunOutputQuery), responses(
+    (status = 200, body = OutputPage),
     (status = 404, description = "There is no such run.", body = Failed),
 ))]
 pub(super) async fn output(
-    Shared(state): Shared<State>,
-    Id(id): Id,
-    Params(query): Params<OutputQuery>,
+    Shared(state): Shared<HttpState>,
+    PathId(id): PathId,
+    QueryParams(query): QueryParams<RunOutputQuery>,
 ) -> Response {
-    match state.sessions.run(&id) {
-        Ok(run) => page(&run, query).await,
+    match state.sessions.find_run(&id) {
+        Ok(run) => output_page(&run, query).await,
         Err(refusal) => refusal.into_response(),
     }
 }
 
 /// Interrupts a run; the reply says what became of it and of the kernel's state.
 #[utoipa::path(delete, path = "/exec/{id}", params(("id" = String, Path, description = "The run's id")), responses(
-    (status = 200, body = Reply),
+    (status = 200, body = ExecReply),
     (status = 404, description = "There is no such run.", body = Failed),
 ))]
-pub(super) async fn interrupt(Shared(state): Shared<State>, Id(id): Id) -> Response {
-    match state.sessions.interrupt(&id).await {
-        Ok(run) => json(StatusCode::OK, run.reply(state.sessions.report(&run))),
+pub(super) async fn interrupt(Shared(state): Shared<HttpState>, PathId(id): PathId) -> Response {
+    match state.sessions.interrupt_run(&id).await {
+        Ok(run) => json_response(
+            StatusCode::OK,
+            run.build_reply(state.sessions.kernel_report(&run)),
+        ),
         Err(refusal) => refusal.into_response(),
     }
 }

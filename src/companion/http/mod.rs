@@ -10,6 +10,7 @@ mod cryo;
 mod desktop;
 mod display;
 mod evolve;
+mod file_bodies;
 mod files;
 mod gate;
 mod guard;
@@ -26,18 +27,18 @@ mod tale;
 mod text;
 
 use super::criu::Criu;
-use super::cryo::Cryo;
-use super::desktop::{Desktop, Tickets};
-use super::evolve::{Door, Evolve};
-use super::files::Files;
-use super::kernel::Sessions;
+use super::cryo::CryoService;
+use super::desktop::{Desktop, OneTimeTokens};
+use super::evolve::{EvolveHandle, ListenerKind};
+use super::files::FilesHandle;
+use super::kernel::KernelSessions;
 use super::mcp::{self, Hub};
-use super::pty::Terminals;
+use super::pty::PtyTerminals;
 use super::shell::Shells;
-use super::{Listeners, Settings};
+use super::{CompanionListeners, CompanionSettings};
 use crate::error::Result;
 use crate::protocol;
-pub(super) use answer::failed;
+pub(super) use answer::error_response;
 use axum::extract::{DefaultBodyLimit, Request};
 pub(super) use axum::http::Method;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
@@ -47,7 +48,7 @@ use axum::routing::get;
 use axum::serve::ListenerExt;
 use axum::{Json, Router};
 use bytes::Bytes;
-use guard::Guard;
+use guard::HttpAuth;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use std::future::IntoFuture;
@@ -62,76 +63,83 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 /// Bytes of a request's body; what is streamed has no limit.
-const BODY_LIMIT: usize = 64 << 20;
+const MAX_HTTP_BODY_BYTES: usize = 64 << 20;
 
 /// From the last run's end to the end of idle connections.
-const DRAIN: Duration = Duration::from_secs(2);
+const HTTP_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(OpenApi)]
 #[openapi(info(
     title = "osctl companion",
     description = "The kernel of an `os-host`. Requests need `Authorization: Bearer TOKEN` or `X-API-Key: TOKEN`, but for `GET /ping`."
 ))]
-struct Documented;
+struct CompanionApiDoc;
 
 /// What the routes call.
 #[derive(Debug, Clone)]
-pub(super) struct Handles {
-    pub(super) sessions: Sessions,
+pub(super) struct HttpHandles {
+    pub(super) sessions: KernelSessions,
     pub(super) shells: Shells,
-    pub(super) terminals: Terminals,
-    pub(super) files: Files,
+    pub(super) terminals: PtyTerminals,
+    pub(super) files: FilesHandle,
     pub(super) criu: Criu,
-    pub(super) cryo: Cryo,
+    pub(super) cryo: CryoService,
     pub(super) hub: Hub,
     pub(super) desktop: Desktop,
-    pub(super) tickets: Tickets,
-    pub(super) evolve: Evolve,
+    pub(super) tickets: OneTimeTokens,
+    pub(super) evolve: EvolveHandle,
 }
 
 /// What handlers work with: the handles. Every route holds one, so it is small.
 #[derive(Clone)]
-struct State(Arc<Shared>);
+struct HttpState(Arc<HttpStateInner>);
 
-struct Shared {
-    handles: Handles,
+struct HttpStateInner {
+    handles: HttpHandles,
     /// The OpenAPI document as JSON: as objects it is ten times that size.
     document: Bytes,
 }
 
-impl State {
-    fn document(&self) -> Bytes {
+impl HttpState {
+    fn openapi_document(&self) -> Bytes {
         self.0.document.clone()
     }
 }
 
-impl Deref for State {
-    type Target = Handles;
+impl Deref for HttpState {
+    type Target = HttpHandles;
 
-    fn deref(&self) -> &Handles {
+    fn deref(&self) -> &HttpHandles {
         &self.0.handles
     }
 }
 
 /// The doors, open.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct HttpServer {
     doors: Vec<JoinHandle<()>>,
     close: watch::Sender<bool>,
 }
 
-impl Server {
-    pub(super) fn start(listeners: Listeners, settings: &Settings, handles: Handles) -> Self {
-        let hub = mcp::routes(handles.hub.clone());
-        let guard = Arc::new(Guard::new(settings, handles.tickets.clone()));
-        let gate = handles.evolve.gate().clone();
-        let (routes, private) = routes(handles);
-        let at = |door: Door| from_fn_with_state((gate.clone(), door), gate::admit);
+impl HttpServer {
+    pub(super) fn start(
+        listeners: CompanionListeners,
+        settings: &CompanionSettings,
+        handles: HttpHandles,
+    ) -> Self {
+        let hub = mcp::hub_routes(handles.hub.clone());
+        let guard = Arc::new(HttpAuth::new(settings, handles.tickets.clone()));
+        let gate = handles.evolve.admission().clone();
+        let (routes, private) = build_routes(handles);
+        let at = |door: ListenerKind| from_fn_with_state((gate.clone(), door), gate::admit_request);
         let guarded = |routes: Router| {
             routes
-                .layer(at(Door::Outside))
-                .layer(from_fn_with_state(guard.clone(), guard::check))
-                .layer(from_fn(sign))
+                .layer(at(ListenerKind::Outside))
+                .layer(from_fn_with_state(
+                    guard.clone(),
+                    guard::authenticate_request,
+                ))
+                .layer(from_fn(add_protocol_headers))
         };
         let (close, closing) = watch::channel(false);
         let served_over_tcp = |listener: TcpListener, routes: Router| {
@@ -141,19 +149,19 @@ impl Server {
                     tracing::warn!("TCP_NODELAY: {error}");
                 }
             });
-            let closed = closed(closing.clone());
+            let closed = wait_for_close(closing.clone());
             axum::serve(listener, guarded(routes)).with_graceful_shutdown(closed)
         };
         let first = served_over_tcp(listeners.tcp, routes.clone());
         let second = served_over_tcp(listeners.mcp, hub);
-        let inside = routes.merge(private).layer(at(Door::Inside));
-        let open = inside.layer(from_fn(sign));
-        let third =
-            axum::serve(listeners.unix, open).with_graceful_shutdown(closed(closing.clone()));
+        let inside = routes.merge(private).layer(at(ListenerKind::Inside));
+        let open = inside.layer(from_fn(add_protocol_headers));
+        let third = axum::serve(listeners.unix, open)
+            .with_graceful_shutdown(wait_for_close(closing.clone()));
         let doors = vec![
-            tokio::spawn(served(first.into_future())),
-            tokio::spawn(served(second.into_future())),
-            tokio::spawn(served(third.into_future())),
+            tokio::spawn(run_listener(first.into_future())),
+            tokio::spawn(run_listener(second.into_future())),
+            tokio::spawn(run_listener(third.into_future())),
         ];
         Self { doors, close }
     }
@@ -167,26 +175,26 @@ impl Server {
             .map(JoinHandle::abort_handle)
             .collect::<Vec<_>>();
         let all = futures_util::future::join_all(self.doors);
-        if tokio::time::timeout(DRAIN, all).await.is_err() {
+        if tokio::time::timeout(HTTP_DRAIN_TIMEOUT, all).await.is_err() {
             ends.iter().for_each(tokio::task::AbortHandle::abort);
         }
     }
 }
 
-async fn served(door: impl Future<Output = std::io::Result<()>>) {
+async fn run_listener(door: impl Future<Output = std::io::Result<()>>) {
     if let Err(error) = door.await {
         tracing::error!("serving ended: {error}");
     }
 }
 
-async fn closed(mut closing: watch::Receiver<bool>) {
+async fn wait_for_close(mut closing: watch::Receiver<bool>) {
     // A sender that is gone closes, too.
     let _ = closing.wait_for(|closing| *closing).await;
 }
 
 /// Those for everybody, and those for the private socket alone.
-fn routes(handles: Handles) -> (Router, Router) {
-    let (router, mut document) = OpenApiRouter::with_openapi(Documented::openapi())
+fn build_routes(handles: HttpHandles) -> (Router, Router) {
+    let (router, mut document) = OpenApiRouter::with_openapi(CompanionApiDoc::openapi())
         .routes(routes!(kernel::execute, kernel::list))
         .routes(routes!(kernel::find, kernel::interrupt))
         .routes(routes!(kernel::output))
@@ -249,31 +257,31 @@ fn routes(handles: Handles) -> (Router, Router) {
         .routes(routes!(service::health))
         .routes(routes!(service::openapi))
         .split_for_parts();
-    files::describe(&mut document);
+    files::rename_document_path(&mut document);
     // Numbers, texts, lists and maps of these are always JSON.
     let document = serde_json::to_vec(&document).expect("an OpenAPI document is JSON");
-    let state = State(Arc::new(Shared {
+    let state = HttpState(Arc::new(HttpStateInner {
         handles,
         document: document.into(),
     }));
     // The wildcard takes no empty path, which is the root.
     let root = get(files::get).put(files::put).delete(files::delete);
-    let private = evolve::private().with_state(state.clone());
+    let private = evolve::private_routes().with_state(state.clone());
     let open = router
         .route("/files/", root.clone())
         .route("/files", root)
         .route("/desktop", get(desktop::lead_in))
-        .route("/desktop/{*file}", get(desktop::file))
+        .route("/desktop/{*file}", get(desktop::serve_asset))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
-        .layer(DefaultBodyLimit::max(BODY_LIMIT))
+        .layer(DefaultBodyLimit::max(MAX_HTTP_BODY_BYTES))
         .with_state(state);
     (open, private)
 }
 
 async fn unknown_path(request: Request) -> Response {
     let message = format!("there is no `{}`", request.uri().path());
-    answer::failed(
+    answer::error_response(
         StatusCode::NOT_FOUND,
         "unknown_path",
         message,
@@ -283,7 +291,7 @@ async fn unknown_path(request: Request) -> Response {
 
 async fn wrong_method(method: Method, request: Request) -> Response {
     let message = format!("`{}` can't be asked with {method}", request.uri().path());
-    answer::failed(
+    answer::error_response(
         StatusCode::METHOD_NOT_ALLOWED,
         "wrong_method",
         message,
@@ -292,12 +300,12 @@ async fn wrong_method(method: Method, request: Request) -> Response {
 }
 
 /// States the protocol with every answer, so that no peer misreads another version.
-async fn sign(request: Request, next: Next) -> Response {
+async fn add_protocol_headers(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
     headers.insert(
         HeaderName::from_static(protocol::VERSION_HEADER),
-        HeaderValue::from(protocol::VERSION),
+        HeaderValue::from(protocol::PROTOCOL_VERSION),
     );
     headers.insert(
         "x-content-type-options",
@@ -308,7 +316,7 @@ async fn sign(request: Request, next: Next) -> Response {
 }
 
 /// One request over a connection to the private socket: whether it went well, and the answer.
-pub(super) async fn ask(
+pub(super) async fn send_private_request(
     stream: UnixStream,
     method: Method,
     path: &str,
@@ -331,6 +339,6 @@ pub(super) async fn ask(
     Ok((is_fine, body))
 }
 
-fn json(status: StatusCode, value: impl serde::Serialize) -> Response {
+fn json_response(status: StatusCode, value: impl serde::Serialize) -> Response {
     (status, Json(value)).into_response()
 }

@@ -1,10 +1,12 @@
 //! Terminals, over HTTP: the list, the end, and the way to a WebSocket.
 
-use super::answer::{Id, Params, failed};
-use super::{State, json, socket};
-use crate::companion::pty::{Refusal, Size, Start, Who};
+use super::answer::{PathId, QueryParams, error_response};
+use super::{HttpState, json_response, socket};
+use crate::companion::pty::{PtyAttachRequest, PtyRefusal, PtyStart, TerminalSize};
 use crate::protocol::fault::Failed;
-use crate::protocol::pty::{Attach, Ended, FromTerminal, Terminal, Terminals, ToTerminal};
+use crate::protocol::pty::{
+    AttachQuery, FromTerminal, TerminalEnded, TerminalList, TerminalSummary, ToTerminal,
+};
 use axum::extract::State as Shared;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
@@ -12,10 +14,10 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
 /// Bytes of one frame from a client; more is no typing.
-const FRAME: usize = 1 << 20;
+const MAX_PTY_FRAME_BYTES: usize = 1 << 20;
 
 /// The subprotocol that browsers name beside the one with the token.
-const SUBPROTOCOL: &str = "osctl";
+const PTY_SUBPROTOCOL: &str = "osctl";
 
 /// The terminals; as a WebSocket, a terminal.
 ///
@@ -26,52 +28,54 @@ const SUBPROTOCOL: &str = "osctl";
 /// came, and sends again what is behind the `typed` of the `hello`. The companion pings every 5
 /// seconds and ends a connection from which nothing came for 15. Browsers, which can't set headers
 /// here, name two subprotocols: `osctl` and `osctl.token.TOKEN`.
-#[utoipa::path(get, path = "/pty", params(Attach), responses(
+#[utoipa::path(get, path = "/pty", params(AttachQuery), responses(
     (status = 101, description = "A WebSocket. Text frames are `FromTerminal` one way, `ToTerminal` the other.", content(
         (FromTerminal = "application/json"), (ToTerminal = "application/json"),
     )),
-    (status = 200, description = "Without an upgrade: the terminals.", body = Terminals),
+    (status = 200, description = "Without an upgrade: the terminals.", body = TerminalList),
     (status = 400, description = "A field does not fit.", body = Failed),
     (status = 404, description = "There is no such terminal or session.", body = Failed),
     (status = 429, description = "There are as many as there may be.", body = Failed),
 ))]
 pub(super) async fn open(
-    Shared(state): Shared<State>,
-    Params(query): Params<Attach>,
+    Shared(state): Shared<HttpState>,
+    QueryParams(query): QueryParams<AttachQuery>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response {
     let upgrade = match upgrade {
         Ok(upgrade) => upgrade,
-        Err(WebSocketUpgradeRejection::InvalidConnectionHeader(_)) => return list(&state).await,
+        Err(WebSocketUpgradeRejection::InvalidConnectionHeader(_)) => {
+            return list_terminals(&state).await;
+        }
         Err(rejection) => {
             let hint = Some("a WebSocket is asked for as RFC 6455 says");
             let message = rejection.body_text();
-            return failed(StatusCode::BAD_REQUEST, "no_websocket", message, hint);
+            return error_response(StatusCode::BAD_REQUEST, "no_websocket", message, hint);
         }
     };
-    let size = Size {
+    let size = TerminalSize {
         cols: query.cols.max(1),
         rows: query.rows.max(1),
     };
     let start = match query.id {
         Some(_) => None,
-        None => match state.sessions.kernel(&query.session) {
+        None => match state.sessions.find_kernel(&query.session) {
             Ok(_) => Some(state.shells.cwd(&query.session)),
             Err(refusal) => return refusal.into_response(),
         },
     };
     let environment = match query.id {
         Some(_) => None,
-        None => state.shells.environment(&query.session).await,
+        None => state.shells.session_environment(&query.session).await,
     };
-    let start = Start {
+    let start = PtyStart {
         size,
         term: query.term,
         folder: start,
         environment,
         session: query.session,
     };
-    let who = Who {
+    let who = PtyAttachRequest {
         client: query.client,
         role: query.role,
         take: query.take,
@@ -79,81 +83,81 @@ pub(super) async fn open(
         size,
     };
     let id = query.id.as_deref();
-    match state.terminals.visit(id, &start, who).await {
+    match state.terminals.attach_client(id, &start, who).await {
         Ok(visit) => upgrade
-            .protocols([SUBPROTOCOL])
-            .max_frame_size(FRAME)
-            .max_message_size(FRAME)
-            .on_upgrade(|socket| socket::serve(socket, visit)),
+            .protocols([PTY_SUBPROTOCOL])
+            .max_frame_size(MAX_PTY_FRAME_BYTES)
+            .max_message_size(MAX_PTY_FRAME_BYTES)
+            .on_upgrade(|socket| socket::serve_terminal(socket, visit)),
         Err(refusal) => refusal.into_response(),
     }
 }
 
-async fn list(state: &State) -> Response {
+async fn list_terminals(state: &HttpState) -> Response {
     let mut terminals = Vec::new();
-    for terminal in state.terminals.all() {
+    for terminal in state.terminals.list() {
         let view = terminal.view();
-        terminals.push(Terminal {
+        terminals.push(TerminalSummary {
             id: terminal.id().into(),
-            program: terminal.program().await,
-            exit: terminal.exit().map(|exit| exit.code),
+            program: terminal.foreground_program().await,
+            exit: terminal.exit_status().map(|exit| exit.code),
             viewers: view.viewers as u64,
             writer: view.has_writer,
             cols: view.size.cols,
             rows: view.size.rows,
-            offset: terminal.shown(),
+            offset: terminal.output_length(),
             idle: view.used.elapsed().as_secs_f64(),
         });
     }
-    json(StatusCode::OK, Terminals { terminals })
+    json_response(StatusCode::OK, TerminalList { terminals })
 }
 
 /// Ends a terminal and everything that it runs.
 #[utoipa::path(delete, path = "/pty/{id}", params(("id" = String, Path, description = "The terminal's id")), responses(
-    (status = 200, body = Ended),
+    (status = 200, body = TerminalEnded),
     (status = 404, description = "There is no such terminal.", body = Failed),
 ))]
-pub(super) async fn end(Shared(state): Shared<State>, Id(id): Id) -> Response {
-    match state.terminals.end(&id).await {
+pub(super) async fn end(Shared(state): Shared<HttpState>, PathId(id): PathId) -> Response {
+    match state.terminals.end_terminal(&id).await {
         Ok(exit) => {
             let status = "completed".into();
             let code = exit.code;
-            json(StatusCode::OK, Ended { status, id, code })
+            json_response(StatusCode::OK, TerminalEnded { status, id, code })
         }
         Err(refusal) => refusal.into_response(),
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for PtyRefusal {
     fn into_response(self) -> Response {
         let busy = StatusCode::TOO_MANY_REQUESTS;
         match self {
-            Self::NoTerminal(id) => failed(
+            Self::NoTerminal(id) => error_response(
                 StatusCode::NOT_FOUND,
                 "unknown_terminal",
                 format!("there is no terminal `{id}`"),
                 Some("`GET /pty` lists them; one that has ended is forgotten after two minutes"),
             ),
-            Self::TooMany(count) => failed(
+            Self::TooMany(count) => error_response(
                 busy,
                 "too_many_terminals",
                 format!("there are {count} terminals already, as many as there may be"),
                 Some("`DELETE /pty/ID` ends one; `terminals.max` in osctl.yaml allows more"),
             ),
-            Self::Crowded => failed(
+            Self::Crowded => error_response(
                 busy,
                 "crowded_terminal",
                 "as many look at that terminal as may",
                 Some("close another connection to it"),
             ),
-            Self::Invalid(message) => super::answer::invalid(message),
-            Self::NoShell(why) => failed(
+            Self::Invalid(message) => super::answer::invalid_field(message),
+            Self::NoShell(why) => error_response(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "no_shell",
                 format!("no shell can be started: {why}"),
                 Some("`osctl logs` shows more"),
             ),
-            Self::Stopping => failed(
+            Self::Stopping => error_response(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "stopping",
                 "the companion is stopping",

@@ -4,7 +4,7 @@ use axum::http::{HeaderMap, header};
 
 /// What is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum ByteRange {
     Whole,
     /// From the first to the last byte, both included.
     Bytes {
@@ -17,16 +17,16 @@ pub(super) enum Part {
 
 /// Of a file of `size` bytes with that tag and date. Several ranges at once, and what is no range,
 /// are answered with the whole file, as the RFC allows and asks.
-pub(super) fn wanted(headers: &HeaderMap, size: u64, tag: &str, date: &str) -> Part {
+pub(super) fn requested_range(headers: &HeaderMap, size: u64, tag: &str, date: &str) -> ByteRange {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let is_same = text(header::IF_RANGE).is_none_or(|known| known == tag || known == date);
     let range = text(header::RANGE).filter(|_| is_same);
     range
-        .and_then(|range| parse(range, size))
-        .unwrap_or(Part::Whole)
+        .and_then(|range| parse_range(range, size))
+        .unwrap_or(ByteRange::Whole)
 }
 
-fn parse(range: &str, size: u64) -> Option<Part> {
+fn parse_range(range: &str, size: u64) -> Option<ByteRange> {
     let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
     let number = |text: &str| {
         let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
@@ -42,23 +42,23 @@ fn parse(range: &str, size: u64) -> Option<Part> {
         return None;
     }
     Some(match first < size {
-        true => Part::Bytes {
+        true => ByteRange::Bytes {
             first,
             last: last.min(size - 1),
         },
-        false => Part::Beyond,
+        false => ByteRange::Beyond,
     })
 }
 
 /// Where an upload goes on: `bytes FIRST-LAST/TOTAL`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct ContentRange {
     pub(super) first: u64,
     pub(super) total: Option<u64>,
 }
 
 /// Nothing when the header is none of that form.
-pub(super) fn piece(header: &str) -> Option<Piece> {
+pub(super) fn parse_content_range(header: &str) -> Option<ContentRange> {
     let (range, total) = header.strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.split_once('-')?;
     let first: u64 = first.parse().ok()?;
@@ -68,27 +68,27 @@ pub(super) fn piece(header: &str) -> Option<Piece> {
         total => Some(total.parse().ok()?),
     };
     let fits = first <= last && total.is_none_or(|total| last < total);
-    fits.then_some(Piece { first, total })
+    fits.then_some(ContentRange { first, total })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Part, Piece, parse, piece, wanted};
+    use super::{ByteRange, ContentRange, parse_content_range, parse_range, requested_range};
     use axum::http::{HeaderMap, HeaderValue, header};
     use proptest::prelude::*;
 
     #[test]
     fn ranges_are_read_as_the_rfc_says() {
-        let bytes = |first, last| Some(Part::Bytes { first, last });
-        assert_eq!(parse("bytes=0-0", 10), bytes(0, 0));
-        assert_eq!(parse("bytes=3-", 10), bytes(3, 9));
-        assert_eq!(parse("bytes=-3", 10), bytes(7, 9));
-        assert_eq!(parse("bytes=-30", 10), bytes(0, 9));
-        assert_eq!(parse("bytes=5-99999999999999999999", 10), bytes(5, 9));
+        let bytes = |first, last| Some(ByteRange::Bytes { first, last });
+        assert_eq!(parse_range("bytes=0-0", 10), bytes(0, 0));
+        assert_eq!(parse_range("bytes=3-", 10), bytes(3, 9));
+        assert_eq!(parse_range("bytes=-3", 10), bytes(7, 9));
+        assert_eq!(parse_range("bytes=-30", 10), bytes(0, 9));
+        assert_eq!(parse_range("bytes=5-99999999999999999999", 10), bytes(5, 9));
         for beyond in ["bytes=10-", "bytes=99999999999999999999-", "bytes=-0"] {
-            assert_eq!(parse(beyond, 10), Some(Part::Beyond), "{beyond}");
+            assert_eq!(parse_range(beyond, 10), Some(ByteRange::Beyond), "{beyond}");
         }
-        assert_eq!(parse("bytes=-3", 0), Some(Part::Beyond));
+        assert_eq!(parse_range("bytes=-3", 0), Some(ByteRange::Beyond));
         for none in [
             "bytes=",
             "bytes=-",
@@ -97,7 +97,7 @@ mod tests {
             "lines=1-2",
             "bytes=+1-2",
         ] {
-            assert_eq!(parse(none, 10), None, "{none}");
+            assert_eq!(parse_range(none, 10), None, "{none}");
         }
     }
 
@@ -106,17 +106,26 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(header::RANGE, HeaderValue::from_static("bytes=1-2"));
         headers.insert(header::IF_RANGE, HeaderValue::from_static("\"old\""));
-        assert_eq!(wanted(&headers, 10, "\"new\"", "date"), Part::Whole);
-        assert_ne!(wanted(&headers, 10, "\"old\"", "date"), Part::Whole);
+        assert_eq!(
+            requested_range(&headers, 10, "\"new\"", "date"),
+            ByteRange::Whole
+        );
+        assert_ne!(
+            requested_range(&headers, 10, "\"old\"", "date"),
+            ByteRange::Whole
+        );
     }
 
     #[test]
     fn a_piece_of_an_upload_lies_within_it() {
         let total = Some(10);
-        assert_eq!(piece("bytes 4-9/10"), Some(Piece { first: 4, total }));
         assert_eq!(
-            piece("bytes 4-9/*"),
-            Some(Piece {
+            parse_content_range("bytes 4-9/10"),
+            Some(ContentRange { first: 4, total })
+        );
+        assert_eq!(
+            parse_content_range("bytes 4-9/*"),
+            Some(ContentRange {
                 first: 4,
                 total: None
             })
@@ -128,14 +137,14 @@ mod tests {
             "4-9/10",
             "bytes a-b/c",
         ] {
-            assert_eq!(piece(none), None, "{none}");
+            assert_eq!(parse_content_range(none), None, "{none}");
         }
     }
 
     proptest! {
         #[test]
         fn what_is_sent_lies_within_the_file(text in "bytes=[0-9]{0,3}-[0-9]{0,3}", size in 0u64..500) {
-            if let Some(Part::Bytes { first, last }) = parse(&text, size) {
+            if let Some(ByteRange::Bytes { first, last }) = parse_range(&text, size) {
                 prop_assert!(first <= last && last < size);
             }
         }

@@ -1,11 +1,11 @@
 //! What requests about runs have in common, whatever the runs do: ids, durations, waiting, events,
 //! pages.
 
-use super::answer::{failed, invalid};
-use super::json;
-use super::stream::{self, Form};
-use crate::companion::runs::{Run, Work};
-use crate::protocol::kernel::{Found, Stream};
+use super::answer::{error_response, invalid_field};
+use super::json_response;
+use super::stream::{self, StreamFormat};
+use crate::companion::runs::{RunKind, TrackedRun};
+use crate::protocol::kernel::{OutputStream, RunDetails};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
@@ -14,11 +14,11 @@ use std::time::Duration;
 use utoipa::IntoParams;
 
 /// A week: beyond it, a time limit is certainly a mistake of units.
-const LONGEST: f64 = 7.0 * 24.0 * 3600.0;
+const MAX_WAIT_SECONDS: f64 = 7.0 * 24.0 * 3600.0;
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(super) struct FindQuery {
+pub(super) struct RunFindQuery {
     /// Wait up to this many seconds for the run's end.
     wait: Option<f64>,
     /// Bring the events from this number on.
@@ -27,11 +27,11 @@ pub(super) struct FindQuery {
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(super) struct OutputQuery {
+pub(super) struct RunOutputQuery {
     /// `stdout`, unless said otherwise.
     #[serde(default = "stdout")]
     #[param(inline)]
-    stream: Stream,
+    stream: OutputStream,
     /// The first byte.
     #[serde(default)]
     offset: u64,
@@ -39,12 +39,12 @@ pub(super) struct OutputQuery {
     limit: Option<u64>,
 }
 
-fn stdout() -> Stream {
-    Stream::Stdout
+fn stdout() -> OutputStream {
+    OutputStream::Stdout
 }
 
 /// The refusal of a `timeout` or `wait` that is no sensible number of seconds.
-pub(super) fn refused(timeout: Option<f64>, wait: Option<f64>) -> Option<Response> {
+pub(super) fn check_durations(timeout: Option<f64>, wait: Option<f64>) -> Option<Response> {
     if timeout.is_some_and(|s| !is_duration(s) || s == 0.0) {
         return Some(no_duration("timeout"));
     }
@@ -53,12 +53,12 @@ pub(super) fn refused(timeout: Option<f64>, wait: Option<f64>) -> Option<Respons
 }
 
 fn is_duration(seconds: f64) -> bool {
-    (0.0..=LONGEST).contains(&seconds)
+    (0.0..=MAX_WAIT_SECONDS).contains(&seconds)
 }
 
 fn no_duration(name: &str) -> Response {
-    invalid(format!(
-        "`{name}` must be a number of seconds up to {LONGEST}"
+    invalid_field(format!(
+        "`{name}` must be a number of seconds up to {MAX_WAIT_SECONDS}"
     ))
 }
 
@@ -71,11 +71,11 @@ pub(super) fn is_id(id: &str) -> bool {
 }
 
 /// How a run stands, and its events; `report` is what to say of it while it goes on.
-pub(super) async fn found<W: Work<Reply: Serialize>>(
-    run: Result<Arc<Run<W>>, impl IntoResponse>,
-    report: impl Fn(&Run<W>) -> W::Report + Send + Sync + 'static,
+pub(super) async fn run_response<W: RunKind<Reply: Serialize>>(
+    run: Result<Arc<TrackedRun<W>>, impl IntoResponse>,
+    report: impl Fn(&TrackedRun<W>) -> W::Report + Send + Sync + 'static,
     headers: &HeaderMap,
-    query: FindQuery,
+    query: RunFindQuery,
 ) -> Response {
     let wait = query.wait.unwrap_or(0.0);
     if !is_duration(wait) {
@@ -87,19 +87,19 @@ pub(super) async fn found<W: Work<Reply: Serialize>>(
     };
     let reported = run.clone();
     let running = move || report(&reported);
-    if let Some(form) = Form::accepted(headers) {
-        run.acknowledged().await;
+    if let Some(form) = StreamFormat::from_accept_header(headers) {
+        run.wait_begin_synced().await;
         let from = query.offset.or_else(|| last_event(headers));
         let follower = run.follow(from.unwrap_or(0));
-        return stream::respond(follower, running, query.wait, form);
+        return stream::stream_run_events(follower, running, query.wait, form);
     }
-    settle(&run, Some(wait)).await;
+    wait_for_run(&run, Some(wait)).await;
     let events = match query.offset {
-        Some(offset) => Some(run.follow(offset).rest(&running).await),
+        Some(offset) => Some(run.follow(offset).read_available(&running).await),
         None => None,
     };
-    let reply = run.reply(running());
-    json(StatusCode::OK, Found { reply, events })
+    let reply = run.build_reply(running());
+    json_response(StatusCode::OK, RunDetails { reply, events })
 }
 
 /// The number behind the last event that a client of Server-Sent Events has seen.
@@ -109,24 +109,27 @@ fn last_event(headers: &HeaderMap) -> Option<u64> {
 }
 
 /// Waits until the run has ended, or `wait` seconds.
-pub(super) async fn settle<W: Work>(run: &Run<W>, wait: Option<f64>) {
+pub(super) async fn wait_for_run<W: RunKind>(run: &TrackedRun<W>, wait: Option<f64>) {
     match wait {
-        None => run.finished().await,
+        None => run.wait_finished().await,
         // That it still runs is what the reply then says.
         Some(seconds) => {
-            drop(tokio::time::timeout(Duration::from_secs_f64(seconds), run.finished()).await)
+            drop(tokio::time::timeout(Duration::from_secs_f64(seconds), run.wait_finished()).await)
         }
     }
-    run.acknowledged().await;
+    run.wait_begin_synced().await;
 }
 
-pub(super) async fn page<W: Work>(run: &Run<W>, query: OutputQuery) -> Response {
-    match run.page(query.stream, query.offset, query.limit).await {
-        Ok(page) => json(StatusCode::OK, page),
+pub(super) async fn output_page<W: RunKind>(
+    run: &TrackedRun<W>,
+    query: RunOutputQuery,
+) -> Response {
+    match run.read_page(query.stream, query.offset, query.limit).await {
+        Ok(page) => json_response(StatusCode::OK, page),
         Err(error) => {
             tracing::error!("output of run `{}` can't be read: {error}", run.id);
             let message = "what was written can't be read any more";
-            failed(
+            error_response(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "unreadable_output",
                 message,

@@ -1,10 +1,10 @@
 //! What the companion says of itself, over HTTP.
 
-use super::session::session;
-use super::{State, json};
+use super::session::describe_session;
+use super::{HttpState, json_response};
 use crate::protocol;
 use crate::protocol::service::{
-    Description, Health, HealthStatus, Ping, PingQuery, Service, Status,
+    CompanionStatus, Description, Health, HealthStatus, Ping, PingQuery, Service,
 };
 use axum::extract::State as Shared;
 use axum::http::{StatusCode, header};
@@ -16,22 +16,22 @@ use std::collections::BTreeMap;
 #[utoipa::path(get, path = "/ping", params(PingQuery), responses((status = 200, body = Ping)))]
 pub(super) async fn ping() -> Response {
     // A nonce is answered by the guard, for both ports.
-    pong(None)
+    ping_response(None)
 }
 
-pub(super) fn pong(proof: Option<String>) -> Response {
+pub(super) fn ping_response(proof: Option<String>) -> Response {
     let status = "ok".into();
-    json(StatusCode::OK, Ping { status, proof })
+    json_response(StatusCode::OK, Ping { status, proof })
 }
 
 /// What the kernel holds and does.
-#[utoipa::path(get, path = "/status", responses((status = 200, body = Status)))]
-pub(super) async fn status(Shared(state): Shared<State>) -> Response {
-    let view = state.sessions.view();
-    let sessions = state.sessions.all().into_iter();
-    json(
+#[utoipa::path(get, path = "/status", responses((status = 200, body = CompanionStatus)))]
+pub(super) async fn status(Shared(state): Shared<HttpState>) -> Response {
+    let view = state.sessions.default_view();
+    let sessions = state.sessions.list_sessions().into_iter();
+    json_response(
         StatusCode::OK,
-        Status {
+        CompanionStatus {
             status: "ok".into(),
             exec_count: view.counts.execution_count,
             globals_count: view.counts.globals_count,
@@ -41,7 +41,7 @@ pub(super) async fn status(Shared(state): Shared<State>) -> Response {
             kernel: view.report,
             // What they take is measured when it is asked for: `GET /sessions`.
             sessions: sessions
-                .map(|(name, view)| session(name, view, None))
+                .map(|(name, view)| describe_session(name, view, None))
                 .collect(),
             version: env!("CARGO_PKG_VERSION").into(),
         },
@@ -53,8 +53,8 @@ pub(super) async fn status(Shared(state): Shared<State>) -> Response {
     (status = 200, description = "All are.", body = Health),
     (status = 503, description = "Some are not yet, or not any more.", body = Health),
 ))]
-pub(super) async fn health(Shared(state): Shared<State>) -> Response {
-    let view = state.sessions.view();
+pub(super) async fn health(Shared(state): Shared<HttpState>) -> Response {
+    let view = state.sessions.default_view();
     let (others, are_well) = state.desktop.health();
     let (code, status) = match view.ready && are_well {
         true => (StatusCode::OK, HealthStatus::Healthy),
@@ -67,11 +67,11 @@ pub(super) async fn health(Shared(state): Shared<State>) -> Response {
         detail: view.detail,
     };
     let services = std::iter::once(kernel).chain(others).collect();
-    json(
+    json_response(
         code,
         Health {
             status,
-            evolving: !state.evolve.gate().is_open(),
+            evolving: !state.evolve.admission().is_open(),
             version: env!("CARGO_PKG_VERSION").into(),
             services,
         },
@@ -80,8 +80,8 @@ pub(super) async fn health(Shared(state): Shared<State>) -> Response {
 
 /// What can be asked here.
 #[utoipa::path(get, path = "/", responses((status = 200, body = Description)))]
-pub(super) async fn describe(Shared(state): Shared<State>) -> Response {
-    let document = serde_json::from_slice::<Document>(&state.document());
+pub(super) async fn describe(Shared(state): Shared<HttpState>) -> Response {
+    let document = serde_json::from_slice::<OpenApiPaths>(&state.openapi_document());
     let document = document.expect("the companion wrote it");
     let mut endpoints = BTreeMap::new();
     for (path, operations) in document.paths {
@@ -91,12 +91,12 @@ pub(super) async fn describe(Shared(state): Shared<State>) -> Response {
         }
     }
     let (name, version) = ("osctl companion".into(), env!("CARGO_PKG_VERSION").into());
-    json(
+    json_response(
         StatusCode::OK,
         Description {
             name,
             version,
-            protocol: protocol::VERSION,
+            protocol: protocol::PROTOCOL_VERSION,
             endpoints,
         },
     )
@@ -104,22 +104,22 @@ pub(super) async fn describe(Shared(state): Shared<State>) -> Response {
 
 /// What [`describe`] tells of the OpenAPI document: methods and their summaries by path.
 #[derive(Deserialize)]
-struct Document {
-    paths: BTreeMap<String, BTreeMap<String, Operation>>,
+struct OpenApiPaths {
+    paths: BTreeMap<String, BTreeMap<String, OpenApiOperation>>,
 }
 
 #[derive(Deserialize)]
-struct Operation {
+struct OpenApiOperation {
     #[serde(default)]
     summary: String,
 }
 
 /// The OpenAPI document.
 #[utoipa::path(get, path = "/openapi.json", responses((status = 200, description = "The document.")))]
-pub(super) async fn openapi(Shared(state): Shared<State>) -> Response {
+pub(super) async fn openapi(Shared(state): Shared<HttpState>) -> Response {
     (
         [(header::CONTENT_TYPE, "application/json")],
-        state.document(),
+        state.openapi_document(),
     )
         .into_response()
 }

@@ -1,14 +1,16 @@
 //! Commands of the shell, over HTTP.
 
-use super::answer::{Body, Id, Params, failed, invalid, not_recorded};
-use super::runs::{self, FindQuery, OutputQuery, is_id, page, settle};
-use super::stream::{self, Form};
-use super::{State, json};
-use crate::companion::shell::{Refusal, Run};
+use super::answer::{JsonBody, PathId, QueryParams, error_response, invalid_field, not_recorded};
+use super::runs::{self, RunFindQuery, RunOutputQuery, is_id, output_page, wait_for_run};
+use super::stream::{self, StreamFormat};
+use super::{HttpState, json_response};
+use crate::companion::shell::{CommandRun, ShellRefusal};
 use crate::protocol::fault::Failed;
-use crate::protocol::kernel::{DEFAULT_SESSION, Event, Found, Page, RunStatus, Runs, Summary};
+use crate::protocol::kernel::{
+    DEFAULT_SESSION, OutputPage, RunDetails, RunEvent, RunList, RunStatus, Summary,
+};
 use crate::protocol::shell::{
-    ChangeFolder, ChangeVariable, Command, Job, Jobs, Located, ShellReply,
+    ChangeFolder, ChangeVariable, Command, JobInfo, JobList, Located, ShellReply,
 };
 use axum::body::Body as Streamed;
 use axum::extract::{Path, State as Shared};
@@ -20,14 +22,14 @@ use std::sync::Arc;
 use utoipa::IntoParams;
 
 /// Ids that are words of the paths.
-const WORDS: [&str; 3] = ["cd", "env", "runs"];
+const RESERVED_RUN_IDS: [&str; 3] = ["cd", "env", "runs"];
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ShellRefusal {
     fn into_response(self) -> Response {
         let (status, kind, message, hint) = match self {
             Self::NotRecorded => {
                 let (status, fault) = not_recorded("command");
-                return json(status, Failed::from(fault));
+                return json_response(status, Failed::from(fault));
             }
             Self::OtherRun(id) => (
                 StatusCode::CONFLICT,
@@ -78,7 +80,7 @@ impl IntoResponse for Refusal {
                 None,
             ),
         };
-        failed(status, kind, message, hint)
+        error_response(status, kind, message, hint)
     }
 }
 
@@ -89,7 +91,7 @@ impl IntoResponse for Refusal {
 /// `done`, or for `wait` seconds.
 #[utoipa::path(post, path = "/shell", request_body = Command, responses(
     (status = 200, description = "How the command ended, or stands after `wait` seconds, whatever its exit code.", content(
-        (ShellReply = "application/json"), (Event<ShellReply> = "text/event-stream"), (Event<ShellReply> = "application/x-ndjson"),
+        (ShellReply = "application/json"), (RunEvent<ShellReply> = "text/event-stream"), (RunEvent<ShellReply> = "application/x-ndjson"),
     )),
     (status = 400, description = "The body is no JSON, or a field does not fit.", body = Failed),
     (status = 404, description = "There is no such session.", body = Failed),
@@ -99,98 +101,98 @@ impl IntoResponse for Refusal {
     (status = 503, description = "The command can't be started, or the companion stops.", body = Failed),
 ))]
 pub(super) async fn execute(
-    Shared(state): Shared<State>,
+    Shared(state): Shared<HttpState>,
     headers: HeaderMap,
-    Body(command): Body<Command>,
+    JsonBody(command): JsonBody<Command>,
 ) -> Response {
-    if let Some(refusal) = runs::refused(command.timeout, command.wait) {
+    if let Some(refusal) = runs::check_durations(command.timeout, command.wait) {
         return refusal;
     }
     if let Some(id) = command.id.as_deref()
-        && (!is_id(id) || WORDS.contains(&id))
+        && (!is_id(id) || RESERVED_RUN_IDS.contains(&id))
     {
-        return invalid(format!(
+        return invalid_field(format!(
             "`{id}` can't be an id: use letters, digits, `-`, `_` and `.`, 128 at most, and none of `cd`, `env` and `runs`"
         ));
     }
     if command.command.contains('\0') {
-        return invalid("a command can't contain NUL".into());
+        return invalid_field("a command can't contain NUL".into());
     }
     let id = command.id.as_deref();
-    let is_known = id.is_some_and(|id| state.shells.run(id).is_ok());
-    if !is_known && let Err(refusal) = state.sessions.kernel(&command.session) {
+    let is_known = id.is_some_and(|id| state.shells.find_run(id).is_ok());
+    if !is_known && let Err(refusal) = state.sessions.find_kernel(&command.session) {
         return refusal.into_response();
     }
     let wait = command.wait;
     match (
         state.shells.execute(command).await,
-        Form::accepted(&headers),
+        StreamFormat::from_accept_header(&headers),
     ) {
         // Whoever began it and reads what it writes is waited for: nothing is left out.
         (Ok(run), Some(form)) => {
-            run.acknowledged().await;
+            run.wait_begin_synced().await;
             let session = run.work.session.clone();
             let running = move || state.shells.report(&session);
-            stream::respond(run.follow_pacing(), running, wait, form)
+            stream::stream_run_events(run.follow_pacing(), running, wait, form)
         }
         (Ok(run), None) => {
-            settle(&run, wait).await;
-            json(StatusCode::OK, reply(&state, &run))
+            wait_for_run(&run, wait).await;
+            json_response(StatusCode::OK, shell_reply(&state, &run))
         }
         (Err(refusal), _) => refusal.into_response(),
     }
 }
 
-fn reply(state: &State, run: &Run) -> ShellReply {
-    run.reply(state.shells.report(&run.work.session))
+fn shell_reply(state: &HttpState, run: &CommandRun) -> ShellReply {
+    run.build_reply(state.shells.report(&run.work.session))
 }
 
 /// The commands that can be found, the oldest first.
-#[utoipa::path(get, path = "/shell/runs", responses((status = 200, body = Runs)))]
-pub(super) async fn list(Shared(state): Shared<State>) -> Response {
-    let runs = state.shells.runs();
-    state.shells.registry().settle().await;
-    let summary = |run: &Arc<Run>| Summary {
+#[utoipa::path(get, path = "/shell/runs", responses((status = 200, body = RunList)))]
+pub(super) async fn list(Shared(state): Shared<HttpState>) -> Response {
+    let runs = state.shells.list_runs();
+    state.shells.run_registry().wait_synced().await;
+    let summary = |run: &Arc<CommandRun>| Summary {
         execution_count: None,
         ..run.summary()
     };
     let runs = runs.iter().map(summary).collect();
-    json(StatusCode::OK, Runs { runs })
+    json_response(StatusCode::OK, RunList { runs })
 }
 
 /// How a command stands, and its events, also of one that another client began.
 ///
 /// With `Accept: text/event-stream` or `application/x-ndjson` the events come as they happen, from
 /// `offset`, or behind `Last-Event-ID`.
-#[utoipa::path(get, path = "/shell/{id}", params(("id" = String, Path, description = "The command's id"), FindQuery), responses(
+#[utoipa::path(get, path = "/shell/{id}", params(("id" = String, Path, description = "The command's id"), RunFindQuery), responses(
     (status = 200, content(
-        (Found<ShellReply> = "application/json"), (Event<ShellReply> = "text/event-stream"), (Event<ShellReply> = "application/x-ndjson"),
+        (RunDetails<ShellReply> = "application/json"), (RunEvent<ShellReply> = "text/event-stream"), (RunEvent<ShellReply> = "application/x-ndjson"),
     )),
     (status = 404, description = "There is no such command.", body = Failed),
 ))]
 pub(super) async fn find(
-    Shared(state): Shared<State>,
+    Shared(state): Shared<HttpState>,
     headers: HeaderMap,
-    Id(id): Id,
-    Params(query): Params<FindQuery>,
+    PathId(id): PathId,
+    QueryParams(query): QueryParams<RunFindQuery>,
 ) -> Response {
-    let run = state.shells.run(&id);
-    let report = move |run: &Run| state.shells.report(&run.work.session);
-    runs::found(run, report, &headers, query).await
+    let run = state.shells.find_run(&id);
+    let report = move |run: &CommandRun| state.shells.report(&run.work.session);
+    runs::run_response(run, report, &headers, query).await
 }
 
 /// A page of what a command has written.
-#[utoipa::path(get, path = "/shell/{id}/output", params(("id" = String, Path, description = "The command's id"), OutputQuery), responses(
-    (status = 200, body = Page),
+#[utoipa::path(get, path = "/shell/{id}/output", params(("id" = String, Path, description = "The command's id"), RunOutputQuery), responses(
+    (status = 200, body = OutputPage),
     (status = 404, description = "There is no such command.", body = Failed),
 ))]
 pub(super) async fn output(
-    Shared(state): Shared<State>,
-    Id(id): Id,
-    Params(query): Params<OutputQuery>,
+    Shared(state): Shared<HttpState>,
+    PathId(id): PathId,
+    QueryParams(query): QueryParams<RunOutputQuery>,
 ) -> Response {
-    match state.shells.run(&id) {
-        Ok(run) => page(&run, query).await,
+    match state.shells.find_run(&id) {
+        Ok(run) => output_page(&run, query).await,
         Err(refusal) => refusal.into_response(),
     }
 }
@@ -202,8 +204,12 @@ pub(super) async fn output(
     (status = 404, description = "There is no such command.", body = Failed),
     (status = 409, description = "Its stdin is not open.", body = Failed),
 ))]
-pub(super) async fn stdin(Shared(state): Shared<State>, Id(id): Id, body: Streamed) -> Response {
-    let stdin = match state.shells.stdin(&id) {
+pub(super) async fn stdin(
+    Shared(state): Shared<HttpState>,
+    PathId(id): PathId,
+    body: Streamed,
+) -> Response {
+    let stdin = match state.shells.take_stdin(&id) {
         Ok(stdin) => stdin,
         Err(refusal) => return refusal.into_response(),
     };
@@ -211,18 +217,18 @@ pub(super) async fn stdin(Shared(state): Shared<State>, Id(id): Id, body: Stream
     loop {
         let piece = tokio::select! {
             piece = body.next() => piece,
-            () = stdin.closed() => break,
+            () = stdin.wait_closed() => break,
         };
         match piece {
-            Some(Ok(bytes)) if stdin.send(bytes.clone()).await => {}
+            Some(Ok(bytes)) if stdin.send_bytes(bytes.clone()).await => {}
             Some(Err(error)) => {
                 let message = format!("the command's stdin did not come whole: {error}");
-                return failed(StatusCode::BAD_REQUEST, "input_cut", message, None);
+                return error_response(StatusCode::BAD_REQUEST, "input_cut", message, None);
             }
             Some(Ok(_)) | None => break,
         }
     }
-    stdin.end();
+    stdin.close_input();
     StatusCode::NO_CONTENT.into_response()
 }
 
@@ -231,30 +237,33 @@ pub(super) async fn stdin(Shared(state): Shared<State>, Id(id): Id, body: Stream
     (status = 200, body = ShellReply),
     (status = 404, description = "There is no such command.", body = Failed),
 ))]
-pub(super) async fn interrupt(Shared(state): Shared<State>, Id(id): Id) -> Response {
+pub(super) async fn interrupt(Shared(state): Shared<HttpState>, PathId(id): PathId) -> Response {
     match state.shells.interrupt(&id).await {
-        Ok(run) => json(StatusCode::OK, reply(&state, &run)),
+        Ok(run) => json_response(StatusCode::OK, shell_reply(&state, &run)),
         Err(refusal) => refusal.into_response(),
     }
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Which {
+pub(super) struct ShellSessionQuery {
     /// The default one, unless said otherwise.
     #[serde(default)]
     session: Option<String>,
 }
 
 /// Where the session's next command starts.
-#[utoipa::path(get, path = "/shell", params(Which), responses(
+#[utoipa::path(get, path = "/shell", params(ShellSessionQuery), responses(
     (status = 200, body = Located),
     (status = 404, description = "There is no such session.", body = Failed),
 ))]
-pub(super) async fn locate(Shared(state): Shared<State>, Params(which): Params<Which>) -> Response {
+pub(super) async fn locate(
+    Shared(state): Shared<HttpState>,
+    QueryParams(which): QueryParams<ShellSessionQuery>,
+) -> Response {
     let session = which.session.as_deref().unwrap_or(DEFAULT_SESSION);
-    match state.sessions.kernel(session) {
-        Ok(_) => located(&state.shells.cwd(session)),
+    match state.sessions.find_kernel(session) {
+        Ok(_) => located_response(&state.shells.cwd(session)),
         Err(refusal) => refusal.into_response(),
     }
 }
@@ -266,23 +275,23 @@ pub(super) async fn locate(Shared(state): Shared<State>, Params(which): Params<W
     (status = 404, description = "There is no such session.", body = Failed),
 ))]
 pub(super) async fn change_folder(
-    Shared(state): Shared<State>,
-    Body(change): Body<ChangeFolder>,
+    Shared(state): Shared<HttpState>,
+    JsonBody(change): JsonBody<ChangeFolder>,
 ) -> Response {
     let ChangeFolder { session, path } = change;
-    if let Err(refusal) = state.sessions.kernel(&session) {
+    if let Err(refusal) = state.sessions.find_kernel(&session) {
         return refusal.into_response();
     }
-    let found = match state.shells.folder(&session, &path).await {
+    let found = match state.shells.find_folder(&session, &path).await {
         Ok(found) => found,
         Err(refusal) => return refusal.into_response(),
     };
     // It may have been deleted meanwhile.
-    if let Err(refusal) = state.sessions.kernel(&session) {
+    if let Err(refusal) = state.sessions.find_kernel(&session) {
         return refusal.into_response();
     }
-    match state.shells.enter(&session, found) {
-        Ok(cwd) => located(&cwd),
+    match state.shells.change_folder(&session, found) {
+        Ok(cwd) => located_response(&cwd),
         Err(refusal) => refusal.into_response(),
     }
 }
@@ -294,8 +303,8 @@ pub(super) async fn change_folder(
     (status = 404, description = "There is no such session.", body = Failed),
 ))]
 pub(super) async fn change_variable(
-    Shared(state): Shared<State>,
-    Body(change): Body<ChangeVariable>,
+    Shared(state): Shared<HttpState>,
+    JsonBody(change): JsonBody<ChangeVariable>,
 ) -> Response {
     let ChangeVariable {
         key,
@@ -303,26 +312,26 @@ pub(super) async fn change_variable(
         session,
     } = change;
     if !is_name(&key) {
-        return invalid(format!("`{key}` can't be the name of a variable"));
+        return invalid_field(format!("`{key}` can't be the name of a variable"));
     }
     if value.as_ref().is_some_and(|value| value.contains('\0')) {
-        return invalid(format!("the value of `{key}` can't contain NUL"));
+        return invalid_field(format!("the value of `{key}` can't contain NUL"));
     }
-    if let Err(refusal) = state.sessions.kernel(&session) {
+    if let Err(refusal) = state.sessions.find_kernel(&session) {
         return refusal.into_response();
     }
-    match state.shells.set(&session, &key, value.as_deref()) {
-        Ok(()) => located(&state.shells.cwd(&session)),
+    match state.shells.set_variable(&session, &key, value.as_deref()) {
+        Ok(()) => located_response(&state.shells.cwd(&session)),
         Err(refusal) => refusal.into_response(),
     }
 }
 
-fn located(cwd: &std::path::Path) -> Response {
+fn located_response(cwd: &std::path::Path) -> Response {
     let located = Located {
         status: RunStatus::Completed,
         cwd: cwd.display().to_string(),
     };
-    json(StatusCode::OK, located)
+    json_response(StatusCode::OK, located)
 }
 
 fn is_name(key: &str) -> bool {
@@ -331,23 +340,23 @@ fn is_name(key: &str) -> bool {
 }
 
 /// What commands left running in the background.
-#[utoipa::path(get, path = "/jobs", responses((status = 200, body = Jobs)))]
-pub(super) async fn jobs(Shared(state): Shared<State>) -> Response {
-    let jobs = state.shells.jobs().await;
-    json(StatusCode::OK, Jobs { jobs })
+#[utoipa::path(get, path = "/jobs", responses((status = 200, body = JobList)))]
+pub(super) async fn jobs(Shared(state): Shared<HttpState>) -> Response {
+    let jobs = state.shells.list_jobs().await;
+    json_response(StatusCode::OK, JobList { jobs })
 }
 
 /// Ends what a command left running: SIGTERM, and SIGKILL after two seconds.
 #[utoipa::path(delete, path = "/jobs/{pid}", params(("pid" = i32, Path, description = "The job's id")), responses(
-    (status = 200, description = "The job as it was.", body = Job),
+    (status = 200, description = "The job as it was.", body = JobInfo),
     (status = 404, description = "There is no such job.", body = Failed),
 ))]
-pub(super) async fn end_job(Shared(state): Shared<State>, Path(pid): Path<String>) -> Response {
+pub(super) async fn end_job(Shared(state): Shared<HttpState>, Path(pid): Path<String>) -> Response {
     let Ok(number) = pid.parse() else {
-        return invalid(format!("`{pid}` is no job: it is called by a number"));
+        return invalid_field(format!("`{pid}` is no job: it is called by a number"));
     };
     match state.shells.end_job(number).await {
-        Ok(job) => json(StatusCode::OK, job),
+        Ok(job) => json_response(StatusCode::OK, job),
         Err(refusal) => refusal.into_response(),
     }
 }

@@ -1,6 +1,9 @@
 //! One connection to a terminal: frames in, frames out, until either side has enough.
 
-use crate::companion::pty::{News, Out, Piece, Place, Refusal, Sight, Size, Standing, Visit};
+use crate::companion::pty::{
+    PtyChunk, PtyClient, PtyClientView, PtyConnection, PtyConnectionStatus, PtyDisconnectReason,
+    PtyRefusal, PtyUpdate, TerminalSize,
+};
 use crate::protocol;
 use crate::protocol::pty::{FromTerminal, ToTerminal};
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, close_code};
@@ -11,24 +14,24 @@ use std::time::Duration;
 use tokio::time::{interval, timeout};
 
 /// Between two pings.
-const PING: Duration = Duration::from_secs(5);
+const PTY_PING_INTERVAL: Duration = Duration::from_secs(5);
 /// After which a client that says nothing is gone.
-const SILENCE: Duration = Duration::from_secs(15);
+const PTY_SILENCE_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a client may take to hear that it is over.
-const GOODBYE: Duration = Duration::from_secs(5);
+const PTY_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Of one frame with a part of the screen.
-const PIECE_BYTES: usize = 32 << 10;
+const MAX_SCREEN_FRAME_BYTES: usize = 32 << 10;
 
 /// Close code of a connection that the same client's next one replaces.
-const REPLACED: u16 = 4000;
+const CLOSE_CODE_REPLACED: u16 = 4000;
 
-type Sink = SplitSink<WebSocket, Message>;
-type Stream = SplitStream<WebSocket>;
+type PtySocketSink = SplitSink<WebSocket, Message>;
+type PtySocketStream = SplitStream<WebSocket>;
 
 /// How a connection ends.
 #[derive(Debug)]
-enum End {
+enum PtySocketEnd {
     /// The client said that it leaves.
     Left,
     Lost,
@@ -37,28 +40,33 @@ enum End {
 }
 
 /// Serves one client to the end of its connection; the terminal goes on.
-pub(super) async fn serve(socket: WebSocket, visit: Visit) {
+pub(super) async fn serve_terminal(socket: WebSocket, visit: PtyConnection) {
     let (mut sink, mut stream) = socket.split();
-    let mut first = vec![control(&hello(&visit))];
-    let Visit {
+    let mut first = vec![control_frame(&hello_frame(&visit))];
+    let PtyConnection {
         place,
         mut sight,
         screen,
         ..
     } = visit;
-    first.extend(screen.iter().flat_map(|screen| pieces(screen)).map(|text| {
-        let text = text.into();
-        control(&FromTerminal::Screen { text })
-    }));
+    first.extend(
+        screen
+            .iter()
+            .flat_map(|screen| split_text(screen))
+            .map(|text| {
+                let text = text.into();
+                control_frame(&FromTerminal::Screen { text })
+            }),
+    );
     let end = tokio::select! {
-        end = tell(&mut sink, &mut sight, &place, first) => end,
-        end = hear(&mut stream, &place) => end,
+        end = send_updates(&mut sink, &mut sight, &place, first) => end,
+        end = receive_frames(&mut stream, &place) => end,
     };
-    if let End::Closed(code, reason) = end {
+    if let PtySocketEnd::Closed(code, reason) = end {
         let reason = Utf8Bytes::from_static(reason);
         // One that is gone misses nothing. One that reads is waited for, or what was sent before
         // would be lost with the connection.
-        let _ = timeout(GOODBYE, async {
+        let _ = timeout(PTY_CLOSE_TIMEOUT, async {
             let frame = Some(CloseFrame { code, reason });
             sink.send(Message::Close(frame)).await?;
             while stream.next().await.is_some_and(|heard| heard.is_ok()) {}
@@ -66,17 +74,17 @@ pub(super) async fn serve(socket: WebSocket, visit: Visit) {
         })
         .await;
     }
-    if !matches!(end, End::Lost) {
-        place.leave();
+    if !matches!(end, PtySocketEnd::Lost) {
+        place.detach();
     }
 }
 
-/// A text as pieces of some [`PIECE_BYTES`].
-fn pieces(text: &str) -> Vec<&str> {
+/// A text as pieces of some [`MAX_SCREEN_FRAME_BYTES`].
+fn split_text(text: &str) -> Vec<&str> {
     let mut rest = text;
     let mut pieces = Vec::new();
     while !rest.is_empty() {
-        let mut end = PIECE_BYTES.min(rest.len());
+        let mut end = MAX_SCREEN_FRAME_BYTES.min(rest.len());
         while !rest.is_char_boundary(end) {
             end -= 1;
         }
@@ -87,11 +95,11 @@ fn pieces(text: &str) -> Vec<&str> {
     pieces
 }
 
-fn hello(visit: &Visit) -> FromTerminal {
-    let Standing { writes, size, .. } = visit.sight.standing();
+fn hello_frame(visit: &PtyConnection) -> FromTerminal {
+    let PtyConnectionStatus { writes, size, .. } = visit.sight.status();
     FromTerminal::Hello {
-        protocol: protocol::VERSION,
-        id: visit.id().into(),
+        protocol: protocol::PROTOCOL_VERSION,
+        id: visit.terminal_id().into(),
         offset: visit.sight.offset(),
         typed: visit.typed,
         writer: writes,
@@ -101,75 +109,85 @@ fn hello(visit: &Visit) -> FromTerminal {
 }
 
 /// Sends what the terminal shows and how the connection stands.
-async fn tell(sink: &mut Sink, sight: &mut Sight, place: &Place, first: Vec<Message>) -> End {
-    let gone = End::Closed(close_code::AWAY, "the terminal is gone");
-    let mut told = sight.standing();
-    let mut pings = interval(PING);
+async fn send_updates(
+    sink: &mut PtySocketSink,
+    sight: &mut PtyClientView,
+    place: &PtyClient,
+    first: Vec<Message>,
+) -> PtySocketEnd {
+    let gone = PtySocketEnd::Closed(close_code::AWAY, "the terminal is gone");
+    let mut told = sight.status();
+    let mut pings = interval(PTY_PING_INTERVAL);
     for message in first {
         if sink.send(message).await.is_err() {
-            return End::Lost;
+            return PtySocketEnd::Lost;
         }
     }
     loop {
         let news = tokio::select! {
-            news = sight.next() => news,
+            news = sight.next_update() => news,
             _ = pings.tick() => {
                 if sink.send(Message::Ping(Bytes::new())).await.is_err() {
-                    return End::Lost;
+                    return PtySocketEnd::Lost;
                 }
                 continue;
             }
         };
         let sent = match news {
             None => return gone,
-            Some(News::Piece(Piece::Bytes(bytes))) => {
+            Some(PtyUpdate::Piece(PtyChunk::Bytes(bytes))) => {
                 let sent = sink.send(Message::Binary(bytes)).await;
-                if sent.is_ok() && place.sent(sight.offset()).await.is_err() {
+                if sent.is_ok() && place.report_sent(sight.offset()).await.is_err() {
                     return gone;
                 }
                 sent
             }
-            Some(News::Piece(Piece::Lost(bytes))) => {
-                sink.send(control(&FromTerminal::Lost { bytes })).await
+            Some(PtyUpdate::Piece(PtyChunk::Lost(bytes))) => {
+                sink.send(control_frame(&FromTerminal::Lost { bytes }))
+                    .await
             }
-            Some(News::Piece(Piece::Exit(exit))) => {
+            Some(PtyUpdate::Piece(PtyChunk::Exit(exit))) => {
                 let (code, why) = (exit.code, exit.why);
-                let exit = control(&FromTerminal::Exit { code, why });
+                let exit = control_frame(&FromTerminal::Exit { code, why });
                 return match sink.send(exit).await {
-                    Ok(()) => End::Closed(close_code::NORMAL, ""),
-                    Err(_) => End::Lost,
+                    Ok(()) => PtySocketEnd::Closed(close_code::NORMAL, ""),
+                    Err(_) => PtySocketEnd::Lost,
                 };
             }
-            Some(News::Standing(now)) => {
+            Some(PtyUpdate::Standing(now)) => {
                 match now.out {
-                    Some(Out::Replaced) => {
-                        return End::Closed(REPLACED, "the same client came again");
+                    Some(PtyDisconnectReason::Replaced) => {
+                        return PtySocketEnd::Closed(
+                            CLOSE_CODE_REPLACED,
+                            "the same client came again",
+                        );
                     }
-                    Some(Out::TooFast) => {
+                    Some(PtyDisconnectReason::TooFast) => {
                         let reason = "far more was typed than the terminal takes";
-                        return End::Closed(close_code::POLICY, reason);
+                        return PtySocketEnd::Closed(close_code::POLICY, reason);
                     }
                     None => {}
                 }
-                let changes = changes(std::mem::replace(&mut told, now), now);
-                let mut changes = futures_util::stream::iter(changes.iter().map(control).map(Ok));
+                let changes = status_changes(std::mem::replace(&mut told, now), now);
+                let mut changes =
+                    futures_util::stream::iter(changes.iter().map(control_frame).map(Ok));
                 sink.send_all(&mut changes).await
             }
         };
         if sent.is_err() {
-            return End::Lost;
+            return PtySocketEnd::Lost;
         }
     }
 }
 
 /// What is different from what was told.
-fn changes(told: Standing, now: Standing) -> Vec<FromTerminal> {
+fn status_changes(told: PtyConnectionStatus, now: PtyConnectionStatus) -> Vec<FromTerminal> {
     let mut changes = Vec::new();
     if told.writes != now.writes {
         changes.push(FromTerminal::Writer { held: now.writes });
     }
     if told.size != now.size {
-        let Size { cols, rows } = now.size;
+        let TerminalSize { cols, rows } = now.size;
         changes.push(FromTerminal::Resize { cols, rows });
     }
     if told.typed != now.typed {
@@ -183,37 +201,37 @@ fn changes(told: Standing, now: Standing) -> Vec<FromTerminal> {
 }
 
 /// Does what the client says.
-async fn hear(stream: &mut Stream, place: &Place) -> End {
+async fn receive_frames(stream: &mut PtySocketStream, place: &PtyClient) -> PtySocketEnd {
     loop {
-        let done = match timeout(SILENCE, stream.next()).await {
-            Err(_) | Ok(None | Some(Err(_))) => return End::Lost,
-            Ok(Some(Ok(Message::Close(_)))) => return End::Left,
+        let done = match timeout(PTY_SILENCE_TIMEOUT, stream.next()).await {
+            Err(_) | Ok(None | Some(Err(_))) => return PtySocketEnd::Lost,
+            Ok(Some(Ok(Message::Close(_)))) => return PtySocketEnd::Left,
             Ok(Some(Ok(Message::Ping(_) | Message::Pong(_)))) => Ok(()),
-            Ok(Some(Ok(Message::Binary(keys)))) => place.keys(keys).await,
+            Ok(Some(Ok(Message::Binary(keys)))) => place.send_keys(keys).await,
             Ok(Some(Ok(Message::Text(text)))) => match serde_json::from_str(&text) {
-                Ok(said) => obey(said, place).await,
+                Ok(said) => handle_control_frame(said, place).await,
                 Err(_) => {
                     let reason = "a text frame is none of `ToTerminal`, see `GET /openapi.json`";
-                    return End::Closed(close_code::POLICY, reason);
+                    return PtySocketEnd::Closed(close_code::POLICY, reason);
                 }
             },
         };
         if done.is_err() {
-            return End::Closed(close_code::AWAY, "the terminal is gone");
+            return PtySocketEnd::Closed(close_code::AWAY, "the terminal is gone");
         }
     }
 }
 
-async fn obey(said: ToTerminal, place: &Place) -> Result<(), Refusal> {
+async fn handle_control_frame(said: ToTerminal, place: &PtyClient) -> Result<(), PtyRefusal> {
     match said {
-        ToTerminal::Resize { cols, rows } => place.resize(Size { cols, rows }).await,
-        ToTerminal::Take {} => place.take().await,
-        ToTerminal::Seen { offset } => place.seen(offset).await,
+        ToTerminal::Resize { cols, rows } => place.resize(TerminalSize { cols, rows }).await,
+        ToTerminal::Take {} => place.take_writer().await,
+        ToTerminal::Seen { offset } => place.report_seen(offset).await,
         ToTerminal::Repaint {} => place.repaint().await,
     }
 }
 
-fn control(word: &FromTerminal) -> Message {
+fn control_frame(word: &FromTerminal) -> Message {
     // Numbers, names and flags can't fail to be written.
     Message::Text(serde_json::to_string(word).unwrap_or_default().into())
 }

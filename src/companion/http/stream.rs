@@ -1,8 +1,8 @@
 //! A run's events as they come: Server-Sent Events, or one JSON object per line.
 
-use super::text::string;
-use crate::companion::runs::{Follower, Work};
-use crate::protocol::kernel::{Event, Happened};
+use super::text::write_json_string;
+use crate::companion::runs::{RunFollower, RunKind};
+use crate::protocol::kernel::{RunEvent, RunEventKind};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
@@ -14,18 +14,18 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 /// After so long without an event clients and proxies are told that the run goes on.
-pub(super) const HEARTBEAT: Duration = Duration::from_secs(10);
+pub(super) const EVENT_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How the events are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum StreamFormat {
     Sse,
     Ndjson,
 }
 
-impl Form {
+impl StreamFormat {
     /// What the client accepts; `None` for one reply at the end.
-    pub(super) fn accepted(headers: &HeaderMap) -> Option<Self> {
+    pub(super) fn from_accept_header(headers: &HeaderMap) -> Option<Self> {
         let accepted = headers.get_all(header::ACCEPT).iter();
         let mut types = accepted
             .filter_map(|value| value.to_str().ok())
@@ -39,7 +39,7 @@ impl Form {
     }
 
     /// One line of what is told meanwhile.
-    pub(super) fn line(self, words: &impl Serialize) -> Bytes {
+    pub(super) fn encode_line(self, words: &impl Serialize) -> Bytes {
         let words = serde_json::to_string(words).unwrap_or_default();
         Bytes::from(match self {
             Self::Sse => format!("data: {words}\n\n"),
@@ -47,28 +47,32 @@ impl Form {
         })
     }
 
-    pub(super) fn mime(self) -> &'static str {
+    pub(super) fn content_type(self) -> &'static str {
         match self {
             Self::Sse => "text/event-stream",
             Self::Ndjson => "application/x-ndjson",
         }
     }
 
-    fn write<R: Serialize>(self, event: &Event<R>, to: &mut Vec<u8>) -> std::io::Result<()> {
+    fn write_event<R: Serialize>(
+        self,
+        event: &RunEvent<R>,
+        to: &mut Vec<u8>,
+    ) -> std::io::Result<()> {
         match self {
             Self::Ndjson => {
-                words(event, to)?;
+                write_event_json(event, to)?;
                 to.write_all(b"\n")
             }
             Self::Sse => {
                 // A heartbeat is nothing that was seen: whoever resumes behind it would miss the
                 // event whose number it repeats.
-                if !matches!(event.happened, Happened::Heartbeat) {
+                if !matches!(event.happened, RunEventKind::Heartbeat) {
                     writeln!(to, "id: {}", event.seq)?;
                 }
                 to.write_all(b"data: ")?;
                 // JSON has no line breaks of its own.
-                words(event, to)?;
+                write_event_json(event, to)?;
                 to.write_all(b"\n\n")
             }
         }
@@ -76,16 +80,16 @@ impl Form {
 }
 
 /// The event as JSON.
-fn words<R: Serialize>(event: &Event<R>, to: &mut Vec<u8>) -> std::io::Result<()> {
+fn write_event_json<R: Serialize>(event: &RunEvent<R>, to: &mut Vec<u8>) -> std::io::Result<()> {
     let (kind, text) = match &event.happened {
-        Happened::Stdout { text, base64: None } => ("stdout", text),
-        Happened::Stderr { text, base64: None } => ("stderr", text),
+        RunEventKind::Stdout { text, base64: None } => ("stdout", text),
+        RunEventKind::Stderr { text, base64: None } => ("stderr", text),
         _ => return Ok(serde_json::to_writer(to, event)?),
     };
     // Floods are text, and there are few other bytes between.
     to.reserve(text.len() + text.len() / 16 + 64);
     write!(to, r#"{{"seq":{},"type":"{kind}","text":"#, event.seq)?;
-    string(text, to);
+    write_json_string(text, to);
     to.push(b'}');
     Ok(())
 }
@@ -94,28 +98,28 @@ fn words<R: Serialize>(event: &Event<R>, to: &mut Vec<u8>) -> std::io::Result<()
 /// goes on, and can be followed further from there.
 ///
 /// `running` is what to report of a run that goes on.
-pub(super) fn respond<W: Work<Reply: Serialize>>(
-    follower: Follower<W>,
+pub(super) fn stream_run_events<W: RunKind<Reply: Serialize>>(
+    follower: RunFollower<W>,
     running: impl Fn() -> W::Report + Send + Sync + 'static,
     wait: Option<f64>,
-    form: Form,
+    form: StreamFormat,
 ) -> Response {
     let end = wait.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
     let pieces = unfold(
         (follower, running),
         move |(mut follower, running)| async move {
-            let beat = Instant::now() + HEARTBEAT;
+            let beat = Instant::now() + EVENT_HEARTBEAT_INTERVAL;
             let until = end.map_or(beat, |end| end.min(beat));
-            let events = match timeout_at(until, follower.next(&running)).await {
+            let events = match timeout_at(until, follower.next_events(&running)).await {
                 Ok(events) if events.is_empty() => return None,
                 Ok(events) => events,
                 Err(_) if end.is_some_and(|end| end <= Instant::now()) => return None,
-                Err(_) => vec![follower.heartbeat()],
+                Err(_) => vec![follower.heartbeat_event()],
             };
             // What came together goes together: one write, one packet.
             let mut bytes = Vec::new();
             for event in &events {
-                if let Err(error) = form.write(event, &mut bytes) {
+                if let Err(error) = form.write_event(event, &mut bytes) {
                     tracing::error!("an event can't be written: {error}");
                 }
             }
@@ -124,7 +128,7 @@ pub(super) fn respond<W: Work<Reply: Serialize>>(
         },
     );
     let headers = [
-        (header::CONTENT_TYPE, form.mime()),
+        (header::CONTENT_TYPE, form.content_type()),
         // Proxies that gather answers would hold the events back.
         (header::HeaderName::from_static("x-accel-buffering"), "no"),
     ];
@@ -133,22 +137,22 @@ pub(super) fn respond<W: Work<Reply: Serialize>>(
 
 #[cfg(test)]
 mod tests {
-    use super::{Form, words};
-    use crate::protocol::kernel::{Event, Happened};
+    use super::{StreamFormat, write_event_json};
+    use crate::protocol::kernel::{RunEvent, RunEventKind};
     use proptest::prelude::*;
 
     #[test]
     fn a_heartbeat_is_no_event_to_resume_behind() {
-        let written = |happened: Happened| {
+        let written = |happened: RunEventKind| {
             let mut bytes = Vec::new();
-            Form::Sse
-                .write(&Event { seq: 7, happened }, &mut bytes)
+            StreamFormat::Sse
+                .write_event(&RunEvent { seq: 7, happened }, &mut bytes)
                 .unwrap();
             String::from_utf8(bytes).unwrap()
         };
-        let beat = written(Happened::Heartbeat);
+        let beat = written(RunEventKind::Heartbeat);
         assert_eq!(beat, "data: {\"seq\":7,\"type\":\"heartbeat\"}\n\n");
-        assert!(written(Happened::Clear { wait: false }).starts_with("id: 7\n"));
+        assert!(written(RunEventKind::Clear { wait: false }).starts_with("id: 7\n"));
     }
     proptest! {
         #[test]
@@ -158,13 +162,13 @@ mod tests {
             base64 in prop::option::of("[a-z]{0,9}"),
             is_err in any::<bool>(),
         ) {
-            let happened: Happened<()> = match is_err {
-                true => Happened::Stderr { text, base64 },
-                false => Happened::Stdout { text, base64 },
+            let happened: RunEventKind<()> = match is_err {
+                true => RunEventKind::Stderr { text, base64 },
+                false => RunEventKind::Stdout { text, base64 },
             };
-            let event = Event { seq, happened };
+            let event = RunEvent { seq, happened };
             let mut written = Vec::new();
-            words(&event, &mut written).unwrap();
+            write_event_json(&event, &mut written).unwrap();
             prop_assert_eq!(written, serde_json::to_vec(&event).unwrap());
         }
     }

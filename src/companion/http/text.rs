@@ -5,34 +5,34 @@
 //! follower took. What is written is the same.
 
 /// In each byte of a word: one, and the highest bit.
-const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
-const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
+const BYTE_ONES: u64 = u64::from_ne_bytes([0x01; 8]);
+const BYTE_HIGH_BITS: u64 = u64::from_ne_bytes([0x80; 8]);
 
 /// Puts a string behind what is there, in its quotes.
-pub(super) fn string(text: &str, to: &mut Vec<u8>) {
+pub(super) fn write_json_string(text: &str, to: &mut Vec<u8>) {
     to.push(b'"');
     let mut rest = text.as_bytes();
     loop {
-        let (plain, marked) = rest.split_at(plain(rest));
+        let (plain, marked) = rest.split_at(unescaped_length(rest));
         to.extend_from_slice(plain);
         let Some((byte, behind)) = marked.split_first() else {
             break;
         };
-        mark(*byte, to);
+        write_escape(*byte, to);
         rest = behind;
     }
     to.push(b'"');
 }
 
 /// How many bytes from the first one on mean themselves.
-fn plain(bytes: &[u8]) -> usize {
+fn unescaped_length(bytes: &[u8]) -> usize {
     let (words, rest) = bytes.as_chunks::<8>();
     for (at, word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(*word);
-        let is_quote = zeros(word ^ (ONES * u64::from(b'"')));
-        let is_backslash = zeros(word ^ (ONES * u64::from(b'\\')));
-        let is_control = word.wrapping_sub(ONES * 0x20) & !word;
-        let found = (is_quote | is_backslash | is_control) & HIGHS;
+        let is_quote = mark_zero_bytes(word ^ (BYTE_ONES * u64::from(b'"')));
+        let is_backslash = mark_zero_bytes(word ^ (BYTE_ONES * u64::from(b'\\')));
+        let is_control = word.wrapping_sub(BYTE_ONES * 0x20) & !word;
+        let found = (is_quote | is_backslash | is_control) & BYTE_HIGH_BITS;
         if found != 0 {
             // What is borrowed from a higher byte marks that one falsely, but never the first.
             return at * 8 + found.trailing_zeros() as usize / 8;
@@ -44,11 +44,11 @@ fn plain(bytes: &[u8]) -> usize {
 }
 
 /// The highest bit of each byte that is zero, and others beneath.
-fn zeros(word: u64) -> u64 {
-    word.wrapping_sub(ONES) & !word
+fn mark_zero_bytes(word: u64) -> u64 {
+    word.wrapping_sub(BYTE_ONES) & !word
 }
 
-fn mark(byte: u8, to: &mut Vec<u8>) {
+fn write_escape(byte: u8, to: &mut Vec<u8>) {
     let short = match byte {
         b'"' | b'\\' => byte,
         0x08 => b'b',
@@ -68,12 +68,12 @@ fn mark(byte: u8, to: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use super::string;
+    use super::write_json_string;
     use proptest::prelude::*;
 
     fn written(text: &str) -> String {
         let mut bytes = b"before ".to_vec();
-        string(text, &mut bytes);
+        write_json_string(text, &mut bytes);
         String::from_utf8(bytes).unwrap()
     }
 

@@ -8,12 +8,12 @@
 //!
 //! Who owns the process stays its owner. How a process is frozen and thawed is not known here.
 
-use super::frozen::Frozen;
-use super::guard::Guard;
-use super::process::connect;
-use super::template::{LastWords, Made, Socket};
-use super::wire::Counts;
-use super::{Answer, Kernel, Message, Refusal};
+use super::frozen::KernelCheckpoint;
+use super::guard::KernelSupervisor;
+use super::process::connect_kernel;
+use super::template::{KernelSocket, SpawnedKernel, StderrTail};
+use super::wire::KernelCounts;
+use super::{KernelAnswer, KernelHandle, KernelMessage, KernelRefusal};
 use std::io;
 use std::path::PathBuf;
 use tokio::net::UnixStream;
@@ -22,43 +22,43 @@ use tokio::sync::oneshot;
 
 /// An idle kernel without any connection. When this is dropped, it goes on as it was.
 #[derive(Debug)]
-pub(crate) struct Apart {
+pub(crate) struct DetachedKernel {
     pub(crate) pid: i32,
     /// Its guard.
     pub(crate) root: i32,
     /// Where it listens.
     pub(crate) socket: PathBuf,
     pub(crate) generation: u64,
-    pub(crate) counts: Counts,
+    pub(crate) counts: KernelCounts,
     pub(crate) python: String,
     pub(crate) body_version: String,
-    pub(super) fate: oneshot::Sender<Fate>,
+    pub(super) fate: oneshot::Sender<DetachResolution>,
 }
 
 /// What becomes of a kernel that was apart.
 #[derive(Debug)]
-pub(super) enum Fate {
-    Rejoins(oneshot::Sender<Result<Answer, Refusal>>),
+pub(super) enum DetachResolution {
+    Rejoins(oneshot::Sender<Result<KernelAnswer, KernelRefusal>>),
     /// It lies in a checkpoint; its process is to end.
-    Frozen(Frozen, oneshot::Sender<()>),
+    Frozen(KernelCheckpoint, oneshot::Sender<()>),
 }
 
-impl Apart {
+impl DetachedKernel {
     /// Has it go on, and waits until it does.
     ///
     /// # Errors
-    /// [`Refusal::NoKernel`] when it did not survive; [`Refusal::Stopping`].
-    pub(crate) async fn rejoin(self) -> Result<Answer, Refusal> {
+    /// [`KernelRefusal::NoKernel`] when it did not survive; [`KernelRefusal::Stopping`].
+    pub(crate) async fn reattach(self) -> Result<KernelAnswer, KernelRefusal> {
         let (done, answer) = oneshot::channel();
         // An owner that has ended has dropped the other end, which the answer tells.
-        let _ = self.fate.send(Fate::Rejoins(done));
-        answer.await.unwrap_or(Err(Refusal::Stopping))
+        let _ = self.fate.send(DetachResolution::Rejoins(done));
+        answer.await.unwrap_or(Err(KernelRefusal::Stopping))
     }
 
     /// Ends its process, which is kept there, and waits until nothing is left of it.
-    pub(crate) async fn freeze(self, frozen: Frozen) {
+    pub(crate) async fn finish_checkpoint(self, frozen: KernelCheckpoint) {
         let (done, gone) = oneshot::channel();
-        let _ = self.fate.send(Fate::Frozen(frozen, done));
+        let _ = self.fate.send(DetachResolution::Frozen(frozen, done));
         // Without an owner there is no process, either.
         let _ = gone.await;
     }
@@ -66,11 +66,11 @@ impl Apart {
 
 /// A kernel's process that came out of a checkpoint.
 #[derive(Debug)]
-pub(crate) struct Restored {
-    pub(super) made: Made,
+pub(crate) struct RestoredKernel {
+    pub(super) made: SpawnedKernel,
 }
 
-impl Restored {
+impl RestoredKernel {
     /// Connects with it. `guard` is the process `root`, which is its parent; `stderr` what both say.
     ///
     /// # Errors
@@ -81,37 +81,41 @@ impl Restored {
         socket: PathBuf,
         stderr: Receiver,
     ) -> io::Result<Self> {
-        let made = Made {
-            stream: connect(&socket)?,
-            guard: Guard::new(guard, root, None),
-            socket: Socket::at(socket),
-            last_words: LastWords::of(stderr),
+        let made = SpawnedKernel {
+            stream: connect_kernel(&socket)?,
+            guard: KernelSupervisor::new(guard, root, None),
+            socket: KernelSocket::at(socket),
+            last_words: StderrTail::from_stream(stderr),
         };
         Ok(Self { made })
     }
 }
 
-impl Kernel {
+impl KernelHandle {
     /// Waits until the kernel is idle and has let go of every connection.
     ///
     /// # Errors
-    /// [`Refusal::Busy`] while code runs; [`Refusal::Held`], and then it goes on as it was;
-    /// [`Refusal::Checkpointed`], [`Refusal::NoKernel`] or [`Refusal::Stopping`].
-    pub(crate) async fn part(&self) -> Result<Apart, Refusal> {
+    /// [`KernelRefusal::Busy`] while code runs; [`KernelRefusal::Held`], and then it goes on as it was;
+    /// [`KernelRefusal::Checkpointed`], [`KernelRefusal::NoKernel`] or [`KernelRefusal::Stopping`].
+    pub(crate) async fn detach(&self) -> Result<DetachedKernel, KernelRefusal> {
         let (done, answer) = oneshot::channel();
-        self.send(Message::Part { done }).await?;
-        answer.await.unwrap_or(Err(Refusal::Stopping))
+        self.send_message(KernelMessage::Part { done }).await?;
+        answer.await.unwrap_or(Err(KernelRefusal::Stopping))
     }
 
     /// Ends the present process and has the restored one in its place, once it has answered.
     ///
     /// # Errors
-    /// [`Refusal::Busy`] while code runs, and then the restored one is ended;
-    /// [`Refusal::NoKernel`] when that does not answer, and then the state is lost.
-    pub(crate) async fn thaw(&self, restored: Restored) -> Result<Answer, Refusal> {
+    /// [`KernelRefusal::Busy`] while code runs, and then the restored one is ended;
+    /// [`KernelRefusal::NoKernel`] when that does not answer, and then the state is lost.
+    pub(crate) async fn restore_process(
+        &self,
+        restored: RestoredKernel,
+    ) -> Result<KernelAnswer, KernelRefusal> {
         let (done, answer) = oneshot::channel();
         let restored = Box::new(restored);
-        self.send(Message::Thaw { restored, done }).await?;
-        answer.await.unwrap_or(Err(Refusal::Stopping))
+        self.send_message(KernelMessage::Thaw { restored, done })
+            .await?;
+        answer.await.unwrap_or(Err(KernelRefusal::Stopping))
     }
 }

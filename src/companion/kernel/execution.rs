@@ -1,17 +1,17 @@
 //! Executing code as a run: what the reply says beside what every run tells.
 
-use crate::companion::runs::{self, SoFar, Work};
-use crate::protocol::kernel::{Execute, KernelReport, Reply};
+use crate::companion::runs::{self, RunKind, RunSnapshot};
+use crate::protocol::kernel::{ExecReply, Execute, KernelReport};
 use sha2::{Digest, Sha256};
 
 /// One execution, from its acceptance to its end and beyond.
-pub(crate) type Run = runs::Run<Execute>;
+pub(crate) type KernelRun = runs::TrackedRun<Execute>;
 
-impl Work for Execute {
-    type Reply = Reply;
+impl RunKind for Execute {
+    type Reply = ExecReply;
     type Report = KernelReport;
 
-    const PLACE: &'static str = "/exec";
+    const RUN_API_PATH: &'static str = "/exec";
 
     fn id(&self) -> Option<&str> {
         self.id.as_deref()
@@ -33,7 +33,7 @@ impl Work for Execute {
         self.silent || !self.store_history
     }
 
-    fn identify(&self, hash: &mut Sha256) {
+    fn hash_request(&self, hash: &mut Sha256) {
         for part in [&self.session, &self.code] {
             hash.update(part.len().to_le_bytes());
             hash.update(part);
@@ -45,7 +45,7 @@ impl Work for Execute {
         ));
     }
 
-    fn recovered(id: String, session: String, line: String) -> Self {
+    fn from_recovered(id: String, session: String, line: String) -> Self {
         Self {
             id: Some(id),
             session,
@@ -60,8 +60,13 @@ impl Work for Execute {
             && (self.silent, self.store_history) == (other.silent, other.store_history)
     }
 
-    fn reply(&self, so_far: SoFar, ended: Option<KernelReport>, running: KernelReport) -> Reply {
-        Reply {
+    fn reply(
+        &self,
+        so_far: RunSnapshot,
+        ended: Option<KernelReport>,
+        running: KernelReport,
+    ) -> ExecReply {
+        ExecReply {
             id: so_far.id,
             status: so_far.status,
             stdout: so_far.stdout,
@@ -71,7 +76,7 @@ impl Work for Execute {
             error: so_far.error,
             execution_count: so_far.number,
             timing_ms: so_far.timing_ms,
-            kernel: ended.unwrap_or_else(|| running.to(self.seen)),
+            kernel: ended.unwrap_or_else(|| running.seen_from(self.seen)),
             truncated: so_far.truncated,
             durable: Some(so_far.durable),
         }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// A checkpoint that a session lies in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Frozen {
+pub(crate) struct KernelCheckpoint {
     /// As callers are told of it.
     pub(crate) checkpoint: String,
     /// None, where it lies there for a moment only.
@@ -18,28 +18,28 @@ pub(crate) struct Frozen {
 
 /// How a session begins that lay in a checkpoint when the last life ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Waking {
+pub(crate) enum SessionRestoring {
     /// It still does.
-    Sleeping(Frozen),
+    Sleeping(KernelCheckpoint),
     /// The checkpoint is of no use: with its objects, of which the first that can be reloaded count.
     Objects {
-        frozen: Frozen,
+        frozen: KernelCheckpoint,
         folders: Vec<PathBuf>,
     },
 }
 
-impl Frozen {
+impl KernelCheckpoint {
     /// The session does not lie there any more.
-    pub(crate) fn leave(self) {
+    pub(crate) fn remove_mark(self) {
         let Some(mark) = self.mark else { return };
-        if let Err(error) = remove(&mark) {
+        if let Err(error) = remove_file_synced(&mark) {
             tracing::error!("`{}` stays: {error}", mark.display());
         }
     }
 }
 
 /// Removes a file; one that is gone is as good. That it is gone outlasts a loss of power a moment later.
-fn remove(path: &Path) -> io::Result<()> {
+fn remove_file_synced(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -59,7 +59,7 @@ fn remove(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::Frozen;
+    use super::KernelCheckpoint;
     use std::fs;
 
     #[test]
@@ -67,12 +67,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mark = folder.path().join("default.json");
         fs::write(&mark, "{}").unwrap();
-        let frozen = Frozen {
+        let frozen = KernelCheckpoint {
             checkpoint: "/data/criu/default/1".into(),
             mark: Some(mark.clone()),
         };
-        frozen.clone().leave();
+        frozen.clone().remove_mark();
         assert!(!mark.exists());
-        frozen.leave();
+        frozen.remove_mark();
     }
 }

@@ -1,7 +1,7 @@
 //! The companion's end of a kernel's guard: the process that ends all of the kernel's descendants
 //! with it, and says how the kernel ended.
 //!
-//! One byte goes there, [`END`] or [`LEAVE`]; one comes back when all is over, the exit code or 128+n for a
+//! One byte goes there, [`SUPERVISOR_END_BYTE`] or [`SUPERVISOR_SHUTDOWN_BYTE`]; one comes back when all is over, the exit code or 128+n for a
 //! signal. Its connection closes when it exits, also when it was killed.
 
 use nix::sys::signal::{Signal, kill, killpg};
@@ -11,13 +11,13 @@ use std::os::fd::AsFd;
 use tokio::net::UnixStream;
 
 /// The word that ends a kernel with all its descendants.
-pub(crate) const END: u8 = b'T';
+pub(crate) const SUPERVISOR_END_BYTE: u8 = b'T';
 
 /// The word that lets a kernel tear down its resources before.
-pub(crate) const LEAVE: u8 = b'L';
+pub(crate) const SUPERVISOR_SHUTDOWN_BYTE: u8 = b'L';
 
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(super) struct KernelSupervisor {
     stream: UnixStream,
     pub(super) pid: Pid,
     /// The process group that the kernel leads, where its number is known.
@@ -27,7 +27,7 @@ pub(super) struct Guard {
 
 /// How a kernel's life was over.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum KernelExit {
     /// The exit code, 128+n for signal n.
     Code(u8),
     /// Its guard was killed, and it with it.
@@ -36,7 +36,7 @@ pub(super) enum Ended {
     NotMade(String),
 }
 
-impl Guard {
+impl KernelSupervisor {
     pub(super) fn new(stream: UnixStream, pid: i32, kernel: Option<i32>) -> Self {
         Self {
             stream,
@@ -48,11 +48,11 @@ impl Guard {
     }
 
     /// Waits until the kernel and all its descendants are gone. Loses nothing when dropped.
-    pub(super) async fn ended(&mut self) -> Ended {
+    pub(super) async fn wait_exit(&mut self) -> KernelExit {
         loop {
             // What can't be polled any more is over.
             let _ = self.stream.readable().await;
-            if let Some(ended) = self.look() {
+            if let Some(ended) = self.poll_exit() {
                 return ended;
             }
         }
@@ -60,56 +60,56 @@ impl Guard {
 
     /// Whether it still guards somebody.
     pub(super) fn is_alive(&mut self) -> bool {
-        self.look().is_none()
+        self.poll_exit().is_none()
     }
 
-    fn look(&mut self) -> Option<Ended> {
+    fn poll_exit(&mut self) -> Option<KernelExit> {
         let mut byte = [0];
         loop {
             match self.stream.try_read(&mut byte) {
                 Ok(1) => self.code = Some(byte[0]),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return None,
-                Ok(_) | Err(_) => return Some(self.over()),
+                Ok(_) | Err(_) => return Some(self.exit_on_close()),
             }
         }
     }
 
     /// What a closed connection means. A guard that was killed could not end the kernel's forks.
-    fn over(&mut self) -> Ended {
+    fn exit_on_close(&mut self) -> KernelExit {
         if let Some(code) = self.code {
-            return Ended::Code(code);
+            return KernelExit::Code(code);
         }
         if let Some(group) = self.group.take() {
             // One signal reaches all of the group, also a fork bomb. The system uses the number again only after all others.
             let _ = killpg(group, Signal::SIGKILL);
         }
-        Ended::Unguarded
+        KernelExit::Unguarded
     }
 
     /// Ends the kernel and all its descendants.
-    pub(super) fn end(&self) {
-        self.say(END);
+    pub(super) fn end_kernel(&self) {
+        self.send_byte(SUPERVISOR_END_BYTE);
     }
 
     /// The same, and lets an idle kernel tear down its resources before.
-    pub(super) fn leave(&self) {
-        self.say(LEAVE);
+    pub(super) fn shut_down_kernel(&self) {
+        self.send_byte(SUPERVISOR_SHUTDOWN_BYTE);
     }
 
-    fn say(&self, word: u8) {
+    fn send_byte(&self, word: u8) {
         // Past the runtime, which may not have heard yet that a new socket takes bytes. A guard that
         // is gone has nobody left to end, which its connection tells.
         let _ = nix::unistd::write(self.stream.as_fd(), &[word]);
         // One that was stopped would never read it.
-        self.signal(Signal::SIGCONT);
+        self.signal_supervisor(Signal::SIGCONT);
     }
 
     /// Ends the guard itself; its death is the kernel's, too.
-    pub(super) fn kill(&self) {
-        self.signal(Signal::SIGKILL);
+    pub(super) fn kill_supervisor(&self) {
+        self.signal_supervisor(Signal::SIGKILL);
     }
 
-    fn signal(&self, signal: Signal) {
+    fn signal_supervisor(&self, signal: Signal) {
         // It may just have ended, which its connection tells.
         let _ = kill(self.pid, signal);
     }

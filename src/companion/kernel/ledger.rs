@@ -13,15 +13,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct GenerationStore {
     path: PathBuf,
-    entry: Entry,
+    entry: GenerationRecord,
     /// What this generation began with. A later life begins with something else.
     origin: Option<Arc<RestoredFrom>>,
 }
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-struct Entry {
+struct GenerationRecord {
     generation: u64,
     reported: Option<u64>,
     /// Whether this generation began with what an earlier one held.
@@ -36,19 +36,19 @@ struct Entry {
 }
 
 /// One that fails to come back is not tried for ever.
-const ATTEMPTS: u8 = 3;
+const MAX_RESTORE_ATTEMPTS: u8 = 3;
 
-impl Entry {
-    fn comes_back(self) -> bool {
-        self.stored || (1..ATTEMPTS).contains(&self.attempts)
+impl GenerationRecord {
+    fn is_restorable(self) -> bool {
+        self.stored || (1..MAX_RESTORE_ATTEMPTS).contains(&self.attempts)
     }
 }
 
-impl Ledger {
+impl GenerationStore {
     /// An unreadable file begins again at generation 1, and says so in the log.
     pub(super) fn open(folder: &Path, session: &str) -> Self {
-        let path = place(folder, session);
-        let entry = Self::read(&path);
+        let path = record_path(folder, session);
+        let entry = Self::read_record(&path);
         Self {
             path,
             entry,
@@ -56,16 +56,16 @@ impl Ledger {
         }
     }
 
-    fn read(path: &Path) -> Entry {
+    fn read_record(path: &Path) -> GenerationRecord {
         let Ok(text) = fs::read(path) else {
-            return Entry::default();
+            return GenerationRecord::default();
         };
         serde_json::from_slice(&text).unwrap_or_else(|error| {
             tracing::error!(
                 "`{}` can't be read, generations begin anew: {error}",
                 path.display()
             );
-            Entry::default()
+            GenerationRecord::default()
         })
     }
 
@@ -74,40 +74,40 @@ impl Ledger {
     }
 
     /// A new, empty namespace.
-    pub(super) fn begin(&mut self) {
-        self.next(false);
+    pub(super) fn begin_empty(&mut self) {
+        self.advance_generation(false);
     }
 
     /// The namespace as it was in an earlier generation.
-    pub(super) fn restore(&mut self) {
-        self.next(true);
+    pub(super) fn begin_restored(&mut self) {
+        self.advance_generation(true);
     }
 
-    fn next(&mut self, restored: bool) {
+    fn advance_generation(&mut self, restored: bool) {
         self.entry.generation += 1;
-        self.entry.attempts = match self.entry.comes_back() && !restored {
+        self.entry.attempts = match self.entry.is_restorable() && !restored {
             true => self.entry.attempts + 1,
             false => 0,
         };
         (self.entry.restored, self.entry.stored) = (restored, false);
         self.origin = None;
-        self.save();
+        self.save_record();
     }
 
     /// Whether the next life is to begin with what this one has stored.
     pub(super) fn is_stored(&self) -> bool {
-        self.entry.comes_back()
+        self.entry.is_restorable()
     }
 
     /// Whether nothing is waited for that is to come back.
-    pub(super) fn has_come_back(&self) -> bool {
+    pub(super) fn is_restore_settled(&self) -> bool {
         self.entry.attempts == 0
     }
 
     pub(super) fn note_stored(&mut self, stored: bool) {
         if (self.entry.stored, self.entry.attempts) != (stored, 0) {
             (self.entry.stored, self.entry.attempts) = (stored, 0);
-            self.save();
+            self.save_record();
         }
     }
 
@@ -116,22 +116,22 @@ impl Ledger {
         self.origin = origin.map(Arc::new);
         (self.entry.restored, self.entry.stored) = (true, true);
         self.entry.attempts = 0;
-        self.save();
+        self.save_record();
     }
 
     /// Another process may have had the namespace, which then goes on here in a generation above.
-    pub(super) fn overtake(&mut self) {
-        let theirs = Self::read(&self.path).generation;
+    pub(super) fn adopt_newer_generation(&mut self) {
+        let theirs = Self::read_record(&self.path).generation;
         if theirs > self.entry.generation {
             let stored = self.entry.stored;
             self.entry.generation = theirs;
-            self.restore();
+            self.begin_restored();
             self.note_stored(stored);
         }
     }
 
     /// What a caller is told who last saw `seen`, or what anyone was last told.
-    pub(super) fn view(&self, generation: u64, seen: Option<u64>) -> KernelReport {
+    pub(super) fn peek_report(&self, generation: u64, seen: Option<u64>) -> KernelReport {
         let known = seen.or(self.entry.reported).unwrap_or(generation);
         let restored = self.entry.restored && generation == self.entry.generation;
         let report = KernelReport {
@@ -141,28 +141,28 @@ impl Ledger {
             restored,
             origin: self.origin.clone().filter(|_| restored),
         };
-        report.to(Some(known))
+        report.seen_from(Some(known))
     }
 
     /// The same, and from now on it has been told.
-    pub(super) fn report(&mut self, generation: u64, seen: Option<u64>) -> KernelReport {
-        let report = self.view(generation, seen);
+    pub(super) fn record_report(&mut self, generation: u64, seen: Option<u64>) -> KernelReport {
+        let report = self.peek_report(generation, seen);
         if self.entry.reported != Some(generation) {
             self.entry.reported = Some(generation);
-            self.save();
+            self.save_record();
         }
         report
     }
 
-    fn save(&self) {
+    fn save_record(&self) {
         // A full disk must not stop the kernel; the log tells that truth may be lost with it.
-        if let Err(error) = self.write() {
+        if let Err(error) = self.write_record() {
             tracing::error!("`{}` can't be written: {error}", self.path.display());
         }
     }
 
-    fn write(&self) -> io::Result<()> {
-        let file = written_beside(&self.path, &serde_json::to_vec(&self.entry)?)?;
+    fn write_record(&self) -> io::Result<()> {
+        let file = replace_file_atomically(&self.path, &serde_json::to_vec(&self.entry)?)?;
         let sync = move || {
             if let Err(error) = file.sync_all() {
                 tracing::error!("a record of generations may not outlast a loss of power: {error}");
@@ -177,7 +177,7 @@ impl Ledger {
 }
 
 /// Replaces a file as a whole.
-pub(super) fn written_beside(path: &Path, content: &[u8]) -> io::Result<File> {
+pub(super) fn replace_file_atomically(path: &Path, content: &[u8]) -> io::Result<File> {
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
@@ -186,12 +186,12 @@ pub(super) fn written_beside(path: &Path, content: &[u8]) -> io::Result<File> {
 }
 
 /// Puts a session's record onto the disk: that what it holds is stored.
-pub(super) fn sync(folder: &Path, session: &str) -> io::Result<()> {
-    File::open(place(folder, session))?.sync_all()?;
+pub(super) fn sync_record(folder: &Path, session: &str) -> io::Result<()> {
+    File::open(record_path(folder, session))?.sync_all()?;
     File::open(folder)?.sync_all()
 }
 
-fn place(folder: &Path, session: &str) -> PathBuf {
+fn record_path(folder: &Path, session: &str) -> PathBuf {
     folder.join(format!("{session}.json"))
 }
 
@@ -202,7 +202,7 @@ pub(crate) fn stored_sessions(folder: &Path) -> Vec<String> {
         let path = record.path();
         let name = path.file_stem()?.to_str()?.to_owned();
         let is_record = path.extension().is_some_and(|e| e == "json");
-        (is_record && Ledger::read(&path).comes_back()).then_some(name)
+        (is_record && GenerationStore::read_record(&path).is_restorable()).then_some(name)
     });
     let mut sessions: Vec<String> = named.collect();
     sessions.sort();
@@ -211,119 +211,128 @@ pub(crate) fn stored_sessions(folder: &Path) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::Ledger;
+    use super::GenerationStore;
     use crate::protocol::kernel::KernelState;
 
     #[test]
     fn a_generation_is_lost_to_those_who_knew_an_earlier_one() {
         let folder = tempfile::tempdir().unwrap();
-        let mut ledger = Ledger::open(folder.path(), "default");
-        ledger.begin();
-        assert_eq!(ledger.report(1, None).state, KernelState::Kept);
+        let mut ledger = GenerationStore::open(folder.path(), "default");
+        ledger.begin_empty();
+        assert_eq!(ledger.record_report(1, None).state, KernelState::Kept);
 
-        let mut ledger = Ledger::open(folder.path(), "default");
-        ledger.begin();
-        let report = ledger.report(2, None);
+        let mut ledger = GenerationStore::open(folder.path(), "default");
+        ledger.begin_empty();
+        let report = ledger.record_report(2, None);
         assert_eq!((report.generation, report.state), (2, KernelState::Lost));
-        assert_eq!(ledger.report(2, None).state, KernelState::Kept);
-        assert_eq!(ledger.report(2, Some(1)).state, KernelState::Lost);
-        assert_eq!(ledger.report(2, Some(2)).state, KernelState::Kept);
+        assert_eq!(ledger.record_report(2, None).state, KernelState::Kept);
+        assert_eq!(ledger.record_report(2, Some(1)).state, KernelState::Lost);
+        assert_eq!(ledger.record_report(2, Some(2)).state, KernelState::Kept);
     }
 
     #[test]
     fn a_restored_generation_is_told_to_those_who_knew_an_earlier_one() {
         let folder = tempfile::tempdir().unwrap();
-        let mut ledger = Ledger::open(folder.path(), "default");
-        ledger.begin();
-        ledger.report(1, None);
+        let mut ledger = GenerationStore::open(folder.path(), "default");
+        ledger.begin_empty();
+        ledger.record_report(1, None);
         ledger.note_stored(true);
 
-        let mut ledger = Ledger::open(folder.path(), "default");
+        let mut ledger = GenerationStore::open(folder.path(), "default");
         assert!(ledger.is_stored());
-        ledger.begin();
+        ledger.begin_empty();
         ledger.note_restored(None);
-        let report = ledger.report(2, None);
+        let report = ledger.record_report(2, None);
         assert_eq!(report.state, KernelState::Restored);
-        assert_eq!(ledger.report(2, None).state, KernelState::Kept);
-        assert_eq!(report.to(Some(1)).state, KernelState::Restored);
-        ledger.begin();
-        assert_eq!(ledger.report(3, Some(2)).state, KernelState::Lost);
+        assert_eq!(ledger.record_report(2, None).state, KernelState::Kept);
+        assert_eq!(report.seen_from(Some(1)).state, KernelState::Restored);
+        ledger.begin_empty();
+        assert_eq!(ledger.record_report(3, Some(2)).state, KernelState::Lost);
     }
 
     #[test]
     fn a_life_that_ends_while_it_comes_back_is_tried_again_and_not_for_ever() {
         let folder = tempfile::tempdir().unwrap();
-        let mut ledger = Ledger::open(folder.path(), "default");
-        ledger.begin();
+        let mut ledger = GenerationStore::open(folder.path(), "default");
+        ledger.begin_empty();
         ledger.note_stored(true);
         let lives = (0..5).map(|_| {
-            let mut ledger = Ledger::open(folder.path(), "default");
+            let mut ledger = GenerationStore::open(folder.path(), "default");
             let comes_back = ledger.is_stored();
-            ledger.begin();
+            ledger.begin_empty();
             comes_back
         });
         assert_eq!(lives.collect::<Vec<_>>(), [true, true, true, false, false]);
         // What could not be brought back is given up at once, and what is new counts anew.
         ledger.note_stored(true);
-        let mut ledger = Ledger::open(folder.path(), "default");
-        ledger.begin();
+        let mut ledger = GenerationStore::open(folder.path(), "default");
+        ledger.begin_empty();
         ledger.note_stored(false);
-        assert!(!Ledger::open(folder.path(), "default").is_stored());
+        assert!(!GenerationStore::open(folder.path(), "default").is_stored());
         ledger.note_stored(true);
-        assert!(Ledger::open(folder.path(), "default").is_stored());
+        assert!(GenerationStore::open(folder.path(), "default").is_stored());
     }
 
     #[test]
     fn what_nobody_was_told_of_is_not_missed() {
         let folder = tempfile::tempdir().unwrap();
-        Ledger::open(folder.path(), "default").begin();
-        let mut ledger = Ledger::open(folder.path(), "default");
-        ledger.begin();
-        assert_eq!(ledger.report(2, None).state, KernelState::Kept);
+        GenerationStore::open(folder.path(), "default").begin_empty();
+        let mut ledger = GenerationStore::open(folder.path(), "default");
+        ledger.begin_empty();
+        assert_eq!(ledger.record_report(2, None).state, KernelState::Kept);
     }
 
     #[test]
     fn a_restored_generation_is_a_new_one_and_no_loss() {
         let folder = tempfile::tempdir().unwrap();
-        let mut ledger = Ledger::open(folder.path(), "default");
-        ledger.begin();
-        ledger.report(1, None);
-        ledger.begin();
-        ledger.restore();
-        let mut ledger = Ledger::open(folder.path(), "default");
-        let report = ledger.report(3, None);
+        let mut ledger = GenerationStore::open(folder.path(), "default");
+        ledger.begin_empty();
+        ledger.record_report(1, None);
+        ledger.begin_empty();
+        ledger.begin_restored();
+        let mut ledger = GenerationStore::open(folder.path(), "default");
+        let report = ledger.record_report(3, None);
         assert_eq!(
             (report.generation, report.state),
             (3, KernelState::Restored)
         );
-        assert_eq!(ledger.report(3, None).state, KernelState::Kept);
-        ledger.begin();
-        assert_eq!(ledger.report(4, None).state, KernelState::Lost);
+        assert_eq!(ledger.record_report(3, None).state, KernelState::Kept);
+        ledger.begin_empty();
+        assert_eq!(ledger.record_report(4, None).state, KernelState::Lost);
     }
 
     #[test]
     fn a_damaged_record_does_not_stop_the_kernel() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("default.json"), "{").unwrap();
-        assert_eq!(Ledger::open(folder.path(), "default").generation(), 0);
+        assert_eq!(
+            GenerationStore::open(folder.path(), "default").generation(),
+            0
+        );
     }
 
     #[test]
     fn what_another_life_has_told_is_not_told_again() {
         let folder = tempfile::tempdir().unwrap();
-        let mut waiting = Ledger::open(folder.path(), "default");
-        waiting.begin();
-        waiting.report(1, None);
+        let mut waiting = GenerationStore::open(folder.path(), "default");
+        waiting.begin_empty();
+        waiting.record_report(1, None);
         // Nobody had it meanwhile.
-        waiting.overtake();
-        assert_eq!(waiting.report(1, None).state, KernelState::Kept);
+        waiting.adopt_newer_generation();
+        assert_eq!(waiting.record_report(1, None).state, KernelState::Kept);
 
-        let mut other = Ledger::open(folder.path(), "default");
-        other.restore();
-        other.report(2, None);
-        waiting.overtake();
+        let mut other = GenerationStore::open(folder.path(), "default");
+        other.begin_restored();
+        other.record_report(2, None);
+        waiting.adopt_newer_generation();
         assert_eq!(waiting.generation(), 3);
-        assert_eq!(waiting.report(3, Some(2)).state, KernelState::Restored);
-        assert_eq!(waiting.report(3, Some(1)).state, KernelState::Restored);
+        assert_eq!(
+            waiting.record_report(3, Some(2)).state,
+            KernelState::Restored
+        );
+        assert_eq!(
+            waiting.record_report(3, Some(1)).state,
+            KernelState::Restored
+        );
     }
 }

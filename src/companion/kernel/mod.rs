@@ -1,7 +1,7 @@
 //! Python processes, their sessions and what they run.
 //!
-//! [`Sessions`] is the handle that everyone uses: it knows the kernels by name and the runs by id.
-//! A [`Kernel`] sends messages to the task that owns one process ([`task`]), which asks a pure
+//! [`KernelSessions`] is the handle that everyone uses: it knows the kernels by name and the runs by id.
+//! A [`KernelHandle`] sends messages to the task that owns one process ([`task`]), which asks a pure
 //! function what to do next ([`policy`]). Who freezes a process has it let go of everything first
 //! ([`apart`]), and the session lies there over all lives until it has a kernel again ([`frozen`]).
 //! Processes are forked from a [`template`]. Runs outlive the requests that began them ([`execution`]).
@@ -20,30 +20,30 @@ mod task;
 mod template;
 mod wire;
 
-pub(crate) use apart::{Apart, Restored};
-pub(crate) use ending::Stop;
-pub(crate) use execution::Run;
-pub(crate) use frozen::{Frozen, Waking};
-pub(crate) use guard::{END, LEAVE};
+pub(crate) use apart::{DetachedKernel, RestoredKernel};
+pub(crate) use ending::StopReason;
+pub(crate) use execution::KernelRun;
+pub(crate) use frozen::{KernelCheckpoint, SessionRestoring};
+pub(crate) use guard::{SUPERVISOR_END_BYTE, SUPERVISOR_SHUTDOWN_BYTE};
 pub(crate) use ledger::stored_sessions;
 pub(crate) use run_count::runs_since;
-pub(crate) use sessions::{Sessions, is_name};
-pub(crate) use wire::{Counts, Question};
+pub(crate) use sessions::{KernelSessions, is_name};
+pub(crate) use wire::{KernelCounts, KernelQuery};
 
 use crate::companion::runs::RunStore;
-use crate::protocol::kernel::{KernelReport, Raised};
+use crate::protocol::kernel::{KernelReport, RunError};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use template::Template;
+use template::KernelTemplate;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 /// Where the kernel's parts are.
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
+pub(crate) struct KernelSettings {
     pub(crate) python: PathBuf,
     pub(crate) program: PathBuf,
     /// Folder of its socket.
@@ -56,12 +56,12 @@ pub(crate) struct Settings {
     pub(crate) runs: PathBuf,
     /// What is on disk of runs.
     pub(crate) store: RunStore,
-    pub(crate) limits: Limits,
+    pub(crate) limits: SessionLimits,
 }
 
 /// How much sessions may take.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct SessionLimits {
     /// How many there may be, the default one included.
     pub(crate) count: usize,
     /// Bytes of one session, its child processes included.
@@ -74,8 +74,8 @@ pub(crate) struct Limits {
     pub(crate) check: Duration,
 }
 
-impl Settings {
-    pub(crate) fn new(settings: &super::Settings, store: RunStore) -> Self {
+impl KernelSettings {
+    pub(crate) fn new(settings: &super::CompanionSettings, store: RunStore) -> Self {
         Self {
             store,
             python: settings.python.clone(),
@@ -83,7 +83,7 @@ impl Settings {
             run: settings.run.join("kernels"),
             data: settings.data.join("kernels"),
             cryo: settings.cryo.folder.clone(),
-            runs: settings.lives.own(),
+            runs: settings.lives.own_folder(),
             limits: settings.sessions,
         }
     }
@@ -91,7 +91,7 @@ impl Settings {
 
 /// Why a request was not taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum KernelRefusal {
     /// Another run is on, and the request did not want to queue.
     Busy,
     /// The queue is full.
@@ -126,7 +126,7 @@ pub(crate) enum Refusal {
 
 /// What can be seen of a kernel at any time.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct View {
+pub(crate) struct KernelView {
     pub(crate) ready: bool,
     /// The checkpoint that the kernel lies in, which is as good as ready.
     pub(crate) checkpoint: Option<String>,
@@ -134,7 +134,7 @@ pub(crate) struct View {
     pub(crate) detail: String,
     pub(crate) busy: bool,
     pub(crate) queued: usize,
-    pub(crate) counts: Counts,
+    pub(crate) counts: KernelCounts,
     /// Cells that had run when its namespace was last emptied.
     pub(crate) emptied: u64,
     pub(crate) report: KernelReport,
@@ -149,7 +149,7 @@ pub(crate) struct View {
     pub(crate) moved: u64,
 }
 
-impl View {
+impl KernelView {
     /// Whether its namespace is as it began: nothing to store.
     pub(crate) fn is_blank(&self) -> bool {
         self.counts.globals_count == 0 && self.counts.execution_count <= self.emptied
@@ -158,14 +158,14 @@ impl View {
 
 /// What came of a question.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Answer {
+pub(crate) struct KernelAnswer {
     /// What the kernel said, or what user code raised meanwhile.
-    pub(crate) value: Result<Value, Raised>,
+    pub(crate) value: Result<Value, RunError>,
     pub(crate) report: KernelReport,
 }
 
-impl Answer {
-    fn of(report: KernelReport) -> Self {
+impl KernelAnswer {
+    fn without_value(report: KernelReport) -> Self {
         Self {
             value: Ok(Value::Null),
             report,
@@ -173,21 +173,21 @@ impl Answer {
     }
 }
 
-type Reply = oneshot::Sender<Result<Answer, Refusal>>;
+type KernelAnswerSender = oneshot::Sender<Result<KernelAnswer, KernelRefusal>>;
 
 /// What the owner is asked to do.
 #[derive(Debug)]
-enum Message {
+enum KernelMessage {
     Execute {
-        run: Arc<Run>,
+        run: Arc<KernelRun>,
         queue: bool,
-        taken: oneshot::Sender<Result<(), Refusal>>,
+        taken: oneshot::Sender<Result<(), KernelRefusal>>,
     },
     Ask {
-        question: Question,
+        question: KernelQuery,
         /// Whoever asks is nobody who is told which life it is.
         quiet: bool,
-        done: Reply,
+        done: KernelAnswerSender,
     },
     /// That run, or whatever is on; the answer comes when it has ended.
     Interrupt {
@@ -203,17 +203,17 @@ enum Message {
         done: oneshot::Sender<()>,
     },
     Restart {
-        why: Stop,
-        done: Reply,
+        why: StopReason,
+        done: KernelAnswerSender,
     },
     /// Let go of everything, once idle.
     Part {
-        done: oneshot::Sender<Result<Apart, Refusal>>,
+        done: oneshot::Sender<Result<DetachedKernel, KernelRefusal>>,
     },
     /// Take this one instead.
     Thaw {
-        restored: Box<Restored>,
-        done: Reply,
+        restored: Box<RestoredKernel>,
+        done: KernelAnswerSender,
     },
     /// Ends the session, if nothing is on, nothing waits, and nothing was asked for so long; says
     /// whether it does.
@@ -229,146 +229,168 @@ enum Message {
     },
     Shutdown {
         grace: Duration,
-        why: Stop,
+        why: StopReason,
     },
 }
 
 /// One kernel, for everyone who uses it.
 #[derive(Debug, Clone)]
-pub(crate) struct Kernel {
-    owner: mpsc::Sender<Message>,
-    view: watch::Receiver<View>,
+pub(crate) struct KernelHandle {
+    owner: mpsc::Sender<KernelMessage>,
+    view: watch::Receiver<KernelView>,
 }
 
-impl Kernel {
-    /// Starts the owner, which starts the process; it ends after [`Kernel::shutdown`].
+impl KernelHandle {
+    /// Starts the owner, which starts the process; it ends after [`KernelHandle::shutdown`].
     fn start(
         session: &str,
-        settings: Settings,
-        template: Template,
-        waking: Option<Waking>,
+        settings: KernelSettings,
+        template: KernelTemplate,
+        waking: Option<SessionRestoring>,
     ) -> (Self, JoinHandle<()>) {
         let (owner, mailbox) = mpsc::channel(256);
-        let (task, view) = task::Owner::new(session, settings, template, mailbox, waking);
+        let (task, view) = task::KernelOwner::new(session, settings, template, mailbox, waking);
         (Self { owner, view }, tokio::spawn(task.run()))
     }
 
-    pub(crate) fn view(&self) -> View {
+    pub(crate) fn view(&self) -> KernelView {
         self.view.borrow().clone()
     }
 
     /// How it stands once it is ready, with what the last life has stored.
-    pub(crate) async fn ready(&self) -> View {
+    pub(crate) async fn wait_ready(&self) -> KernelView {
         let mut view = self.view.clone();
         let ready = view.wait_for(|view| view.ready).await.map(|v| v.clone());
         // One that has ended stands as it did.
         ready.unwrap_or_else(|_| self.view())
     }
 
-    async fn execute(&self, run: Arc<Run>, queue: bool) -> Result<(), Refusal> {
+    async fn execute(&self, run: Arc<KernelRun>, queue: bool) -> Result<(), KernelRefusal> {
         let (taken, answer) = oneshot::channel();
-        let message = Message::Execute { run, queue, taken };
-        self.send(message).await?;
-        answer.await.unwrap_or(Err(Refusal::Stopping))
+        let message = KernelMessage::Execute { run, queue, taken };
+        self.send_message(message).await?;
+        answer.await.unwrap_or(Err(KernelRefusal::Stopping))
     }
 
     /// Asks what needs the kernel idle.
     ///
     /// # Errors
-    /// [`Refusal::Busy`] while code runs; [`Refusal::NoKernel`] or [`Refusal::Stopping`].
-    pub(crate) async fn ask(&self, question: Question) -> Result<Answer, Refusal> {
-        self.put(question, false).await
+    /// [`KernelRefusal::Busy`] while code runs; [`KernelRefusal::NoKernel`] or [`KernelRefusal::Stopping`].
+    pub(crate) async fn query(&self, question: KernelQuery) -> Result<KernelAnswer, KernelRefusal> {
+        self.send_query(question, false).await
     }
 
     /// The same, for the companion itself: the next caller still learns what became of the state.
     ///
     /// # Errors
-    /// Those of [`Kernel::ask`].
-    pub(crate) async fn look(&self, question: Question) -> Result<Answer, Refusal> {
-        self.put(question, true).await
+    /// Those of [`KernelHandle::query`].
+    pub(crate) async fn query_quietly(
+        &self,
+        question: KernelQuery,
+    ) -> Result<KernelAnswer, KernelRefusal> {
+        self.send_query(question, true).await
     }
 
-    async fn put(&self, question: Question, quiet: bool) -> Result<Answer, Refusal> {
+    async fn send_query(
+        &self,
+        question: KernelQuery,
+        quiet: bool,
+    ) -> Result<KernelAnswer, KernelRefusal> {
         let (done, answer) = oneshot::channel();
-        let message = Message::Ask {
+        let message = KernelMessage::Ask {
             question,
             quiet,
             done,
         };
-        self.send(message).await?;
-        answer.await.unwrap_or(Err(Refusal::Stopping))
+        self.send_message(message).await?;
+        answer.await.unwrap_or(Err(KernelRefusal::Stopping))
     }
 
     /// Interrupts what is on, and waits until it has ended. Returns what became of the state.
     ///
     /// # Errors
-    /// [`Refusal::Stopping`].
-    pub(crate) async fn interrupt(&self) -> Result<KernelReport, Refusal> {
+    /// [`KernelRefusal::Stopping`].
+    pub(crate) async fn interrupt(&self) -> Result<KernelReport, KernelRefusal> {
         let (done, answer) = oneshot::channel();
-        let message = Message::Interrupt { id: None, done };
-        self.send(message).await?;
-        answer.await.map_err(|_| Refusal::Stopping)
+        let message = KernelMessage::Interrupt { id: None, done };
+        self.send_message(message).await?;
+        answer.await.map_err(|_| KernelRefusal::Stopping)
     }
 
     /// Ends the process, whatever it does, and waits for the next one.
     ///
     /// # Errors
-    /// [`Refusal::NoKernel`] or [`Refusal::Stopping`].
-    pub(crate) async fn restart(&self, why: Stop) -> Result<Answer, Refusal> {
+    /// [`KernelRefusal::NoKernel`] or [`KernelRefusal::Stopping`].
+    pub(crate) async fn restart(&self, why: StopReason) -> Result<KernelAnswer, KernelRefusal> {
         let (done, answer) = oneshot::channel();
-        self.send(Message::Restart { why, done }).await?;
-        answer.await.unwrap_or(Err(Refusal::Stopping))
+        self.send_message(KernelMessage::Restart { why, done })
+            .await?;
+        answer.await.unwrap_or(Err(KernelRefusal::Stopping))
     }
 
     /// Has an idle kernel looked after; one that is busy, or full of messages, shows its health.
-    fn check(&self) {
-        let _ = self.owner.try_send(Message::Check);
+    fn check_health(&self) {
+        let _ = self.owner.try_send(KernelMessage::Check);
     }
 
     /// The session is in use, if not its kernel; a full mailbox says so, too.
-    pub(crate) fn touch(&self) {
-        let _ = self.owner.try_send(Message::Touch);
+    pub(crate) fn mark_used(&self) {
+        let _ = self.owner.try_send(KernelMessage::Touch);
     }
 
-    async fn overtake(&self) {
+    async fn adopt_newer_state(&self) {
         let (done, known) = oneshot::channel();
         // An owner that has ended has no generation.
-        if self.owner.send(Message::Overtake { done }).await.is_ok() {
+        if self
+            .owner
+            .send(KernelMessage::Overtake { done })
+            .await
+            .is_ok()
+        {
             let _ = known.await;
         }
     }
 
     /// Has it take no more requests if it rests and nothing was asked of it for so long.
-    async fn release(&self, idle: Duration) -> bool {
+    async fn release_if_idle(&self, idle: Duration) -> bool {
         let (done, answer) = oneshot::channel();
-        let sent = self.send(Message::Release { idle, done }).await;
+        let sent = self
+            .send_message(KernelMessage::Release { idle, done })
+            .await;
         sent.is_ok() && answer.await.unwrap_or(false)
     }
 
     /// Takes no more requests but to be stored, lets what runs finish within `grace`, then stops it;
     /// waits until nothing runs.
-    pub(crate) async fn close(&self, grace: Duration) {
+    pub(crate) async fn drain_runs(&self, grace: Duration) {
         let (done, rests) = oneshot::channel();
         // An owner that has ended has nothing that could run.
-        if self.send(Message::Close { grace, done }).await.is_ok() {
+        if self
+            .send_message(KernelMessage::Close { grace, done })
+            .await
+            .is_ok()
+        {
             let _ = rests.await;
         }
     }
 
     /// Takes no more requests, lets what runs finish within `grace`, then ends the process.
-    async fn shutdown(&self, grace: Duration, why: Stop) {
+    async fn shutdown(&self, grace: Duration, why: StopReason) {
         // A closed mailbox means that it has ended already.
-        let _ = self.owner.send(Message::Shutdown { grace, why }).await;
-        self.ended().await;
+        let _ = self
+            .owner
+            .send(KernelMessage::Shutdown { grace, why })
+            .await;
+        self.wait_ended().await;
     }
 
     /// Waits until nothing is left of it.
-    async fn ended(&self) {
+    async fn wait_ended(&self) {
         self.owner.closed().await;
     }
 
-    async fn send(&self, message: Message) -> Result<(), Refusal> {
+    async fn send_message(&self, message: KernelMessage) -> Result<(), KernelRefusal> {
         let sent = self.owner.send(message).await;
-        sent.map_err(|_| Refusal::Stopping)
+        sent.map_err(|_| KernelRefusal::Stopping)
     }
 }

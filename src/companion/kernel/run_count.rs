@@ -5,7 +5,7 @@
 //! container. When the machine itself stops without writing its caches to the disk, runs may be missing; that is
 //! noticed at the next start, and differences to what was stored before are then estimates.
 
-use super::ledger::written_beside;
+use super::ledger::replace_file_atomically;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -13,24 +13,24 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Changes whenever the machine starts.
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+const BOOT_ID_PATH: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Stands for the boot where everything was synced before the end.
-const SYNCED: &str = "synced";
+const SYNCED_BOOT_ID: &str = "synced";
 
 /// Digits of a number, so that it is replaced in place.
-const DIGITS: usize = 20;
+const RUN_COUNT_DIGITS: usize = 20;
 
 /// What is on disk: the number, the boot of the machine that it was written in, and when runs may have been missed last.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Entry {
+struct RunCountRecord {
     count: u64,
     boot: String,
     /// In seconds since 1970; 0 for never.
     doubtful: f64,
 }
 
-impl Entry {
+impl RunCountRecord {
     fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         Some(Self {
@@ -40,13 +40,13 @@ impl Entry {
         })
     }
 
-    fn text(&self) -> String {
+    fn to_text(&self) -> String {
         let Self {
             count,
             boot,
             doubtful,
         } = self;
-        format!("{count:0DIGITS$}\n{boot}\n{doubtful}\n")
+        format!("{count:0RUN_COUNT_DIGITS$}\n{boot}\n{doubtful}\n")
     }
 
     fn read(path: &Path) -> Option<Self> {
@@ -62,7 +62,7 @@ impl Entry {
     }
 
     /// Runs since a generation was stored at `created` with the number `stored`, and whether that is an estimate.
-    fn since(&self, stored: u64, created: f64) -> Option<(u64, bool)> {
+    fn count_since(&self, stored: u64, created: f64) -> Option<(u64, bool)> {
         let runs = self.count.checked_sub(stored)?;
         Some((runs, self.doubtful > created))
     }
@@ -72,22 +72,22 @@ impl Entry {
 pub(super) struct RunCount {
     path: PathBuf,
     file: Option<File>,
-    entry: Entry,
+    entry: RunCountRecord,
 }
 
 impl RunCount {
     /// Without a file that can be written runs are counted for this life alone.
     pub(super) fn open(folder: &Path, session: &str) -> Self {
-        let boot = fs::read_to_string(BOOT_ID).unwrap_or_default();
+        let boot = fs::read_to_string(BOOT_ID_PATH).unwrap_or_default();
         Self::open_in(folder, session, boot.trim())
     }
 
     fn open_in(folder: &Path, session: &str, boot: &str) -> Self {
-        let path = place(folder, session);
-        let mut entry = Entry::read(&path).unwrap_or_default();
-        let is_other = !entry.boot.is_empty() && entry.boot != SYNCED && entry.boot != boot;
+        let path = count_path(folder, session);
+        let mut entry = RunCountRecord::read(&path).unwrap_or_default();
+        let is_other = !entry.boot.is_empty() && entry.boot != SYNCED_BOOT_ID && entry.boot != boot;
         if is_other {
-            entry.doubtful = now();
+            entry.doubtful = unix_seconds();
         }
         entry.boot = boot.into();
         let mut count = Self {
@@ -95,7 +95,7 @@ impl RunCount {
             file: None,
             entry,
         };
-        count.replace();
+        count.replace_file();
         count
     }
 
@@ -104,33 +104,35 @@ impl RunCount {
     }
 
     /// One more begins.
-    pub(super) fn add(&mut self) {
+    pub(super) fn increment(&mut self) {
         self.entry.count += 1;
-        self.put();
+        self.write_count();
     }
 
     /// The last one did not begin after all.
     pub(super) fn take_back(&mut self) {
         self.entry.count -= 1;
-        self.put();
+        self.write_count();
     }
 
     /// Another companion may have counted meanwhile.
-    pub(super) fn overtake(&mut self) {
-        if let Some(theirs) = Entry::read(&self.path).filter(|e| e.count > self.entry.count) {
+    pub(super) fn adopt_newer_count(&mut self) {
+        if let Some(theirs) =
+            RunCountRecord::read(&self.path).filter(|e| e.count > self.entry.count)
+        {
             self.entry.count = theirs.count;
         }
-        self.replace();
+        self.replace_file();
     }
 
     /// The end of this life: what was counted outlasts the machine's. Where another companion counts already, in the
     /// container that took the place of this one, its count stays.
-    pub(super) fn close(&mut self) {
+    pub(super) fn sync_and_close(&mut self) {
         if !self.is_own() {
             return;
         }
-        self.entry.boot = SYNCED.into();
-        self.replace();
+        self.entry.boot = SYNCED_BOOT_ID.into();
+        self.replace_file();
         let synced = self.file.as_ref().map(File::sync_all);
         if let Some(Err(error)) = synced {
             tracing::warn!("`{}` is not synced: {error}", self.path.display());
@@ -145,8 +147,8 @@ impl RunCount {
         matches!((own, found), (Some(Ok(own)), Ok(found)) if own == found)
     }
 
-    fn put(&self) {
-        let number = format!("{:0DIGITS$}", self.entry.count);
+    fn write_count(&self) {
+        let number = format!("{:0RUN_COUNT_DIGITS$}", self.entry.count);
         let written = self
             .file
             .as_ref()
@@ -156,8 +158,8 @@ impl RunCount {
         }
     }
 
-    fn replace(&mut self) {
-        let replaced = written_beside(&self.path, self.entry.text().as_bytes())
+    fn replace_file(&mut self) {
+        let replaced = replace_file_atomically(&self.path, self.entry.to_text().as_bytes())
             .and_then(|_| OpenOptions::new().write(true).open(&self.path));
         match replaced {
             Ok(file) => self.file = Some(file),
@@ -173,19 +175,19 @@ pub(crate) fn runs_since(
     stored: u64,
     created: f64,
 ) -> Option<(u64, bool)> {
-    Entry::read(&place(folder, session))?.since(stored, created)
+    RunCountRecord::read(&count_path(folder, session))?.count_since(stored, created)
 }
 
 /// Puts what was counted so far onto the disk, with the generation that it belongs to.
-pub(super) fn sync(folder: &Path, session: &str) -> io::Result<()> {
-    File::open(place(folder, session))?.sync_all()
+pub(super) fn sync_count(folder: &Path, session: &str) -> io::Result<()> {
+    File::open(count_path(folder, session))?.sync_all()
 }
 
-fn place(folder: &Path, session: &str) -> PathBuf {
+fn count_path(folder: &Path, session: &str) -> PathBuf {
     folder.join(format!("{session}.runs"))
 }
 
-fn now() -> f64 {
+fn unix_seconds() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.unwrap_or_default().as_secs_f64()
 }
@@ -200,22 +202,22 @@ mod tests {
         let since = |stored, created| runs_since(folder.path(), "a", stored, created);
         assert_eq!(since(0, 1.0), None, "nothing was counted yet");
         let mut count = RunCount::open_in(folder.path(), "a", "boot-1");
-        (0..12).for_each(|_| count.add());
+        (0..12).for_each(|_| count.increment());
         count.take_back();
         assert_eq!((count.count(), since(9, 1.0)), (11, Some((2, false))));
         // The companion dies; its file is as it was.
         std::mem::forget(count);
         let mut count = RunCount::open_in(folder.path(), "a", "boot-1");
-        count.add();
+        count.increment();
         assert_eq!(since(9, 1.0), Some((3, false)));
         // An orderly end loses nothing, whatever the machine does then.
-        count.close();
+        count.sync_and_close();
         let count = RunCount::open_in(folder.path(), "a", "boot-2");
         assert_eq!((count.count(), since(9, 1.0)), (12, Some((3, false))));
         std::mem::forget(count);
         RunCount::open_in(folder.path(), "a", "boot-3");
         assert_eq!(since(9, 1.0), Some((3, true)));
-        let later = super::now() + 1.0;
+        let later = super::unix_seconds() + 1.0;
         assert_eq!(since(12, later), Some((0, false)), "stored after that");
         // A folder of another time tells nothing.
         assert_eq!(since(13, 1.0), None);
@@ -225,11 +227,11 @@ mod tests {
     fn who_waited_goes_on_from_what_another_has_counted() {
         let folder = tempfile::tempdir().unwrap();
         let mut waiting = RunCount::open_in(folder.path(), "a", "boot");
-        waiting.add();
+        waiting.increment();
         let mut other = RunCount::open_in(folder.path(), "a", "boot");
-        other.add();
-        waiting.overtake();
-        waiting.add();
+        other.increment();
+        waiting.adopt_newer_count();
+        waiting.increment();
         assert_eq!(waiting.count(), 3);
         assert_eq!(runs_since(folder.path(), "a", 0, 1.0), Some((3, false)));
     }
@@ -238,13 +240,13 @@ mod tests {
     fn who_ends_late_takes_no_count_of_another_away() {
         let folder = tempfile::tempdir().unwrap();
         let mut old = RunCount::open_in(folder.path(), "a", "boot");
-        old.add();
+        old.increment();
         let mut new = RunCount::open_in(folder.path(), "a", "boot");
-        new.add();
-        old.close();
-        new.add();
+        new.increment();
+        old.sync_and_close();
+        new.increment();
         assert_eq!(runs_since(folder.path(), "a", 0, 1.0), Some((3, false)));
-        new.close();
+        new.sync_and_close();
         let reopened = RunCount::open_in(folder.path(), "a", "another boot");
         assert_eq!(reopened.count(), 3);
         assert_eq!(runs_since(folder.path(), "a", 0, 1.0), Some((3, false)));
@@ -255,11 +257,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("a.runs"), "many\n").unwrap();
         let mut count = RunCount::open_in(folder.path(), "a", "boot");
-        count.add();
+        count.increment();
         assert_eq!(count.count(), 1);
         // A folder that can't be made stops no run.
         let mut count = RunCount::open_in(&folder.path().join("a.runs/none"), "a", "boot");
-        count.add();
+        count.increment();
         assert_eq!(count.count(), 1);
     }
 }

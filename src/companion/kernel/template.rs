@@ -10,14 +10,14 @@
 //!     └─────── guard ── kernel
 //! ```
 
-use super::Settings;
-use super::guard::Guard;
-use super::wire::{codec, encode};
+use super::KernelSettings;
+use super::guard::KernelSupervisor;
+use super::wire::{encode_frame, frame_codec};
 use crate::companion::settings;
 use crate::error::Result;
 use crate::protocol::BODY_VERSION;
 use crate::protocol::hex::hex;
-use crate::protocol::kernel::Raised;
+use crate::protocol::kernel::RunError;
 use anyhow::{Context, bail};
 use futures_util::StreamExt;
 use nix::fcntl::OFlag;
@@ -41,40 +41,40 @@ use tokio::time::{sleep, timeout};
 use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
 
 /// Kernels made in advance.
-const SPARES: usize = 2;
+const MAX_IDLE_KERNELS: usize = 2;
 /// From the last request to the making of the next spare.
-const REST: Duration = Duration::from_millis(30);
+const FORK_POOL_REFILL_DELAY: Duration = Duration::from_millis(30);
 /// From the start to `ready`, on a slow machine.
-const START: Duration = Duration::from_secs(45);
-const FORK: Duration = Duration::from_secs(10);
+const TEMPLATE_START_TIMEOUT: Duration = Duration::from_secs(45);
+const TEMPLATE_FORK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Lines kept of what a process says outside of any cell: the reason why it did not start.
-const LAST_WORDS: usize = 20;
+const MAX_STDERR_TAIL_LINES: usize = 20;
 
 /// A way to new kernels, for every session.
 #[derive(Debug, Clone)]
-pub(super) struct Template(mpsc::Sender<Ask>);
+pub(super) struct KernelTemplate(mpsc::Sender<ForkPoolRequest>);
 
 #[derive(Debug)]
-struct Ask {
+struct ForkPoolRequest {
     /// Without the packages that were installed at run time.
     plain: bool,
-    made: oneshot::Sender<Result<Made>>,
+    made: oneshot::Sender<Result<SpawnedKernel>>,
 }
 
 /// A kernel that was just made or restored; nothing was said yet.
 #[derive(Debug)]
-pub(super) struct Made {
-    pub(super) guard: Guard,
+pub(super) struct SpawnedKernel {
+    pub(super) guard: KernelSupervisor,
     pub(super) stream: UnixStream,
-    pub(super) socket: Socket,
-    pub(super) last_words: LastWords,
+    pub(super) socket: KernelSocket,
+    pub(super) last_words: StderrTail,
 }
 
 /// The path of a kernel's socket, which goes with it.
 #[derive(Debug)]
-pub(super) struct Socket(PathBuf);
+pub(super) struct KernelSocket(PathBuf);
 
-impl Socket {
+impl KernelSocket {
     pub(super) fn at(path: PathBuf) -> Self {
         Self(path)
     }
@@ -84,75 +84,75 @@ impl Socket {
     }
 }
 
-impl Drop for Socket {
+impl Drop for KernelSocket {
     fn drop(&mut self) {
         // An emptied run folder is as good.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-impl Template {
+impl KernelTemplate {
     /// Starts the owner; it ends with the last handle.
-    pub(super) fn start(settings: Settings) -> Self {
+    pub(super) fn start(settings: KernelSettings) -> Self {
         let (asks, mailbox) = mpsc::channel(64);
-        tokio::spawn(Nursery::new(settings).run(mailbox));
+        tokio::spawn(ForkPool::new(settings).run(mailbox));
         Self(asks)
     }
 
     /// A kernel, made in advance or now. `plain`: without the packages that were installed at run
     /// time.
-    pub(super) fn kernel(&self, plain: bool) -> oneshot::Receiver<Result<Made>> {
+    pub(super) fn request_kernel(&self, plain: bool) -> oneshot::Receiver<Result<SpawnedKernel>> {
         let (made, answer) = oneshot::channel();
         // A full mailbox drops the request, which its asker is told by the closed channel.
-        let _ = self.0.try_send(Ask { plain, made });
+        let _ = self.0.try_send(ForkPoolRequest { plain, made });
         answer
     }
 }
 
 /// The owner.
 #[derive(Debug)]
-struct Nursery {
-    settings: Settings,
-    parent: Option<Parent>,
-    spares: VecDeque<Made>,
+struct ForkPool {
+    settings: KernelSettings,
+    parent: Option<TemplateProcess>,
+    spares: VecDeque<SpawnedKernel>,
     /// Tells the sockets of this life from those that come out of checkpoints of others.
     life: String,
     made: u64,
 }
 
-impl Nursery {
-    fn new(settings: Settings) -> Self {
+impl ForkPool {
+    fn new(settings: KernelSettings) -> Self {
         Self {
             settings,
             parent: None,
             spares: VecDeque::new(),
-            life: life(),
+            life: random_socket_prefix(),
             made: 0,
         }
     }
 
-    async fn run(mut self, mut mailbox: mpsc::Receiver<Ask>) {
+    async fn run(mut self, mut mailbox: mpsc::Receiver<ForkPoolRequest>) {
         loop {
-            let is_short = self.spares.len() < SPARES && self.parent.is_some();
+            let is_short = self.spares.len() < MAX_IDLE_KERNELS && self.parent.is_some();
             let asked = tokio::select! {
                 asked = mailbox.recv() => match asked {
                     Some(asked) => Some(asked),
                     None => return,
                 },
                 // Whoever got the last one shall have the processors for a while.
-                () = sleep(REST), if is_short => None,
+                () = sleep(FORK_POOL_REFILL_DELAY), if is_short => None,
             };
             match asked {
-                Some(Ask { plain, made: asked }) => {
+                Some(ForkPoolRequest { plain, made: asked }) => {
                     let made = match plain {
-                        true => self.make(true).await,
-                        false => self.give().await,
+                        true => self.fork_kernel(true).await,
+                        false => self.take_kernel().await,
                     };
                     // Whoever asked may have ended meanwhile; the kernel ends with its guard's
                     // connection.
                     let _ = asked.send(made);
                 }
-                None => match self.make(false).await {
+                None => match self.fork_kernel(false).await {
                     Ok(spare) => self.spares.push_back(spare),
                     Err(error) => tracing::warn!("no kernel can be made in advance: {error:#}"),
                 },
@@ -160,30 +160,30 @@ impl Nursery {
         }
     }
 
-    async fn give(&mut self) -> Result<Made> {
+    async fn take_kernel(&mut self) -> Result<SpawnedKernel> {
         while let Some(mut spare) = self.spares.pop_front() {
             if spare.guard.is_alive() {
                 return Ok(spare);
             }
         }
         if self.parent.is_some()
-            && let Ok(made) = self.make(false).await
+            && let Ok(made) = self.fork_kernel(false).await
         {
             return Ok(made);
         }
         // The second time with a fresh parent.
-        self.make(false).await
+        self.fork_kernel(false).await
     }
 
     /// Forks a kernel; a parent that fails is given up.
-    async fn make(&mut self, plain: bool) -> Result<Made> {
+    async fn fork_kernel(&mut self, plain: bool) -> Result<SpawnedKernel> {
         let parent = match &mut self.parent {
             Some(parent) => parent,
-            none => none.insert(Parent::start(&self.settings).await?),
+            none => none.insert(TemplateProcess::start(&self.settings).await?),
         };
         self.made += 1;
         let name = format!("{}-{}.sock", self.life, self.made);
-        let made = parent.fork(&self.settings, &name, plain).await;
+        let made = parent.fork_child(&self.settings, &name, plain).await;
         if made.is_err() {
             self.parent = None;
         }
@@ -193,7 +193,7 @@ impl Nursery {
 
 /// The process itself.
 #[derive(Debug)]
-struct Parent {
+struct TemplateProcess {
     /// Ended when this is dropped.
     _process: Child,
     frames: FramedRead<OwnedReadHalf, LengthDelimitedCodec>,
@@ -202,7 +202,7 @@ struct Parent {
 
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Request<'a> {
+enum TemplateRequest<'a> {
     Fork {
         session: &'a str,
         plain: bool,
@@ -212,14 +212,14 @@ enum Request<'a> {
 
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Frame {
+enum TemplateFrame {
     Ready { protocol: u32 },
     Forked { guard: i32, pid: i32 },
-    Failed { error: Raised },
+    Failed { error: RunError },
 }
 
-impl Parent {
-    async fn start(settings: &Settings) -> Result<Self> {
+impl TemplateProcess {
+    async fn start(settings: &KernelSettings) -> Result<Self> {
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;
         let mut command = Command::new(&settings.python);
@@ -230,42 +230,47 @@ impl Parent {
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .kill_on_drop(true);
-        for secret in settings::SECRETS {
+        for secret in settings::COMPANION_ONLY_VARIABLES {
             command.env_remove(secret);
         }
         let mut process = command.spawn().context("starting Python")?;
-        let last_words = LastWords::default();
+        let last_words = StderrTail::default();
         if let Some(stderr) = process.stderr.take() {
-            tokio::spawn(listen(stderr, last_words.clone()));
+            tokio::spawn(read_stderr_lines(stderr, last_words.clone()));
         }
         let (reader, writer) = UnixStream::from_std(ours)?.into_split();
         let mut parent = Self {
             _process: process,
-            frames: FramedRead::new(reader, codec()),
+            frames: FramedRead::new(reader, frame_codec()),
             writer,
         };
-        match parent.next(START).await {
-            Ok(Frame::Ready { protocol }) if protocol == BODY_VERSION => Ok(parent),
-            Ok(Frame::Ready { protocol }) => {
+        match parent.next_frame(TEMPLATE_START_TIMEOUT).await {
+            Ok(TemplateFrame::Ready { protocol }) if protocol == BODY_VERSION => Ok(parent),
+            Ok(TemplateFrame::Ready { protocol }) => {
                 bail!("the kernel speaks protocol {protocol}, this companion {BODY_VERSION}")
             }
             Ok(frame) => bail!("it began with {frame:?}"),
             Err(error) => {
                 // Its reason may be on its way still.
                 tokio::time::sleep(Duration::from_millis(50)).await;
-                bail!("{error:#}\n{}", last_words.text())
+                bail!("{error:#}\n{}", last_words.to_text())
             }
         }
     }
 
-    async fn fork(&mut self, settings: &Settings, name: &str, plain: bool) -> Result<Made> {
+    async fn fork_child(
+        &mut self,
+        settings: &KernelSettings,
+        name: &str,
+        plain: bool,
+    ) -> Result<SpawnedKernel> {
         std::fs::create_dir_all(&settings.run)?;
         let path = settings.run.join(name);
         // A socket of an earlier life would be in the way.
         let _ = std::fs::remove_file(&path);
         let listener = StdListener::bind(&path)
             .with_context(|| format!("listening on `{}`", path.display()))?;
-        let socket = Socket::at(path);
+        let socket = KernelSocket::at(path);
         let stream = StdStream::connect(&socket.0)?;
         stream.set_nonblocking(true)?;
         let (ours, theirs) = StdStream::pair()?;
@@ -273,27 +278,27 @@ impl Parent {
         let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
         // This very binary, also when its file was replaced meanwhile.
         let binary = format!("/proc/{}/exe", std::process::id());
-        let request = Request::Fork {
+        let request = TemplateRequest::Fork {
             session: "",
             plain,
             guard: &[binary, "reaper".into(), "--adopt".into()],
         };
         let fds = [listener.as_raw_fd(), theirs.as_raw_fd(), write.as_raw_fd()];
-        self.send(&encode(&request)?, &fds).await?;
-        let (guard, kernel) = match self.next(FORK).await? {
-            Frame::Forked { guard, pid } => (guard, pid),
-            Frame::Failed { error } => bail!("{}: {}", error.kind, error.message),
-            frame @ Frame::Ready { .. } => bail!("it answered {frame:?}"),
+        self.send_with_fds(&encode_frame(&request)?, &fds).await?;
+        let (guard, kernel) = match self.next_frame(TEMPLATE_FORK_TIMEOUT).await? {
+            TemplateFrame::Forked { guard, pid } => (guard, pid),
+            TemplateFrame::Failed { error } => bail!("{}: {}", error.kind, error.message),
+            frame @ TemplateFrame::Ready { .. } => bail!("it answered {frame:?}"),
         };
-        Ok(Made {
-            guard: Guard::new(UnixStream::from_std(ours)?, guard, Some(kernel)),
+        Ok(SpawnedKernel {
+            guard: KernelSupervisor::new(UnixStream::from_std(ours)?, guard, Some(kernel)),
             stream: UnixStream::from_std(stream)?,
             socket,
-            last_words: LastWords::of(Receiver::from_owned_fd(read)?),
+            last_words: StderrTail::from_stream(Receiver::from_owned_fd(read)?),
         })
     }
 
-    async fn send(&self, bytes: &[u8], fds: &[i32]) -> io::Result<()> {
+    async fn send_with_fds(&self, bytes: &[u8], fds: &[i32]) -> io::Result<()> {
         let stream: &UnixStream = self.writer.as_ref();
         loop {
             stream.writable().await?;
@@ -319,17 +324,17 @@ impl Parent {
         }
     }
 
-    async fn next(&mut self, patience: Duration) -> Result<Frame> {
-        match timeout(patience, next(&mut self.frames)).await {
+    async fn next_frame(&mut self, patience: Duration) -> Result<TemplateFrame> {
+        match timeout(patience, read_template_frame(&mut self.frames)).await {
             Ok(frame) => frame,
             Err(_) => bail!("it did not answer within {} s", patience.as_secs()),
         }
     }
 }
 
-async fn next(
+async fn read_template_frame(
     frames: &mut FramedRead<impl AsyncRead + Unpin, LengthDelimitedCodec>,
-) -> Result<Frame> {
+) -> Result<TemplateFrame> {
     match frames.next().await {
         Some(bytes) => Ok(serde_json::from_slice(&bytes?)?),
         None => bail!("it ended"),
@@ -338,31 +343,31 @@ async fn next(
 
 /// The end of what a process said outside of any cell.
 #[derive(Debug, Clone, Default)]
-pub(super) struct LastWords(Arc<Mutex<VecDeque<String>>>);
+pub(super) struct StderrTail(Arc<Mutex<VecDeque<String>>>);
 
-impl LastWords {
+impl StderrTail {
     /// Listens until the other end is closed.
-    pub(super) fn of(stderr: Receiver) -> Self {
+    pub(super) fn from_stream(stderr: Receiver) -> Self {
         let last_words = Self::default();
-        tokio::spawn(listen(stderr, last_words.clone()));
+        tokio::spawn(read_stderr_lines(stderr, last_words.clone()));
         last_words
     }
 
-    pub(super) fn text(&self) -> String {
+    pub(super) fn to_text(&self) -> String {
         let words = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         words.iter().cloned().collect::<Vec<_>>().join("\n")
     }
 
-    fn add(&self, line: String) {
+    fn push_line(&self, line: String) {
         let mut words = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if words.len() == LAST_WORDS {
+        if words.len() == MAX_STDERR_TAIL_LINES {
             words.pop_front();
         }
         words.push_back(line);
     }
 }
 
-fn life() -> String {
+fn random_socket_prefix() -> String {
     // Without randomness the clock tells lives apart as well.
     let mut bytes = std::time::UNIX_EPOCH
         .elapsed()
@@ -371,21 +376,21 @@ fn life() -> String {
     hex(&bytes[..8])
 }
 
-async fn listen(stderr: impl AsyncRead + Unpin, last_words: LastWords) {
+async fn read_stderr_lines(stderr: impl AsyncRead + Unpin, last_words: StderrTail) {
     let mut lines = BufReader::new(stderr).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         tracing::info!("{line}");
-        last_words.add(line);
+        last_words.push_line(line);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Frame, codec, next};
+    use super::{TemplateFrame, frame_codec, read_template_frame};
     use proptest::prelude::*;
     use tokio_util::codec::FramedRead;
 
-    const FRAMES: [&str; 3] = [
+    const TEMPLATE_TEST_FRAMES: [&str; 3] = [
         r#"{"type":"ready","protocol":1}"#,
         r#"{"type":"forked","guard":77,"pid":78}"#,
         r#"{"type":"failed","error":{"type":"E","message":"m","traceback":["t"]}}"#,
@@ -398,8 +403,8 @@ mod tests {
     #[tokio::test]
     async fn a_length_beyond_the_limit_is_an_error_and_no_allocation() {
         let bytes = u32::MAX.to_be_bytes();
-        let mut frames = FramedRead::new(&bytes[..], codec());
-        assert!(next(&mut frames).await.is_err());
+        let mut frames = FramedRead::new(&bytes[..], frame_codec());
+        assert!(read_template_frame(&mut frames).await.is_err());
         let room = frames.read_buffer().capacity();
         assert!(room <= 64 << 10, "{room}");
     }
@@ -408,20 +413,20 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn a_frame_that_is_cut_is_an_error_and_the_next_one_arrives(
-            text in prop::sample::select(&FRAMES[..]), at in any::<prop::sample::Index>(),
+            text in prop::sample::select(&TEMPLATE_TEST_FRAMES[..]), at in any::<prop::sample::Index>(),
         ) {
             let cut = &text.as_bytes()[..at.index(text.len())];
             let whole = framed(text.as_bytes());
             let end = &whole[..1 + at.index(whole.len() - 1)];
-            let bytes = [&whole[..], &framed(cut), &framed(FRAMES[1].as_bytes()), end].concat();
+            let bytes = [&whole[..], &framed(cut), &framed(TEMPLATE_TEST_FRAMES[1].as_bytes()), end].concat();
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             runtime.block_on(async {
-                let mut frames = FramedRead::new(&bytes[..], codec());
-                assert!(next(&mut frames).await.is_ok());
-                assert!(next(&mut frames).await.is_err());
-                let third = next(&mut frames).await;
-                assert!(matches!(third, Ok(Frame::Forked { guard: 77, .. })), "{third:?}");
-                assert!(next(&mut frames).await.is_err(), "{end:?}");
+                let mut frames = FramedRead::new(&bytes[..], frame_codec());
+                assert!(read_template_frame(&mut frames).await.is_ok());
+                assert!(read_template_frame(&mut frames).await.is_err());
+                let third = read_template_frame(&mut frames).await;
+                assert!(matches!(third, Ok(TemplateFrame::Forked { guard: 77, .. })), "{third:?}");
+                assert!(read_template_frame(&mut frames).await.is_err(), "{end:?}");
             });
         }
     }

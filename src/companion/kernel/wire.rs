@@ -3,7 +3,7 @@
 //! Control is never read from what code prints: output comes through pipes of its own, whose
 //! read ends the kernel passes along with its first frame.
 
-use crate::protocol::kernel::{Raised, Shown};
+use crate::protocol::kernel::{DisplayData, RunError};
 use bytes::{Buf, BufMut, BytesMut};
 use futures_util::StreamExt;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
@@ -18,12 +18,12 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio_util::codec::{FramedRead, LengthDelimitedCodec};
 
 /// A frame above this ends the connection.
-const MAX_FRAME: usize = 256 << 20;
+const MAX_KERNEL_FRAME_BYTES: usize = 256 << 20;
 
 /// Companion to kernel.
 #[derive(Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(super) enum Request<'a> {
+pub(super) enum KernelRequest<'a> {
     /// A kernel that was made in advance gets its name, and unless it is to be `plain` what people
     /// have installed since. Answered as a question is.
     Adopt {
@@ -42,10 +42,10 @@ pub(super) enum Request<'a> {
 
 /// A question as a frame.
 #[derive(Debug, Serialize)]
-pub(super) struct Ask<'a> {
+pub(super) struct KernelQueryFrame<'a> {
     pub(super) id: &'a str,
     #[serde(flatten)]
-    pub(super) question: &'a Question,
+    pub(super) question: &'a KernelQuery,
 }
 
 fn is_false(flag: &bool) -> bool {
@@ -55,7 +55,7 @@ fn is_false(flag: &bool) -> bool {
 /// What a kernel can be asked besides executing code.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(crate) enum Question {
+pub(crate) enum KernelQuery {
     /// Empty the namespace.
     Reset,
     /// Are you there?
@@ -112,14 +112,14 @@ pub(crate) enum Question {
     },
 }
 
-impl Question {
+impl KernelQuery {
     /// Whether it takes as long as there is to move.
     pub(super) fn is_long(&self) -> bool {
         matches!(self, Self::CryoStore { .. } | Self::CryoReload { .. })
     }
 
     /// Whether the namespace may be another one after it.
-    pub(super) fn changes(&self) -> bool {
+    pub(super) fn changes_namespace(&self) -> bool {
         matches!(
             self,
             Self::Reset | Self::Call { .. } | Self::CryoReload { .. }
@@ -130,30 +130,30 @@ impl Question {
 /// Kernel to companion. Kinds that this version does not know are passed over.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(super) enum Frame {
-    Hello(Hello),
-    Display(Shown),
-    Result(Shown),
+pub(super) enum KernelFrame {
+    Hello(KernelHello),
+    Display(DisplayData),
+    Result(DisplayData),
     Clear {
         wait: bool,
     },
     Error {
-        error: Raised,
+        error: RunError,
     },
     Done {
-        status: Ending,
+        status: KernelCellOutcome,
         #[serde(flatten)]
-        counts: Counts,
+        counts: KernelCounts,
     },
     Reply {
         #[serde(default)]
         value: Value,
-        error: Option<Raised>,
+        error: Option<RunError>,
         #[serde(flatten)]
-        counts: Counts,
+        counts: KernelCounts,
     },
     Refused {
-        error: Raised,
+        error: RunError,
     },
     /// Bytes that a long question has moved so far.
     Progress {
@@ -165,18 +165,18 @@ pub(super) enum Frame {
 
 /// The kernel's first frame.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(super) struct Hello {
+pub(super) struct KernelHello {
     pub(super) protocol: u32,
     pub(super) pid: i32,
     pub(super) body_version: String,
     pub(super) python: String,
     #[serde(flatten)]
-    pub(super) counts: Counts,
+    pub(super) counts: KernelCounts,
 }
 
 /// What the kernel holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-pub(crate) struct Counts {
+pub(crate) struct KernelCounts {
     pub(crate) execution_count: u64,
     pub(crate) globals_count: u64,
     #[serde(default)]
@@ -186,7 +186,7 @@ pub(crate) struct Counts {
 /// How a cell ended, in the kernel's eyes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Ending {
+pub(super) enum KernelCellOutcome {
     Completed,
     Failed,
     Interrupted,
@@ -194,23 +194,23 @@ pub(super) enum Ending {
 
 /// The connection, after its first bytes.
 #[derive(Debug)]
-pub(super) struct Wire {
+pub(super) struct KernelConnection {
     frames: FramedRead<Chain<Cursor<BytesMut>, OwnedReadHalf>, LengthDelimitedCodec>,
     writer: OwnedWriteHalf,
     /// What the kernel has not taken yet.
     outgoing: BytesMut,
 }
 
-impl Wire {
+impl KernelConnection {
     /// Waits for the kernel's first bytes, and takes the pipes that come with them. Loses nothing
     /// when dropped.
     ///
     /// # Errors
     /// When the kernel ended before, or passed no pipes.
-    pub(super) async fn first(stream: &UnixStream) -> io::Result<First> {
+    pub(super) async fn receive_first(stream: &UnixStream) -> io::Result<KernelFirstBytes> {
         loop {
             stream.readable().await?;
-            match stream.try_io(Interest::READABLE, || receive(stream)) {
+            match stream.try_io(Interest::READABLE, || receive_with_pipes(stream)) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 received => return received,
             }
@@ -220,7 +220,10 @@ impl Wire {
     pub(super) fn new(stream: UnixStream, first: BytesMut) -> Self {
         let (reader, writer) = stream.into_split();
         Self {
-            frames: FramedRead::new(AsyncReadExt::chain(Cursor::new(first), reader), codec()),
+            frames: FramedRead::new(
+                AsyncReadExt::chain(Cursor::new(first), reader),
+                frame_codec(),
+            ),
             writer,
             outgoing: BytesMut::new(),
         }
@@ -231,7 +234,7 @@ impl Wire {
     ///
     /// # Errors
     /// When the connection breaks, or what comes is no frame.
-    pub(super) async fn next(&mut self) -> io::Result<Option<Frame>> {
+    pub(super) async fn read_frame(&mut self) -> io::Result<Option<KernelFrame>> {
         loop {
             tokio::select! {
                 frame = self.frames.next() => return match frame {
@@ -244,12 +247,12 @@ impl Wire {
         }
     }
 
-    /// Takes a request; it is sent at once where there is room, else by [`Wire::next`].
+    /// Takes a request; it is sent at once where there is room, else by [`KernelConnection::read_frame`].
     ///
     /// # Errors
     /// When it is too long for a frame.
-    pub(super) fn queue(&mut self, request: &impl Serialize) -> io::Result<()> {
-        self.outgoing.put_slice(&encode(request)?);
+    pub(super) fn queue_frame(&mut self, request: &impl Serialize) -> io::Result<()> {
+        self.outgoing.put_slice(&encode_frame(request)?);
         if let Ok(sent) = self.writer.try_write(&self.outgoing) {
             self.outgoing.advance(sent);
         }
@@ -261,7 +264,7 @@ impl Wire {
 ///
 /// # Errors
 /// When it is too long for one.
-pub(super) fn encode(words: &impl Serialize) -> io::Result<Vec<u8>> {
+pub(super) fn encode_frame(words: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; 4];
     serde_json::to_writer(&mut bytes, words)?;
     let length = u32::try_from(bytes.len() - 4).map_err(io::Error::other)?;
@@ -270,16 +273,16 @@ pub(super) fn encode(words: &impl Serialize) -> io::Result<Vec<u8>> {
 }
 
 /// Frames of a stream, none above the limit.
-pub(super) fn codec() -> LengthDelimitedCodec {
+pub(super) fn frame_codec() -> LengthDelimitedCodec {
     LengthDelimitedCodec::builder()
-        .max_frame_length(MAX_FRAME)
+        .max_frame_length(MAX_KERNEL_FRAME_BYTES)
         .new_codec()
 }
 
 /// The first bytes, and the read ends of the kernel's stdout and stderr.
-type First = (BytesMut, [OwnedFd; 2]);
+type KernelFirstBytes = (BytesMut, [OwnedFd; 2]);
 
-fn receive(stream: &UnixStream) -> io::Result<First> {
+fn receive_with_pipes(stream: &UnixStream) -> io::Result<KernelFirstBytes> {
     let mut bytes = [0u8; 4096];
     let mut space = nix::cmsg_space!([i32; 4]);
     let mut parts = [IoSliceMut::new(&mut bytes)];
@@ -312,7 +315,9 @@ fn receive(stream: &UnixStream) -> io::Result<First> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Counts, Ending, Frame, MAX_FRAME, Wire};
+    use super::{
+        KernelCellOutcome, KernelConnection, KernelCounts, KernelFrame, MAX_KERNEL_FRAME_BYTES,
+    };
     use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
     use proptest::prelude::*;
     use std::io::IoSlice;
@@ -324,7 +329,7 @@ mod tests {
         [&u32::try_from(body.len()).unwrap().to_be_bytes(), body].concat()
     }
 
-    async fn connected(first: &[u8]) -> (Wire, UnixStream) {
+    async fn connected(first: &[u8]) -> (KernelConnection, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (read, _write) = nix::unistd::pipe().unwrap();
         let fds = [read.as_raw_fd(), read.as_raw_fd()];
@@ -338,8 +343,8 @@ mod tests {
             None,
         )
         .unwrap();
-        let (bytes, _pipes) = Wire::first(&ours).await.unwrap();
-        (Wire::new(ours, bytes), theirs)
+        let (bytes, _pipes) = KernelConnection::receive_first(&ours).await.unwrap();
+        (KernelConnection::new(ours, bytes), theirs)
     }
 
     #[tokio::test]
@@ -354,31 +359,31 @@ mod tests {
         for byte in &bytes[3..] {
             theirs.write_all(&[*byte]).await.unwrap();
         }
-        let done = Frame::Done {
-            status: Ending::Completed,
-            counts: Counts {
+        let done = KernelFrame::Done {
+            status: KernelCellOutcome::Completed,
+            counts: KernelCounts {
                 execution_count: 1,
-                ..Counts::default()
+                ..KernelCounts::default()
             },
         };
-        assert_eq!(wire.next().await.unwrap(), Some(done));
-        assert_eq!(wire.next().await.unwrap(), Some(Frame::Unknown));
+        assert_eq!(wire.read_frame().await.unwrap(), Some(done));
+        assert_eq!(wire.read_frame().await.unwrap(), Some(KernelFrame::Unknown));
         drop(theirs);
-        assert_eq!(wire.next().await.unwrap(), None);
+        assert_eq!(wire.read_frame().await.unwrap(), None);
     }
 
     #[tokio::test]
     async fn a_length_beyond_the_limit_is_an_error_and_no_allocation() {
-        for length in [u32::MAX, u32::try_from(MAX_FRAME).unwrap() + 1] {
+        for length in [u32::MAX, u32::try_from(MAX_KERNEL_FRAME_BYTES).unwrap() + 1] {
             let (mut wire, _theirs) = connected(&length.to_be_bytes()).await;
-            assert!(wire.next().await.is_err());
+            assert!(wire.read_frame().await.is_err());
             let room = wire.frames.read_buffer().capacity();
             assert!(room <= 64 << 10, "{room} bytes for a frame of {length}");
         }
     }
 
     /// One of each kind.
-    const FRAMES: [&str; 10] = [
+    const WIRE_TEST_FRAMES: [&str; 10] = [
         r#"{"type":"hello","protocol":1,"pid":7,"body_version":"1","python":"3.13","execution_count":0,"globals_count":0}"#,
         r#"{"type":"display","data":{"text/plain":"a"},"metadata":{}}"#,
         r#"{"type":"result","data":{"text/plain":"\u00e4"},"metadata":{}}"#,
@@ -393,8 +398,8 @@ mod tests {
 
     #[test]
     fn every_kind_of_frame_is_among_those_that_are_damaged() {
-        for frame in FRAMES {
-            serde_json::from_str::<Frame>(frame).unwrap();
+        for frame in WIRE_TEST_FRAMES {
+            serde_json::from_str::<KernelFrame>(frame).unwrap();
         }
     }
 
@@ -431,23 +436,23 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn a_damaged_frame_is_an_error_and_the_next_one_arrives(
-            text in prop::sample::select(&FRAMES[..]), damage in damage(),
+            text in prop::sample::select(&WIRE_TEST_FRAMES[..]), damage in damage(),
         ) {
             let is_no_frame = matches!(damage, Damage::Cut(_) | Damage::Doubled);
             let body = damage.of(text);
-            let (before, after) = (framed(FRAMES[3].as_bytes()), framed(FRAMES[8].as_bytes()));
+            let (before, after) = (framed(WIRE_TEST_FRAMES[3].as_bytes()), framed(WIRE_TEST_FRAMES[8].as_bytes()));
             let bytes = [before, framed(&body), after].concat();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let (mut wire, theirs) = connected(&bytes).await;
                 drop(theirs);
-                assert_eq!(wire.next().await.unwrap(), Some(Frame::Clear { wait: true }));
+                assert_eq!(wire.read_frame().await.unwrap(), Some(KernelFrame::Clear { wait: true }));
                 // Another byte within a text is another text.
-                if let Ok(frame) = wire.next().await {
+                if let Ok(frame) = wire.read_frame().await {
                     assert!(frame.is_some() && !is_no_frame, "{frame:?}");
                 }
-                assert_eq!(wire.next().await.unwrap(), Some(Frame::Progress { bytes: 5 }));
-                assert_eq!(wire.next().await.unwrap(), None);
+                assert_eq!(wire.read_frame().await.unwrap(), Some(KernelFrame::Progress { bytes: 5 }));
+                assert_eq!(wire.read_frame().await.unwrap(), None);
             });
         }
 
@@ -461,25 +466,25 @@ mod tests {
             runtime.block_on(async {
                 let (mut wire, theirs) = connected(&bytes).await;
                 drop(theirs);
-                while let Ok(Some(_)) = wire.next().await {}
+                while let Ok(Some(_)) = wire.read_frame().await {}
                 let room = wire.frames.read_buffer().capacity();
-                assert!(room <= MAX_FRAME + (64 << 10), "{room} bytes for a frame of {length}");
+                assert!(room <= MAX_KERNEL_FRAME_BYTES + (64 << 10), "{room} bytes for a frame of {length}");
             });
         }
 
         #[test]
         fn a_connection_that_ends_within_a_frame_gives_none(
-            text in prop::sample::select(&FRAMES[..]), at in any::<prop::sample::Index>(),
+            text in prop::sample::select(&WIRE_TEST_FRAMES[..]), at in any::<prop::sample::Index>(),
         ) {
             let whole = framed(text.as_bytes());
             let cut = 1 + at.index(whole.len() - 1);
-            let bytes = [&framed(FRAMES[3].as_bytes())[..], &whole[..cut]].concat();
+            let bytes = [&framed(WIRE_TEST_FRAMES[3].as_bytes())[..], &whole[..cut]].concat();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let (mut wire, theirs) = connected(&bytes).await;
                 drop(theirs);
-                assert_eq!(wire.next().await.unwrap(), Some(Frame::Clear { wait: true }));
-                match wire.next().await {
+                assert_eq!(wire.read_frame().await.unwrap(), Some(KernelFrame::Clear { wait: true }));
+                match wire.read_frame().await {
                     // A length alone says no more than the end of the connection.
                     Ok(None) => assert_eq!(cut, 4),
                     Ok(Some(frame)) => panic!("{frame:?} of {cut} bytes"),

@@ -1,7 +1,7 @@
 //! What a server said of itself when it last ran, kept on disk, so that its lists are told at once
 //! and without starting it.
 
-use super::message::{elements, find};
+use super::message::{array_elements, find_value};
 use crate::error::Result;
 use anyhow::Context;
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The lists that are kept, with the capability that a server has who has such a list, and the
 /// notification that tells of a change.
-pub(super) const LISTS: [(&str, &str, &str); 4] = [
+pub(super) const CACHED_LIST_METHODS: [(&str, &str, &str); 4] = [
     ("tools/list", "tools", "notifications/tools/list_changed"),
     (
         "prompts/list",
@@ -36,39 +36,39 @@ pub(super) const LISTS: [(&str, &str, &str); 4] = [
 ];
 
 #[derive(Debug)]
-pub(super) struct Cache {
+pub(super) struct ServerCache {
     path: PathBuf,
     digest: String,
-    kept: Mutex<Kept>,
+    kept: Mutex<CachedServer>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Kept {
+struct CachedServer {
     digest: String,
     /// The result of `initialize`.
     hello: Option<Box<RawValue>>,
     /// The pages of each list by its method.
-    lists: BTreeMap<String, Vec<Page>>,
+    lists: BTreeMap<String, Vec<McpListPage>>,
 }
 
 /// One result of a list, and the cursor it was asked for with.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Page {
+pub(super) struct McpListPage {
     pub(super) cursor: Option<String>,
     pub(super) result: Box<RawValue>,
 }
 
-impl PartialEq for Page {
+impl PartialEq for McpListPage {
     fn eq(&self, other: &Self) -> bool {
         self.cursor == other.cursor && self.result.get() == other.result.get()
     }
 }
 
-impl Cache {
+impl ServerCache {
     /// Reads what is there, if it is of the same server.
     pub(super) fn open(path: PathBuf, digest: String) -> Self {
         let found = fs::read(&path).ok();
-        let kept = found.and_then(|text| serde_json::from_slice::<Kept>(&text).ok());
+        let kept = found.and_then(|text| serde_json::from_slice::<CachedServer>(&text).ok());
         let kept = kept
             .filter(|kept| kept.digest == digest)
             .unwrap_or_default();
@@ -79,7 +79,7 @@ impl Cache {
         }
     }
 
-    pub(super) fn hello(&self) -> Option<Bytes> {
+    pub(super) fn initialize_result(&self) -> Option<Bytes> {
         let kept = self.lock();
         kept.hello
             .as_ref()
@@ -87,21 +87,21 @@ impl Cache {
     }
 
     /// Whether the server has said that it can do that; nothing, when it was never asked.
-    pub(super) fn can(&self, capability: &str) -> Option<bool> {
+    pub(super) fn has_capability(&self, capability: &str) -> Option<bool> {
         let kept = self.lock();
         let hello = kept.hello.as_ref()?.get();
-        Some(find(hello, &["capabilities", capability]).is_some())
+        Some(find_value(hello, &["capabilities", capability]).is_some())
     }
 
     /// The text at that place of the handshake.
-    pub(super) fn text(&self, path: &[&str]) -> Option<String> {
+    pub(super) fn handshake_text(&self, path: &[&str]) -> Option<String> {
         let kept = self.lock();
         let hello = kept.hello.as_ref()?.get();
-        serde_json::from_str(&hello[find(hello, path)?]).ok()
+        serde_json::from_str(&hello[find_value(hello, path)?]).ok()
     }
 
     /// One page of a list.
-    pub(super) fn page(&self, method: &str, cursor: Option<&str>) -> Option<String> {
+    pub(super) fn list_page(&self, method: &str, cursor: Option<&str>) -> Option<String> {
         let kept = self.lock();
         let mut pages = kept.lists.get(method)?.iter();
         let page = pages.find(|page| page.cursor.as_deref() == cursor)?;
@@ -109,23 +109,24 @@ impl Cache {
     }
 
     /// All pages of a list; nothing, when it was never asked for.
-    pub(super) fn pages(&self, method: &str) -> Option<Vec<String>> {
+    pub(super) fn list_pages(&self, method: &str) -> Option<Vec<String>> {
         let kept = self.lock();
         let pages = kept.lists.get(method)?.iter();
         Some(pages.map(|page| page.result.get().to_owned()).collect())
     }
 
     /// How the server has described a tool, if that has this word in it.
-    pub(super) fn tool(&self, name: &str, word: &str) -> Option<String> {
+    pub(super) fn tool_description(&self, name: &str, word: &str) -> Option<String> {
         let kept = self.lock();
         let pages = kept.lists.get("tools/list")?.iter();
         let pages = pages.map(|page| page.result.get());
         let tools = pages.filter(|page| page.contains(word)).flat_map(|page| {
-            let span = find(page, &["tools"]);
-            span.map(|span| elements(&page[span])).unwrap_or_default()
+            let span = find_value(page, &["tools"]);
+            span.map(|span| array_elements(&page[span]))
+                .unwrap_or_default()
         });
         let is_meant = |tool: &&str| {
-            let found = find(tool, &["name"]).map(|at| serde_json::from_str(&tool[at]));
+            let found = find_value(tool, &["name"]).map(|at| serde_json::from_str(&tool[at]));
             matches!(found, Some(Ok(found)) if name == Cow::<str>::as_ref(&found))
         };
         tools
@@ -134,7 +135,7 @@ impl Cache {
             .map(str::to_owned)
     }
 
-    pub(super) fn keep_hello(&self, hello: &str) {
+    pub(super) fn store_initialize_result(&self, hello: &str) {
         let mut kept = self.lock();
         kept.hello = RawValue::from_string(hello.into()).ok();
         drop(kept);
@@ -142,7 +143,7 @@ impl Cache {
     }
 
     /// Whether there was another list before.
-    pub(super) fn keep_list(&self, method: &str, pages: Vec<Page>) -> bool {
+    pub(super) fn store_list(&self, method: &str, pages: Vec<McpListPage>) -> bool {
         let mut kept = self.lock();
         if kept.lists.get(method) == Some(&pages) {
             return false;
@@ -156,19 +157,19 @@ impl Cache {
     fn save(&self) {
         let mut kept = self.lock();
         kept.digest.clone_from(&self.digest);
-        if let Err(error) = write(&self.path, &*kept) {
+        if let Err(error) = write_json(&self.path, &*kept) {
             // The next start of the server writes it again.
             tracing::warn!("`{}`: {error:#}", self.path.display());
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, CachedServer> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Beside, then in place.
-pub(super) fn write(path: &Path, value: &impl Serialize) -> Result<()> {
+pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     let folder = path.parent().context("a file has a folder")?;
     fs::create_dir_all(folder)?;
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
@@ -179,11 +180,11 @@ pub(super) fn write(path: &Path, value: &impl Serialize) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Cache, Page};
+    use super::{McpListPage, ServerCache};
     use serde_json::value::RawValue;
 
-    fn page(text: &str) -> Page {
-        Page {
+    fn page(text: &str) -> McpListPage {
+        McpListPage {
             cursor: None,
             result: RawValue::from_string(text.into()).unwrap(),
         }
@@ -193,21 +194,27 @@ mod tests {
     fn what_was_kept_is_found_in_the_same_bytes_unless_the_server_is_another() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("cache/a.json");
-        let cache = Cache::open(path.clone(), "1".into());
-        cache.keep_hello(r#"{"capabilities":{"tools":{}},"serverInfo":{"name":"x"}}"#);
+        let cache = ServerCache::open(path.clone(), "1".into());
+        cache.store_initialize_result(r#"{"capabilities":{"tools":{}},"serverInfo":{"name":"x"}}"#);
         let list = r#"{"tools":[], "n":1.0}"#;
-        assert!(!cache.keep_list("tools/list", vec![page(list)]));
-        assert!(!cache.keep_list("tools/list", vec![page(list)]));
-        let again = Cache::open(path.clone(), "1".into());
-        assert_eq!(again.page("tools/list", None).as_deref(), Some(list));
-        assert_eq!(again.page("tools/list", Some("x")), None);
+        assert!(!cache.store_list("tools/list", vec![page(list)]));
+        assert!(!cache.store_list("tools/list", vec![page(list)]));
+        let again = ServerCache::open(path.clone(), "1".into());
+        assert_eq!(again.list_page("tools/list", None).as_deref(), Some(list));
+        assert_eq!(again.list_page("tools/list", Some("x")), None);
         assert_eq!(
-            (again.can("tools"), again.can("prompts")),
+            (
+                again.has_capability("tools"),
+                again.has_capability("prompts")
+            ),
             (Some(true), Some(false))
         );
-        assert_eq!(again.text(&["serverInfo", "name"]).as_deref(), Some("x"));
-        assert!(again.keep_list("tools/list", vec![page("{}")]));
-        let other = Cache::open(path, "2".into());
-        assert!(other.hello().is_none() && other.can("tools").is_none());
+        assert_eq!(
+            again.handshake_text(&["serverInfo", "name"]).as_deref(),
+            Some("x")
+        );
+        assert!(again.store_list("tools/list", vec![page("{}")]));
+        let other = ServerCache::open(path, "2".into());
+        assert!(other.initialize_result().is_none() && other.has_capability("tools").is_none());
     }
 }

@@ -5,7 +5,7 @@
 //! narrowed. Both are told in the status and leave the others alone.
 
 use crate::protocol::hex::hex;
-use crate::protocol::mcp::{Entry, Servers, Start};
+use crate::protocol::mcp::{McpServerEntry, McpServersFile, ServerStart};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -14,21 +14,21 @@ use std::time::{Duration, SystemTime};
 use std::{env, fs};
 
 /// Of one call, unless the server says otherwise; progress begins it anew.
-const TIMEOUT: f64 = 300.0;
+const MCP_CALL_TIMEOUT: f64 = 300.0;
 /// After so long without a call a server is ended, unless it says otherwise.
-const IDLE: f64 = 1800.0;
+const MCP_IDLE_TIMEOUT: f64 = 1800.0;
 /// The server that is built in, whose tools have limits of their own.
-const BUILT_IN: &str = "os";
-const DAY: f64 = 24.0 * 3600.0;
+const BUILT_IN_SERVER: &str = "os";
+const MCP_DAY_SECONDS: f64 = 24.0 * 3600.0;
 /// No clock reaches further.
-const LONGEST: f64 = 36_500.0 * DAY;
+const MAX_MCP_CONFIG_SECONDS: f64 = 36_500.0 * MCP_DAY_SECONDS;
 
 /// One server, ready to be used.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Server {
+pub(super) struct McpServerConfig {
     pub(super) name: String,
-    pub(super) way: Way,
-    pub(super) start: Start,
+    pub(super) way: ServerTransport,
+    pub(super) start: ServerStart,
     /// Whether all clients use one child.
     pub(super) shared: bool,
     pub(super) timeout: Duration,
@@ -39,7 +39,7 @@ pub(super) struct Server {
 
 /// How it is reached.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) enum Way {
+pub(super) enum ServerTransport {
     Child {
         command: String,
         args: Vec<String>,
@@ -54,17 +54,17 @@ pub(super) enum Way {
     Inside,
 }
 
-impl Server {
+impl McpServerConfig {
     /// Names what a cache holds: another command, or the same one in another version, is another one.
-    pub(super) fn digest(&self) -> String {
+    pub(super) fn cache_digest(&self) -> String {
         let mut all = Sha256::new();
         all.update(env!("CARGO_PKG_VERSION"));
         // What was once a map of texts can be written.
         all.update(serde_json::to_vec(&self.way).unwrap_or_default());
         let program = match &self.way {
-            Way::Child { command, .. } => Some(PathBuf::from(command)),
-            Way::Inside => env::current_exe().ok(),
-            Way::Remote { .. } => None,
+            ServerTransport::Child { command, .. } => Some(PathBuf::from(command)),
+            ServerTransport::Inside => env::current_exe().ok(),
+            ServerTransport::Remote { .. } => None,
         };
         if let Some(found) = program.and_then(|program| fs::metadata(program).ok()) {
             let changed = found.modified().unwrap_or(SystemTime::UNIX_EPOCH);
@@ -76,8 +76,8 @@ impl Server {
 
 /// All servers by name, and what was wrong.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Found {
-    pub(super) servers: BTreeMap<String, Server>,
+pub(super) struct McpConfig {
+    pub(super) servers: BTreeMap<String, McpServerConfig>,
     /// Those that make no sense, and why.
     pub(super) refused: BTreeMap<String, String>,
     pub(super) problems: Vec<String>,
@@ -85,25 +85,25 @@ pub(super) struct Found {
 
 /// The files, of which later ones win.
 #[derive(Debug)]
-pub(super) struct Files {
+pub(super) struct McpConfigFiles {
     paths: Vec<PathBuf>,
     /// What each of them held when it last made sense: editors write in more than one step.
-    good: Vec<Option<Servers>>,
+    good: Vec<Option<McpServersFile>>,
 }
 
-impl Files {
+impl McpConfigFiles {
     pub(super) fn new(paths: Vec<PathBuf>) -> Self {
         let good = vec![None; paths.len()];
         Self { paths, good }
     }
 
     /// What they say now. One that can't be read counts as it was before, and is told as a problem.
-    pub(super) fn read(&mut self) -> Found {
-        let mut found = Found::built_in();
+    pub(super) fn read(&mut self) -> McpConfig {
+        let mut found = McpConfig::built_in();
         for (path, good) in self.paths.iter().zip(&mut self.good) {
             let read = match fs::read(path) {
-                Ok(text) => serde_json::from_slice(&text).map_err(|e| unread(&e)),
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Servers::default()),
+                Ok(text) => serde_json::from_slice(&text).map_err(|e| json_error_text(&e)),
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(McpServersFile::default()),
                 Err(e) => Err(e.to_string()),
             };
             match read {
@@ -114,7 +114,7 @@ impl Files {
                 }
             }
             if let Some(servers) = good.clone() {
-                found.add(path, servers, |name| env::var(name).ok());
+                found.add_file(path, servers, |name| env::var(name).ok());
             }
         }
         found
@@ -122,7 +122,7 @@ impl Files {
 }
 
 /// Why a file makes no sense, without what it says, which may be secret.
-fn unread(error: &serde_json::Error) -> String {
+fn json_error_text(error: &serde_json::Error) -> String {
     match error.is_data() {
         true => "it is no object with an object of servers in `mcpServers`".into(),
         false => error.to_string(),
@@ -130,7 +130,7 @@ fn unread(error: &serde_json::Error) -> String {
 }
 
 /// What tells whether a file has changed.
-pub(super) fn stamp(files: &[PathBuf]) -> Vec<Option<(SystemTime, u64)>> {
+pub(super) fn file_stamps(files: &[PathBuf]) -> Vec<Option<(SystemTime, u64)>> {
     let one = |file: &PathBuf| {
         let found = fs::metadata(file).ok()?;
         Some((found.modified().ok()?, found.len()))
@@ -138,23 +138,28 @@ pub(super) fn stamp(files: &[PathBuf]) -> Vec<Option<(SystemTime, u64)>> {
     files.iter().map(one).collect()
 }
 
-impl Found {
+impl McpConfig {
     /// The server that is there without any file.
     fn built_in() -> Self {
         let mut found = Self::default();
-        if let Ok(os) = server(BUILT_IN, Entry::default(), &|_| None) {
-            found.servers.insert(BUILT_IN.into(), os);
+        if let Ok(os) = parse_server(BUILT_IN_SERVER, McpServerEntry::default(), &|_| None) {
+            found.servers.insert(BUILT_IN_SERVER.into(), os);
         }
         found
     }
 
-    fn add(&mut self, file: &Path, servers: Servers, variable: impl Fn(&str) -> Option<String>) {
+    fn add_file(
+        &mut self,
+        file: &Path,
+        servers: McpServersFile,
+        variable: impl Fn(&str) -> Option<String>,
+    ) {
         for (name, said) in servers.mcp_servers {
             self.servers.remove(&name);
             self.refused.remove(&name);
-            let read = Entry::read(&said).and_then(|entry| match entry.disabled {
+            let read = McpServerEntry::parse_entry(&said).and_then(|entry| match entry.disabled {
                 true => Ok(None),
-                false => server(&name, entry, &variable).map(Some),
+                false => parse_server(&name, entry, &variable).map(Some),
             });
             match read {
                 Ok(None) => {}
@@ -170,60 +175,60 @@ impl Found {
     }
 }
 
-fn server(
+fn parse_server(
     name: &str,
-    entry: Entry,
+    entry: McpServerEntry,
     variable: &impl Fn(&str) -> Option<String>,
-) -> Result<Server, String> {
+) -> Result<McpServerConfig, String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > 64 || !name.chars().all(is_plain) || name.contains("__") {
         let why = "a name is letters, digits, `-`, `.` and single `_`, 64 at most";
         return Err(why.into());
     }
-    let is_built_in = name == BUILT_IN;
+    let is_built_in = name == BUILT_IN_SERVER;
     if is_built_in && (entry.command.is_some() || entry.url.is_some()) {
         return Err(
             "that name is the built-in server's, which has no `command` and no `url`".into(),
         );
     }
-    let filled = |text: &str| fill(text, variable);
+    let filled = |text: &str| expand_variables(text, variable);
     let all_filled = |map: BTreeMap<String, String>| {
         map.into_iter()
             .map(|(key, value)| (key, filled(&value)))
             .collect()
     };
     let way = match (entry.command, entry.url) {
-        (Some(command), None) => Way::Child {
+        (Some(command), None) => ServerTransport::Child {
             command: filled(&command),
             args: entry.args.iter().map(|arg| filled(arg)).collect(),
             env: all_filled(entry.env),
             cwd: entry.cwd.map(|cwd| filled(&cwd).into()),
         },
-        (None, Some(url)) => Way::Remote {
+        (None, Some(url)) => ServerTransport::Remote {
             url: filled(&url),
             headers: all_filled(entry.headers),
         },
-        (None, None) if is_built_in => Way::Inside,
+        (None, None) if is_built_in => ServerTransport::Inside,
         _ => return Err("it needs a `command` or a `url`".into()),
     };
     let seconds = |name: &str, given: Option<f64>, otherwise: f64| {
         let seconds = given.unwrap_or(otherwise);
-        let time = Duration::try_from_secs_f64(seconds.min(LONGEST));
+        let time = Duration::try_from_secs_f64(seconds.min(MAX_MCP_CONFIG_SECONDS));
         time.map_err(|_| format!("`{name}`: `{seconds}` is no time"))
     };
     let (timeout, idle) = match is_built_in {
-        true => (DAY, 0.0),
-        false => (TIMEOUT, IDLE),
+        true => (MCP_DAY_SECONDS, 0.0),
+        false => (MCP_CALL_TIMEOUT, MCP_IDLE_TIMEOUT),
     };
     let idle = seconds("idle", entry.idle, idle)?;
     let timeout = seconds("timeout", entry.timeout, timeout)?;
     if timeout.is_zero() {
         return Err("`timeout`: no call can be answered in no time".into());
     }
-    Ok(Server {
+    Ok(McpServerConfig {
         name: name.into(),
         // A remote server tells its clients apart by itself, by their sessions.
-        shared: entry.shared && matches!(way, Way::Child { .. }),
+        shared: entry.shared && matches!(way, ServerTransport::Child { .. }),
         way,
         start: entry.start,
         timeout,
@@ -233,7 +238,7 @@ fn server(
 }
 
 /// Puts the environment's values in for `${NAME}` and `${NAME:-otherwise}`.
-fn fill(text: &str, variable: &impl Fn(&str) -> Option<String>) -> String {
+fn expand_variables(text: &str, variable: &impl Fn(&str) -> Option<String>) -> String {
     let mut filled = String::new();
     let mut rest = text;
     while let Some(start) = rest.find("${") {
@@ -252,16 +257,16 @@ fn fill(text: &str, variable: &impl Fn(&str) -> Option<String>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Files, Found, Way, fill};
+    use super::{McpConfig, McpConfigFiles, ServerTransport, expand_variables};
     use std::fs;
     use std::path::Path;
     use std::time::Duration;
 
-    fn read(texts: &[&str]) -> Found {
-        let mut found = Found::default();
+    fn read(texts: &[&str]) -> McpConfig {
+        let mut found = McpConfig::default();
         for text in texts {
             let servers = serde_json::from_str(text).unwrap();
-            found.add(Path::new("mcp.json"), servers, |name| {
+            found.add_file(Path::new("mcp.json"), servers, |name| {
                 (name == "ROOT").then(|| "/r".into())
             });
         }
@@ -288,7 +293,7 @@ mod tests {
             r#"{"mcpServers": {"a": {"url": "http://h/${ROOT}"}, "b": {"disabled": true}}}"#;
         let found = read(&[first, second]);
         assert_eq!(found.servers.len(), 1);
-        let Way::Remote { url, .. } = &found.servers["a"].way else {
+        let ServerTransport::Remote { url, .. } = &found.servers["a"].way else {
             panic!("{found:?}");
         };
         assert_eq!(url, "http://h//r");
@@ -350,7 +355,7 @@ mod tests {
     fn a_file_that_is_half_written_counts_as_it_was_before() {
         let folder = tempfile::tempdir().unwrap();
         let (first, second) = (folder.path().join("1"), folder.path().join("2"));
-        let mut files = Files::new(vec![first.clone(), second.clone()]);
+        let mut files = McpConfigFiles::new(vec![first.clone(), second.clone()]);
         fs::write(&first, r#"{"mcpServers": {"a": {"command": "x"}}}"#).unwrap();
         fs::write(&second, "{").unwrap();
         let found = files.read();
@@ -376,12 +381,15 @@ mod tests {
     #[test]
     fn the_built_in_server_is_there_unless_a_file_says_otherwise() {
         let with = |text: &str| {
-            let mut found = Found::built_in();
+            let mut found = McpConfig::built_in();
             let servers = serde_json::from_str(text).unwrap();
-            found.add(Path::new("mcp.json"), servers, |_| None);
+            found.add_file(Path::new("mcp.json"), servers, |_| None);
             found
         };
-        assert_eq!(with(r#"{"mcpServers": {}}"#).servers["os"].way, Way::Inside);
+        assert_eq!(
+            with(r#"{"mcpServers": {}}"#).servers["os"].way,
+            ServerTransport::Inside
+        );
         let fewer = with(r#"{"mcpServers": {"os": {"tools": ["read_*"]}}}"#);
         assert_eq!(fewer.servers["os"].tools, ["read_*"]);
         assert!(
@@ -394,12 +402,12 @@ mod tests {
     #[test]
     fn variables_are_filled_in() {
         let variable = |name: &str| (name == "A").then(|| "1".to_owned());
-        assert_eq!(fill("x${A}y${B:-z}${B}${", &variable), "x1yz${");
+        assert_eq!(expand_variables("x${A}y${B:-z}${B}${", &variable), "x1yz${");
     }
 
     #[test]
     fn another_command_is_another_cache() {
-        let of = |text: &str| read(&[text]).servers["a"].digest();
+        let of = |text: &str| read(&[text]).servers["a"].cache_digest();
         let one = of(r#"{"mcpServers": {"a": {"command": "x"}}}"#);
         let timed = of(r#"{"mcpServers": {"a": {"command": "x", "timeout": 1}}}"#);
         let other = of(r#"{"mcpServers": {"a": {"command": "x", "args": ["1"]}}}"#);

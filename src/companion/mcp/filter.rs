@@ -1,13 +1,13 @@
 //! Which servers and tools a client is offered.
 
-use super::message::{elements, find, splice};
+use super::message::{array_elements, find_value, splice};
 
 /// Patterns with `*` for any part of a name; no patterns let all pass. Of several sets each must
 /// let a name pass.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Filter(Vec<Vec<String>>);
+pub(super) struct NameFilter(Vec<Vec<String>>);
 
-impl Filter {
+impl NameFilter {
     pub(super) fn new(patterns: impl IntoIterator<Item = String>) -> Self {
         let patterns: Vec<_> = patterns.into_iter().filter(|p| !p.is_empty()).collect();
         Self(if patterns.is_empty() {
@@ -38,19 +38,19 @@ impl Filter {
     pub(super) fn admits(&self, name: &str) -> bool {
         self.0
             .iter()
-            .all(|set| set.iter().any(|pattern| fits(pattern, name)))
+            .all(|set| set.iter().any(|pattern| matches_pattern(pattern, name)))
     }
 
     /// The result of `tools/list` without what is not offered.
-    pub(super) fn tools(&self, result: &str) -> Option<String> {
+    pub(super) fn filter_tools(&self, result: &str) -> Option<String> {
         if self.is_all() {
             return None;
         }
-        let span = find(result, &["tools"])?;
-        let all = elements(&result[span.clone()]);
+        let span = find_value(result, &["tools"])?;
+        let all = array_elements(&result[span.clone()]);
         let offered: Vec<&str> = all
             .into_iter()
-            .filter(|tool| name(tool).is_some_and(|name| self.admits(&name)))
+            .filter(|tool| tool_name(tool).is_some_and(|name| self.admits(&name)))
             .collect();
         let list = format!("[{}]", offered.join(","));
         let text = splice(result.as_bytes(), &[(span, &list)]);
@@ -58,44 +58,45 @@ impl Filter {
     }
 }
 
-fn name(tool: &str) -> Option<String> {
-    serde_json::from_str(&tool[find(tool, &["name"])?]).ok()
+fn tool_name(tool: &str) -> Option<String> {
+    serde_json::from_str(&tool[find_value(tool, &["name"])?]).ok()
 }
 
-fn fits(pattern: &str, name: &str) -> bool {
+fn matches_pattern(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
         Some((start, rest)) => name.strip_prefix(start).is_some_and(|name| {
             let ends = (0..=name.len()).filter(|at| name.is_char_boundary(*at));
-            ends.into_iter().any(|at| fits(rest, &name[at..]))
+            ends.into_iter()
+                .any(|at| matches_pattern(rest, &name[at..]))
         }),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Filter;
+    use super::NameFilter;
 
     #[test]
     fn patterns_choose_names() {
-        let filter = Filter::from_query(Some("read_*, *info, a"));
+        let filter = NameFilter::from_query(Some("read_*, *info, a"));
         for name in ["read_", "read_file", "get_info", "a"] {
             assert!(filter.admits(name), "{name}");
         }
         for name in ["xread_file", "infos", "ab", ""] {
             assert!(!filter.admits(name), "{name}");
         }
-        assert!(Filter::from_query(None).admits("anything"));
-        let both = filter.and(&Filter::from_query(Some("*_file")));
+        assert!(NameFilter::from_query(None).admits("anything"));
+        let both = filter.and(&NameFilter::from_query(Some("*_file")));
         assert!(both.admits("read_file") && !both.admits("a"));
     }
 
     #[test]
     fn a_list_keeps_the_bytes_of_what_is_offered() {
-        let filter = Filter::new(["b".to_owned()]);
+        let filter = NameFilter::new(["b".to_owned()]);
         let list = r#"{"x":1.0,"tools":[{"name":"a"}, {"n":1e400,"name":"b"}],"y":2}"#;
         let expected = r#"{"x":1.0,"tools":[{"n":1e400,"name":"b"}],"y":2}"#;
-        assert_eq!(filter.tools(list).as_deref(), Some(expected));
-        assert_eq!(Filter::default().tools(list), None);
+        assert_eq!(filter.filter_tools(list).as_deref(), Some(expected));
+        assert_eq!(NameFilter::default().filter_tools(list), None);
     }
 }

@@ -1,10 +1,10 @@
 //! What of a session lasts longer than the companion: who the client is, and what it has asked for once
 //! and for all.
 
-use super::message::Message;
-use super::session::{Outlet, Session};
-use super::stream::Stream;
-use super::{Hub, Refusal, Wish, cache};
+use super::message::RpcMessage;
+use super::session::{ClientStreams, HubSession};
+use super::stream::MessageStream;
+use super::{Hub, HubRefusal, HubTarget, cache};
 use crate::protocol::hex::hex;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 /// What of a session is on disk.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Kept {
-    pub(super) wish: Wish,
+pub(super) struct PersistedHubSession {
+    pub(super) wish: HubTarget,
     pub(super) version: String,
     pub(super) hello: Box<RawValue>,
     /// The resources that it wants to hear of.
@@ -30,7 +30,7 @@ pub(super) struct Kept {
 }
 
 /// What is asked once and holds until it is taken back.
-const LASTING: [&str; 3] = [
+const PERSISTED_METHODS: [&str; 3] = [
     "resources/subscribe",
     "resources/unsubscribe",
     "logging/setLevel",
@@ -38,20 +38,20 @@ const LASTING: [&str; 3] = [
 
 /// The same, of a session in memory.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Lasting {
+pub(super) struct ClientSubscriptions {
     pub(super) subscribed: BTreeSet<String>,
     level: Option<Box<RawValue>>,
 }
 
-impl Lasting {
+impl ClientSubscriptions {
     /// The parameters of the last `logging/setLevel`.
-    pub(super) fn level(&self) -> Option<String> {
+    pub(super) fn log_level(&self) -> Option<String> {
         self.level.as_ref().map(|level| level.get().to_owned())
     }
 
     /// Whether there is something new in what the client asks for that must last.
-    pub(super) fn note(&mut self, message: &Message) -> bool {
-        if !LASTING.contains(&message.method.as_str()) {
+    pub(super) fn record_request(&mut self, message: &RpcMessage) -> bool {
+        if !PERSISTED_METHODS.contains(&message.method.as_str()) {
             return false;
         }
         let uri = || message.text_param(&["uri"]);
@@ -67,9 +67,9 @@ impl Lasting {
     }
 }
 
-impl Kept {
-    fn lasting(&self) -> Lasting {
-        Lasting {
+impl PersistedHubSession {
+    fn client_subscriptions(&self) -> ClientSubscriptions {
+        ClientSubscriptions {
             subscribed: self.subscribed.clone(),
             level: self.level.clone(),
         }
@@ -78,67 +78,68 @@ impl Kept {
 
 impl Hub {
     /// Remembers what a client has asked for that must last as long as its session.
-    pub(super) fn note_if_lasting(&self, session: &Session, message: &Message) {
+    pub(super) fn persist_subscription(&self, session: &HubSession, message: &RpcMessage) {
         // Until it is written, so that what is asked at once is not written over, nor a closed session brought back.
-        let mut lasting = session.lasting();
-        if !lasting.note(message) {
+        let mut lasting = session.lock_subscriptions();
+        if !lasting.record_request(message) {
             return;
         }
-        let path = self.file(&session.id);
+        let path = self.session_file(&session.id);
         let kept = fs::read(&path).ok();
-        let kept = kept.and_then(|text| serde_json::from_slice::<Kept>(&text).ok());
+        let kept = kept.and_then(|text| serde_json::from_slice::<PersistedHubSession>(&text).ok());
         // One of the older transport ends with its connection, and is not on disk.
         let Some(mut kept) = kept else {
             return;
         };
         kept.subscribed = lasting.subscribed.clone();
         kept.level = lasting.level.clone();
-        if let Err(error) = cache::write(&path, &kept) {
+        if let Err(error) = cache::write_json(&path, &kept) {
             tracing::warn!("a session can't be kept: {error:#}");
         }
     }
 
     /// A session that was kept, with all that it had asked for.
-    pub(super) fn revive(&self, id: &str) -> Result<Arc<Session>, Refusal> {
-        let text = fs::read(self.file(id)).map_err(|_| Refusal::NoSession)?;
-        let kept: Kept = serde_json::from_slice(&text).map_err(|_| Refusal::NoSession)?;
-        let before = self.changes();
-        let outlet = Outlet::new(Arc::new(Stream::general(self.next())));
+    pub(super) fn restore_session(&self, id: &str) -> Result<Arc<HubSession>, HubRefusal> {
+        let text = fs::read(self.session_file(id)).map_err(|_| HubRefusal::NoSession)?;
+        let kept: PersistedHubSession =
+            serde_json::from_slice(&text).map_err(|_| HubRefusal::NoSession)?;
+        let before = self.change_count();
+        let outlet = ClientStreams::new(Arc::new(MessageStream::general(self.next_number())));
         let hello = Bytes::copy_from_slice(kept.hello.get().as_bytes());
-        let backend = self.backend(&kept.wish, Some(hello), outlet.clone());
+        let backend = self.open_backend(&kept.wish, Some(hello), outlet.clone());
         let backend = backend.map_err(|refusal| match refusal {
-            Refusal::Stopping => refusal,
-            _ => Refusal::NoSession,
+            HubRefusal::Stopping => refusal,
+            _ => HubRefusal::NoSession,
         })?;
-        let lasting = kept.lasting();
-        if let Some(level) = lasting.level() {
+        let lasting = kept.client_subscriptions();
+        if let Some(level) = lasting.log_level() {
             backend.set_level(&level);
         }
-        let Kept { wish, version, .. } = kept;
-        let session = Session::new(id.into(), version, wish.server, backend, lasting, outlet);
-        session.outlet.lists_may_differ();
-        session.subscribe();
-        self.keep(session, before)
+        let PersistedHubSession { wish, version, .. } = kept;
+        let session = HubSession::new(id.into(), version, wish.server, backend, lasting, outlet);
+        session.outlet.notify_lists_changed();
+        session.resubscribe();
+        self.register_session(session, before)
     }
 
     /// How many sessions in use come back in a later container, and how many connections end with this one.
-    pub(in crate::companion) fn clients(&self) -> (usize, usize) {
-        let sessions = self.sessions();
-        let kept = sessions.keys().filter(|id| self.file(id).exists());
-        (kept.count(), self.0.visits.greeted())
+    pub(in crate::companion) fn client_counts(&self) -> (usize, usize) {
+        let sessions = self.lock_sessions();
+        let kept = sessions.keys().filter(|id| self.session_file(id).exists());
+        (kept.count(), self.0.visits.initialized_count())
     }
 
     /// How many sessions could come back.
-    pub(in crate::companion) fn kept_clients(&self) -> usize {
+    pub(in crate::companion) fn persisted_session_count(&self) -> usize {
         let folder = self.0.settings.data.join("sessions");
         let files = fs::read_dir(folder).into_iter().flatten().flatten();
         let read = files.filter_map(|file| fs::read(file.path()).ok());
-        read.filter(|text| serde_json::from_slice::<Kept>(text).is_ok())
+        read.filter(|text| serde_json::from_slice::<PersistedHubSession>(text).is_ok())
             .count()
     }
 
     /// The id itself, which lets its holder in, is not on disk.
-    pub(super) fn file(&self, id: &str) -> PathBuf {
+    pub(super) fn session_file(&self, id: &str) -> PathBuf {
         let name = hex(&Sha256::digest(id)[..16]);
         self.0.settings.data.join(Path::new("sessions")).join(name)
     }
@@ -146,16 +147,16 @@ impl Hub {
 
 #[cfg(test)]
 mod tests {
-    use super::{Kept, Message};
+    use super::{PersistedHubSession, RpcMessage};
 
     #[test]
     fn what_a_client_has_asked_for_lasts_as_long_as_its_session() {
         let before = r#"{"wish":{"server":"a","servers":null,"tools":null},"version":"2025-11-25","hello":{"x":1.0}}"#;
-        let mut kept: Kept = serde_json::from_str(before).unwrap();
-        let mut lasting = kept.lasting();
+        let mut kept: PersistedHubSession = serde_json::from_str(before).unwrap();
+        let mut lasting = kept.client_subscriptions();
         let mut note = |method: &str, params: &str| {
             let text = format!(r#"{{"id":1,"method":"{method}","params":{params}}}"#);
-            lasting.note(&Message::parse(text.into()).unwrap())
+            lasting.record_request(&RpcMessage::parse(text.into()).unwrap())
         };
         assert!(!note("tools/call", r#"{"uri":"a:b"}"#));
         assert!(note("resources/subscribe", r#"{"uri":"a:b"}"#));
@@ -165,8 +166,11 @@ mod tests {
         assert!(note("logging/setLevel", r#"{"level":"info"}"#));
         (kept.subscribed, kept.level) = (lasting.subscribed, lasting.level);
         let text = serde_json::to_string(&kept).unwrap();
-        let again: Kept = serde_json::from_str(&text).unwrap();
-        assert_eq!(again.lasting().level().unwrap(), r#"{"level":"info"}"#);
+        let again: PersistedHubSession = serde_json::from_str(&text).unwrap();
+        assert_eq!(
+            again.client_subscriptions().log_level().unwrap(),
+            r#"{"level":"info"}"#
+        );
         assert_eq!(again.subscribed.into_iter().collect::<Vec<_>>(), ["a:b"]);
         assert_eq!(again.hello.get(), r#"{"x":1.0}"#);
     }

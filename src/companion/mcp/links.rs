@@ -1,47 +1,49 @@
 //! The resources that a server has pointed to in what it answered: its lists need not name them, and whoever
 //! reads them has to find the way back to it.
 
-use super::message::{Message, elements, find};
+use super::message::{RpcMessage, array_elements, find_value};
 use bytes::Bytes;
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 /// Kept of one server; then the oldest go.
-const MOST: usize = 4096;
+const MAX_INDEXED_RESOURCES: usize = 4096;
 
 #[derive(Debug, Default)]
-pub(super) struct Links(Mutex<State>);
+pub(super) struct ResourceIndex(Mutex<ResourceIndexState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct ResourceIndexState {
     known: HashSet<String>,
     in_order: VecDeque<String>,
 }
 
-impl Links {
+impl ResourceIndex {
     /// Notes all that an answer points to.
-    pub(super) fn note(&self, answer: &Bytes) {
+    pub(super) fn index_answer(&self, answer: &Bytes) {
         // Most answers point to nothing, and this look is quick.
         let has_links = std::str::from_utf8(answer).is_ok_and(|text| text.contains("\"uri\""));
-        let message = has_links.then(|| Message::parse(answer.clone()).ok());
+        let message = has_links.then(|| RpcMessage::parse(answer.clone()).ok());
         let Some(message) = message.flatten() else {
             return;
         };
         let result = message.result().unwrap_or_default();
-        let list = |key: &str| find(result, &[key]).map_or(Vec::new(), |at| elements(&result[at]));
+        let list = |key: &str| {
+            find_value(result, &[key]).map_or(Vec::new(), |at| array_elements(&result[at]))
+        };
         for content in list("content").into_iter().chain(list("contents")) {
-            self.note_content(content);
+            self.index_content(content);
         }
         for message in list("messages") {
-            if let Some(at) = find(message, &["content"]) {
-                self.note_content(&message[at]);
+            if let Some(at) = find_value(message, &["content"]) {
+                self.index_content(&message[at]);
             }
         }
     }
 
-    fn note_content(&self, content: &str) {
+    fn index_content(&self, content: &str) {
         for path in [&["uri"][..], &["resource", "uri"]] {
-            let uri = find(content, path).map(|at| serde_json::from_str(&content[at]));
+            let uri = find_value(content, path).map(|at| serde_json::from_str(&content[at]));
             if let Some(Ok(uri)) = uri {
                 self.add(uri);
             }
@@ -54,14 +56,14 @@ impl Links {
             return;
         }
         state.in_order.push_back(uri);
-        if state.in_order.len() > MOST
+        if state.in_order.len() > MAX_INDEXED_RESOURCES
             && let Some(oldest) = state.in_order.pop_front()
         {
             state.known.remove(&oldest);
         }
     }
 
-    pub(super) fn has(&self, uri: &str) -> bool {
+    pub(super) fn contains_uri(&self, uri: &str) -> bool {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.known.contains(uri)
     }
@@ -69,11 +71,11 @@ impl Links {
 
 #[cfg(test)]
 mod tests {
-    use super::{Links, MOST};
+    use super::{MAX_INDEXED_RESOURCES, ResourceIndex};
 
     #[test]
     fn what_answers_point_to_is_known_and_the_oldest_is_forgotten() {
-        let links = Links::default();
+        let links = ResourceIndex::default();
         for answer in [
             r#"{"id":1,"result":{"content":[{"type":"resource_link","uri":"a:1"},{"type":"resource","resource":{"uri":"a:2"}}]}}"#,
             r#"{"id":1,"result":{"contents":[{"uri":"a:3","text":"x"}]}}"#,
@@ -82,15 +84,15 @@ mod tests {
             r#"{"id":1,"error":{"data":{"uri":"a:6"}}}"#,
             r#"no "uri" at all"#,
         ] {
-            links.note(&answer.into());
+            links.index_answer(&answer.into());
         }
         for uri in ["a:1", "a:2", "a:3", "a:4"] {
-            assert!(links.has(uri), "{uri}");
+            assert!(links.contains_uri(uri), "{uri}");
         }
-        assert!(!links.has("a:5") && !links.has("a:6"));
-        for number in 0..MOST {
+        assert!(!links.contains_uri("a:5") && !links.contains_uri("a:6"));
+        for number in 0..MAX_INDEXED_RESOURCES {
             links.add(format!("b:{number}"));
         }
-        assert!(!links.has("a:1") && links.has("b:0"));
+        assert!(!links.contains_uri("a:1") && links.contains_uri("b:0"));
     }
 }

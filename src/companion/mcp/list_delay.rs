@@ -34,24 +34,24 @@ impl ListDelay {
     }
 
     /// Changes with the next answer.
-    pub(super) fn arrivals(&self) -> watch::Receiver<u64> {
+    pub(super) fn subscribe_arrivals(&self) -> watch::Receiver<u64> {
         self.arrivals.subscribe()
     }
 
     /// Begins a request.
-    pub(super) fn ask(self: &Arc<Self>) -> AskedList {
+    pub(super) fn begin_request(self: &Arc<Self>) -> PendingList {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        AskedList(self.clone())
+        PendingList(self.clone())
     }
 }
 
 /// A request without an answer yet.
 #[derive(Debug)]
-pub(super) struct AskedList(Arc<ListDelay>);
+pub(super) struct PendingList(Arc<ListDelay>);
 
-impl AskedList {
+impl PendingList {
     /// Whether the server has answered with a list.
-    pub(super) fn end(self, has_answered: bool) {
+    pub(super) fn finish_request(self, has_answered: bool) {
         if has_answered {
             self.0.is_late.store(false, Ordering::Relaxed);
             self.0.arrivals.send_modify(|count| *count += 1);
@@ -59,7 +59,7 @@ impl AskedList {
     }
 }
 
-impl Drop for AskedList {
+impl Drop for PendingList {
     fn drop(&mut self) {
         self.0.asked.fetch_sub(1, Ordering::Relaxed);
     }

@@ -6,61 +6,70 @@
 //!
 //! What a list does not name may have come in an answer ([`links`](super::links)), or belong to a template.
 
-use super::member::Reply;
-use super::merge::{Merge, pointing};
-use super::merged_lists::{Gathered, ListWait};
-use super::message::{Message, elements, find};
-use super::server::Access;
+use super::member::ReplySender;
+use super::merge::{MergedServers, with_resource_index};
+use super::merged_lists::{GatheredLists, ListWait};
+use super::message::{RpcMessage, array_elements, find_value};
+use super::server::ServerAccess;
 use super::template;
 use std::sync::Arc;
 
-const INVALID_PARAMS: i64 = -32602;
+const ROUTE_INVALID_PARAMS_CODE: i64 = -32602;
 
-impl Merge {
+impl MergedServers {
     /// A call about a resource, or about the template whose text is there.
-    pub(super) fn located(self: &Arc<Self>, message: Message, path: &[&str], mut reply: Reply) {
+    pub(super) fn route_by_uri(
+        self: &Arc<Self>,
+        message: RpcMessage,
+        path: &[&str],
+        mut reply: ReplySender,
+    ) {
         let uri = message.text_param(path).unwrap_or_default();
         reply.shape.uri = Some(uri.clone());
-        if let Some(server) = self.teller(&uri) {
-            return server.request(message, pointing(&server, reply));
+        if let Some(server) = self.origin_of(&uri) {
+            return server.send_request(message, with_resource_index(&server, reply));
         }
         let merge = self.clone();
         tokio::spawn(async move {
             let id = message.id().unwrap_or("null");
-            match merge.owner(&uri).await {
+            match merge.find_origin(&uri).await {
                 Some(server) => {
-                    merge.note(uri, &server);
-                    let reply = pointing(&server, reply);
-                    server.request(message, reply);
+                    merge.record_origin(uri, &server);
+                    let reply = with_resource_index(&server, reply);
+                    server.send_request(message, reply);
                 }
                 None if message.method == "completion/complete" => {
                     let why = format!("no server has the resource or template `{uri}`");
-                    reply.fail(id, INVALID_PARAMS, &why);
+                    reply.send_error(id, ROUTE_INVALID_PARAMS_CODE, &why);
                 }
-                None => reply.no_resource(id, &uri),
+                None => reply.send_no_resource(id, &uri),
             }
         });
     }
 
-    async fn owner(&self, uri: &str) -> Option<Arc<Access>> {
+    async fn find_origin(&self, uri: &str) -> Option<Arc<ServerAccess>> {
         let servers = self.servers();
         let mut known = servers.iter();
-        if let Some(server) = known.find(|s| s.known().links.has(uri) || is_listed(s, uri)) {
+        if let Some(server) = known.find(|s| s.spec().links.contains_uri(uri) || is_listed(s, uri))
+        {
             return Some(server.clone());
         }
-        self.gather("resources/list", ListWait::LOCATE).await;
-        if let Some(server) = self.teller(uri) {
+        self.gather_lists("resources/list", ListWait::ORIGIN_SEARCH)
+            .await;
+        if let Some(server) = self.origin_of(uri) {
             return Some(server);
         }
-        let templates = self.gather("resources/templates/list", ListWait::LOCATE);
-        let Gathered { found, .. } = templates.await;
-        if let Some(server) = self.teller(uri) {
+        let templates = self.gather_lists("resources/templates/list", ListWait::ORIGIN_SEARCH);
+        let GatheredLists { found, .. } = templates.await;
+        if let Some(server) = self.origin_of(uri) {
             return Some(server);
         }
         let fits = found.iter().filter_map(|(server, templates)| {
             let templates = templates.items().iter();
-            let text = templates.filter_map(|item| text(item, "uriTemplate"));
-            let closest = text.filter_map(|text| template::fits(&text, uri)).max()?;
+            let text = templates.filter_map(|item| item_text(item, "uriTemplate"));
+            let closest = text
+                .filter_map(|text| template::match_template(&text, uri))
+                .max()?;
             Some((closest, server))
         });
         // Of those that fit as closely, the first.
@@ -70,15 +79,15 @@ impl Merge {
 }
 
 /// Whether it was in the server's list when that was last asked for.
-fn is_listed(server: &Access, uri: &str) -> bool {
-    let pages = server.known().cache.pages("resources/list");
+fn is_listed(server: &ServerAccess, uri: &str) -> bool {
+    let pages = server.spec().cache.list_pages("resources/list");
     pages.unwrap_or_default().iter().any(|page| {
-        let list = find(page, &["resources"]).map(|at| elements(&page[at]));
+        let list = find_value(page, &["resources"]).map(|at| array_elements(&page[at]));
         let mut uris = list.unwrap_or_default().into_iter();
-        uris.any(|item| text(item, "uri").as_deref() == Some(uri))
+        uris.any(|item| item_text(item, "uri").as_deref() == Some(uri))
     })
 }
 
-fn text(item: &str, key: &str) -> Option<String> {
-    serde_json::from_str(&item[find(item, &[key])?]).ok()
+fn item_text(item: &str, key: &str) -> Option<String> {
+    serde_json::from_str(&item[find_value(item, &[key])?]).ok()
 }

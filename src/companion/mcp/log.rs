@@ -9,31 +9,31 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Bytes of the file; then it becomes the old one, and that one goes.
-const MOST: u64 = 512 << 10;
+const MAX_MCP_LOG_BYTES: u64 = 512 << 10;
 /// Bytes of one line.
-const LONGEST: usize = 8 << 10;
+const MAX_MCP_LOG_LINE_BYTES: usize = 8 << 10;
 
 #[derive(Debug)]
-pub(super) struct Log {
+pub(super) struct McpServerLog {
     path: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<McpServerLogState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct McpServerLogState {
     file: Option<(File, u64)>,
     last: Option<String>,
 }
 
 /// A piece of it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct McpServerLogChunk {
     pub(super) text: Vec<u8>,
     /// Where what comes next will be.
     pub(super) end: u64,
 }
 
-impl Log {
+impl McpServerLog {
     pub(super) fn new(path: PathBuf) -> Self {
         Self {
             path,
@@ -42,8 +42,8 @@ impl Log {
     }
 
     /// A line of the server's.
-    pub(super) fn line(&self, line: &str) {
-        let mut end = line.len().min(LONGEST);
+    pub(super) fn append_line(&self, line: &str) {
+        let mut end = line.len().min(MAX_MCP_LOG_LINE_BYTES);
         while !line.is_char_boundary(end) {
             end -= 1;
         }
@@ -52,29 +52,33 @@ impl Log {
         if !line.is_empty() {
             state.last = Some(line.to_owned());
         }
-        self.write_or_say(&mut state, line);
+        self.write_or_trace(&mut state, line);
     }
 
     /// A line about the server.
-    pub(super) fn note(&self, line: &str) {
-        self.write_or_say(&mut self.lock(), &format!("osctl: {line}"));
+    pub(super) fn append_note(&self, line: &str) {
+        self.write_or_trace(&mut self.lock(), &format!("osctl: {line}"));
     }
 
-    fn write_or_say(&self, state: &mut State, line: &str) {
-        if let Err(error) = self.write(state, &format!("{} {line}\n", now())) {
+    fn write_or_trace(&self, state: &mut McpServerLogState, line: &str) {
+        if let Err(error) = self.write_line(state, &format!("{} {line}\n", utc_timestamp())) {
             tracing::debug!("`{}`: {error}", self.path.display());
         }
     }
 
     /// The server's last line that says something: often the reason why it has ended.
-    pub(super) fn last(&self) -> Option<String> {
+    pub(super) fn last_line(&self) -> Option<String> {
         self.lock().last.clone()
     }
 
-    fn write(&self, state: &mut State, line: &str) -> std::io::Result<()> {
-        if state.file.as_ref().is_some_and(|(_, size)| *size > MOST) {
+    fn write_line(&self, state: &mut McpServerLogState, line: &str) -> std::io::Result<()> {
+        if state
+            .file
+            .as_ref()
+            .is_some_and(|(_, size)| *size > MAX_MCP_LOG_BYTES)
+        {
             state.file = None;
-            fs::rename(&self.path, self.old())?;
+            fs::rename(&self.path, self.rotated_path())?;
         }
         if state.file.is_none() {
             if let Some(folder) = self.path.parent() {
@@ -94,7 +98,7 @@ impl Log {
         Ok(())
     }
 
-    fn old(&self) -> PathBuf {
+    fn rotated_path(&self) -> PathBuf {
         self.path.with_extension("old")
     }
 
@@ -102,11 +106,11 @@ impl Log {
     ///
     /// # Errors
     /// When the file can't be read.
-    pub(super) fn read(&self, from: Option<u64>) -> Result<Piece> {
+    pub(super) fn read_from(&self, from: Option<u64>) -> Result<McpServerLogChunk> {
         let mut text = Vec::new();
         let mut end = 0;
         if from.is_none()
-            && let Ok(mut old) = File::open(self.old())
+            && let Ok(mut old) = File::open(self.rotated_path())
         {
             old.read_to_end(&mut text)?;
         }
@@ -118,16 +122,16 @@ impl Log {
             let count = file.read_to_end(&mut text)?;
             end = start + count as u64;
         }
-        Ok(Piece { text, end })
+        Ok(McpServerLogChunk { text, end })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, McpServerLogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The time in UTC, to the second: days to a date as Howard Hinnant's `civil_from_days` does it.
-fn now() -> String {
+fn utc_timestamp() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let seconds = since.map_or(0, |since| since.as_secs());
     let (days, rest) = (seconds / 86_400 + 719_468, seconds % 86_400);
@@ -148,24 +152,24 @@ fn now() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Log, MOST};
+    use super::{MAX_MCP_LOG_BYTES, McpServerLog};
 
     #[test]
     fn a_log_stays_small_and_is_read_on() {
         let folder = tempfile::tempdir().unwrap();
-        let log = Log::new(folder.path().join("logs/a.log"));
-        log.line("first");
-        let first = log.read(None).unwrap();
+        let log = McpServerLog::new(folder.path().join("logs/a.log"));
+        log.append_line("first");
+        let first = log.read_from(None).unwrap();
         assert!(first.text.ends_with(b"Z first\n"));
-        log.line("second\n");
-        let more = log.read(Some(first.end)).unwrap();
+        log.append_line("second\n");
+        let more = log.read_from(Some(first.end)).unwrap();
         assert!(more.text.ends_with(b"Z second\n"));
         assert!(more.text.len() < 40);
         for _ in 0..2000 {
-            log.line(&"x".repeat(1000));
+            log.append_line(&"x".repeat(1000));
         }
-        let all = log.read(None).unwrap();
-        assert!(all.text.len() as u64 <= 2 * MOST + 4096);
-        assert_eq!(log.last().unwrap().len(), 1000);
+        let all = log.read_from(None).unwrap();
+        assert!(all.text.len() as u64 <= 2 * MAX_MCP_LOG_BYTES + 4096);
+        assert_eq!(log.last_line().unwrap().len(), 1000);
     }
 }

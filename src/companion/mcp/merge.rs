@@ -1,13 +1,13 @@
 //! All servers as one: tools and prompts are called `<server>__<name>`, resources keep their URIs, by which
-//! [`located`](super::located) finds whose they are.
+//! [`route_by_uri`](super::located) finds whose they are.
 
-use super::filter::Filter;
-use super::member::{Ears, Member, Reply};
-use super::message::{self, Kind, Message, find, splice};
-use super::params::Given;
-use super::server::{Access, NEWEST_WITH_HELLO, Served, WITH_HELLO};
-use super::stream::Stream;
-use super::voice::{Asked, Voice};
+use super::filter::NameFilter;
+use super::member::{McpClient, NotificationSink, ReplySender};
+use super::message::{self, RpcMessage, RpcMessageKind, find_value, splice};
+use super::params::ClientParamHeaders;
+use super::server::{HANDSHAKE_REVISIONS, NEWEST_HANDSHAKE_REVISION, ServerAccess, ServerEntry};
+use super::stream::MessageStream;
+use super::voice::{NotificationSource, RelayedRequests};
 use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::task::JoinSet;
 
 /// Between a server's name and that of its tool.
-const BETWEEN: &str = "__";
+const SERVER_NAME_SEPARATOR: &str = "__";
 
 /// Lists that were missing, by way and kind, and the tasks that wait for them: these end with the merge.
 #[derive(Debug, Default)]
@@ -25,31 +25,31 @@ pub(super) struct AwaitedLists {
 }
 
 #[derive(Debug)]
-pub(super) struct Merge {
+pub(super) struct MergedServers {
     /// By their names. Each way has a number of its own, so that a server is not taken for the one before it.
-    servers: Mutex<BTreeMap<String, Arc<Access>>>,
+    servers: Mutex<BTreeMap<String, Arc<ServerAccess>>>,
     /// Ways to servers before them, as long as their calls are open.
-    former: Mutex<Vec<Arc<Access>>>,
-    wanted: Filter,
-    tools: Filter,
+    former: Mutex<Vec<Arc<ServerAccess>>>,
+    wanted: NameFilter,
+    tools: NameFilter,
     hello: Option<Bytes>,
-    pub(super) outlet: Arc<dyn Ears>,
+    pub(super) outlet: Arc<dyn NotificationSink>,
     /// Which way has told of which resource, or of which template.
     uris: Mutex<HashMap<String, u64>>,
-    asked: Arc<Asked>,
+    asked: Arc<RelayedRequests>,
     awaited: Mutex<AwaitedLists>,
     /// Whether it hears what belongs to no call.
     listens: AtomicBool,
 }
 
-impl Merge {
+impl MergedServers {
     /// Of the servers those whose names are wanted. `next` counts the members, of which each server gets one.
     pub(super) fn new(
-        servers: BTreeMap<String, Arc<Served>>,
-        wanted: Filter,
-        tools: Filter,
+        servers: BTreeMap<String, Arc<ServerEntry>>,
+        wanted: NameFilter,
+        tools: NameFilter,
         hello: Option<Bytes>,
-        outlet: Arc<dyn Ears>,
+        outlet: Arc<dyn NotificationSink>,
         next: impl FnMut() -> u64,
     ) -> Arc<Self> {
         let merge = Self {
@@ -64,35 +64,36 @@ impl Merge {
             awaited: Mutex::default(),
             listens: AtomicBool::new(false),
         };
-        merge.follow(&servers, None, next);
+        merge.update_servers(&servers, None, next);
         Arc::new(merge)
     }
 
     /// Goes on with the servers as they are now, and leaves those alone that are the same. Whether there was a change.
-    pub(super) fn follow(
+    pub(super) fn update_servers(
         &self,
-        servers: &BTreeMap<String, Arc<Served>>,
+        servers: &BTreeMap<String, Arc<ServerEntry>>,
         level: Option<&str>,
         mut next: impl FnMut() -> u64,
     ) -> bool {
-        let mut ways = self.ways();
+        let mut ways = self.lock_servers();
         let count = ways.len();
-        let mut former = self.former();
+        let mut former = self.lock_former();
         ways.retain(|name, access| {
             let stays = servers.get(name).is_some_and(|served| access.is_of(served));
             if !stays {
-                access.retire();
+                access.drain();
                 former.push(access.clone());
             }
             stays
         });
         let mut is_other = ways.len() < count;
-        let number = |access: &Arc<Access>| access.member.number;
+        let number = |access: &Arc<ServerAccess>| access.member.number;
         let here: Vec<u64> = ways.values().map(number).collect();
-        self.uris().retain(|_, number| here.contains(number));
+        self.lock_origins()
+            .retain(|_, number| here.contains(number));
         let before: Vec<u64> = former.iter().map(number).collect();
         drop(former);
-        let mut asked = self.asked.open();
+        let mut asked = self.asked.lock_open();
         asked.retain(|_, (number, _)| here.contains(number) || before.contains(number));
         drop(asked);
         for (name, served) in servers {
@@ -100,12 +101,12 @@ impl Merge {
                 continue;
             }
             is_other = true;
-            let access = self.way_to(served, next());
+            let access = self.open_access(served, next());
             if self.listens.load(Ordering::Relaxed) {
-                access.listen();
+                access.start_listening();
             }
             if let Some(level) = level
-                && access.known().cache.can("logging") == Some(true)
+                && access.spec().cache.has_capability("logging") == Some(true)
             {
                 access.set_level(level);
             }
@@ -114,25 +115,25 @@ impl Merge {
         is_other
     }
 
-    fn way_to(&self, served: &Arc<Served>, number: u64) -> Access {
-        let member = Member {
+    fn open_access(&self, served: &Arc<ServerEntry>, number: u64) -> ServerAccess {
+        let member = McpClient {
             number,
             hello: self.hello.clone(),
-            ears: Arc::new(Voice {
+            ears: Arc::new(NotificationSource {
                 server: number,
                 links: served.known.links.clone(),
                 outlet: self.outlet.clone(),
                 asked: self.asked.clone(),
             }),
         };
-        served.access(Arc::new(member), &Filter::default())
+        served.open_access(Arc::new(member), &NameFilter::default())
     }
 
-    fn ways(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Access>>> {
+    fn lock_servers(&self) -> MutexGuard<'_, BTreeMap<String, Arc<ServerAccess>>> {
         self.servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn former(&self) -> MutexGuard<'_, Vec<Arc<Access>>> {
+    fn lock_former(&self) -> MutexGuard<'_, Vec<Arc<ServerAccess>>> {
         let former = self.former.lock();
         let mut former = former.unwrap_or_else(PoisonError::into_inner);
         former.retain(|access| !access.is_over());
@@ -140,31 +141,31 @@ impl Merge {
     }
 
     /// All servers, in the order of their names.
-    pub(super) fn servers(&self) -> Vec<Arc<Access>> {
-        self.ways().values().cloned().collect()
+    pub(super) fn servers(&self) -> Vec<Arc<ServerAccess>> {
+        self.lock_servers().values().cloned().collect()
     }
 
-    fn numbered(&self, number: u64) -> Option<Arc<Access>> {
-        let ways = self.ways();
+    fn server_by_number(&self, number: u64) -> Option<Arc<ServerAccess>> {
+        let ways = self.lock_servers();
         let found = ways.values().find(|access| access.member.number == number);
         found.cloned()
     }
 
-    pub(super) fn hello(&self) -> Bytes {
+    pub(super) fn initialize_result(&self) -> Bytes {
         let asked = self.hello.as_deref().and_then(|hello| {
             let text = std::str::from_utf8(hello).ok()?;
-            serde_json::from_str::<String>(&text[find(text, &["protocolVersion"])?]).ok()
+            serde_json::from_str::<String>(&text[find_value(text, &["protocolVersion"])?]).ok()
         });
-        let version = asked.filter(|asked| WITH_HELLO.contains(&asked.as_str()));
+        let version = asked.filter(|asked| HANDSHAKE_REVISIONS.contains(&asked.as_str()));
         let servers = self.servers();
         let said = servers.iter().filter_map(|server| {
-            let text = server.known().cache.text(&["instructions"])?;
+            let text = server.spec().cache.handshake_text(&["instructions"])?;
             Some(format!("{}: {text}", server.name()))
         });
         let mut instructions: Vec<String> = said.collect();
         let unknown = servers
             .iter()
-            .filter(|server| server.known().cache.hello().is_none());
+            .filter(|server| server.spec().cache.initialize_result().is_none());
         let unknown: Vec<String> = unknown.map(|s| format!("`{}`", s.name())).collect();
         if !unknown.is_empty() {
             instructions.push(format!(
@@ -173,7 +174,7 @@ impl Merge {
             ));
         }
         let hello = serde_json::json!({
-            "protocolVersion": version.as_deref().unwrap_or(NEWEST_WITH_HELLO),
+            "protocolVersion": version.as_deref().unwrap_or(NEWEST_HANDSHAKE_REVISION),
             "capabilities": {
                 "tools": {"listChanged": true},
                 "resources": {"subscribe": true, "listChanged": true},
@@ -187,79 +188,96 @@ impl Merge {
         hello.to_string().into()
     }
 
-    pub(super) fn request(self: &Arc<Self>, message: Message, mut reply: Reply) {
+    pub(super) fn send_request(self: &Arc<Self>, message: RpcMessage, mut reply: ReplySender) {
         let id = message.id().unwrap_or("null").to_owned();
         match message.method.as_str() {
-            "ping" => reply.result(&id, "{}"),
+            "ping" => reply.send_result(&id, "{}"),
             "tools/list" | "prompts/list" | "resources/list" | "resources/templates/list" => {
                 reply.shape.is_list = true;
-                tokio::spawn(self.clone().list(message, reply));
+                tokio::spawn(self.clone().answer_list(message, reply));
             }
-            "tools/call" => self.named(&message, &["name"], &reply),
-            "prompts/get" => self.named(&message, &["name"], &reply),
-            "completion/complete" if message.param(&["ref", "name"]).is_some() => {
-                self.named(&message, &["ref", "name"], &reply);
+            "tools/call" => self.route_by_name(&message, &["name"], &reply),
+            "prompts/get" => self.route_by_name(&message, &["name"], &reply),
+            "completion/complete" if message.param_span(&["ref", "name"]).is_some() => {
+                self.route_by_name(&message, &["ref", "name"], &reply);
             }
-            "completion/complete" => self.located(message, &["ref", "uri"], reply),
+            "completion/complete" => self.route_by_uri(message, &["ref", "uri"], reply),
             "resources/read" | "resources/subscribe" | "resources/unsubscribe" => {
-                self.located(message, &["uri"], reply);
+                self.route_by_uri(message, &["uri"], reply);
             }
             "logging/setLevel" => {
                 for server in self.servers() {
-                    if server.known().cache.can("logging") == Some(true) {
-                        let stream = Arc::new(Stream::of_answers(0, 1));
-                        server.request(message.clone(), Reply::plain(stream));
+                    if server.spec().cache.has_capability("logging") == Some(true) {
+                        let stream = Arc::new(MessageStream::of_answers(0, 1));
+                        server.send_request(message.clone(), ReplySender::plain(stream));
                     }
                 }
-                reply.result(&id, "{}");
+                reply.send_result(&id, "{}");
             }
-            other => reply.fail(&id, -32601, &format!("there is no method `{other}`")),
+            other => reply.send_error(&id, -32601, &format!("there is no method `{other}`")),
         }
     }
 
     /// A call of what has the server's name in its own.
-    fn named(&self, message: &Message, path: &[&str], reply: &Reply) {
+    fn route_by_name(&self, message: &RpcMessage, path: &[&str], reply: &ReplySender) {
         let id = message.id().unwrap_or("null");
         let name = message.text_param(path).unwrap_or_default();
-        let found = self.named_by(&name);
+        let found = self.split_server_name(&name);
         let is_tool = message.method == "tools/call";
-        let (Some((server, rest)), Some(span)) = (found, message.param(path)) else {
-            let why = format!("there is no `{name}`: names are `SERVER{BETWEEN}NAME`");
-            return reply.fail(id, -32602, &why);
+        let (Some((server, rest)), Some(span)) = (found, message.param_span(path)) else {
+            let why =
+                format!("there is no `{name}`: names are `SERVER{SERVER_NAME_SEPARATOR}NAME`");
+            return reply.send_error(id, -32602, &why);
         };
         if is_tool && !self.tools.admits(&name) {
-            return reply.fail(
+            return reply.send_error(
                 id,
                 -32602,
                 &format!("the tool `{name}` is not offered here"),
             );
         }
         let rest = serde_json::Value::from(rest).to_string();
-        match Message::parse(message.with(vec![(span, &rest)])) {
-            Ok(message) => server.request(message, pointing(&server, reply.clone())),
-            Err(why) => reply.fail(id, -32603, &format!("{why:?}")),
+        match RpcMessage::parse(message.with_edits(vec![(span, &rest)])) {
+            Ok(message) => {
+                server.send_request(message, with_resource_index(&server, reply.clone()))
+            }
+            Err(why) => reply.send_error(id, -32603, &format!("{why:?}")),
         }
     }
 
     /// The server that a name begins with, and what is left for it.
-    fn named_by<'a>(&self, name: &'a str) -> Option<(Arc<Access>, &'a str)> {
+    fn split_server_name<'a>(&self, name: &'a str) -> Option<(Arc<ServerAccess>, &'a str)> {
         self.servers().into_iter().find_map(|server| {
-            let rest = name.strip_prefix(server.name())?.strip_prefix(BETWEEN)?;
+            let rest = name
+                .strip_prefix(server.name())?
+                .strip_prefix(SERVER_NAME_SEPARATOR)?;
             Some((server, rest))
         })
     }
 
-    pub(super) fn disagreement(&self, tool: &str, call: &Message, given: Given) -> Option<String> {
-        let (server, rest) = self.named_by(tool).filter(|_| self.tools.admits(tool))?;
-        server.disagreement(rest, call, given)
+    pub(super) fn header_mismatch(
+        &self,
+        tool: &str,
+        call: &RpcMessage,
+        given: ClientParamHeaders,
+    ) -> Option<String> {
+        let (server, rest) = self
+            .split_server_name(tool)
+            .filter(|_| self.tools.admits(tool))?;
+        server.header_mismatch(rest, call, given)
     }
 
     /// A tool, prompt or resource under the name that it has here.
-    pub(super) fn renamed(&self, server: &Access, item: &str, kind: &str) -> Option<String> {
-        let span = find(item, &["name"])?;
+    pub(super) fn with_prefixed_name(
+        &self,
+        server: &ServerAccess,
+        item: &str,
+        kind: &str,
+    ) -> Option<String> {
+        let span = find_value(item, &["name"])?;
         let name: String = serde_json::from_str(&item[span.clone()]).ok()?;
-        let full = format!("{}{BETWEEN}{name}", server.name());
-        if kind == "tools" && !(self.tools.admits(&full) && server.offers(&name)) {
+        let full = format!("{}{SERVER_NAME_SEPARATOR}{name}", server.name());
+        if kind == "tools" && !(self.tools.admits(&full) && server.offers_tool(&name)) {
             return None;
         }
         let full = serde_json::Value::from(full).to_string();
@@ -267,45 +285,49 @@ impl Merge {
     }
 
     /// Notifications and answers of the client.
-    pub(super) fn tell(&self, message: &Message) {
-        if message.kind == Kind::Answer {
-            let asked = message.id().and_then(|id| self.asked.open().remove(id));
+    pub(super) fn send_message(&self, message: &RpcMessage) {
+        if message.kind == RpcMessageKind::Answer {
+            let asked = message
+                .id()
+                .and_then(|id| self.asked.lock_open().remove(id));
             let Some((server, id)) = asked else {
                 return;
             };
-            let text = message.with(message.new_id(&id).into_iter().collect());
+            let text = message.with_edits(message.new_id(&id).into_iter().collect());
             let former = || {
-                let former = self.former();
+                let former = self.lock_former();
                 let found = former.iter().find(|access| access.member.number == server);
                 found.cloned()
             };
-            let server = self.numbered(server).or_else(former);
-            if let (Some(server), Ok(message)) = (server, Message::parse(text)) {
-                server.tell(message);
+            let server = self.server_by_number(server).or_else(former);
+            if let (Some(server), Ok(message)) = (server, RpcMessage::parse(text)) {
+                server.send_message(message);
             }
             return;
         }
-        if message.method == message::CANCELLED {
-            for server in &*self.former() {
-                server.tell(message.clone());
+        if message.method == message::CANCELLED_METHOD {
+            for server in &*self.lock_former() {
+                server.send_message(message.clone());
             }
         }
         for server in self.servers() {
-            server.tell(message.clone());
+            server.send_message(message.clone());
         }
     }
 
     pub(super) fn set_level(&self, level: &str) {
         for server in self.servers() {
-            if server.known().cache.can("logging") == Some(true) {
+            if server.spec().cache.has_capability("logging") == Some(true) {
                 server.set_level(level);
             }
         }
     }
 
-    pub(super) fn listen(&self) {
+    pub(super) fn start_listening(&self) {
         self.listens.store(true, Ordering::Relaxed);
-        self.servers().iter().for_each(|server| server.listen());
+        self.servers()
+            .iter()
+            .for_each(|server| server.start_listening());
     }
 
     pub(super) fn give_up(&self, stream: u64) {
@@ -315,36 +337,38 @@ impl Merge {
     }
 
     /// The server that has told of that resource or template here.
-    pub(super) fn teller(&self, uri: &str) -> Option<Arc<Access>> {
-        let number = self.uris().get(uri).copied()?;
-        let found = self.numbered(number);
+    pub(super) fn origin_of(&self, uri: &str) -> Option<Arc<ServerAccess>> {
+        let number = self.lock_origins().get(uri).copied()?;
+        let found = self.server_by_number(number);
         if found.is_none() {
             // It was noted when its server was just let go of.
-            self.uris().remove(uri);
+            self.lock_origins().remove(uri);
         }
         found
     }
 
-    pub(super) fn has_told_of(&self, uri: &str) -> bool {
-        self.uris().contains_key(uri)
+    pub(super) fn has_origin(&self, uri: &str) -> bool {
+        self.lock_origins().contains_key(uri)
     }
 
     /// Notes whose a resource or template is, unless another has told of it before.
-    pub(super) fn note(&self, uri: String, server: &Access) {
-        self.uris().entry(uri).or_insert(server.member.number);
+    pub(super) fn record_origin(&self, uri: String, server: &ServerAccess) {
+        self.lock_origins()
+            .entry(uri)
+            .or_insert(server.member.number);
     }
 
-    pub(super) fn awaited(&self) -> MutexGuard<'_, AwaitedLists> {
+    pub(super) fn lock_awaited(&self) -> MutexGuard<'_, AwaitedLists> {
         self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn uris(&self) -> MutexGuard<'_, HashMap<String, u64>> {
+    fn lock_origins(&self) -> MutexGuard<'_, HashMap<String, u64>> {
         self.uris.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// With a note of what the answer points to.
-pub(super) fn pointing(server: &Access, mut reply: Reply) -> Reply {
-    reply.shape.links = Some(server.known().links.clone());
+pub(super) fn with_resource_index(server: &ServerAccess, mut reply: ReplySender) -> ReplySender {
+    reply.shape.links = Some(server.spec().links.clone());
     reply
 }

@@ -4,7 +4,7 @@
 //! stays, unknown fields, big numbers and `1.0` included. A line break between tokens becomes a
 //! space, because the servers' messages are lines.
 
-use crate::protocol::mcp::{LOST, LOST_CODE};
+use crate::protocol::mcp::{CALL_LOST_CODE, CALL_LOST_TYPE};
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -16,7 +16,7 @@ use std::ops::Range;
 pub(super) type Span = Range<usize>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum RpcMessageKind {
     Request,
     Notification,
     /// A result or an error.
@@ -24,9 +24,9 @@ pub(super) enum Kind {
 }
 
 #[derive(Clone)]
-pub(super) struct Message {
+pub(super) struct RpcMessage {
     text: Bytes,
-    pub(super) kind: Kind,
+    pub(super) kind: RpcMessageKind,
     pub(super) method: String,
     id: Option<Span>,
     params: Option<Span>,
@@ -34,7 +34,7 @@ pub(super) struct Message {
 }
 
 #[derive(Deserialize)]
-struct Parts<'a> {
+struct RpcParts<'a> {
     #[serde(borrow, default, deserialize_with = "raw")]
     id: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -54,34 +54,35 @@ fn raw<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawValue
 
 /// Why bytes are no message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Malformed {
+pub(super) enum RpcParseError {
     NotJson(String),
     /// It is JSON and no JSON-RPC; the raw id of what was meant as a request.
     NotRpc(String, Option<String>),
 }
 
-impl Message {
+impl RpcMessage {
     /// # Errors
     /// When the bytes are not one JSON-RPC message.
-    pub(super) fn parse(text: Bytes) -> Result<Self, Malformed> {
+    pub(super) fn parse(text: Bytes) -> Result<Self, RpcParseError> {
         let text = on_one_line(text);
-        let whole = std::str::from_utf8(&text).map_err(|e| Malformed::NotJson(e.to_string()))?;
-        let parts: Parts = serde_json::from_str(whole).map_err(|e| match e.classify() {
-            serde_json::error::Category::Data => Malformed::NotRpc(e.to_string(), id_of(whole)),
-            _ => Malformed::NotJson(e.to_string()),
+        let whole =
+            std::str::from_utf8(&text).map_err(|e| RpcParseError::NotJson(e.to_string()))?;
+        let parts: RpcParts = serde_json::from_str(whole).map_err(|e| match e.classify() {
+            serde_json::error::Category::Data => RpcParseError::NotRpc(e.to_string(), id_of(whole)),
+            _ => RpcParseError::NotJson(e.to_string()),
         })?;
         let kind = match (&parts.method, parts.id) {
-            (Some(_), Some(_)) => Kind::Request,
-            (Some(_), None) => Kind::Notification,
-            (None, _) if parts.result.is_some() || parts.error.is_some() => Kind::Answer,
+            (Some(_), Some(_)) => RpcMessageKind::Request,
+            (Some(_), None) => RpcMessageKind::Notification,
+            (None, _) if parts.result.is_some() || parts.error.is_some() => RpcMessageKind::Answer,
             (None, _) => {
                 let why = "neither a method, nor a result, nor an error is in it";
                 let id = parts.id.map(RawValue::get).filter(|id| is_id(id));
                 let id = id.map(str::to_owned);
-                return Err(Malformed::NotRpc(why.into(), id));
+                return Err(RpcParseError::NotRpc(why.into(), id));
             }
         };
-        let at = |part: Option<&RawValue>| part.map(|part| span(whole, part.get()));
+        let at = |part: Option<&RawValue>| part.map(|part| span_of(whole, part.get()));
         let (id, params, result) = (at(parts.id), at(parts.params), at(parts.result));
         let method = parts.method.unwrap_or_default().into_owned();
         Ok(Self {
@@ -98,13 +99,13 @@ impl Message {
     ///
     /// # Errors
     /// When one of them is none.
-    pub(super) fn parse_all(text: Bytes) -> Result<(Vec<Self>, bool), Malformed> {
+    pub(super) fn parse_all(text: Bytes) -> Result<(Vec<Self>, bool), RpcParseError> {
         let first = text.iter().find(|byte| !byte.is_ascii_whitespace());
         if first != Some(&b'[') {
             return Ok((vec![Self::parse(text)?], false));
         }
         let parts: Vec<&RawValue> =
-            serde_json::from_slice(&text).map_err(|e| Malformed::NotJson(e.to_string()))?;
+            serde_json::from_slice(&text).map_err(|e| RpcParseError::NotJson(e.to_string()))?;
         let each = parts
             .iter()
             .map(|part| Self::parse(text.slice_ref(part.get().as_bytes())));
@@ -115,7 +116,7 @@ impl Message {
         &self.text
     }
 
-    fn part(&self, span: &Option<Span>) -> Option<&str> {
+    fn part_text(&self, span: &Option<Span>) -> Option<&str> {
         let bytes = self.text.get(span.clone()?)?;
         // It was checked when the message was parsed.
         std::str::from_utf8(bytes).ok()
@@ -123,27 +124,27 @@ impl Message {
 
     /// The id as it was written.
     pub(super) fn id(&self) -> Option<&str> {
-        self.part(&self.id)
+        self.part_text(&self.id)
     }
 
     pub(super) fn params(&self) -> Option<&str> {
-        self.part(&self.params)
+        self.part_text(&self.params)
     }
 
     pub(super) fn result(&self) -> Option<&str> {
-        self.part(&self.result)
+        self.part_text(&self.result)
     }
 
     /// Where something lies that is below the parameters, such as `["_meta", "progressToken"]`.
-    pub(super) fn param(&self, path: &[&str]) -> Option<Span> {
+    pub(super) fn param_span(&self, path: &[&str]) -> Option<Span> {
         let params = self.params.clone()?;
-        let within = find(self.part(&Some(params.clone()))?, path)?;
+        let within = find_value(self.part_text(&Some(params.clone()))?, path)?;
         Some(params.start + within.start..params.start + within.end)
     }
 
     /// The raw value below the parameters.
     pub(super) fn raw_param(&self, path: &[&str]) -> Option<&str> {
-        self.part(&Some(self.param(path)?))
+        self.part_text(&Some(self.param_span(path)?))
     }
 
     /// The text below the parameters.
@@ -152,7 +153,7 @@ impl Message {
     }
 
     /// This message with other bytes in some places.
-    pub(super) fn with(&self, mut edits: Vec<(Span, &str)>) -> Bytes {
+    pub(super) fn with_edits(&self, mut edits: Vec<(Span, &str)>) -> Bytes {
         edits.sort_by_key(|(span, _)| span.start);
         splice(&self.text, &edits)
     }
@@ -163,7 +164,7 @@ impl Message {
     }
 }
 
-impl fmt::Debug for Message {
+impl fmt::Debug for RpcMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // What it says may be secret.
         write!(f, "{:?} {} {:?}", self.kind, self.method, self.id())
@@ -185,12 +186,12 @@ pub(super) fn splice(text: &[u8], edits: &[(Span, &str)]) -> Bytes {
 }
 
 /// Where the value lies that these keys lead to, one object in the other.
-pub(super) fn find(text: &str, path: &[&str]) -> Option<Span> {
+pub(super) fn find_value(text: &str, path: &[&str]) -> Option<Span> {
     let mut at = 0..text.len();
     for key in path {
         let object = &text[at.clone()];
         let value = value_of(object, key)?;
-        let within = span(object, value);
+        let within = span_of(object, value);
         at = at.start + within.start..at.start + within.end;
     }
     Some(at)
@@ -198,13 +199,15 @@ pub(super) fn find(text: &str, path: &[&str]) -> Option<Span> {
 
 /// The raw value of one key; the last one, where there are several, as most readers have it.
 fn value_of<'a>(object: &'a str, key: &str) -> Option<&'a str> {
-    let (_, value) = fields(object)?.into_iter().rfind(|(name, _)| name == key)?;
+    let (_, value) = object_fields(object)?
+        .into_iter()
+        .rfind(|(name, _)| name == key)?;
     Some(value)
 }
 
 /// An object without some of its fields.
-pub(super) fn without(object: &str, is_unwanted: impl Fn(&str) -> bool) -> Option<String> {
-    let rest = fields(object)?
+pub(super) fn without_fields(object: &str, is_unwanted: impl Fn(&str) -> bool) -> Option<String> {
+    let rest = object_fields(object)?
         .into_iter()
         .filter(|(name, _)| !is_unwanted(name));
     let rest = rest.map(|(name, value)| format!("{}:{value}", serde_json::Value::from(name)));
@@ -212,7 +215,7 @@ pub(super) fn without(object: &str, is_unwanted: impl Fn(&str) -> bool) -> Optio
 }
 
 /// The names and raw values of an object's fields.
-pub(super) fn fields(object: &str) -> Option<Vec<(String, &str)>> {
+pub(super) fn object_fields(object: &str) -> Option<Vec<(String, &str)>> {
     struct Fields;
     impl<'de> serde::de::Visitor<'de> for Fields {
         type Value = Vec<(String, &'de RawValue)>;
@@ -243,13 +246,13 @@ pub(super) fn fields(object: &str) -> Option<Vec<(String, &str)>> {
 }
 
 /// The elements of an array, as they were written.
-pub(super) fn elements(array: &str) -> Vec<&str> {
+pub(super) fn array_elements(array: &str) -> Vec<&str> {
     let all: Result<Vec<&RawValue>, _> = serde_json::from_str(array);
     all.map(|all| all.into_iter().map(RawValue::get).collect())
         .unwrap_or_default()
 }
 
-fn span(whole: &str, part: &str) -> Span {
+fn span_of(whole: &str, part: &str) -> Span {
     let start = part.as_ptr() as usize - whole.as_ptr() as usize;
     start..start + part.len()
 }
@@ -266,7 +269,7 @@ fn on_one_line(text: Bytes) -> Bytes {
 
 /// The raw id of an object that is no message; none where no answer can have it.
 fn id_of(text: &str) -> Option<String> {
-    let id = &text[find(text, &["id"])?];
+    let id = &text[find_value(text, &["id"])?];
     is_id(id).then(|| id.to_owned())
 }
 
@@ -276,7 +279,7 @@ pub(super) fn is_id(raw: &str) -> bool {
 }
 
 /// Whether two ids or tokens mean the same: a server may have read `1.0` and written `1`.
-pub(super) fn same(a: &str, b: &str) -> bool {
+pub(super) fn is_same_id(a: &str, b: &str) -> bool {
     // Of those that no double tells apart, too.
     let is_whole = |text: &str| text.bytes().all(|b| b.is_ascii_digit() || b == b'-');
     let number = |text: &str| text.parse::<f64>().ok();
@@ -289,16 +292,22 @@ pub(super) fn same(a: &str, b: &str) -> bool {
 }
 
 /// Takes a request back.
-pub(super) const CANCELLED: &str = "notifications/cancelled";
+pub(super) const CANCELLED_METHOD: &str = "notifications/cancelled";
 
 /// An error in answer to a request.
-pub(super) fn error(id: &str, code: i64, message: &str) -> Bytes {
+pub(super) fn error_response(id: &str, code: i64, message: &str) -> Bytes {
     let error = serde_json::json!({"code": code, "message": message});
     format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into()
 }
 
 /// An error of the hub itself, of a kind that it has a name for.
-pub(super) fn error_of(id: &str, code: i64, why: &str, kind: &str, hint: Option<&str>) -> Bytes {
+pub(super) fn typed_error_response(
+    id: &str,
+    code: i64,
+    why: &str,
+    kind: &str,
+    hint: Option<&str>,
+) -> Bytes {
     let mut error = serde_json::json!({"code": code, "message": why, "data": {"type": kind}});
     if let Some(hint) = hint {
         error["data"]["hint"] = hint.into();
@@ -307,39 +316,39 @@ pub(super) fn error_of(id: &str, code: i64, why: &str, kind: &str, hint: Option<
 }
 
 /// The error of a call that nobody knows the end of.
-pub(super) fn lost(id: &str) -> Bytes {
+pub(super) fn lost_response(id: &str) -> Bytes {
     let why = "the companion was stopped while this ran, and whether it was done is not known";
     let hint = "look what it has done before it is called again";
-    error_of(id, LOST_CODE, why, LOST, Some(hint))
+    typed_error_response(id, CALL_LOST_CODE, why, CALL_LOST_TYPE, Some(hint))
 }
 
 /// The error of a call whose answer is not kept any more.
-pub(super) fn not_kept(id: &str) -> Bytes {
+pub(super) fn not_kept_response(id: &str) -> Bytes {
     let why = "the answer to this call is not kept any more";
     let hint = "look what it has done before it is called again";
-    error_of(id, LOST_CODE, why, "not_kept", Some(hint))
+    typed_error_response(id, CALL_LOST_CODE, why, "not_kept", Some(hint))
 }
 
 /// Whether an answer says that nobody knows the end.
 pub(super) fn is_lost(text: &[u8]) -> bool {
     let text = std::str::from_utf8(text).unwrap_or_default();
-    let told = |path: &[&str]| find(text, path).map(|span| text[span].trim_matches('"'));
+    let told = |path: &[&str]| find_value(text, path).map(|span| text[span].trim_matches('"'));
     let code = told(&["error", "code"]).and_then(|code| code.parse::<i64>().ok());
-    code == Some(LOST_CODE) && told(&["error", "data", "type"]) == Some(LOST)
+    code == Some(CALL_LOST_CODE) && told(&["error", "data", "type"]) == Some(CALL_LOST_TYPE)
 }
 
 /// A result in answer to a request.
-pub(super) fn result(id: &str, result: &str) -> Bytes {
+pub(super) fn result_response(id: &str, result: &str) -> Bytes {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#).into()
 }
 
 /// A request of our own.
-pub(super) fn request(id: &str, method: &str, params: &str) -> Bytes {
+pub(super) fn request_message(id: &str, method: &str, params: &str) -> Bytes {
     format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#).into()
 }
 
 /// A notification of our own; `params` may be empty.
-pub(super) fn notification(method: &str, params: &str) -> Bytes {
+pub(super) fn notification_message(method: &str, params: &str) -> Bytes {
     let params = match params {
         "" => String::new(),
         params => format!(r#","params":{params}"#),
@@ -349,11 +358,14 @@ pub(super) fn notification(method: &str, params: &str) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use super::{Kind, Malformed, Message, elements, find, is_lost, lost, same, without};
+    use super::{
+        RpcMessage, RpcMessageKind, RpcParseError, array_elements, find_value, is_lost, is_same_id,
+        lost_response, without_fields,
+    };
     use bytes::Bytes;
 
-    fn parse(text: &'static str) -> Message {
-        Message::parse(Bytes::from_static(text.as_bytes())).unwrap()
+    fn parse(text: &'static str) -> RpcMessage {
+        RpcMessage::parse(Bytes::from_static(text.as_bytes())).unwrap()
     }
 
     #[test]
@@ -362,33 +374,45 @@ mod tests {
         let message = parse(text);
         assert_eq!(
             (message.kind, message.method.as_str()),
-            (Kind::Request, "a/b")
+            (RpcMessageKind::Request, "a/b")
         );
         assert_eq!(message.id(), Some(r#""\u0041""#));
-        let token = message.param(&["_meta", "progressToken"]).unwrap();
+        let token = message.param_span(&["_meta", "progressToken"]).unwrap();
         let edits = vec![(token, "7"), message.new_id("99").unwrap()];
         let expected = text.replace(r#""\u0041""#, "99").replace("1.0", "7");
-        assert_eq!(message.with(edits), expected.as_bytes());
+        assert_eq!(message.with_edits(edits), expected.as_bytes());
     }
 
     #[test]
     fn requests_notifications_and_answers_are_told_apart() {
-        assert_eq!(parse(r#"{"method":"a","id":null}"#).kind, Kind::Request);
-        assert_eq!(parse(r#"{"method":"a"}"#).kind, Kind::Notification);
-        assert_eq!(parse(r#"{"id":1,"result":null}"#).kind, Kind::Answer);
+        assert_eq!(
+            parse(r#"{"method":"a","id":null}"#).kind,
+            RpcMessageKind::Request
+        );
+        assert_eq!(
+            parse(r#"{"method":"a"}"#).kind,
+            RpcMessageKind::Notification
+        );
+        assert_eq!(
+            parse(r#"{"id":1,"result":null}"#).kind,
+            RpcMessageKind::Answer
+        );
         let error = parse(r#"{"id":null,"error":{}}"#);
-        assert_eq!((error.kind, error.id()), (Kind::Answer, Some("null")));
-        let none = Message::parse(Bytes::from_static(br#"{"id":1}"#));
-        assert!(matches!(none, Err(Malformed::NotRpc(_, Some(id))) if id == "1"));
-        let none = Message::parse(Bytes::from_static(br#"{"id":"a","method":7}"#));
-        assert!(matches!(none, Err(Malformed::NotRpc(_, Some(id))) if id == "\"a\""));
-        let none = Message::parse(Bytes::from_static(b"{"));
-        assert!(matches!(none, Err(Malformed::NotJson(_))));
+        assert_eq!(
+            (error.kind, error.id()),
+            (RpcMessageKind::Answer, Some("null"))
+        );
+        let none = RpcMessage::parse(Bytes::from_static(br#"{"id":1}"#));
+        assert!(matches!(none, Err(RpcParseError::NotRpc(_, Some(id))) if id == "1"));
+        let none = RpcMessage::parse(Bytes::from_static(br#"{"id":"a","method":7}"#));
+        assert!(matches!(none, Err(RpcParseError::NotRpc(_, Some(id))) if id == "\"a\""));
+        let none = RpcMessage::parse(Bytes::from_static(b"{"));
+        assert!(matches!(none, Err(RpcParseError::NotJson(_))));
     }
 
     #[test]
     fn a_lost_call_is_told_from_an_error_of_a_server() {
-        assert!(is_lost(&lost("1")));
+        assert!(is_lost(&lost_response("1")));
         for other in [
             r#"{"id":1,"error":{"code":-32603,"message":"x","data":{"type":"lost"}}}"#,
             r#"{"id":1,"error":{"code":-32000,"message":"x"}}"#,
@@ -408,26 +432,26 @@ mod tests {
     #[test]
     fn a_batch_is_its_messages() {
         let text = Bytes::from_static(br#" [{"method":"a"},{"id":1,"method":"b"}]"#);
-        let (all, is_batch) = Message::parse_all(text).unwrap();
+        let (all, is_batch) = RpcMessage::parse_all(text).unwrap();
         assert!(is_batch);
         assert_eq!(all[1].method, "b");
     }
 
     #[test]
     fn ids_are_compared_by_what_they_mean() {
-        assert!(same("1.0", "1") && same("\"a\"", "\"a\"") && same("1e2", "100"));
-        assert!(same("\"A\"", r#""\u0041""#));
-        assert!(!same("1", "\"1\"") && !same("null", "0"));
-        assert!(!same("9007199254740992", "9007199254740993"));
+        assert!(is_same_id("1.0", "1") && is_same_id("\"a\"", "\"a\"") && is_same_id("1e2", "100"));
+        assert!(is_same_id("\"A\"", r#""\u0041""#));
+        assert!(!is_same_id("1", "\"1\"") && !is_same_id("null", "0"));
+        assert!(!is_same_id("9007199254740992", "9007199254740993"));
     }
 
     #[test]
     fn values_are_found_below_objects_and_in_arrays() {
         let text = r#"{"a":{"b":[1, {"c":2}]},"a":{"b":[3]}}"#;
-        assert_eq!(&text[find(text, &["a", "b"]).unwrap()], "[3]");
-        assert_eq!(find(text, &["a", "c"]), None);
-        assert_eq!(elements("[1, {\"c\":2} ]"), ["1", "{\"c\":2}"]);
-        let rest = without(r#"{"a":1,"b" : 1.0}"#, |name| name == "a");
+        assert_eq!(&text[find_value(text, &["a", "b"]).unwrap()], "[3]");
+        assert_eq!(find_value(text, &["a", "c"]), None);
+        assert_eq!(array_elements("[1, {\"c\":2} ]"), ["1", "{\"c\":2}"]);
+        let rest = without_fields(r#"{"a":1,"b" : 1.0}"#, |name| name == "a");
         assert_eq!(rest.as_deref(), Some(r#"{"b":1.0}"#));
     }
 }

@@ -1,45 +1,50 @@
 //! Arguments of a tool that are told in headers, too, as the newest revision has it: where `x-mcp-header` stands
 //! in the schema of a tool, the argument goes along as `Mcp-Param-…`, to servers elsewhere and from clients.
 
-use super::message::{Message, elements, find, splice};
-use crate::protocol::header::encoded;
+use super::message::{RpcMessage, array_elements, find_value, splice};
+use crate::protocol::header::encode_header;
 use serde_json::{Map, Value};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
-pub(super) const MARK: &str = "x-mcp-header";
+pub(super) const HEADER_SCHEMA_KEY: &str = "x-mcp-header";
 /// What the names of such headers begin with.
-pub(super) const BEGIN: &str = "mcp-param-";
+pub(super) const PARAM_HEADER_PREFIX: &str = "mcp-param-";
 /// What a server answers that misses headers, or finds others than the body says.
-const MISMATCH: &str = "-32020";
+const RAW_HEADER_MISMATCH_CODE: &str = "-32020";
 /// Whatever is below them is a value, and no schema.
-const VALUES: [&str; 4] = ["const", "default", "enum", "examples"];
+const SCHEMA_VALUE_KEYS: [&str; 4] = ["const", "default", "enum", "examples"];
 /// Whole numbers that every reader has.
-const SAFE: f64 = 9_007_199_254_740_991.0;
+const MAX_SAFE_INTEGER: f64 = 9_007_199_254_740_991.0;
 
 /// An argument that goes into a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Mirrored {
+struct ParamHeader {
     header: String,
     path: Vec<String>,
 }
 
 /// What is known of a server's tools.
 #[derive(Debug, Default)]
-pub(super) struct Tools(Mutex<HashMap<String, Vec<Mirrored>>>);
+pub(super) struct ToolParamHeaders(Mutex<HashMap<String, Vec<ParamHeader>>>);
 
-impl Tools {
+impl ToolParamHeaders {
     /// Takes the result of `tools/list` in. What remains of it without the tools that can't be called, because their
     /// marks make no sense, where there are such; `refused` is told of each.
-    pub(super) fn learn(&self, result: &str, mut refused: impl FnMut(&str)) -> Option<String> {
-        let span = find(result, &["tools"])?;
-        let all = elements(&result[span.clone()]);
+    pub(super) fn learn_tools(
+        &self,
+        result: &str,
+        mut refused: impl FnMut(&str),
+    ) -> Option<String> {
+        let span = find_value(result, &["tools"])?;
+        let all = array_elements(&result[span.clone()]);
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut is_fit = |tool: &&str| {
-            let name = text(tool, "name").unwrap_or_default();
-            let schema = find(tool, &["inputSchema"]).map(|at| serde_json::from_str(&tool[at]));
+            let name = field_text(tool, "name").unwrap_or_default();
+            let schema =
+                find_value(tool, &["inputSchema"]).map(|at| serde_json::from_str(&tool[at]));
             let schema = schema.and_then(Result::ok).unwrap_or_default();
-            match mirrored(&schema) {
+            match schema_param_headers(&schema) {
                 Ok(all) => {
                     known.insert(name, all);
                     true
@@ -59,13 +64,13 @@ impl Tools {
     }
 
     /// The headers of a call, as pairs of name and value.
-    pub(super) fn headers(&self, call: &Message) -> Vec<(String, String)> {
+    pub(super) fn call_headers(&self, call: &RpcMessage) -> Vec<(String, String)> {
         let name = call.text_param(&["name"]).unwrap_or_default();
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mirrored = known.get(&name).map_or(&[][..], Vec::as_slice);
         let told = mirrored.iter().filter_map(|one| {
-            let value = one.argument(call)?;
-            Some((one.header.clone(), encoded(&value)))
+            let value = one.header_value(call)?;
+            Some((one.header.clone(), encode_header(&value)))
         });
         told.collect()
     }
@@ -73,28 +78,28 @@ impl Tools {
 
 /// What a client's headers say of a call's arguments.
 #[derive(Debug, Default)]
-pub(super) struct Given {
+pub(super) struct ClientParamHeaders {
     /// By the names of the headers; nothing for what is no text.
     pub(super) arguments: Vec<(String, Option<String>)>,
     /// Whether some may be missing.
     pub(super) is_partial: bool,
 }
 
-impl Mirrored {
+impl ParamHeader {
     /// What its header says for a call.
-    fn argument(&self, call: &Message) -> Option<String> {
-        told(self.raw(call)?)
+    fn header_value(&self, call: &RpcMessage) -> Option<String> {
+        raw_to_header_value(self.raw_argument(call)?)
     }
 
-    fn raw<'a>(&self, call: &'a Message) -> Option<&'a str> {
+    fn raw_argument<'a>(&self, call: &'a RpcMessage) -> Option<&'a str> {
         let arguments = call.raw_param(&["arguments"])?;
         let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
-        Some(&arguments[find(arguments, &path)?])
+        Some(&arguments[find_value(arguments, &path)?])
     }
 
-    fn disagreement(&self, call: &Message, given: &Given) -> Option<String> {
+    fn mismatch_in(&self, call: &RpcMessage, given: &ClientParamHeaders) -> Option<String> {
         let name = &self.header;
-        let said = self.argument(call);
+        let said = self.header_value(call);
         let is_meant = |(header, _): &&(String, Option<String>)| header == name;
         let mut all = given.arguments.iter().filter(is_meant);
         let Some((_, first)) = all.next() else {
@@ -108,41 +113,49 @@ impl Mirrored {
         };
         match said {
             None => Some(format!("`{name}` is `{first}`, the body says nothing")),
-            Some(said) if said == *first || is_same_number(self.raw(call)?, first) => None,
+            Some(said) if said == *first || is_same_number(self.raw_argument(call)?, first) => None,
             Some(said) => Some(format!("`{name}` is `{first}`, the body says `{said}`")),
         }
     }
 }
 
 /// What a client's headers do not say as its call does, for a tool that is described so.
-pub(super) fn disagreement(tool: &str, call: &Message, given: &Given) -> Option<String> {
-    let schema = serde_json::from_str(&tool[find(tool, &["inputSchema"])?]).ok()?;
+pub(super) fn find_header_mismatch(
+    tool: &str,
+    call: &RpcMessage,
+    given: &ClientParamHeaders,
+) -> Option<String> {
+    let schema = serde_json::from_str(&tool[find_value(tool, &["inputSchema"])?]).ok()?;
     // Marks that make no sense ask for nothing.
-    let all = mirrored(&schema).ok()?;
-    all.iter().find_map(|one| one.disagreement(call, given))
+    let all = schema_param_headers(&schema).ok()?;
+    all.iter().find_map(|one| one.mismatch_in(call, given))
 }
 
 /// `42.0` is the number `42`, where both are such that every reader has the same.
 fn is_same_number(raw: &str, given: &str) -> bool {
-    let number = |text: &str| text.parse::<f64>().ok().filter(|n| n.abs() <= SAFE);
+    let number = |text: &str| {
+        text.parse::<f64>()
+            .ok()
+            .filter(|n| n.abs() <= MAX_SAFE_INTEGER)
+    };
     !raw.starts_with('"') && number(raw).is_some_and(|raw| number(given) == Some(raw))
 }
 
 /// Whether a server wants other headers than it got.
 pub(super) fn is_mismatch(body: &[u8]) -> bool {
     let text = std::str::from_utf8(body).unwrap_or_default();
-    find(text, &["error", "code"]).is_some_and(|code| &text[code] == MISMATCH)
+    find_value(text, &["error", "code"]).is_some_and(|code| &text[code] == RAW_HEADER_MISMATCH_CODE)
 }
 
 /// A raw value as a header tells it; nothing for what has no place there.
-fn told(raw: &str) -> Option<String> {
+fn raw_to_header_value(raw: &str) -> Option<String> {
     match raw.as_bytes().first()? {
         b'"' => serde_json::from_str(raw).ok(),
         b't' | b'f' => Some(raw.into()),
         b'-' | b'0'..=b'9' => {
             let number: f64 = raw.parse().ok()?;
             let is_plain = raw.bytes().all(|b| b == b'-' || b.is_ascii_digit());
-            let is_whole = number.fract() == 0.0 && number.abs() <= SAFE;
+            let is_whole = number.fract() == 0.0 && number.abs() <= MAX_SAFE_INTEGER;
             // `1.0` and `1e2` are whole numbers, too.
             Some(match is_whole && !is_plain {
                 true => format!("{number:.0}"),
@@ -157,9 +170,9 @@ fn told(raw: &str) -> Option<String> {
 ///
 /// # Errors
 /// When a mark is none, or stands where no argument is.
-fn mirrored(schema: &Value) -> Result<Vec<Mirrored>, String> {
+fn schema_param_headers(schema: &Value) -> Result<Vec<ParamHeader>, String> {
     let mut found = Vec::new();
-    walk(schema, Some(&mut Vec::new()), &mut found)?;
+    walk_schema(schema, Some(&mut Vec::new()), &mut found)?;
     let mut names = BTreeSet::new();
     match found.iter().find(|one| !names.insert(one.header.as_str())) {
         Some(twice) => Err(format!("`{}` is the header of two arguments", twice.header)),
@@ -168,14 +181,14 @@ fn mirrored(schema: &Value) -> Result<Vec<Mirrored>, String> {
 }
 
 /// `path` leads to the argument, unless what is below it can't be told from the schema alone.
-fn walk(
+fn walk_schema(
     schema: &Value,
     path: Option<&mut Vec<String>>,
-    found: &mut Vec<Mirrored>,
+    found: &mut Vec<ParamHeader>,
 ) -> Result<(), String> {
     match schema {
         Value::Object(fields) => walk_fields(fields, path, found),
-        Value::Array(all) => all.iter().try_for_each(|one| walk(one, None, found)),
+        Value::Array(all) => all.iter().try_for_each(|one| walk_schema(one, None, found)),
         _ => Ok(()),
     }
 }
@@ -183,27 +196,32 @@ fn walk(
 fn walk_fields(
     fields: &Map<String, Value>,
     mut path: Option<&mut Vec<String>>,
-    found: &mut Vec<Mirrored>,
+    found: &mut Vec<ParamHeader>,
 ) -> Result<(), String> {
-    if let Some(mark) = fields.get(MARK) {
+    if let Some(mark) = fields.get(HEADER_SCHEMA_KEY) {
         let Some(path) = path.as_deref().filter(|path| !path.is_empty()) else {
-            return Err(format!("`{MARK}` stands where no argument is"));
+            return Err(format!("`{HEADER_SCHEMA_KEY}` stands where no argument is"));
         };
         let header = mark.as_str().filter(|mark| is_token(mark));
-        let header = header.map(|mark| format!("{BEGIN}{}", mark.to_ascii_lowercase()));
-        let header = header.ok_or_else(|| format!("`{MARK}`: {mark} is no name of a header"))?;
+        let header =
+            header.map(|mark| format!("{PARAM_HEADER_PREFIX}{}", mark.to_ascii_lowercase()));
+        let header = header
+            .ok_or_else(|| format!("`{HEADER_SCHEMA_KEY}`: {mark} is no name of a header"))?;
         if !is_simple(fields) {
-            return Err(format!("`{MARK}`: `{}` is no simple value", path.join(".")));
+            return Err(format!(
+                "`{HEADER_SCHEMA_KEY}`: `{}` is no simple value",
+                path.join(".")
+            ));
         }
         let path = path.clone();
-        found.push(Mirrored { header, path });
+        found.push(ParamHeader { header, path });
     }
     for (key, value) in fields {
         match (key.as_str(), value, path.as_deref_mut()) {
             ("properties", Value::Object(properties), Some(path)) => {
                 for (name, schema) in properties {
                     path.push(name.clone());
-                    let walked = walk(schema, Some(path), found);
+                    let walked = walk_schema(schema, Some(path), found);
                     path.pop();
                     walked?;
                 }
@@ -211,10 +229,10 @@ fn walk_fields(
             // Names are no keywords.
             ("properties", Value::Object(properties), None) => {
                 let mut schemas = properties.values();
-                schemas.try_for_each(|schema| walk(schema, None, found))?;
+                schemas.try_for_each(|schema| walk_schema(schema, None, found))?;
             }
-            (key, ..) if VALUES.contains(&key) => {}
-            _ => walk(value, None, found)?,
+            (key, ..) if SCHEMA_VALUE_KEYS.contains(&key) => {}
+            _ => walk_schema(value, None, found)?,
         }
     }
     Ok(())
@@ -239,37 +257,40 @@ fn is_simple(schema: &Map<String, Value>) -> bool {
     }
 }
 
-fn text(object: &str, key: &str) -> Option<String> {
-    serde_json::from_str(&object[find(object, &[key])?]).ok()
+fn field_text(object: &str, key: &str) -> Option<String> {
+    serde_json::from_str(&object[find_value(object, &[key])?]).ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Given, Tools, disagreement, is_mismatch};
-    use crate::companion::mcp::message::{Message, elements, find};
-    use crate::protocol::header::decoded;
+    use super::{ClientParamHeaders, ToolParamHeaders, find_header_mismatch, is_mismatch};
+    use crate::companion::mcp::message::{RpcMessage, array_elements, find_value};
+    use crate::protocol::header::decode_header;
     use std::collections::BTreeMap;
 
-    const LIST: &str = r#"{"x":1.0,"tools":[{"name":"a","n":1e400,"inputSchema":{"type":"object","properties":{
+    const MARKED_TOOLS_LIST: &str = r#"{"x":1.0,"tools":[{"name":"a","n":1e400,"inputSchema":{"type":"object","properties":{
         "region":{"type":"string","x-mcp-header":"Region"},
         "count":{"type":"integer","x-mcp-header":"Count","default":{"x-mcp-header":"no mark"}},
         "is":{"type":["boolean","null"],"x-mcp-header":"Is"},
         "deep":{"type":"object","properties":{"er":{"type":"string","x-mcp-header":"Deeper"}}},
         "x-mcp-header":{"type":"string"}}}}]}"#;
 
-    fn headers(tools: &Tools, arguments: &str) -> BTreeMap<String, String> {
+    fn headers(tools: &ToolParamHeaders, arguments: &str) -> BTreeMap<String, String> {
         let call = format!(
             r#"{{"id":1,"method":"tools/call","params":{{"name":"a","arguments":{arguments}}}}}"#
         );
-        let headers = tools.headers(&Message::parse(call.into()).unwrap());
+        let headers = tools.call_headers(&RpcMessage::parse(call.into()).unwrap());
         headers.into_iter().collect()
     }
 
     #[test]
     fn marked_arguments_become_headers() {
-        let tools = Tools::default();
+        let tools = ToolParamHeaders::default();
         assert!(headers(&tools, r#"{"region":"x"}"#).is_empty());
-        assert_eq!(tools.learn(LIST, |why| panic!("{why}")), None);
+        assert_eq!(
+            tools.learn_tools(MARKED_TOOLS_LIST, |why| panic!("{why}")),
+            None
+        );
         let of = |arguments: &str| {
             let all = headers(&tools, arguments).into_iter();
             let all = all.map(|(name, value)| format!("{}: {value}", &name["mcp-param-".len()..]));
@@ -301,24 +322,26 @@ mod tests {
 
     #[test]
     fn a_clients_headers_must_say_what_its_call_says() {
-        let tool = elements(&LIST[find(LIST, &["tools"]).unwrap()])[0];
+        let tool =
+            array_elements(&MARKED_TOOLS_LIST[find_value(MARKED_TOOLS_LIST, &["tools"]).unwrap()])
+                [0];
         let why = |arguments: &str, given: &[(&str, &str)]| {
             let call = format!(
                 r#"{{"id":1,"method":"tools/call","params":{{"name":"a","arguments":{arguments}}}}}"#
             );
-            let call = Message::parse(call.into()).unwrap();
+            let call = RpcMessage::parse(call.into()).unwrap();
             let pairs = given
                 .iter()
-                .map(|(name, value)| ((*name).to_owned(), decoded(value)));
-            let mut given = Given {
+                .map(|(name, value)| ((*name).to_owned(), decode_header(value)));
+            let mut given = ClientParamHeaders {
                 arguments: pairs.collect(),
                 is_partial: false,
             };
-            let whole = disagreement(tool, &call, &given);
+            let whole = find_header_mismatch(tool, &call, &given);
             given.is_partial = true;
             let is_missing = whole.as_ref().is_some_and(|why| why.ends_with("missing"));
             let expected = whole.clone().filter(|_| !is_missing);
-            assert_eq!(disagreement(tool, &call, &given), expected);
+            assert_eq!(find_header_mismatch(tool, &call, &given), expected);
             whole
         };
         let region = |value| [("mcp-param-region", value)];
@@ -391,7 +414,8 @@ mod tests {
                 r#"{{"tools":[{{"name":"bad","inputSchema":{bad}}},{good}],"nextCursor":"x"}}"#
             );
             let mut told = Vec::new();
-            let rest = Tools::default().learn(&list, |why| told.push(why.to_owned()));
+            let rest =
+                ToolParamHeaders::default().learn_tools(&list, |why| told.push(why.to_owned()));
             let expected = format!(r#"{{"tools":[{good}],"nextCursor":"x"}}"#);
             assert_eq!(rest.as_deref(), Some(&*expected), "{bad}");
             assert!(

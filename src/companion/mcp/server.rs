@@ -1,14 +1,14 @@
 //! One configured server: what is known of it, its children, and a client's way to it.
 
-use super::cache::{Cache, LISTS};
-use super::child::{Child, Known, NoHello, Phase, Within};
-use super::config::{Server, Way};
-use super::filter::Filter;
-use super::log::Log;
-use super::member::{Member, Reply};
-use super::message::{Kind, Message, find, splice};
-use super::params::{Given, MARK, disagreement};
-use crate::protocol::mcp::{ServerState, ServerStatus, Start};
+use super::cache::{CACHED_LIST_METHODS, ServerCache};
+use super::child::{HandshakeError, InProcessServer, ServerHandle, ServerPhase, ServerSpec};
+use super::config::{McpServerConfig, ServerTransport};
+use super::filter::NameFilter;
+use super::log::McpServerLog;
+use super::member::{McpClient, ReplySender};
+use super::message::{RpcMessage, RpcMessageKind, find_value, splice};
+use super::params::{ClientParamHeaders, HEADER_SCHEMA_KEY, find_header_mismatch};
+use crate::protocol::mcp::{ServerStart, ServerState, ServerStatus};
 use bytes::Bytes;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,26 +16,37 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The newest revision with a handshake: what we say to a server that clients share, and what is
 /// shaken hands with at all.
-pub(super) const NEWEST_WITH_HELLO: &str = "2025-11-25";
-pub(super) const WITH_HELLO: [&str; 4] =
-    ["2024-11-05", "2025-03-26", "2025-06-18", NEWEST_WITH_HELLO];
+pub(super) const NEWEST_HANDSHAKE_REVISION: &str = "2025-11-25";
+pub(super) const HANDSHAKE_REVISIONS: [&str; 4] = [
+    "2024-11-05",
+    "2025-03-26",
+    "2025-06-18",
+    NEWEST_HANDSHAKE_REVISION,
+];
 
 #[derive(Debug)]
-pub(super) struct Served {
-    pub(super) known: Arc<Known>,
+pub(super) struct ServerEntry {
+    pub(super) known: Arc<ServerSpec>,
     /// For all who share it, and for those who come without a session.
-    common: OnceLock<Child>,
+    common: OnceLock<ServerHandle>,
     /// Of single clients, also of those that have gone, as long as calls are open.
-    own: Mutex<Vec<Child>>,
+    own: Mutex<Vec<ServerHandle>>,
 }
 
-impl Served {
-    pub(super) fn new(server: Server, data: &Path, os: &Arc<dyn Within>) -> Arc<Self> {
+impl ServerEntry {
+    pub(super) fn new(
+        server: McpServerConfig,
+        data: &Path,
+        os: &Arc<dyn InProcessServer>,
+    ) -> Arc<Self> {
         let name = &server.name;
-        let cache = Cache::open(data.join(format!("cache/{name}.json")), server.digest());
-        let log = Arc::new(Log::new(data.join(format!("logs/{name}.log"))));
-        let is_eager = server.start == Start::Eager && server.shared;
-        let known = Known {
+        let cache = ServerCache::open(
+            data.join(format!("cache/{name}.json")),
+            server.cache_digest(),
+        );
+        let log = Arc::new(McpServerLog::new(data.join(format!("logs/{name}.log"))));
+        let is_eager = server.start == ServerStart::Eager && server.shared;
+        let known = ServerSpec {
             server,
             cache,
             log,
@@ -50,7 +61,7 @@ impl Served {
             own: Mutex::default(),
         });
         if is_eager {
-            start(served.common());
+            start_in_background(served.shared_child());
         }
         served
     }
@@ -61,33 +72,37 @@ impl Served {
 
     /// The child without a client of its own. It is told that nobody can be asked anything: a server
     /// can't say which of several clients it means.
-    fn common(&self) -> &Child {
+    fn shared_child(&self) -> &ServerHandle {
         self.common.get_or_init(|| {
             let hello = serde_json::json!({
-                "protocolVersion": NEWEST_WITH_HELLO,
+                "protocolVersion": NEWEST_HANDSHAKE_REVISION,
                 "capabilities": {},
                 "clientInfo": {"name": "osctl", "version": env!("CARGO_PKG_VERSION")},
             });
-            Child::new(self.known.clone(), hello.to_string().into(), true)
+            ServerHandle::new(self.known.clone(), hello.to_string().into(), true)
         })
     }
 
     /// A client's way to it.
-    pub(super) fn access(self: &Arc<Self>, member: Arc<Member>, tools: &Filter) -> Access {
+    pub(super) fn open_access(
+        self: &Arc<Self>,
+        member: Arc<McpClient>,
+        tools: &NameFilter,
+    ) -> ServerAccess {
         let child = match &member.hello {
             Some(hello) if !self.known.server.shared => {
-                let child = Child::new(self.known.clone(), hello.clone(), false);
-                if self.known.server.start == Start::Eager {
-                    start(&child);
+                let child = ServerHandle::new(self.known.clone(), hello.clone(), false);
+                if self.known.server.start == ServerStart::Eager {
+                    start_in_background(&child);
                 }
-                let mut own = self.own();
+                let mut own = self.lock_own_children();
                 own.retain(|child| !child.is_over());
                 own.push(child.clone());
                 child
             }
-            _ => self.common().clone(),
+            _ => self.shared_child().clone(),
         };
-        let access = Access {
+        let access = ServerAccess {
             served: self.clone(),
             tools: tools.clone(),
             member,
@@ -95,95 +110,95 @@ impl Served {
         };
         // Those who come without a session hear nothing beside their answers.
         if access.member.hello.is_some() {
-            access.listen();
+            access.start_listening();
         }
         access
     }
 
     /// Starts the child without a client of its own unless it runs, and waits for its hello.
-    pub(super) async fn wake(&self) -> Result<(), NoHello> {
-        self.common().hello().await.map(drop)
+    pub(super) async fn start_shared_child(&self) -> Result<(), HandshakeError> {
+        self.shared_child().initialize_result().await.map(drop)
     }
 
     /// Whether it is a program of this container.
     pub(super) fn is_local(&self) -> bool {
-        matches!(self.known.server.way, Way::Child { .. })
+        matches!(self.known.server.way, ServerTransport::Child { .. })
     }
 
     /// Whether one of its children stands like that.
-    pub(super) fn has(&self, wanted: impl Fn(&Phase) -> bool) -> bool {
+    pub(super) fn has_phase(&self, wanted: impl Fn(&ServerPhase) -> bool) -> bool {
         self.children().iter().any(|child| wanted(&child.phase().0))
     }
 
-    fn own(&self) -> std::sync::MutexGuard<'_, Vec<Child>> {
+    fn lock_own_children(&self) -> std::sync::MutexGuard<'_, Vec<ServerHandle>> {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn children(&self) -> Vec<Child> {
-        let mut own = self.own();
+    fn children(&self) -> Vec<ServerHandle> {
+        let mut own = self.lock_own_children();
         own.retain(|child| !child.is_over());
         let common = self.common.get().cloned().into_iter();
         common.chain(own.iter().cloned()).collect()
     }
 
     /// Lets open calls end, and takes no more.
-    pub(super) fn retire(&self) {
-        self.children().iter().for_each(Child::retire);
+    pub(super) fn drain(&self) {
+        self.children().iter().for_each(ServerHandle::drain);
     }
 
     /// Whether it has retired and answered all that was open.
     pub(super) fn is_over(&self) -> bool {
-        self.children().iter().all(Child::is_over)
+        self.children().iter().all(ServerHandle::is_over)
     }
 
-    pub(super) async fn end(&self) {
+    pub(super) async fn shutdown(&self) {
         let children = self.children();
-        let ends = children.iter().map(Child::end);
+        let ends = children.iter().map(ServerHandle::shutdown);
         futures_util::future::join_all(ends).await;
     }
 
     pub(super) fn status(&self) -> ServerStatus {
         let server = &self.known.server;
         let children = self.children();
-        let phases: Vec<_> = children.iter().map(Child::phase).collect();
-        let is = |wanted: fn(&Phase) -> bool| phases.iter().any(|(phase, _)| wanted(phase));
-        let state = if is(|p| matches!(p, Phase::Up)) {
+        let phases: Vec<_> = children.iter().map(ServerHandle::phase).collect();
+        let is = |wanted: fn(&ServerPhase) -> bool| phases.iter().any(|(phase, _)| wanted(phase));
+        let state = if is(|p| matches!(p, ServerPhase::Up)) {
             ServerState::Running
-        } else if is(|p| matches!(p, Phase::Starting)) {
+        } else if is(|p| matches!(p, ServerPhase::Starting)) {
             ServerState::Starting
-        } else if is(|p| matches!(p, Phase::Resting { .. })) {
+        } else if is(|p| matches!(p, ServerPhase::Resting { .. })) {
             ServerState::Resting
         } else {
             ServerState::Unstarted
         };
         let cache = &self.known.cache;
-        let tools = cache.pages("tools/list").map(|pages| {
+        let tools = cache.list_pages("tools/list").map(|pages| {
             let count = |page: &String| {
-                let span = find(page, &["tools"]);
-                span.map_or(0, |span| super::message::elements(&page[span]).len())
+                let span = find_value(page, &["tools"]);
+                span.map_or(0, |span| super::message::array_elements(&page[span]).len())
             };
             pages.iter().map(count).sum()
         });
         let crashes = self.known.crashes.load(Ordering::Relaxed) as u64;
-        let detail = match (state, self.known.log.last()) {
+        let detail = match (state, self.known.log.last_line()) {
             (ServerState::Resting, Some(last)) => last,
             _ => state.word().into(),
         };
         ServerStatus {
             name: server.name.clone(),
             kind: match &server.way {
-                Way::Child { .. } => "child".into(),
-                Way::Remote { .. } => "remote".into(),
-                Way::Inside => "built in".into(),
+                ServerTransport::Child { .. } => "child".into(),
+                ServerTransport::Remote { .. } => "remote".into(),
+                ServerTransport::Inside => "built in".into(),
             },
             state,
             detail,
             start: server.start,
             shared: server.shared,
             pids: phases.iter().filter_map(|(_, pid)| *pid).collect(),
-            calls: children.iter().map(Child::calls).sum(),
+            calls: children.iter().map(ServerHandle::pending_count).sum(),
             crashes,
-            title: cache.text(&["serverInfo", "name"]),
+            title: cache.handshake_text(&["serverInfo", "name"]),
             tools,
             path: format!("/servers/{}/mcp", server.name),
         }
@@ -191,19 +206,19 @@ impl Served {
 }
 
 /// Starts it, and waits for nothing: what is wrong with it is told to who calls it.
-fn start(child: &Child) {
+fn start_in_background(child: &ServerHandle) {
     let child = child.clone();
-    tokio::spawn(async move { child.hello().await });
+    tokio::spawn(async move { child.initialize_result().await });
 }
 
 /// The status of a server that the configuration names and that makes no sense.
-pub(super) fn refused(name: &str, why: &str) -> ServerStatus {
+pub(super) fn refused_status(name: &str, why: &str) -> ServerStatus {
     ServerStatus {
         name: name.into(),
         kind: "unknown".into(),
         state: ServerState::Refused,
         detail: why.into(),
-        start: Start::default(),
+        start: ServerStart::default(),
         shared: false,
         pids: Vec::new(),
         calls: 0,
@@ -216,50 +231,50 @@ pub(super) fn refused(name: &str, why: &str) -> ServerStatus {
 
 /// One client's way to one server.
 #[derive(Debug)]
-pub(super) struct Access {
-    served: Arc<Served>,
+pub(super) struct ServerAccess {
+    served: Arc<ServerEntry>,
     /// What the client asked for; the configuration may offer less.
-    tools: Filter,
-    pub(super) member: Arc<Member>,
-    child: Child,
+    tools: NameFilter,
+    pub(super) member: Arc<McpClient>,
+    child: ServerHandle,
 }
 
-impl Drop for Access {
+impl Drop for ServerAccess {
     fn drop(&mut self) {
-        self.child.leave(self.member.number);
-        self.retire();
+        self.child.remove_client(self.member.number);
+        self.drain();
     }
 }
 
-impl Access {
+impl ServerAccess {
     pub(super) fn name(&self) -> &str {
         self.served.name()
     }
 
-    pub(super) fn known(&self) -> &Known {
+    pub(super) fn spec(&self) -> &ServerSpec {
         &self.served.known
     }
 
     /// Whether it leads to that server, and not to one that had its name before.
-    pub(super) fn is_of(&self, served: &Arc<Served>) -> bool {
+    pub(super) fn is_of(&self, served: &Arc<ServerEntry>) -> bool {
         Arc::ptr_eq(&self.served, served)
     }
 
     /// The same client's way to another server.
-    pub(super) fn to(&self, served: &Arc<Served>, number: u64) -> Self {
-        let Member { hello, ears, .. } = &*self.member;
-        let member = Member {
+    pub(super) fn reopen_to(&self, served: &Arc<ServerEntry>, number: u64) -> Self {
+        let McpClient { hello, ears, .. } = &*self.member;
+        let member = McpClient {
             number,
             hello: hello.clone(),
             ears: ears.clone(),
         };
-        served.access(Arc::new(member), &self.tools)
+        served.open_access(Arc::new(member), &self.tools)
     }
 
     /// Lets open calls end where the server runs for this client alone.
-    pub(super) fn retire(&self) {
+    pub(super) fn drain(&self) {
         if self.is_own() {
-            self.child.retire();
+            self.child.drain();
         }
     }
 
@@ -273,31 +288,32 @@ impl Access {
     }
 
     /// Hears from now on what belongs to no call.
-    pub(super) fn listen(&self) {
-        self.child.join(self.member.clone());
+    pub(super) fn start_listening(&self) {
+        self.child.add_client(self.member.clone());
     }
 
     /// What the server says of itself; starts it only when it never ran.
-    pub(super) async fn hello(&self) -> Result<Bytes, NoHello> {
-        let hello = match self.known().cache.hello() {
+    pub(super) async fn initialize_result(&self) -> Result<Bytes, HandshakeError> {
+        let hello = match self.spec().cache.initialize_result() {
             Some(hello) => hello,
-            None => self.child.hello().await?,
+            None => self.child.initialize_result().await?,
         };
-        Ok(self.in_common(hello))
+        Ok(self.with_common_revision(hello))
     }
 
     /// The handshake's result in a version that the client knows.
-    fn in_common(&self, result: Bytes) -> Bytes {
+    fn with_common_revision(&self, result: Bytes) -> Bytes {
         let text = std::str::from_utf8(&result).unwrap_or_default();
         let version_of = |text: &str| -> Option<String> {
-            serde_json::from_str(&text[find(text, &["protocolVersion"])?]).ok()
+            serde_json::from_str(&text[find_value(text, &["protocolVersion"])?]).ok()
         };
         let asked = self.member.hello.as_deref();
         let asked = asked.and_then(|hello| version_of(std::str::from_utf8(hello).ok()?));
-        let Some(asked) = asked.filter(|asked| WITH_HELLO.contains(&asked.as_str())) else {
+        let Some(asked) = asked.filter(|asked| HANDSHAKE_REVISIONS.contains(&asked.as_str()))
+        else {
             return result;
         };
-        match (find(text, &["protocolVersion"]), version_of(text)) {
+        match (find_value(text, &["protocolVersion"]), version_of(text)) {
             // Versions are dates.
             (Some(span), Some(spoken)) if asked < spoken => {
                 splice(&result, &[(span, &format!("\"{asked}\""))])
@@ -307,69 +323,76 @@ impl Access {
     }
 
     /// Whether a tool is offered to this client.
-    pub(super) fn offers(&self, tool: &str) -> bool {
-        self.tools.admits(tool) && self.configured().admits(tool)
+    pub(super) fn offers_tool(&self, tool: &str) -> bool {
+        self.tools.admits(tool) && self.configured_filter().admits(tool)
     }
 
-    fn configured(&self) -> Filter {
-        Filter::new(self.known().server.tools.iter().cloned())
+    fn configured_filter(&self) -> NameFilter {
+        NameFilter::new(self.spec().server.tools.iter().cloned())
     }
 
     /// What a client's headers do not say as its call of that tool does.
-    pub(super) fn disagreement(&self, tool: &str, call: &Message, given: Given) -> Option<String> {
-        if !self.offers(tool) {
+    pub(super) fn header_mismatch(
+        &self,
+        tool: &str,
+        call: &RpcMessage,
+        given: ClientParamHeaders,
+    ) -> Option<String> {
+        if !self.offers_tool(tool) {
             return None;
         }
-        let known = self.known();
-        let tool = known.cache.tool(tool, MARK)?;
+        let known = self.spec();
+        let tool = known.cache.tool_description(tool, HEADER_SCHEMA_KEY)?;
         // A server elsewhere may want others by now: what it misses, it says itself.
-        let is_elsewhere = matches!(known.server.way, Way::Remote { .. });
+        let is_elsewhere = matches!(known.server.way, ServerTransport::Remote { .. });
         let is_partial = given.is_partial || is_elsewhere;
-        let given = Given {
+        let given = ClientParamHeaders {
             is_partial,
             ..given
         };
-        disagreement(&tool, call, &given)
+        find_header_mismatch(&tool, call, &given)
     }
 
-    pub(super) fn request(&self, message: Message, mut reply: Reply) {
+    pub(super) fn send_request(&self, message: RpcMessage, mut reply: ReplySender) {
         let id = message.id().unwrap_or("null").to_owned();
         let method = message.method.as_str();
         if method == "ping" {
-            return reply.result(&id, "{}");
+            return reply.send_result(&id, "{}");
         }
         if method == "tools/call"
             && let Some(tool) = message.text_param(&["name"])
-            && !self.offers(&tool)
+            && !self.offers_tool(&tool)
         {
-            return reply.fail(
+            return reply.send_error(
                 &id,
                 -32602,
                 &format!("the tool `{tool}` is not offered here"),
             );
         }
-        let is_list = LISTS.iter().any(|(list, _, _)| *list == method);
+        let is_list = CACHED_LIST_METHODS
+            .iter()
+            .any(|(list, _, _)| *list == method);
         reply.shape.is_list = is_list || method == "resources/read";
         if method == "resources/read" {
             reply.shape.uri = message.text_param(&["uri"]);
         }
         if method == "tools/list" {
-            reply.shape.tools = self.configured().and(&self.tools);
+            reply.shape.tools = self.configured_filter().and(&self.tools);
         }
         // A server that runs answers itself; for one that does not, its lists of the last time do.
-        if is_list && self.child.phase().0 != Phase::Up {
+        if is_list && self.child.phase().0 != ServerPhase::Up {
             let cursor = message.text_param(&["cursor"]);
-            if let Some(page) = self.known().cache.page(method, cursor.as_deref()) {
-                return reply.result(&id, &page);
+            if let Some(page) = self.spec().cache.list_page(method, cursor.as_deref()) {
+                return reply.send_result(&id, &page);
             }
         }
-        self.child.request(message, &self.member, reply);
+        self.child.send_request(message, &self.member, reply);
     }
 
     /// A notification, or an answer to the server's own request.
-    pub(super) fn tell(&self, message: Message) {
-        debug_assert_ne!(message.kind, Kind::Request);
-        self.child.tell(message, self.member.number);
+    pub(super) fn send_message(&self, message: RpcMessage) {
+        debug_assert_ne!(message.kind, RpcMessageKind::Request);
+        self.child.send_message(message, self.member.number);
     }
 
     pub(super) fn set_level(&self, level: &str) {

@@ -1,14 +1,14 @@
 //! A client that has shaken hands: whom it talks to, and the streams on which it is talked to.
 
-use super::cache::LISTS;
-use super::child::NoHello;
-use super::lasting::Lasting;
-use super::member::{Ears, Reply};
-use super::merge::Merge;
-use super::message::{self, Kind, Message};
-use super::params::Given;
-use super::server::{Access, Served};
-use super::stream::Stream;
+use super::cache::CACHED_LIST_METHODS;
+use super::child::HandshakeError;
+use super::lasting::ClientSubscriptions;
+use super::member::{NotificationSink, ReplySender};
+use super::merge::MergedServers;
+use super::message::{self, RpcMessage, RpcMessageKind};
+use super::params::ClientParamHeaders;
+use super::server::{ServerAccess, ServerEntry};
+use super::stream::MessageStream;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,62 +18,66 @@ use tokio::time::Instant;
 
 /// Streams that ended, kept for clients whose connection was lost before they heard the end: those that nobody has read
 /// to it, and those that were written out and may be lost on the way. The last one whatever its size.
-const KEPT: usize = 32;
-const KEPT_READ: usize = 4;
-const KEPT_BYTES: usize = 16 << 20;
+const MAX_ENDED_UNREAD_STREAMS: usize = 32;
+const MAX_ENDED_READ_STREAMS: usize = 4;
+const MAX_ENDED_STREAM_BYTES: usize = 16 << 20;
 
 /// Whom a client talks to.
 #[derive(Debug)]
 pub(super) enum Backend {
-    One(Access),
-    All(Arc<Merge>),
+    One(ServerAccess),
+    All(Arc<MergedServers>),
 }
 
 impl Backend {
     /// The result of `initialize`.
-    pub(super) async fn hello(&self) -> Result<Bytes, NoHello> {
+    pub(super) async fn initialize_result(&self) -> Result<Bytes, HandshakeError> {
         match self {
-            Self::One(access) => access.hello().await,
-            Self::All(merge) => Ok(merge.hello()),
+            Self::One(access) => access.initialize_result().await,
+            Self::All(merge) => Ok(merge.initialize_result()),
         }
     }
 
     /// What a client's headers do not say as its call of a tool does; starts nothing.
-    pub(super) fn disagreement(&self, call: &Message, given: Given) -> Option<String> {
+    pub(super) fn header_mismatch(
+        &self,
+        call: &RpcMessage,
+        given: ClientParamHeaders,
+    ) -> Option<String> {
         let tool = call.text_param(&["name"])?;
         match self {
-            Self::One(access) => access.disagreement(&tool, call, given),
-            Self::All(merge) => merge.disagreement(&tool, call, given),
+            Self::One(access) => access.header_mismatch(&tool, call, given),
+            Self::All(merge) => merge.header_mismatch(&tool, call, given),
         }
     }
 
-    pub(super) fn request(&self, message: Message, reply: Reply) {
+    pub(super) fn send_request(&self, message: RpcMessage, reply: ReplySender) {
         match self {
-            Self::One(access) => access.request(message, reply),
-            Self::All(merge) => merge.request(message, reply),
+            Self::One(access) => access.send_request(message, reply),
+            Self::All(merge) => merge.send_request(message, reply),
         }
     }
 
-    pub(super) fn tell(&self, message: Message) {
+    pub(super) fn send_message(&self, message: RpcMessage) {
         match self {
-            Self::One(access) => access.tell(message),
-            Self::All(merge) => merge.tell(&message),
+            Self::One(access) => access.send_message(message),
+            Self::All(merge) => merge.send_message(&message),
         }
     }
 
     /// A request whose answer nobody waits for.
-    pub(super) fn ask_quietly(&self, method: &str, params: &str) {
-        if let Ok(request) = Message::parse(message::request("0", method, params)) {
-            let unread = Arc::new(Stream::of_answers(0, 1));
-            self.request(request, Reply::plain(unread));
+    pub(super) fn send_unawaited_request(&self, method: &str, params: &str) {
+        if let Ok(request) = RpcMessage::parse(message::request_message("0", method, params)) {
+            let unread = Arc::new(MessageStream::of_answers(0, 1));
+            self.send_request(request, ReplySender::plain(unread));
         }
     }
 
     /// Whether it is known who has that resource, and who so has been told who listens to it.
-    fn has_told_of(&self, uri: &str) -> bool {
+    fn has_origin(&self, uri: &str) -> bool {
         match self {
             Self::One(_) => false,
-            Self::All(merge) => merge.has_told_of(uri),
+            Self::All(merge) => merge.has_origin(uri),
         }
     }
 
@@ -86,10 +90,10 @@ impl Backend {
     }
 
     /// Hears from now on what belongs to no call, also without a session.
-    pub(super) fn listen(&self) {
+    pub(super) fn start_listening(&self) {
         match self {
-            Self::One(access) => access.listen(),
-            Self::All(merge) => merge.listen(),
+            Self::One(access) => access.start_listening(),
+            Self::All(merge) => merge.start_listening(),
         }
     }
 
@@ -108,7 +112,7 @@ impl Backend {
 }
 
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct HubSession {
     pub(super) id: String,
     /// What was agreed on.
     pub(super) version: String,
@@ -118,19 +122,19 @@ pub(super) struct Session {
     /// Those before it, as long as their calls are open.
     former: Mutex<Vec<Arc<Backend>>>,
     /// What it has asked for once and for all.
-    lasting: Mutex<Lasting>,
-    pub(super) outlet: Arc<Outlet>,
+    lasting: Mutex<ClientSubscriptions>,
+    pub(super) outlet: Arc<ClientStreams>,
     touched: Mutex<Instant>,
 }
 
-impl Session {
+impl HubSession {
     pub(super) fn new(
         id: String,
         version: String,
         server: Option<String>,
         backend: Backend,
-        lasting: Lasting,
-        outlet: Arc<Outlet>,
+        lasting: ClientSubscriptions,
+        outlet: Arc<ClientStreams>,
     ) -> Self {
         Self {
             id,
@@ -149,7 +153,7 @@ impl Session {
         backend.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn former(&self) -> MutexGuard<'_, Vec<Arc<Backend>>> {
+    fn lock_former(&self) -> MutexGuard<'_, Vec<Arc<Backend>>> {
         let former = self.former.lock();
         let mut former = former.unwrap_or_else(PoisonError::into_inner);
         former.retain(|backend| !backend.is_over());
@@ -157,31 +161,31 @@ impl Session {
     }
 
     /// A notification or an answer of the client. It may be about a call that was open when the server changed.
-    pub(super) fn tell(&self, message: Message) {
-        if message.kind == Kind::Answer || message.method == message::CANCELLED {
-            for backend in &*self.former() {
-                backend.tell(message.clone());
+    pub(super) fn send_message(&self, message: RpcMessage) {
+        if message.kind == RpcMessageKind::Answer || message.method == message::CANCELLED_METHOD {
+            for backend in &*self.lock_former() {
+                backend.send_message(message.clone());
             }
         }
-        self.backend().tell(message);
+        self.backend().send_message(message);
     }
 
-    pub(super) fn lasting(&self) -> MutexGuard<'_, Lasting> {
+    pub(super) fn lock_subscriptions(&self) -> MutexGuard<'_, ClientSubscriptions> {
         self.lasting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Goes on with the servers as they are now: those that are the same are left alone, and calls to others
     /// still bring their answers. `false` when there is nobody to go on with.
-    pub(super) fn follow(
+    pub(super) fn update_servers(
         &self,
-        servers: &BTreeMap<String, Arc<Served>>,
+        servers: &BTreeMap<String, Arc<ServerEntry>>,
         mut next: impl FnMut() -> u64,
     ) -> bool {
         let before = self.backend();
-        let level = self.lasting().level();
+        let level = self.lock_subscriptions().log_level();
         match &*before {
             Backend::All(merge) => {
-                if !merge.follow(servers, level.as_deref(), next) {
+                if !merge.update_servers(servers, level.as_deref(), next) {
                     return true;
                 }
             }
@@ -192,41 +196,41 @@ impl Session {
                 if access.is_of(served) {
                     return true;
                 }
-                access.retire();
-                let access = access.to(served, next());
+                access.drain();
+                let access = access.reopen_to(served, next());
                 if let Some(level) = level {
                     access.set_level(&level);
                 }
                 let mut backend = self.backend.lock().unwrap_or_else(PoisonError::into_inner);
                 *backend = Arc::new(Backend::One(access));
                 drop(backend);
-                self.former().push(before.clone());
+                self.lock_former().push(before.clone());
             }
         }
-        self.subscribe();
-        self.outlet.lists_may_differ();
+        self.resubscribe();
+        self.outlet.notify_lists_changed();
         true
     }
 
     /// Asks for what the client listens to, where it does not yet.
-    pub(super) fn subscribe(&self) {
+    pub(super) fn resubscribe(&self) {
         let backend = self.backend();
-        let subscribed = self.lasting().subscribed.clone();
-        for uri in subscribed.iter().filter(|uri| !backend.has_told_of(uri)) {
+        let subscribed = self.lock_subscriptions().subscribed.clone();
+        for uri in subscribed.iter().filter(|uri| !backend.has_origin(uri)) {
             let params = serde_json::json!({"uri": uri}).to_string();
-            backend.ask_quietly("resources/subscribe", &params);
+            backend.send_unawaited_request("resources/subscribe", &params);
         }
     }
 
     /// The client is gone for good: nobody waits for what is open.
-    pub(super) fn end(&self) {
+    pub(super) fn close(&self) {
         let backends: Vec<_> = self
-            .former()
+            .lock_former()
             .iter()
             .cloned()
             .chain([self.backend()])
             .collect();
-        for stream in self.outlet.unanswered() {
+        for stream in self.outlet.unanswered_streams() {
             backends.iter().for_each(|backend| backend.give_up(stream));
         }
         self.outlet.close();
@@ -237,8 +241,8 @@ impl Session {
     }
 
     /// For how long nobody has asked or listened.
-    pub(super) fn idle(&self) -> Duration {
-        if self.outlet.listens() || self.outlet.is_busy() {
+    pub(super) fn idle_time(&self) -> Duration {
+        if self.outlet.is_listening() || self.outlet.is_busy() {
             return Duration::ZERO;
         }
         let touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
@@ -247,24 +251,27 @@ impl Session {
 }
 
 /// Tells that the servers may be others by now.
-pub(super) fn lists_may_differ(ears: &dyn Ears) {
-    let told: BTreeSet<&str> = LISTS.iter().map(|(_, _, changed)| *changed).collect();
+pub(super) fn notify_lists_changed(ears: &dyn NotificationSink) {
+    let told: BTreeSet<&str> = CACHED_LIST_METHODS
+        .iter()
+        .map(|(_, _, changed)| *changed)
+        .collect();
     for method in told {
-        ears.hear(message::notification(method, ""), false);
+        ears.deliver(message::notification_message(method, ""), false);
     }
 }
 
 /// Where a client hears.
 #[derive(Debug)]
-pub(super) struct Outlet {
+pub(super) struct ClientStreams {
     /// What belongs to no call.
-    pub(super) general: Arc<Stream>,
+    pub(super) general: Arc<MessageStream>,
     listens: AtomicBool,
-    calls: Mutex<BTreeMap<u64, Arc<Stream>>>,
+    calls: Mutex<BTreeMap<u64, Arc<MessageStream>>>,
 }
 
-impl Outlet {
-    pub(super) fn new(general: Arc<Stream>) -> Arc<Self> {
+impl ClientStreams {
+    pub(super) fn new(general: Arc<MessageStream>) -> Arc<Self> {
         Arc::new(Self {
             general,
             listens: AtomicBool::new(false),
@@ -273,45 +280,55 @@ impl Outlet {
     }
 
     /// Whether somebody reads the general stream.
-    pub(super) fn set_listens(&self, listens: bool) {
+    pub(super) fn set_listening(&self, listens: bool) {
         self.listens.store(listens, Ordering::Relaxed);
     }
 
-    fn listens(&self) -> bool {
+    fn is_listening(&self) -> bool {
         self.listens.load(Ordering::Relaxed)
     }
 
     /// Whether calls are open.
     fn is_busy(&self) -> bool {
-        self.calls().values().any(|stream| !stream.is_closed())
+        self.lock_streams()
+            .values()
+            .any(|stream| !stream.is_closed())
     }
 
     /// Streams that still owe an answer.
-    fn unanswered(&self) -> Vec<u64> {
-        let calls = self.calls();
+    fn unanswered_streams(&self) -> Vec<u64> {
+        let calls = self.lock_streams();
         let open = calls.values().filter(|stream| !stream.is_closed());
         open.map(|stream| stream.number).collect()
     }
 
     /// The servers may be others by now.
-    pub(super) fn lists_may_differ(&self) {
-        lists_may_differ(self);
+    pub(super) fn notify_lists_changed(&self) {
+        notify_lists_changed(self);
     }
 
     /// A stream of answers that can tell more than them.
-    pub(super) fn open(&self, stream: &Arc<Stream>) {
-        let mut calls = self.calls();
+    pub(super) fn add_stream(&self, stream: &Arc<MessageStream>) {
+        let mut calls = self.lock_streams();
         let ended = calls.values().filter(|stream| stream.is_closed());
-        let ended: Vec<_> = ended.map(|s| (s.number, s.bytes(), s.is_read())).collect();
+        let ended: Vec<_> = ended
+            .map(|s| (s.number, s.kept_bytes(), s.is_read()))
+            .collect();
         let (unread, read): (Vec<_>, Vec<_>) = ended.into_iter().rev().partition(|s| !s.2);
-        let too_many = read.get(KEPT_READ..).unwrap_or_default().iter();
-        let too_many = too_many.chain(unread.get(KEPT..).unwrap_or_default());
+        let too_many = read
+            .get(MAX_ENDED_READ_STREAMS..)
+            .unwrap_or_default()
+            .iter();
+        let too_many = too_many.chain(unread.get(MAX_ENDED_UNREAD_STREAMS..).unwrap_or_default());
         too_many.for_each(|(number, ..)| drop(calls.remove(number)));
-        let kept = unread.iter().take(KEPT).chain(read.iter().take(KEPT_READ));
+        let kept = unread
+            .iter()
+            .take(MAX_ENDED_UNREAD_STREAMS)
+            .chain(read.iter().take(MAX_ENDED_READ_STREAMS));
         let mut bytes = 0;
         for (place, (number, size, _)) in kept.enumerate() {
             bytes += size;
-            if place > 0 && bytes > KEPT_BYTES {
+            if place > 0 && bytes > MAX_ENDED_STREAM_BYTES {
                 calls.remove(number);
             }
         }
@@ -319,99 +336,101 @@ impl Outlet {
     }
 
     /// Nobody will ask for it again.
-    pub(super) fn forget(&self, stream: u64) {
-        self.calls().remove(&stream);
+    pub(super) fn remove_stream(&self, stream: u64) {
+        self.lock_streams().remove(&stream);
     }
 
     /// A stream of answers that is still known.
-    pub(super) fn find(&self, stream: u64) -> Option<Arc<Stream>> {
-        self.calls().get(&stream).cloned()
+    pub(super) fn find_stream(&self, stream: u64) -> Option<Arc<MessageStream>> {
+        self.lock_streams().get(&stream).cloned()
     }
 
     /// Ends the stream that belongs to no call, once it has brought the answers that it owes.
-    pub(super) fn retire(&self) {
-        self.general.retire();
+    pub(super) fn drain(&self) {
+        self.general.drain();
     }
 
     /// Ends all streams.
     pub(super) fn close(&self) {
         self.general.close();
-        self.calls().values().for_each(|stream| stream.close());
+        self.lock_streams()
+            .values()
+            .for_each(|stream| stream.close());
     }
 
-    fn calls(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Stream>>> {
+    fn lock_streams(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<MessageStream>>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Ears for Outlet {
-    fn hear(&self, text: Bytes, is_related: bool) {
+impl NotificationSink for ClientStreams {
+    fn deliver(&self, text: Bytes, is_related: bool) {
         if is_related {
-            let calls = self.calls();
+            let calls = self.lock_streams();
             let mut open = calls.values().filter(|stream| !stream.is_closed());
             if let Some(first) = open.next() {
                 match open.next_back() {
-                    None => return first.tell(text),
+                    None => return first.push_event(text),
                     // It may be any of them; who listens to all hears it.
-                    Some(last) if !self.listens() => return last.tell(text),
+                    Some(last) if !self.is_listening() => return last.push_event(text),
                     Some(_) => {}
                 }
             }
         }
-        self.general.tell(text);
+        self.general.push_event(text);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Outlet;
-    use crate::companion::mcp::member::Ears;
-    use crate::companion::mcp::stream::Stream;
+    use super::ClientStreams;
+    use crate::companion::mcp::member::NotificationSink;
+    use crate::companion::mcp::stream::MessageStream;
     use std::sync::Arc;
 
     #[tokio::test]
     async fn what_may_belong_to_the_open_call_is_told_there() {
-        let general = Arc::new(Stream::endless(1));
-        let outlet = Outlet::new(general.clone());
-        let call = Arc::new(Stream::of_answers(2, 1));
-        outlet.open(&call);
-        outlet.hear("related".into(), true);
-        outlet.hear("other".into(), false);
+        let general = Arc::new(MessageStream::endless(1));
+        let outlet = ClientStreams::new(general.clone());
+        let call = Arc::new(MessageStream::of_answers(2, 1));
+        outlet.add_stream(&call);
+        outlet.deliver("related".into(), true);
+        outlet.deliver("other".into(), false);
         let (of_call, of_all) = (call.take_over(), general.take_over());
-        assert_eq!(call.next(0, of_call).await.unwrap().text, "related");
-        assert_eq!(general.next(0, of_all).await.unwrap().text, "other");
-        call.answer("done".into());
-        outlet.hear("late".into(), true);
-        assert_eq!(general.next(1, of_all).await.unwrap().text, "late");
+        assert_eq!(call.next_event(0, of_call).await.unwrap().text, "related");
+        assert_eq!(general.next_event(0, of_all).await.unwrap().text, "other");
+        call.push_answer("done".into());
+        outlet.deliver("late".into(), true);
+        assert_eq!(general.next_event(1, of_all).await.unwrap().text, "late");
     }
 
     #[tokio::test]
     async fn only_the_last_ended_streams_are_kept() {
-        let outlet = Outlet::new(Arc::new(Stream::endless(0)));
+        let outlet = ClientStreams::new(Arc::new(MessageStream::endless(0)));
         for number in 1..=100 {
-            let stream = Arc::new(Stream::of_answers(number, 1));
-            outlet.open(&stream);
-            stream.answer("x".into());
+            let stream = Arc::new(MessageStream::of_answers(number, 1));
+            outlet.add_stream(&stream);
+            stream.push_answer("x".into());
         }
-        assert!(outlet.find(1).is_none() && outlet.find(100).is_some());
-        assert!(outlet.calls().len() <= super::KEPT + 1);
+        assert!(outlet.find_stream(1).is_none() && outlet.find_stream(100).is_some());
+        assert!(outlet.lock_streams().len() <= super::MAX_ENDED_UNREAD_STREAMS + 1);
         // What was read makes room before what was not.
         for number in 101..=120 {
-            let stream = Arc::new(Stream::of_answers(number, 1));
-            outlet.open(&stream);
-            stream.answer("x".into());
-            assert_eq!(stream.only().await.unwrap(), "x");
-            assert!(stream.next(1, stream.take_over()).await.is_none());
+            let stream = Arc::new(MessageStream::of_answers(number, 1));
+            outlet.add_stream(&stream);
+            stream.push_answer("x".into());
+            assert_eq!(stream.wait_for_answer().await.unwrap(), "x");
+            assert!(stream.next_event(1, stream.take_over()).await.is_none());
         }
-        assert!(outlet.find(100).is_some());
-        assert!(outlet.find(101).is_none() && outlet.find(120).is_some());
-        let large = vec![b'x'; super::KEPT_BYTES];
+        assert!(outlet.find_stream(100).is_some());
+        assert!(outlet.find_stream(101).is_none() && outlet.find_stream(120).is_some());
+        let large = vec![b'x'; super::MAX_ENDED_STREAM_BYTES];
         for number in 201..=203 {
-            let stream = Arc::new(Stream::of_answers(number, 1));
-            outlet.open(&stream);
-            stream.answer(large.clone().into());
+            let stream = Arc::new(MessageStream::of_answers(number, 1));
+            outlet.add_stream(&stream);
+            stream.push_answer(large.clone().into());
         }
-        outlet.open(&Arc::new(Stream::of_answers(204, 1)));
-        assert!(outlet.find(202).is_none() && outlet.find(203).is_some());
+        outlet.add_stream(&Arc::new(MessageStream::of_answers(204, 1)));
+        assert!(outlet.find_stream(202).is_none() && outlet.find_stream(203).is_some());
     }
 }

@@ -7,26 +7,26 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 /// Kept of what was read, to be told again.
-const MOST: usize = 1024;
-const MOST_BYTES: usize = 8 << 20;
+const MAX_STREAM_READ_EVENTS: usize = 1024;
+const MAX_STREAM_READ_BYTES: usize = 8 << 20;
 /// Kept of what nobody has read yet, in all; beyond it the oldest is lost.
-const MOST_UNREAD: usize = 16 << 10;
-const MOST_UNREAD_BYTES: usize = 256 << 20;
+const MAX_STREAM_UNREAD_EVENTS: usize = 16 << 10;
+const MAX_STREAM_UNREAD_BYTES: usize = 256 << 20;
 /// Kept of what belongs to no call, which a client may never listen to.
-const MOST_GENERAL: usize = 1024;
-const MOST_GENERAL_BYTES: usize = 4 << 20;
+const MAX_STREAM_GENERAL_EVENTS: usize = 1024;
+const MAX_STREAM_GENERAL_BYTES: usize = 4 << 20;
 
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct MessageStream {
     pub(super) number: u64,
     /// The raw ids of the requests that it answers, as a JSON array; empty where they are not known.
     pub(super) asked: String,
-    state: Mutex<State>,
+    state: Mutex<MessageStreamState>,
     changed: Notify,
 }
 
 #[derive(Debug)]
-struct State {
+struct MessageStreamState {
     events: VecDeque<Bytes>,
     /// The number of the first of them; they count from 1.
     first: u64,
@@ -44,16 +44,16 @@ struct State {
     most: (usize, usize),
 }
 
-impl State {
-    fn one_less(&mut self) {
+impl MessageStreamState {
+    fn count_answer(&mut self) {
         self.missing = self.missing.saturating_sub(1);
         self.closed |= self.ends && self.missing == 0;
     }
 
-    fn trim(&mut self) {
+    fn trim_events(&mut self) {
         loop {
             let (count, bytes) = (self.events.len(), self.bytes);
-            let is_much = count > MOST || bytes > MOST_BYTES;
+            let is_much = count > MAX_STREAM_READ_EVENTS || bytes > MAX_STREAM_READ_BYTES;
             let is_too_much = count > self.most.0 || bytes > self.most.1;
             let is_read = self.first <= self.read;
             if count < 2 || !(is_too_much || (is_much && is_read)) {
@@ -67,17 +67,21 @@ impl State {
 
 /// What a reader finds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct MessageStreamEvent {
     pub(super) seq: u64,
     pub(super) text: Bytes,
     /// Nothing comes after it.
     pub(super) is_last: bool,
 }
 
-impl Stream {
+impl MessageStream {
     /// One that ends with so many answers.
     pub(super) fn of_answers(number: u64, count: usize) -> Self {
-        Self::new(number, Some(count), (MOST_UNREAD, MOST_UNREAD_BYTES))
+        Self::new(
+            number,
+            Some(count),
+            (MAX_STREAM_UNREAD_EVENTS, MAX_STREAM_UNREAD_BYTES),
+        )
     }
 
     /// One that ends with the answers to these requests.
@@ -89,19 +93,27 @@ impl Stream {
 
     /// One without an end that brings everything, answers too.
     pub(super) fn endless(number: u64) -> Self {
-        Self::new(number, None, (MOST_UNREAD, MOST_UNREAD_BYTES))
+        Self::new(
+            number,
+            None,
+            (MAX_STREAM_UNREAD_EVENTS, MAX_STREAM_UNREAD_BYTES),
+        )
     }
 
     /// One without an end that brings what belongs to no call.
     pub(super) fn general(number: u64) -> Self {
-        Self::new(number, None, (MOST_GENERAL, MOST_GENERAL_BYTES))
+        Self::new(
+            number,
+            None,
+            (MAX_STREAM_GENERAL_EVENTS, MAX_STREAM_GENERAL_BYTES),
+        )
     }
 
     fn new(number: u64, missing: Option<usize>, most: (usize, usize)) -> Self {
         Self {
             number,
             asked: String::new(),
-            state: Mutex::new(State {
+            state: Mutex::new(MessageStreamState {
                 events: VecDeque::new(),
                 first: 1,
                 bytes: 0,
@@ -117,16 +129,16 @@ impl Stream {
     }
 
     /// Something on the way.
-    pub(super) fn tell(&self, text: Bytes) {
-        self.add(text, false);
+    pub(super) fn push_event(&self, text: Bytes) {
+        self.push_text(text, false);
     }
 
     /// An answer; with the last one the stream ends.
-    pub(super) fn answer(&self, text: Bytes) {
-        self.add(text, true);
+    pub(super) fn push_answer(&self, text: Bytes) {
+        self.push_text(text, true);
     }
 
-    fn add(&self, text: Bytes, is_answer: bool) {
+    fn push_text(&self, text: Bytes, is_answer: bool) {
         let mut state = self.lock();
         if state.closed {
             return;
@@ -134,26 +146,26 @@ impl Stream {
         state.bytes += text.len();
         state.events.push_back(text);
         if is_answer {
-            state.one_less();
+            state.count_answer();
         }
-        state.trim();
+        state.trim_events();
         drop(state);
         self.changed.notify_waiters();
     }
 
     /// One answer less will come, as when a call is given up.
     pub(super) fn give_up(&self) {
-        self.lock().one_less();
+        self.lock().count_answer();
         self.changed.notify_waiters();
     }
 
     /// One answer more will come, on a stream without an end.
-    pub(super) fn expect(&self) {
+    pub(super) fn expect_answer(&self) {
         self.lock().missing += 1;
     }
 
     /// Ends it, once the answers that are still to come are there.
-    pub(super) fn retire(&self) {
+    pub(super) fn drain(&self) {
         let mut state = self.lock();
         state.ends = true;
         state.closed |= state.missing == 0;
@@ -179,7 +191,7 @@ impl Stream {
     }
 
     /// So much is kept.
-    pub(super) fn bytes(&self) -> usize {
+    pub(super) fn kept_bytes(&self) -> usize {
         self.lock().bytes
     }
 
@@ -203,7 +215,7 @@ impl Stream {
     }
 
     /// What comes after event number `seen`; nothing at the end. Loses nothing when dropped.
-    pub(super) async fn next(&self, seen: u64, reader: u64) -> Option<Told> {
+    pub(super) async fn next_event(&self, seen: u64, reader: u64) -> Option<MessageStreamEvent> {
         let mut changed = std::pin::pin!(self.changed.notified());
         loop {
             // From here on no change is missed.
@@ -214,13 +226,13 @@ impl Stream {
                     return None;
                 }
                 state.read = state.read.max(seen);
-                state.trim();
+                state.trim_events();
                 let seq = state.first.max(seen + 1);
                 let at = usize::try_from(seq - state.first).unwrap_or(usize::MAX);
                 if let Some(text) = state.events.get(at) {
                     let is_last = state.closed && at + 1 == state.events.len();
                     let text = text.clone();
-                    return Some(Told { seq, text, is_last });
+                    return Some(MessageStreamEvent { seq, text, is_last });
                 }
                 if state.closed {
                     return None;
@@ -232,10 +244,10 @@ impl Stream {
     }
 
     /// The first thing told, by whoever needs just one answer.
-    pub(super) async fn only(&self) -> Option<Bytes> {
+    pub(super) async fn wait_for_answer(&self) -> Option<Bytes> {
         let reader = self.take_over();
         let mut seen = 0;
-        while let Some(told) = self.next(seen, reader).await {
+        while let Some(told) = self.next_event(seen, reader).await {
             if told.is_last {
                 return Some(told.text);
             }
@@ -244,88 +256,88 @@ impl Stream {
         None
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, MessageStreamState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{MOST_GENERAL_BYTES, MOST_UNREAD, Stream};
+    use super::{MAX_STREAM_GENERAL_BYTES, MAX_STREAM_UNREAD_EVENTS, MessageStream};
     use bytes::Bytes;
 
     #[tokio::test]
     async fn what_was_told_is_told_again_from_anywhere_to_the_end() {
-        let stream = Stream::of_answers(1, 1);
+        let stream = MessageStream::of_answers(1, 1);
         let reader = stream.take_over();
-        stream.tell("a".into());
-        stream.answer("b".into());
-        stream.tell("late".into());
-        let first = stream.next(0, reader).await.unwrap();
+        stream.push_event("a".into());
+        stream.push_answer("b".into());
+        stream.push_event("late".into());
+        let first = stream.next_event(0, reader).await.unwrap();
         assert_eq!((first.seq, first.is_last), (1, false));
         let again = stream.take_over();
-        assert!(stream.next(1, reader).await.is_none());
-        let last = stream.next(1, again).await.unwrap();
+        assert!(stream.next_event(1, reader).await.is_none());
+        let last = stream.next_event(1, again).await.unwrap();
         assert_eq!((&last.text[..], last.is_last), (&b"b"[..], true));
-        assert!(stream.next(2, again).await.is_none());
-        assert_eq!(stream.only().await.unwrap(), "b");
+        assert!(stream.next_event(2, again).await.is_none());
+        assert_eq!(stream.wait_for_answer().await.unwrap(), "b");
     }
 
     #[tokio::test]
     async fn a_flood_drops_the_oldest_and_never_the_answer() {
-        let stream = Stream::of_answers(1, 1);
+        let stream = MessageStream::of_answers(1, 1);
         let reader = stream.take_over();
-        for _ in 0..MOST_UNREAD * 2 {
-            stream.tell(Bytes::from_static(b"x"));
+        for _ in 0..MAX_STREAM_UNREAD_EVENTS * 2 {
+            stream.push_event(Bytes::from_static(b"x"));
         }
-        stream.answer("end".into());
-        let first = stream.next(0, reader).await.unwrap();
-        assert_eq!(first.seq as usize, MOST_UNREAD + 2);
-        assert_eq!(stream.only().await.unwrap(), "end");
+        stream.push_answer("end".into());
+        let first = stream.next_event(0, reader).await.unwrap();
+        assert_eq!(first.seq as usize, MAX_STREAM_UNREAD_EVENTS + 2);
+        assert_eq!(stream.wait_for_answer().await.unwrap(), "end");
         // Nobody may ever listen to what belongs to no call.
-        let general = Stream::general(2);
+        let general = MessageStream::general(2);
         for _ in 0..10 {
-            general.tell(vec![b'x'; MOST_GENERAL_BYTES / 2].into());
+            general.push_event(vec![b'x'; MAX_STREAM_GENERAL_BYTES / 2].into());
         }
-        assert!(general.bytes() <= MOST_GENERAL_BYTES);
+        assert!(general.kept_bytes() <= MAX_STREAM_GENERAL_BYTES);
     }
 
     #[tokio::test]
     async fn a_stream_is_over_when_its_end_was_read() {
-        let stream = Stream::of_answers(1, 1);
-        stream.tell("a".into());
+        let stream = MessageStream::of_answers(1, 1);
+        stream.push_event("a".into());
         assert!(!stream.is_over(1));
-        stream.answer("b".into());
+        stream.push_answer("b".into());
         assert!(!stream.is_over(1) && stream.is_over(2));
-        let cancelled = Stream::of_answers(1, 1);
+        let cancelled = MessageStream::of_answers(1, 1);
         cancelled.give_up();
         assert!(cancelled.is_over(0));
     }
 
     #[test]
     fn a_stream_without_an_end_that_retires_brings_what_is_on_its_way() {
-        let stream = Stream::endless(1);
-        stream.expect();
-        stream.expect();
-        stream.answer("a".into());
-        stream.retire();
+        let stream = MessageStream::endless(1);
+        stream.expect_answer();
+        stream.expect_answer();
+        stream.push_answer("a".into());
+        stream.drain();
         assert!(!stream.is_closed());
-        stream.answer("b".into());
+        stream.push_answer("b".into());
         assert!(stream.is_closed());
-        let idle = Stream::endless(2);
-        idle.answer("not asked for".into());
-        idle.retire();
+        let idle = MessageStream::endless(2);
+        idle.push_answer("not asked for".into());
+        idle.drain();
         assert!(idle.is_closed());
     }
 
     #[tokio::test]
     async fn a_reader_waits_and_is_woken() {
-        let stream = std::sync::Arc::new(Stream::endless(1));
+        let stream = std::sync::Arc::new(MessageStream::endless(1));
         let reader = stream.take_over();
         let other = stream.clone();
-        let waiting = tokio::spawn(async move { other.next(0, reader).await });
+        let waiting = tokio::spawn(async move { other.next_event(0, reader).await });
         tokio::task::yield_now().await;
-        stream.answer("x".into());
+        stream.push_answer("x".into());
         assert!(!waiting.await.unwrap().unwrap().is_last);
         assert!(!stream.is_closed());
     }

@@ -2,7 +2,7 @@
 
 /// How many bytes of the template the URI has as they stand there, so that the closest of several is known; nothing
 /// when it does not fit.
-pub(super) fn fits(template: &str, uri: &str) -> Option<usize> {
+pub(super) fn match_template(template: &str, uri: &str) -> Option<usize> {
     let (mut parts, mut last) = (Vec::new(), template);
     while let Some((literal, rest)) = last.split_once('{') {
         let (expression, rest) = rest.split_once('}')?;
@@ -19,7 +19,7 @@ pub(super) fn fits(template: &str, uri: &str) -> Option<usize> {
         .map(|at| (Some(at) == end && begins(at, last)).then_some(last.len()))
         .collect();
     for (literal, expression) in parts.into_iter().rev() {
-        let behind = behind(expression, bytes, &fit);
+        let behind = match_expression(expression, bytes, &fit);
         let count = |at: usize| match uri.is_char_boundary(at) && begins(at, literal) {
             true => Some(behind[at + literal.len()]? + literal.len()),
             false => None,
@@ -30,7 +30,7 @@ pub(super) fn fits(template: &str, uri: &str) -> Option<usize> {
 }
 
 /// By the place in the URI: how well the template can fit from an expression on, where its rest fits like that.
-fn behind(expression: &str, uri: &[u8], rest: &[Option<usize>]) -> Vec<Option<usize>> {
+fn match_expression(expression: &str, uri: &[u8], rest: &[Option<usize>]) -> Vec<Option<usize>> {
     let (operator, ends): (Option<u8>, &[u8]) = match expression.bytes().next() {
         Some(b'+') => (None, b""),
         Some(by @ b'#') => (Some(by), b""),
@@ -64,7 +64,7 @@ fn behind(expression: &str, uri: &[u8], rest: &[Option<usize>]) -> Vec<Option<us
 
 #[cfg(test)]
 mod tests {
-    use super::fits;
+    use super::match_template;
 
     #[test]
     fn uris_fit_the_templates_that_make_them() {
@@ -83,7 +83,7 @@ mod tests {
             ("a:{é}", "a:é"),
             ("a:x", "a:x"),
         ] {
-            assert!(fits(template, uri).is_some(), "{template} {uri}");
+            assert!(match_template(template, uri).is_some(), "{template} {uri}");
         }
         for (template, uri) in [
             ("os://runs/{id}", "os://runs/run-1/stdout"),
@@ -95,14 +95,17 @@ mod tests {
             ("a:x", "a:x/"),
             ("a:{x", "a:1"),
         ] {
-            assert_eq!(fits(template, uri), None, "{template} {uri}");
+            assert_eq!(match_template(template, uri), None, "{template} {uri}");
         }
         // Ways that lead nowhere are not gone twice.
         let many = "a:".to_owned() + &"{+x}-{x}".repeat(40) + "!";
-        assert_eq!(fits(&many, &("a:".to_owned() + &"-".repeat(20_000))), None);
-        assert_eq!(fits("a:{x}{y}", "a:é"), None);
-        assert_eq!(fits("a:{x}-{y}", "a:--b"), Some(3));
+        assert_eq!(
+            match_template(&many, &("a:".to_owned() + &"-".repeat(20_000))),
+            None
+        );
+        assert_eq!(match_template("a:{x}{y}", "a:é"), None);
+        assert_eq!(match_template("a:{x}-{y}", "a:--b"), Some(3));
         // The closest is the one with more of its own words.
-        assert!(fits("a:b/{x}", "a:b/c") > fits("a:{+x}", "a:b/c"));
+        assert!(match_template("a:b/{x}", "a:b/c") > match_template("a:{+x}", "a:b/c"));
     }
 }

@@ -1,8 +1,8 @@
 //! How the servers speak to a client that takes them for one.
 
-use super::links::Links;
-use super::member::Ears;
-use super::message::{CANCELLED, Kind, Message};
+use super::links::ResourceIndex;
+use super::member::NotificationSink;
+use super::message::{CANCELLED_METHOD, RpcMessage, RpcMessageKind};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Requests of servers to the client, which may have the same ids.
 #[derive(Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct RelayedRequests {
     last: AtomicU64,
     /// By the id that the client knows: which way's it is, and the server's own id.
     open: Mutex<HashMap<String, (u64, String)>>,
@@ -18,36 +18,36 @@ pub(super) struct Asked {
 
 /// One server's way to the client.
 #[derive(Debug)]
-pub(super) struct Voice {
+pub(super) struct NotificationSource {
     /// The number of its way.
     pub(super) server: u64,
-    pub(super) links: Arc<Links>,
-    pub(super) outlet: Arc<dyn Ears>,
-    pub(super) asked: Arc<Asked>,
+    pub(super) links: Arc<ResourceIndex>,
+    pub(super) outlet: Arc<dyn NotificationSink>,
+    pub(super) asked: Arc<RelayedRequests>,
 }
 
-impl Asked {
-    pub(super) fn open(&self) -> MutexGuard<'_, HashMap<String, (u64, String)>> {
+impl RelayedRequests {
+    pub(super) fn lock_open(&self) -> MutexGuard<'_, HashMap<String, (u64, String)>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Ears for Voice {
-    fn hear(&self, text: Bytes, is_related: bool) {
-        let Ok(message) = Message::parse(text.clone()) else {
+impl NotificationSink for NotificationSource {
+    fn deliver(&self, text: Bytes, is_related: bool) {
+        let Ok(message) = RpcMessage::parse(text.clone()) else {
             return;
         };
         let text = match (message.kind, message.id()) {
-            (Kind::Request, Some(id)) => {
+            (RpcMessageKind::Request, Some(id)) => {
                 let number = self.asked.last.fetch_add(1, Ordering::Relaxed);
                 let own = format!("\"osctl-{number}\"");
-                let text = message.with(message.new_id(&own).into_iter().collect());
-                self.asked.open().insert(own, (self.server, id.into()));
+                let text = message.with_edits(message.new_id(&own).into_iter().collect());
+                self.asked.lock_open().insert(own, (self.server, id.into()));
                 text
             }
-            _ if message.method == CANCELLED => {
+            _ if message.method == CANCELLED_METHOD => {
                 let id = message.raw_param(&["requestId"]).unwrap_or_default();
-                let mut open = self.asked.open();
+                let mut open = self.asked.lock_open();
                 let is_meant = |(_, (server, theirs)): &(&String, &(u64, String))| {
                     *server == self.server && theirs == id
                 };
@@ -55,8 +55,8 @@ impl Ears for Voice {
                     return;
                 };
                 open.remove(&own);
-                let span = message.param(&["requestId"]);
-                message.with(span.map(|span| (span, own.as_str())).into_iter().collect())
+                let span = message.param_span(&["requestId"]);
+                message.with_edits(span.map(|span| (span, own.as_str())).into_iter().collect())
             }
             // It may be below the one that was asked for, and in no list.
             _ if message.method == "notifications/resources/updated" => {
@@ -67,6 +67,6 @@ impl Ears for Voice {
             }
             _ => text,
         };
-        self.outlet.hear(text, is_related);
+        self.outlet.deliver(text, is_related);
     }
 }

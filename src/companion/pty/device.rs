@@ -13,23 +13,23 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use tokio::io::unix::AsyncFd;
 
 /// Bytes taken at once, so that no flood starves the rest.
-const PIECE: usize = 64 << 10;
+const PTY_READ_BYTES: usize = 64 << 10;
 
 /// Columns and rows; nobody's window has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Size {
+pub(crate) struct TerminalSize {
     pub(crate) cols: u16,
     pub(crate) rows: u16,
 }
 
 #[derive(Debug)]
-pub(super) struct Device {
+pub(super) struct PtyDevice {
     master: AsyncFd<PtyMaster>,
 }
 
-impl Device {
+impl PtyDevice {
     /// The device and the shell's side of it.
-    pub(super) fn open(size: Size) -> io::Result<(Self, OwnedFd)> {
+    pub(super) fn open(size: TerminalSize) -> io::Result<(Self, OwnedFd)> {
         // Never the controlling terminal of the companion itself, and nothing that a child inherits.
         let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
         let master = posix_openpt(flags | OFlag::O_NONBLOCK)?;
@@ -50,7 +50,7 @@ impl Device {
         loop {
             let mut ready = self.master.readable().await?;
             let read = ready.try_io(|master| {
-                let mut bytes = vec![0; PIECE];
+                let mut bytes = vec![0; PTY_READ_BYTES];
                 let length = nix::unistd::read(master.get_ref().as_fd(), &mut bytes)?;
                 bytes.truncate(length);
                 Ok(bytes)
@@ -79,7 +79,7 @@ impl Device {
         }
     }
 
-    pub(super) fn resize(&self, size: Size) -> io::Result<()> {
+    pub(super) fn resize(&self, size: TerminalSize) -> io::Result<()> {
         let size = Winsize {
             ws_row: size.rows,
             ws_col: size.cols,
@@ -105,7 +105,7 @@ impl Device {
     }
 
     /// The name of the program that has the screen.
-    pub(super) fn program(&self) -> Option<String> {
+    pub(super) fn foreground_program(&self) -> Option<String> {
         let group = tcgetpgrp(self.master.get_ref()).ok()?;
         let name = fs::read_to_string(format!("/proc/{group}/comm")).ok()?;
         Some(name.trim_end().to_owned())

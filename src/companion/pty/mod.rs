@@ -1,6 +1,6 @@
 //! Terminals: shells on pseudo-terminals, which outlive the connections of those who look at them.
 //!
-//! [`Terminals`] knows them by id. A [`Terminal`] sends messages to the task that owns one device
+//! [`PtyTerminals`] knows them by id. A [`PtyTerminal`] sends messages to the task that owns one device
 //! and one shell ([`owner`]). Who sees and who writes is decided in [`seats`], how fast output is
 //! taken in [`pace`]; both are pure. What was shown is read from [`output`], by each at their own
 //! pace. A client that comes for the first time is given the [`screen`] as it is; one that lost its connection goes on
@@ -17,36 +17,36 @@ mod shell;
 mod terminals;
 mod visit;
 
-pub(crate) use device::Size;
-pub(crate) use output::{Exit, Follower, Piece};
-pub(crate) use shell::{Start, spawn};
-pub(crate) use terminals::Terminals;
-pub(crate) use visit::{News, Place, Sight, Visit};
+pub(crate) use device::TerminalSize;
+pub(crate) use output::{PtyChunk, PtyExit, PtyFollower};
+pub(crate) use shell::{PtyStart, spawn_terminal_shell};
+pub(crate) use terminals::PtyTerminals;
+pub(crate) use visit::{PtyClient, PtyClientView, PtyConnection, PtyUpdate};
 
-use crate::protocol::pty::{Role, Why};
+use crate::protocol::pty::{TerminalEndReason, TerminalRole};
 use bytes::Bytes;
-use device::Device;
-use output::Output;
-use owner::Owner;
-use seats::Seat;
-use shell::Shell;
+use device::PtyDevice;
+use output::PtyOutput;
+use owner::PtyOwner;
+use seats::PtyConnectionId;
+use shell::PtyShell;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 /// How many may look at one terminal.
-const PLACES: usize = 32;
+const MAX_TERMINAL_CLIENTS: usize = 32;
 
 /// How many there may be, and how long one lives that nobody uses.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct PtyLimits {
     pub(crate) count: usize,
     pub(crate) idle: Duration,
 }
 
 /// Why nothing was done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum PtyRefusal {
     NoTerminal(String),
     /// There are as many as there may be.
     TooMany(usize),
@@ -60,41 +60,41 @@ pub(crate) enum Refusal {
 
 /// What can be seen of a terminal at any time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct View {
+pub(crate) struct PtyView {
     pub(crate) viewers: usize,
     pub(crate) has_writer: bool,
-    pub(crate) size: Size,
+    pub(crate) size: TerminalSize,
     /// When something was last typed or shown, or somebody left.
     pub(crate) used: Instant,
 }
 
 /// Who comes.
 #[derive(Debug)]
-pub(crate) struct Who {
+pub(crate) struct PtyAttachRequest {
     pub(crate) client: Option<String>,
-    pub(crate) role: Role,
+    pub(crate) role: TerminalRole,
     pub(crate) take: bool,
     /// The first byte of output to see; the screen as it is when missing.
     pub(crate) since: Option<u64>,
-    pub(crate) size: Size,
+    pub(crate) size: TerminalSize,
 }
 
 /// How a connection stands with its terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct PtyConnectionStatus {
     pub(crate) writes: bool,
-    pub(crate) size: Size,
+    pub(crate) size: TerminalSize,
     /// Bytes of the client that the terminal has taken.
     pub(crate) typed: u64,
     /// Bytes that it typed without being the writer.
     pub(crate) ignored: u64,
     /// The connection is over.
-    pub(crate) out: Option<Out>,
+    pub(crate) out: Option<PtyDisconnectReason>,
 }
 
 /// Why the terminal ends a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Out {
+pub(crate) enum PtyDisconnectReason {
     /// The same client came again.
     Replaced,
     /// It typed far more than the terminal takes.
@@ -103,25 +103,25 @@ pub(crate) enum Out {
 
 /// What the owner is asked to do.
 #[derive(Debug)]
-enum Message {
+enum PtyMessage {
     Attach {
-        who: Who,
-        answer: oneshot::Sender<Attached>,
+        who: PtyAttachRequest,
+        answer: oneshot::Sender<PtyAttachReply>,
     },
     Type {
-        seat: Seat,
+        seat: PtyConnectionId,
         bytes: Bytes,
     },
     Seen {
-        seat: Seat,
+        seat: PtyConnectionId,
         offset: u64,
     },
     Resize {
-        seat: Seat,
-        size: Size,
+        seat: PtyConnectionId,
+        size: TerminalSize,
     },
     Take {
-        seat: Seat,
+        seat: PtyConnectionId,
     },
     Repaint,
     /// The name of what has the screen.
@@ -129,50 +129,53 @@ enum Message {
         answer: oneshot::Sender<Option<String>>,
     },
     Leave {
-        seat: Seat,
+        seat: PtyConnectionId,
         lost: bool,
     },
     End {
-        why: Why,
+        why: TerminalEndReason,
     },
 }
 
 /// What the owner answers to one who comes.
 #[derive(Debug)]
-struct Attached {
-    seat: Seat,
-    follower: Follower,
+struct PtyAttachReply {
+    seat: PtyConnectionId,
+    follower: PtyFollower,
     /// Output that shows the screen before what follows.
     screen: Option<String>,
-    standing: watch::Receiver<Standing>,
+    standing: watch::Receiver<PtyConnectionStatus>,
     typed: Option<u64>,
 }
 
 /// One terminal, for everyone who uses it.
 #[derive(Debug, Clone)]
-pub(crate) struct Terminal {
+pub(crate) struct PtyTerminal {
     id: String,
     session: String,
-    owner: mpsc::Sender<Message>,
-    output: Output,
-    view: watch::Receiver<View>,
+    owner: mpsc::Sender<PtyMessage>,
+    output: PtyOutput,
+    view: watch::Receiver<PtyView>,
 }
 
-impl Terminal {
-    fn start(id: String, start: &Start, idle: Duration) -> Result<Self, Refusal> {
-        let refuse = |error: anyhow::Error| Refusal::NoShell(format!("{error:#}"));
-        let (device, theirs) = Device::open(start.size).map_err(|e| refuse(e.into()))?;
-        let parts = (device, Shell::start(theirs, start).map_err(refuse)?);
+impl PtyTerminal {
+    fn start(id: String, start: &PtyStart, idle: Duration) -> Result<Self, PtyRefusal> {
+        let refuse = |error: anyhow::Error| PtyRefusal::NoShell(format!("{error:#}"));
+        let (device, theirs) = PtyDevice::open(start.size).map_err(|e| refuse(e.into()))?;
+        let parts = (
+            device,
+            PtyShell::start_shell(theirs, start).map_err(refuse)?,
+        );
         let size = start.size;
-        let (view, seen) = watch::channel(View {
+        let (view, seen) = watch::channel(PtyView {
             viewers: 0,
             has_writer: false,
             size,
             used: Instant::now(),
         });
-        let output = Output::new();
+        let output = PtyOutput::new();
         let (owner, mailbox) = mpsc::channel(64);
-        let task = Owner::new(parts, output.clone(), view, size, idle);
+        let task = PtyOwner::new(parts, output.clone(), view, size, idle);
         tokio::spawn(task.run(mailbox));
         Ok(Self {
             id,
@@ -192,50 +195,56 @@ impl Terminal {
         &self.session
     }
 
-    pub(crate) fn view(&self) -> View {
+    pub(crate) fn view(&self) -> PtyView {
         self.view.borrow().clone()
     }
 
     /// How it has ended.
-    pub(crate) fn exit(&self) -> Option<Exit> {
-        self.output.exit()
+    pub(crate) fn exit_status(&self) -> Option<PtyExit> {
+        self.output.exit_status()
     }
 
     /// Bytes that were shown so far.
-    pub(crate) fn shown(&self) -> u64 {
-        self.output.end()
+    pub(crate) fn output_length(&self) -> u64 {
+        self.output.end_offset()
     }
 
     /// The name of the program that has the screen.
-    pub(crate) async fn program(&self) -> Option<String> {
+    pub(crate) async fn foreground_program(&self) -> Option<String> {
         let (answer, program) = oneshot::channel();
-        self.send(Message::Program { answer }).await.ok()?;
+        self.send_message(PtyMessage::Program { answer })
+            .await
+            .ok()?;
         program.await.ok()?
     }
 
     /// Takes a place before it.
     ///
     /// # Errors
-    /// [`Refusal::Crowded`] or [`Refusal::Stopping`].
-    pub(crate) async fn visit(&self, who: Who) -> Result<Visit, Refusal> {
-        if self.view.borrow().viewers >= PLACES {
-            return Err(Refusal::Crowded);
+    /// [`PtyRefusal::Crowded`] or [`PtyRefusal::Stopping`].
+    pub(crate) async fn attach_client(
+        &self,
+        who: PtyAttachRequest,
+    ) -> Result<PtyConnection, PtyRefusal> {
+        if self.view.borrow().viewers >= MAX_TERMINAL_CLIENTS {
+            return Err(PtyRefusal::Crowded);
         }
         let (answer, attached) = oneshot::channel();
-        self.send(Message::Attach { who, answer }).await?;
-        let attached = attached.await.map_err(|_| Refusal::Stopping)?;
-        Ok(Visit::new(self.clone(), attached))
+        self.send_message(PtyMessage::Attach { who, answer })
+            .await?;
+        let attached = attached.await.map_err(|_| PtyRefusal::Stopping)?;
+        Ok(PtyConnection::new(self.clone(), attached))
     }
 
     /// Ends it with all that it runs, and waits until it has ended.
-    async fn end(&self, why: Why) -> Option<Exit> {
+    async fn end_terminal(&self, why: TerminalEndReason) -> Option<PtyExit> {
         // One that has ended does nothing more.
-        let _ = self.send(Message::End { why }).await;
-        self.output.ended().await
+        let _ = self.send_message(PtyMessage::End { why }).await;
+        self.output.wait_for_exit().await
     }
 
-    async fn send(&self, message: Message) -> Result<(), Refusal> {
+    async fn send_message(&self, message: PtyMessage) -> Result<(), PtyRefusal> {
         let sent = self.owner.send(message).await;
-        sent.map_err(|_| Refusal::Stopping)
+        sent.map_err(|_| PtyRefusal::Stopping)
     }
 }

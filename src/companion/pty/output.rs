@@ -3,51 +3,51 @@
 //! The owner writes, followers read. A follower that is overtaken by the ring is told how much it
 //! has lost; it holds up neither the owner nor the others.
 
-use super::ring::Ring;
-use crate::protocol::pty::Why;
+use super::ring::ByteRing;
+use crate::protocol::pty::TerminalEndReason;
 use bytes::Bytes;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
 /// Bytes of a terminal that are kept.
-const KEPT: usize = 1 << 20;
+const RETAINED_PTY_BYTES: usize = 1 << 20;
 
 /// Bytes that a follower is given at once.
-const PIECE: usize = 32 << 10;
+const PTY_CHUNK_BYTES: usize = 32 << 10;
 
 #[derive(Debug, Clone)]
-pub(super) struct Output {
-    ring: Arc<Mutex<Ring>>,
+pub(super) struct PtyOutput {
+    ring: Arc<Mutex<ByteRing>>,
     /// How far it is, and how it has ended.
-    state: watch::Sender<State>,
+    state: watch::Sender<PtyOutputState>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct State {
+struct PtyOutputState {
     end: u64,
-    exit: Option<Exit>,
+    exit: Option<PtyExit>,
 }
 
 /// How a terminal has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Exit {
+pub(crate) struct PtyExit {
     pub(crate) code: u8,
-    pub(crate) why: Why,
+    pub(crate) why: TerminalEndReason,
 }
 
 /// What comes next for a follower.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub(crate) enum PtyChunk {
     Bytes(Bytes),
     /// So many are gone.
     Lost(u64),
-    Exit(Exit),
+    Exit(PtyExit),
 }
 
-impl Output {
+impl PtyOutput {
     pub(super) fn new() -> Self {
         Self {
-            ring: Arc::new(Mutex::new(Ring::new(KEPT))),
+            ring: Arc::new(Mutex::new(ByteRing::new(RETAINED_PTY_BYTES))),
             state: watch::Sender::default(),
         }
     }
@@ -56,69 +56,69 @@ impl Output {
         let end = {
             let mut ring = self.lock();
             ring.push(bytes);
-            ring.end()
+            ring.end_offset()
         };
         self.state.send_modify(|state| state.end = end);
     }
 
     /// Nothing comes any more.
-    pub(super) fn finish(&self, exit: Exit) {
+    pub(super) fn finish(&self, exit: PtyExit) {
         self.state.send_modify(|state| state.exit = Some(exit));
     }
 
-    pub(super) fn exit(&self) -> Option<Exit> {
+    pub(super) fn exit_status(&self) -> Option<PtyExit> {
         self.state.borrow().exit
     }
 
-    pub(super) fn end(&self) -> u64 {
+    pub(super) fn end_offset(&self) -> u64 {
         self.state.borrow().end
     }
 
     /// Waits for the end.
-    pub(super) async fn ended(&self) -> Option<Exit> {
+    pub(super) async fn wait_for_exit(&self) -> Option<PtyExit> {
         let mut state = self.state.subscribe();
         let ended = state.wait_for(|state| state.exit.is_some()).await.ok()?;
         ended.exit
     }
 
     /// From that byte on.
-    pub(super) fn follow(&self, since: u64) -> Follower {
-        let next = since.min(self.lock().end());
-        Follower {
+    pub(super) fn follow(&self, since: u64) -> PtyFollower {
+        let next = since.min(self.lock().end_offset());
+        PtyFollower {
             next,
             output: self.clone(),
             state: self.state.subscribe(),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Ring> {
+    fn lock(&self) -> MutexGuard<'_, ByteRing> {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A reader with a place of its own.
 #[derive(Debug)]
-pub(crate) struct Follower {
+pub(crate) struct PtyFollower {
     next: u64,
-    output: Output,
-    state: watch::Receiver<State>,
+    output: PtyOutput,
+    state: watch::Receiver<PtyOutputState>,
 }
 
-impl Follower {
+impl PtyFollower {
     /// Offset of what comes next.
     pub(crate) fn offset(&self) -> u64 {
         self.next
     }
 
     /// The next piece; after the exit nothing comes. Loses nothing when dropped.
-    pub(crate) async fn next(&mut self) -> Piece {
+    pub(crate) async fn next_chunk(&mut self) -> PtyChunk {
         loop {
-            let State { end, exit } = *self.state.borrow_and_update();
+            let PtyOutputState { end, exit } = *self.state.borrow_and_update();
             if self.next < end {
-                return self.read();
+                return self.read_chunk();
             }
             if let Some(exit) = exit {
-                return Piece::Exit(exit);
+                return PtyChunk::Exit(exit);
             }
             if self.state.changed().await.is_err() {
                 std::future::pending::<()>().await;
@@ -126,54 +126,54 @@ impl Follower {
         }
     }
 
-    fn read(&mut self) -> Piece {
+    fn read_chunk(&mut self) -> PtyChunk {
         let ring = self.output.lock();
-        let lost = ring.begin().saturating_sub(self.next);
+        let lost = ring.start_offset().saturating_sub(self.next);
         if lost > 0 {
-            self.next = ring.begin();
-            return Piece::Lost(lost);
+            self.next = ring.start_offset();
+            return PtyChunk::Lost(lost);
         }
-        let bytes = Bytes::from(ring.read(self.next, PIECE));
+        let bytes = Bytes::from(ring.read(self.next, PTY_CHUNK_BYTES));
         self.next += bytes.len() as u64;
-        Piece::Bytes(bytes)
+        PtyChunk::Bytes(bytes)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Exit, KEPT, Output, Piece};
-    use crate::protocol::pty::Why;
+    use super::{PtyChunk, PtyExit, PtyOutput, RETAINED_PTY_BYTES};
+    use crate::protocol::pty::TerminalEndReason;
 
     #[tokio::test(flavor = "current_thread")]
     async fn one_that_is_overtaken_is_told_and_goes_on() {
-        let output = Output::new();
+        let output = PtyOutput::new();
         output.push(b"first");
         let mut slow = output.follow(0);
-        assert_eq!(slow.next().await, Piece::Bytes("first".into()));
-        output.push(&[b'x'; KEPT]);
+        assert_eq!(slow.next_chunk().await, PtyChunk::Bytes("first".into()));
+        output.push(&[b'x'; RETAINED_PTY_BYTES]);
         output.push(b"last");
-        assert_eq!(slow.next().await, Piece::Lost(4));
-        let exit = Exit {
+        assert_eq!(slow.next_chunk().await, PtyChunk::Lost(4));
+        let exit = PtyExit {
             code: 3,
-            why: Why::Exited,
+            why: TerminalEndReason::Exited,
         };
         output.finish(exit);
         let mut read = Vec::new();
         let ended = loop {
-            match slow.next().await {
-                Piece::Bytes(bytes) => read.extend_from_slice(&bytes),
-                Piece::Lost(bytes) => panic!("{bytes} more are lost"),
-                Piece::Exit(exit) => break exit,
+            match slow.next_chunk().await {
+                PtyChunk::Bytes(bytes) => read.extend_from_slice(&bytes),
+                PtyChunk::Lost(bytes) => panic!("{bytes} more are lost"),
+                PtyChunk::Exit(exit) => break exit,
             }
         };
         assert!(read.ends_with(b"xlast"));
-        assert_eq!((read.len(), ended), (KEPT, exit));
-        assert_eq!(output.ended().await, Some(exit));
+        assert_eq!((read.len(), ended), (RETAINED_PTY_BYTES, exit));
+        assert_eq!(output.wait_for_exit().await, Some(exit));
     }
 
     #[tokio::test(flavor = "current_thread")]
     async fn nobody_begins_in_the_future() {
-        let output = Output::new();
+        let output = PtyOutput::new();
         output.push(b"abc");
         assert_eq!(output.follow(99).offset(), 3);
         assert_eq!(output.follow(1).offset(), 1);

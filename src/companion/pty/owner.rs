@@ -1,16 +1,18 @@
 //! The task that owns one terminal: the device, the shell, the keys that wait to be typed.
 //!
 //! It never waits for a connection: output goes to what everyone reads from, and each connection
-//! has a [`Standing`] that it looks at when it likes.
+//! has a [`PtyConnectionStatus`] that it looks at when it likes.
 
-use super::device::{Device, Size};
-use super::output::{Exit, Output};
-use super::pace::Pace;
-use super::screen::Screen;
-use super::seats::{Given, Seat, Seats};
-use super::shell::Shell;
-use super::{Attached, Message, Out, Standing, View, Who};
-use crate::protocol::pty::Why;
+use super::device::{PtyDevice, TerminalSize};
+use super::output::{PtyExit, PtyOutput};
+use super::pace::PtyFlowControl;
+use super::screen::PtyScreen;
+use super::seats::{PtyAdmission, PtyClients, PtyConnectionId};
+use super::shell::PtyShell;
+use super::{
+    PtyAttachReply, PtyAttachRequest, PtyConnectionStatus, PtyDisconnectReason, PtyMessage, PtyView,
+};
+use crate::protocol::pty::TerminalEndReason;
 use bytes::{Buf, Bytes};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::pending;
@@ -19,38 +21,38 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 /// Bytes that may wait to be typed; one who sends more does not listen to what it is told.
-const UNTYPED: usize = 1 << 20;
+const MAX_UNTYPED_BYTES: usize = 1 << 20;
 
 /// How long a shell that was asked to end may take, with the guard's own patience in it.
-const END: Duration = Duration::from_secs(5);
+const PTY_SHELL_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// From the end of all processes to the end of what they showed, with a slow writer's patience in
 /// it. Only where a guard was killed does a process stay that holds the terminal open.
-const REST: Duration = Duration::from_secs(20);
+const PTY_DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
-pub(super) struct Owner {
+pub(super) struct PtyOwner {
     /// Gone when the terminal was told to end: that is how a shell hears of it.
-    device: Option<Device>,
-    shell: Shell,
-    output: Output,
-    view: watch::Sender<View>,
-    seats: Seats,
-    standings: BTreeMap<Seat, watch::Sender<Standing>>,
-    pace: Pace,
-    size: Size,
-    screen: Screen,
+    device: Option<PtyDevice>,
+    shell: PtyShell,
+    output: PtyOutput,
+    view: watch::Sender<PtyView>,
+    seats: PtyClients,
+    standings: BTreeMap<PtyConnectionId, watch::Sender<PtyConnectionStatus>>,
+    pace: PtyFlowControl,
+    size: TerminalSize,
+    screen: PtyScreen,
     untyped: VecDeque<Bytes>,
     /// Of the shell, once it and all below it are gone.
     code: Option<u8>,
-    why: Why,
+    why: TerminalEndReason,
     /// When what should have ended by itself is ended the hard way.
     deadline: Option<Instant>,
     idle: Duration,
 }
 
-enum Event {
-    Message(Message),
+enum PtyEvent {
+    Message(PtyMessage),
     /// Every handle is gone.
     Left,
     Shown(Vec<u8>),
@@ -60,12 +62,12 @@ enum Event {
     Look,
 }
 
-impl Owner {
+impl PtyOwner {
     pub(super) fn new(
-        (device, shell): (Device, Shell),
-        output: Output,
-        view: watch::Sender<View>,
-        size: Size,
+        (device, shell): (PtyDevice, PtyShell),
+        output: PtyOutput,
+        view: watch::Sender<PtyView>,
+        size: TerminalSize,
         idle: Duration,
     ) -> Self {
         Self {
@@ -73,51 +75,51 @@ impl Owner {
             shell,
             output,
             view,
-            seats: Seats::default(),
+            seats: PtyClients::default(),
             standings: BTreeMap::new(),
-            pace: Pace::default(),
+            pace: PtyFlowControl::default(),
             size,
-            screen: Screen::new(size),
+            screen: PtyScreen::new(size),
             untyped: VecDeque::new(),
             code: None,
-            why: Why::Exited,
+            why: TerminalEndReason::Exited,
             deadline: None,
             idle,
         }
     }
 
-    pub(super) async fn run(mut self, mut mailbox: mpsc::Receiver<Message>) {
+    pub(super) async fn run(mut self, mut mailbox: mpsc::Receiver<PtyMessage>) {
         loop {
             // All was shown and all processes are gone.
             if let (Some(code), None) = (self.code, &self.device)
-                && self.output.exit().is_none()
+                && self.output.exit_status().is_none()
             {
                 let why = self.why;
                 self.deadline = None;
-                self.output.finish(Exit { code, why });
+                self.output.finish(PtyExit { code, why });
             }
-            match self.next(&mut mailbox).await {
-                Event::Message(message) => self.take(message),
-                Event::Left => break,
-                Event::Shown(bytes) if bytes.is_empty() => self.device = None,
-                Event::Shown(bytes) => {
-                    self.screen.read(&bytes);
+            match self.next_event(&mut mailbox).await {
+                PtyEvent::Message(message) => self.handle_message(message),
+                PtyEvent::Left => break,
+                PtyEvent::Shown(bytes) if bytes.is_empty() => self.device = None,
+                PtyEvent::Shown(bytes) => {
+                    self.screen.process_output(&bytes);
                     self.output.push(&bytes);
-                    self.used();
+                    self.mark_used();
                 }
-                Event::Typed(length) => self.typed(length),
-                Event::Ended(code) => {
+                PtyEvent::Typed(length) => self.record_typed(length),
+                PtyEvent::Ended(code) => {
                     self.code = Some(code);
-                    self.deadline = Some(Instant::now() + REST);
+                    self.deadline = Some(Instant::now() + PTY_DRAIN_TIMEOUT);
                 }
-                Event::Look => self.look(),
+                PtyEvent::Look => self.handle_deadlines(),
             }
         }
     }
 
-    async fn next(&mut self, mailbox: &mut mpsc::Receiver<Message>) -> Event {
+    async fn next_event(&mut self, mailbox: &mut mpsc::Receiver<PtyMessage>) -> PtyEvent {
         let now = Instant::now();
-        let hold = self.pace.hold(self.output.end(), now);
+        let hold = self.pace.hold_until(self.output.end_offset(), now);
         let may_idle = self.seats.len() == 0 && self.code.is_none() && self.deadline.is_none();
         let idle = may_idle.then(|| self.view.borrow().used + self.idle);
         let wakes = [hold, idle, self.deadline].into_iter().flatten().min();
@@ -138,7 +140,7 @@ impl Owner {
         let end = async {
             match self.code {
                 Some(_) => pending().await,
-                None => self.shell.ended().await,
+                None => self.shell.wait_for_exit().await,
             }
         };
         let look = async {
@@ -148,93 +150,99 @@ impl Owner {
             }
         };
         tokio::select! {
-            message = mailbox.recv() => message.map_or(Event::Left, Event::Message),
+            message = mailbox.recv() => message.map_or(PtyEvent::Left, PtyEvent::Message),
             // A device that can't be read is as closed as one at its end.
-            shown = show => Event::Shown(shown.unwrap_or_default()),
+            shown = show => PtyEvent::Shown(shown.unwrap_or_default()),
             // What can't be typed any more has nobody to read it.
-            written = write => Event::Typed(written.unwrap_or(usize::MAX)),
-            code = end => Event::Ended(code),
-            () = look => Event::Look,
+            written = write => PtyEvent::Typed(written.unwrap_or(usize::MAX)),
+            code = end => PtyEvent::Ended(code),
+            () = look => PtyEvent::Look,
         }
     }
 
-    fn take(&mut self, message: Message) {
+    fn handle_message(&mut self, message: PtyMessage) {
         let now = Instant::now();
         match message {
-            Message::Attach { who, answer } => {
-                let Who {
+            PtyMessage::Attach { who, answer } => {
+                let PtyAttachRequest {
                     client,
                     role,
                     take,
                     since,
                     size,
                 } = who;
-                let given = self.seats.give(client, role, take, now);
-                let attached = self.seat(given, since, size);
+                let given = self.seats.add_client(client, role, take, now);
+                let attached = self.register_client(given, since, size);
                 let seat = attached.seat;
                 if answer.send(attached).is_err() {
-                    self.leave(seat, true);
+                    self.remove_client(seat, true);
                 }
             }
-            Message::Type { seat, bytes } if self.seats.writes(seat) => {
-                if self.waiting() + bytes.len() > UNTYPED {
-                    self.out(seat, Out::TooFast);
+            PtyMessage::Type { seat, bytes } if self.seats.is_writer(seat) => {
+                if self.untyped_bytes() + bytes.len() > MAX_UNTYPED_BYTES {
+                    self.disconnect_client(seat, PtyDisconnectReason::TooFast);
                 } else {
-                    self.seats.typed(seat, bytes.len() as u64);
+                    self.seats.add_typed(seat, bytes.len() as u64);
                     self.untyped.push_back(bytes);
                 }
             }
-            Message::Type { seat, bytes } => self.change(seat, |standing| {
+            PtyMessage::Type { seat, bytes } => self.update_status(seat, |standing| {
                 standing.ignored += bytes.len() as u64;
             }),
-            Message::Seen { seat, offset } if self.seats.writes(seat) => {
+            PtyMessage::Seen { seat, offset } if self.seats.is_writer(seat) => {
                 // What was never shown can't have been seen.
-                self.pace.seen(offset.min(self.output.end()));
+                self.pace.acknowledge(offset.min(self.output.end_offset()));
             }
-            Message::Seen { .. } => {}
-            Message::Resize { seat, size } if self.seats.writes(seat) => self.resize(size),
-            Message::Resize { .. } => {}
-            Message::Take { seat } => {
-                self.seats.take(seat);
-                self.pace.begins(self.output.end());
-                self.tell();
+            PtyMessage::Seen { .. } => {}
+            PtyMessage::Resize { seat, size } if self.seats.is_writer(seat) => self.resize(size),
+            PtyMessage::Resize { .. } => {}
+            PtyMessage::Take { seat } => {
+                self.seats.take_writer(seat);
+                self.pace.set_writer(self.output.end_offset());
+                self.publish_status();
             }
-            Message::Repaint => self.device.iter().for_each(Device::repaint),
-            Message::Program { answer } => {
+            PtyMessage::Repaint => self.device.iter().for_each(PtyDevice::repaint),
+            PtyMessage::Program { answer } => {
                 let device = self.device.as_ref();
                 // Whoever asked may be gone.
-                let _ = answer.send(device.and_then(Device::program));
+                let _ = answer.send(device.and_then(PtyDevice::foreground_program));
             }
-            Message::Leave { seat, lost } => self.leave(seat, lost),
-            Message::End { why } => self.end(why),
+            PtyMessage::Leave { seat, lost } => self.remove_client(seat, lost),
+            PtyMessage::End { why } => self.begin_shutdown(why),
         }
-        self.show();
+        self.publish_view();
     }
 
-    fn seat(&mut self, given: Given, since: Option<u64>, size: Size) -> Attached {
-        let Given {
+    fn register_client(
+        &mut self,
+        given: PtyAdmission,
+        since: Option<u64>,
+        size: TerminalSize,
+    ) -> PtyAttachReply {
+        let PtyAdmission {
             seat,
             replaces,
             typed,
         } = given;
         if let Some(old) = replaces {
-            self.out(old, Out::Replaced);
+            self.disconnect_client(old, PtyDisconnectReason::Replaced);
         }
-        let writes = self.seats.writes(seat);
+        let writes = self.seats.is_writer(seat);
         if writes {
             self.resize(size);
             if since.is_none() {
                 // Not all that programs draw with is kept.
-                self.device.iter().for_each(Device::repaint);
+                self.device.iter().for_each(PtyDevice::repaint);
             }
         }
         let screen = since.is_none().then(|| self.screen.render());
-        let begin = since.unwrap_or_else(|| self.output.end() - self.screen.unread());
+        let begin =
+            since.unwrap_or_else(|| self.output.end_offset() - self.screen.unparsed_length());
         let follower = self.output.follow(begin);
         if writes {
-            self.pace.begins(follower.offset());
+            self.pace.set_writer(follower.offset());
         }
-        let standing = Standing {
+        let standing = PtyConnectionStatus {
             writes,
             size: self.size,
             typed: typed.unwrap_or(0),
@@ -243,8 +251,8 @@ impl Owner {
         };
         let (sender, standing) = watch::channel(standing);
         self.standings.insert(seat, sender);
-        self.tell();
-        Attached {
+        self.publish_status();
+        PtyAttachReply {
             seat,
             follower,
             screen,
@@ -253,25 +261,25 @@ impl Owner {
         }
     }
 
-    fn leave(&mut self, seat: Seat, lost: bool) {
+    fn remove_client(&mut self, seat: PtyConnectionId, lost: bool) {
         self.standings.remove(&seat);
-        self.seats.leave(seat, lost, Instant::now());
+        self.seats.remove_client(seat, lost, Instant::now());
         if !self.seats.is_written() {
-            self.pace.nobody();
+            self.pace.clear_writer();
         }
         // Whoever left is connected no more, which is something that has happened.
-        self.used();
+        self.mark_used();
     }
 
-    fn out(&mut self, seat: Seat, why: Out) {
-        self.change(seat, |standing| standing.out = Some(why));
+    fn disconnect_client(&mut self, seat: PtyConnectionId, why: PtyDisconnectReason) {
+        self.update_status(seat, |standing| standing.out = Some(why));
         self.standings.remove(&seat);
-        if why != Out::Replaced {
-            self.seats.leave(seat, false, Instant::now());
+        if why != PtyDisconnectReason::Replaced {
+            self.seats.remove_client(seat, false, Instant::now());
         }
     }
 
-    fn resize(&mut self, size: Size) {
+    fn resize(&mut self, size: TerminalSize) {
         // A window of nothing is nobody's, and programs divide by it.
         if size.cols == 0 || size.rows == 0 || size == self.size {
             return;
@@ -282,48 +290,48 @@ impl Owner {
         }
         self.size = size;
         self.screen.resize(size);
-        self.tell();
+        self.publish_status();
     }
 
-    fn waiting(&self) -> usize {
+    fn untyped_bytes(&self) -> usize {
         self.untyped.iter().map(Bytes::len).sum()
     }
 
     /// So many bytes of the first that wait were typed.
-    fn typed(&mut self, length: usize) {
+    fn record_typed(&mut self, length: usize) {
         if let Some(bytes) = self.untyped.front_mut() {
             bytes.advance(length.min(bytes.len()));
             if bytes.is_empty() {
                 self.untyped.pop_front();
             }
         }
-        if let Some(writer) = self.seats.writer() {
-            let taken = self.seats.typed(writer, 0);
-            let typed = taken.saturating_sub(self.waiting() as u64);
-            self.change(writer, |standing| {
+        if let Some(writer) = self.seats.connected_writer() {
+            let taken = self.seats.add_typed(writer, 0);
+            let typed = taken.saturating_sub(self.untyped_bytes() as u64);
+            self.update_status(writer, |standing| {
                 standing.typed = standing.typed.max(typed)
             });
         }
-        self.used();
+        self.mark_used();
     }
 
     /// Something is due.
-    fn look(&mut self) {
+    fn handle_deadlines(&mut self) {
         let now = Instant::now();
         if self.deadline.is_some_and(|at| at <= now) {
             self.deadline = None;
             match self.code {
                 Some(_) => self.device = None,
-                None => self.shell.end(),
+                None => self.shell.end_now(),
             }
         }
         let since = self.view.borrow().used;
         if self.seats.len() == 0 && now >= since + self.idle {
-            self.end(Why::Idle);
+            self.begin_shutdown(TerminalEndReason::Idle);
         }
     }
 
-    fn end(&mut self, why: Why) {
+    fn begin_shutdown(&mut self, why: TerminalEndReason) {
         if self.code.is_some() || self.device.is_none() {
             return;
         }
@@ -331,14 +339,14 @@ impl Owner {
         // The shell and what it runs hear a hangup, as when a window is closed.
         self.device = None;
         self.untyped.clear();
-        self.shell.leave();
-        self.deadline = Some(Instant::now() + END);
+        self.shell.hang_up();
+        self.deadline = Some(Instant::now() + PTY_SHELL_EXIT_TIMEOUT);
     }
 
     /// Tells everyone who writes, and how large the window is.
-    fn tell(&mut self) {
+    fn publish_status(&mut self) {
         for (seat, standing) in &self.standings {
-            let (writes, size) = (self.seats.writes(*seat), self.size);
+            let (writes, size) = (self.seats.is_writer(*seat), self.size);
             standing.send_if_modified(|standing| {
                 let is_new = standing.writes != writes || standing.size != size;
                 (standing.writes, standing.size) = (writes, size);
@@ -347,21 +355,21 @@ impl Owner {
         }
     }
 
-    fn change(&self, seat: Seat, change: impl FnOnce(&mut Standing)) {
+    fn update_status(&self, seat: PtyConnectionId, change: impl FnOnce(&mut PtyConnectionStatus)) {
         if let Some(standing) = self.standings.get(&seat) {
             standing.send_modify(change);
         }
     }
 
-    fn used(&self) {
+    fn mark_used(&self) {
         self.view.send_modify(|view| view.used = Instant::now());
     }
 
     /// What others may see.
-    fn show(&self) {
+    fn publish_view(&self) {
         self.view.send_modify(|view| {
             view.viewers = self.seats.len();
-            view.has_writer = self.seats.writer().is_some();
+            view.has_writer = self.seats.connected_writer().is_some();
             view.size = self.size;
         });
     }

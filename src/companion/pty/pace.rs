@@ -14,88 +14,106 @@ use tokio::time::Instant;
 
 /// Bytes that output may be ahead of what its writer has seen. Far less than what is kept, so that
 /// one who comes back finds all of it.
-pub(super) const WINDOW: u64 = 256 << 10;
+pub(super) const FLOW_WINDOW_BYTES: u64 = 256 << 10;
 
 /// How long a program waits for a writer that takes nothing.
-const PATIENCE: Duration = Duration::from_secs(15);
+const SLOW_WRITER_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct PtyFlowControl {
     /// What the writer has seen; nothing while nobody is waited for.
     seen: Option<u64>,
     /// Since when output waits.
     waits: Option<Instant>,
 }
 
-impl Pace {
+impl PtyFlowControl {
     /// The writer has seen everything up to this offset.
-    pub(super) fn seen(&mut self, offset: u64) {
+    pub(super) fn acknowledge(&mut self, offset: u64) {
         if self.seen.is_none_or(|seen| seen < offset) {
             (self.seen, self.waits) = (Some(offset), None);
         }
     }
 
     /// Another writer, which begins there.
-    pub(super) fn begins(&mut self, offset: u64) {
+    pub(super) fn set_writer(&mut self, offset: u64) {
         (self.seen, self.waits) = (Some(offset), None);
     }
 
     /// Nobody writes any more.
-    pub(super) fn nobody(&mut self) {
+    pub(super) fn clear_writer(&mut self) {
         *self = Self::default();
     }
 
     /// Nothing when more may be read behind `end`; else when to ask again at the latest.
-    pub(super) fn hold(&mut self, end: u64, now: Instant) -> Option<Instant> {
+    pub(super) fn hold_until(&mut self, end: u64, now: Instant) -> Option<Instant> {
         let ahead = end.saturating_sub(self.seen?);
-        if ahead < WINDOW {
+        if ahead < FLOW_WINDOW_BYTES {
             self.waits = None;
             return None;
         }
-        let until = *self.waits.get_or_insert(now) + PATIENCE;
+        let until = *self.waits.get_or_insert(now) + SLOW_WRITER_TIMEOUT;
         if now < until {
             return Some(until);
         }
-        self.nobody();
+        self.clear_writer();
         None
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{PATIENCE, Pace, WINDOW};
+    use super::{FLOW_WINDOW_BYTES, PtyFlowControl, SLOW_WRITER_TIMEOUT};
     use tokio::time::Instant;
 
     #[test]
     fn a_flood_waits_for_its_writer_and_goes_on_when_it_has_seen_enough() {
-        let (mut pace, now) = (Pace::default(), Instant::now());
-        pace.begins(0);
-        assert_eq!(pace.hold(WINDOW - 1, now), None);
-        assert_eq!(pace.hold(WINDOW, now), Some(now + PATIENCE));
-        pace.seen(1);
-        assert_eq!(pace.hold(WINDOW, now), None);
+        let (mut pace, now) = (PtyFlowControl::default(), Instant::now());
+        pace.set_writer(0);
+        assert_eq!(pace.hold_until(FLOW_WINDOW_BYTES - 1, now), None);
+        assert_eq!(
+            pace.hold_until(FLOW_WINDOW_BYTES, now),
+            Some(now + SLOW_WRITER_TIMEOUT)
+        );
+        pace.acknowledge(1);
+        assert_eq!(pace.hold_until(FLOW_WINDOW_BYTES, now), None);
     }
 
     #[test]
     fn one_who_takes_nothing_is_waited_for_once_and_not_for_ever() {
-        let (mut pace, now) = (Pace::default(), Instant::now());
-        pace.begins(0);
-        assert_eq!(pace.hold(WINDOW, now), Some(now + PATIENCE));
-        let later = now + PATIENCE / 2;
-        assert_eq!(pace.hold(WINDOW, later), Some(now + PATIENCE));
-        assert_eq!(pace.hold(WINDOW, now + PATIENCE), None);
-        assert_eq!(pace.hold(WINDOW << 10, now + PATIENCE), None);
+        let (mut pace, now) = (PtyFlowControl::default(), Instant::now());
+        pace.set_writer(0);
+        assert_eq!(
+            pace.hold_until(FLOW_WINDOW_BYTES, now),
+            Some(now + SLOW_WRITER_TIMEOUT)
+        );
+        let later = now + SLOW_WRITER_TIMEOUT / 2;
+        assert_eq!(
+            pace.hold_until(FLOW_WINDOW_BYTES, later),
+            Some(now + SLOW_WRITER_TIMEOUT)
+        );
+        assert_eq!(
+            pace.hold_until(FLOW_WINDOW_BYTES, now + SLOW_WRITER_TIMEOUT),
+            None
+        );
+        assert_eq!(
+            pace.hold_until(FLOW_WINDOW_BYTES << 10, now + SLOW_WRITER_TIMEOUT),
+            None
+        );
         // One that comes back is waited for again.
-        pace.seen(5);
-        assert!(pace.hold(WINDOW << 10, now + PATIENCE).is_some());
+        pace.acknowledge(5);
+        assert!(
+            pace.hold_until(FLOW_WINDOW_BYTES << 10, now + SLOW_WRITER_TIMEOUT)
+                .is_some()
+        );
     }
 
     #[test]
     fn without_a_writer_nothing_waits() {
-        let (mut pace, now) = (Pace::default(), Instant::now());
-        assert_eq!(pace.hold(u64::MAX, now), None);
-        pace.begins(0);
-        pace.nobody();
-        assert_eq!(pace.hold(u64::MAX, now), None);
+        let (mut pace, now) = (PtyFlowControl::default(), Instant::now());
+        assert_eq!(pace.hold_until(u64::MAX, now), None);
+        pace.set_writer(0);
+        pace.clear_writer();
+        assert_eq!(pace.hold_until(u64::MAX, now), None);
     }
 }

@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(super) struct ByteRing {
     bytes: VecDeque<u8>,
     capacity: usize,
     /// Offset behind the newest byte.
     end: u64,
 }
 
-impl Ring {
+impl ByteRing {
     pub(super) fn new(capacity: usize) -> Self {
         Self {
             bytes: VecDeque::new(),
@@ -28,11 +28,11 @@ impl Ring {
     }
 
     /// Offset of the oldest byte that is kept.
-    pub(super) fn begin(&self) -> u64 {
+    pub(super) fn start_offset(&self) -> u64 {
         self.end - self.bytes.len() as u64
     }
 
-    pub(super) fn end(&self) -> u64 {
+    pub(super) fn end_offset(&self) -> u64 {
         self.end
     }
 
@@ -50,7 +50,7 @@ impl Ring {
     }
 
     fn index(&self, offset: u64) -> usize {
-        let index = offset.clamp(self.begin(), self.end) - self.begin();
+        let index = offset.clamp(self.start_offset(), self.end) - self.start_offset();
         // No larger than the capacity, which is a `usize`.
         index as usize
     }
@@ -58,21 +58,21 @@ impl Ring {
 
 #[cfg(test)]
 mod tests {
-    use super::Ring;
+    use super::ByteRing;
     use proptest::prelude::*;
 
     #[test]
     fn the_oldest_bytes_go_first_and_offsets_stay() {
-        let mut ring = Ring::new(8);
+        let mut ring = ByteRing::new(8);
         ring.push(b"abc");
-        assert_eq!((ring.begin(), ring.end()), (0, 3));
+        assert_eq!((ring.start_offset(), ring.end_offset()), (0, 3));
         assert_eq!(ring.read(1, 9), b"bc");
         ring.push(b"defghij");
-        assert_eq!((ring.begin(), ring.end()), (2, 10));
+        assert_eq!((ring.start_offset(), ring.end_offset()), (2, 10));
         assert_eq!(ring.read(2, 4), b"cdef");
         assert_eq!(ring.read(10, 4), b"");
         ring.push(&[b'x'; 20]);
-        assert_eq!((ring.begin(), ring.end()), (22, 30));
+        assert_eq!((ring.start_offset(), ring.end_offset()), (22, 30));
     }
 
     proptest! {
@@ -81,15 +81,15 @@ mod tests {
             pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 0..20),
             from in 0u64..400,
         ) {
-            let mut ring = Ring::new(64);
+            let mut ring = ByteRing::new(64);
             let mut all = Vec::new();
             for piece in &pieces {
                 ring.push(piece);
                 all.extend_from_slice(piece);
             }
             let kept = all.len().min(64);
-            prop_assert_eq!(ring.begin() as usize, all.len() - kept);
-            let from = from.clamp(ring.begin(), ring.end());
+            prop_assert_eq!(ring.start_offset() as usize, all.len() - kept);
+            let from = from.clamp(ring.start_offset(), ring.end_offset());
             prop_assert_eq!(ring.read(from, 1000), &all[from as usize..]);
         }
     }

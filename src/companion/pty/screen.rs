@@ -3,12 +3,12 @@
 //! A parser reads all output and keeps the lines, the modes and the title. They are rendered as output that a
 //! terminal reads: text, colours, positions and modes, and never a query, to which the client's terminal would
 //! answer as if the person had typed it. The parser is given whole characters and sequences only; what is rendered
-//! ends there ([`Screen::unread`]), and the client's output begins with the bytes behind.
+//! ends there ([`PtyScreen::unparsed_length`]), and the client's output begins with the bytes behind.
 //!
 //! Deliberately not here: character sets, tab stops, scroll regions and pictures. A program that uses them draws
 //! again when a client that writes is there, because its window changes.
 
-use super::Size;
+use super::TerminalSize;
 use std::num::NonZeroU16;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use vt100::{Callbacks, Parser};
@@ -18,20 +18,20 @@ const SCROLLBACK_LINES: usize = 1000;
 /// Of each side of a screen: with the scrollback it bounds the memory.
 const MAX_SCREEN_SIDE: u16 = 1000;
 /// Bytes of an unfinished sequence; of a longer one the parser is given a part.
-const MAX_UNREAD_BYTES: usize = 64 << 10;
+const MAX_UNPARSED_BYTES: usize = 64 << 10;
 const MAX_TITLE_CHARS: usize = 256;
 
-pub(super) struct Screen {
-    parser: Parser<Title>,
-    sequences: Sequences,
+pub(super) struct PtyScreen {
+    parser: Parser<TerminalTitle>,
+    sequences: EscapeSequenceState,
     /// The begin of a character or sequence.
     unread: Vec<u8>,
 }
 
-impl std::fmt::Debug for Screen {
+impl std::fmt::Debug for PtyScreen {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let size = self.parser.screen().size();
-        f.debug_struct("Screen")
+        f.debug_struct("PtyScreen")
             .field("size", &size)
             .finish_non_exhaustive()
     }
@@ -39,9 +39,9 @@ impl std::fmt::Debug for Screen {
 
 /// What the window is called.
 #[derive(Debug, Default)]
-struct Title(String);
+struct TerminalTitle(String);
 
-impl Callbacks for Title {
+impl Callbacks for TerminalTitle {
     fn set_window_title(&mut self, _: &mut vt100::Screen, title: &[u8]) {
         let title = String::from_utf8_lossy(title);
         let shown = title.chars().filter(|c| !c.is_control());
@@ -49,22 +49,22 @@ impl Callbacks for Title {
     }
 }
 
-impl Screen {
-    pub(super) fn new(size: Size) -> Self {
+impl PtyScreen {
+    pub(super) fn new(size: TerminalSize) -> Self {
         Self {
-            parser: parser(size),
-            sequences: Sequences::default(),
+            parser: new_parser(size),
+            sequences: EscapeSequenceState::default(),
             unread: Vec::new(),
         }
     }
 
     /// Reads output.
-    pub(super) fn read(&mut self, bytes: &[u8]) {
+    pub(super) fn process_output(&mut self, bytes: &[u8]) {
         self.unread.extend_from_slice(bytes);
         let begin = self.unread.len() - bytes.len();
-        let end = match self.sequences.read(bytes) {
+        let end = match self.sequences.advance(bytes) {
             Some(end) => begin + end,
-            None if self.unread.len() > MAX_UNREAD_BYTES => self.unread.len(),
+            None if self.unread.len() > MAX_UNPARSED_BYTES => self.unread.len(),
             None => return,
         };
         let rest = self.unread.split_off(end);
@@ -74,17 +74,17 @@ impl Screen {
             // The parser's mistake costs the lines before, and not the terminal.
             let (rows, cols) = self.parser.screen().size();
             let (rows, cols) = (rows.get(), cols.get());
-            self.parser = parser(Size { cols, rows });
+            self.parser = new_parser(TerminalSize { cols, rows });
         }
     }
 
     /// Bytes at the end of the output that are not part of what is rendered.
-    pub(super) fn unread(&self) -> u64 {
+    pub(super) fn unparsed_length(&self) -> u64 {
         self.unread.len() as u64
     }
 
-    pub(super) fn resize(&mut self, size: Size) {
-        let (rows, cols) = sides(size);
+    pub(super) fn resize(&mut self, size: TerminalSize) {
+        let (rows, cols) = clamp_size(size);
         self.parser.set_size(rows, cols);
     }
 
@@ -139,12 +139,12 @@ fn push_scrollback(shown: &mut String, screen: &mut vt100::Screen) {
     shown.push_str(&"\r\n".repeat(usize::from(rows.get()) - 1));
 }
 
-fn parser(size: Size) -> Parser<Title> {
-    let (rows, cols) = sides(size);
-    Parser::new_with_callbacks(rows, cols, SCROLLBACK_LINES, Title::default())
+fn new_parser(size: TerminalSize) -> Parser<TerminalTitle> {
+    let (rows, cols) = clamp_size(size);
+    Parser::new_with_callbacks(rows, cols, SCROLLBACK_LINES, TerminalTitle::default())
 }
 
-fn sides(size: Size) -> (NonZeroU16, NonZeroU16) {
+fn clamp_size(size: TerminalSize) -> (NonZeroU16, NonZeroU16) {
     let side =
         |length: u16| NonZeroU16::new(length.min(MAX_SCREEN_SIDE)).unwrap_or(NonZeroU16::MIN);
     (side(size.rows), side(size.cols))
@@ -152,7 +152,7 @@ fn sides(size: Size) -> (NonZeroU16, NonZeroU16) {
 
 /// Where characters and escape sequences end.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Sequences {
+enum EscapeSequenceState {
     #[default]
     Ground,
     /// The number of missing bytes of a character.
@@ -165,12 +165,12 @@ enum Sequences {
     TextEscape,
 }
 
-impl Sequences {
+impl EscapeSequenceState {
     /// Reads on; the index behind the last byte that ends a character or a sequence.
-    fn read(&mut self, bytes: &[u8]) -> Option<usize> {
+    fn advance(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut end = None;
         for (at, byte) in bytes.iter().enumerate() {
-            *self = self.after(*byte);
+            *self = self.next_state(*byte);
             if *self == Self::Ground {
                 end = Some(at + 1);
             }
@@ -182,7 +182,7 @@ impl Sequences {
         matches!(self, Self::Text | Self::TextEscape)
     }
 
-    fn after(self, byte: u8) -> Self {
+    fn next_state(self, byte: u8) -> Self {
         match (self, byte) {
             // Cancels a sequence.
             (_, 0x18 | 0x1a) => Self::Ground,
@@ -208,11 +208,11 @@ impl Sequences {
 
 #[cfg(test)]
 mod tests {
-    use super::{MAX_UNREAD_BYTES, SCROLLBACK_LINES, Screen};
-    use crate::companion::pty::Size;
+    use super::{MAX_UNPARSED_BYTES, PtyScreen, SCROLLBACK_LINES};
+    use crate::companion::pty::TerminalSize;
     use proptest::prelude::*;
 
-    const SIZE: Size = Size { cols: 20, rows: 5 };
+    const SIZE: TerminalSize = TerminalSize { cols: 20, rows: 5 };
 
     /// What terminals answer to.
     const QUERIES: [&str; 12] = [
@@ -230,14 +230,14 @@ mod tests {
         "\x1b]52;c;?\x07",
     ];
 
-    fn screen(output: &[u8]) -> Screen {
-        let mut screen = Screen::new(SIZE);
-        screen.read(output);
+    fn screen(output: &[u8]) -> PtyScreen {
+        let mut screen = PtyScreen::new(SIZE);
+        screen.process_output(output);
         screen
     }
 
     /// A terminal that is shown what was rendered.
-    fn shown(screen: &Screen) -> Screen {
+    fn shown(screen: &PtyScreen) -> PtyScreen {
         let rendered = screen.render();
         for query in QUERIES {
             assert!(!rendered.contains(query), "{rendered:?}");
@@ -245,7 +245,7 @@ mod tests {
         self::screen(rendered.as_bytes())
     }
 
-    fn assert_same(a: &Screen, b: &Screen) {
+    fn assert_same(a: &PtyScreen, b: &PtyScreen) {
         let (a, b) = (a.parser.screen(), b.parser.screen());
         assert_eq!(a.contents_formatted(), b.contents_formatted());
         assert_eq!(a.input_mode_formatted(), b.input_mode_formatted());
@@ -273,7 +273,7 @@ mod tests {
         let mut later = shown(&screen);
         assert_same(&screen, &later);
         for screen in [&mut screen, &mut later] {
-            screen.read(b"\x1b[?1049l");
+            screen.process_output(b"\x1b[?1049l");
         }
         assert_same(&screen, &later);
         assert!(
@@ -306,13 +306,13 @@ mod tests {
         let mut screen = screen("x\r\n".repeat(3 * SCROLLBACK_LINES).as_bytes());
         screen.parser.screen_mut().set_scrollback(usize::MAX);
         assert_eq!(screen.parser.screen().scrollback(), SCROLLBACK_LINES);
-        screen.read(b"\x1b]2;");
+        screen.process_output(b"\x1b]2;");
         for _ in 0..100 {
-            screen.read(&[b'x'; 4096]);
-            assert!(screen.unread.len() <= MAX_UNREAD_BYTES);
+            screen.process_output(&[b'x'; 4096]);
+            assert!(screen.unread.len() <= MAX_UNPARSED_BYTES);
         }
         assert!(screen.render().len() < 1 << 20);
-        screen.resize(Size {
+        screen.resize(TerminalSize {
             cols: u16::MAX,
             rows: u16::MAX,
         });
@@ -320,7 +320,7 @@ mod tests {
             screen.parser.screen().size().0.get(),
             super::MAX_SCREEN_SIDE
         );
-        screen.resize(Size { cols: 0, rows: 0 });
+        screen.resize(TerminalSize { cols: 0, rows: 0 });
     }
 
     #[test]
@@ -332,10 +332,10 @@ mod tests {
             ("a\x1b(0b", 3),
         ] {
             let screen = screen(&whole.as_bytes()[..part]);
-            let begin = part - usize::try_from(screen.unread()).unwrap();
+            let begin = part - usize::try_from(screen.unparsed_length()).unwrap();
             assert_eq!(begin, 1, "{whole:?}");
             let mut later = shown(&screen);
-            later.read(&whole.as_bytes()[begin..]);
+            later.process_output(&whole.as_bytes()[begin..]);
             assert_same(&self::screen(whole.as_bytes()), &later);
         }
     }
@@ -358,7 +358,7 @@ mod tests {
         fn output_in_pieces_is_the_same_output(output in output(), at in any::<prop::sample::Index>()) {
             let at = at.index(output.len() + 1);
             let mut pieces = screen(&output[..at]);
-            pieces.read(&output[at..]);
+            pieces.process_output(&output[at..]);
             assert_same(&pieces, &screen(&output));
         }
 

@@ -10,54 +10,60 @@
 //! What a client typed is counted for as long as it is remembered, so that after a lost connection
 //! it sends exactly what did not arrive. Clients without a name are never found again.
 
-use crate::protocol::pty::Role;
+use crate::protocol::pty::TerminalRole;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// How long the place of a writer that lost its connection is kept.
-const RESERVED: Duration = Duration::from_secs(30);
+const WRITER_RECONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Clients whose count of typed bytes is remembered.
-const REMEMBERED: usize = 16;
+const MAX_REMEMBERED_CLIENTS: usize = 16;
 
 /// One connection.
-pub(super) type Seat = u64;
+pub(super) type PtyConnectionId = u64;
 
 #[derive(Debug, Default)]
-pub(super) struct Seats {
-    last: Seat,
-    taken: BTreeMap<Seat, Client>,
-    writer: Option<Writer>,
+pub(super) struct PtyClients {
+    last: PtyConnectionId,
+    taken: BTreeMap<PtyConnectionId, PtyClientName>,
+    writer: Option<PtyWriter>,
     /// Bytes that each client typed, the last one to come at the end.
     counts: VecDeque<(String, u64)>,
 }
 
-type Client = Option<String>;
+type PtyClientName = Option<String>;
 
 #[derive(Debug)]
-struct Writer {
-    seat: Seat,
-    client: Client,
+struct PtyWriter {
+    seat: PtyConnectionId,
+    client: PtyClientName,
     /// Since when it is not connected.
     lost: Option<Instant>,
 }
 
 /// A place that was given.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Given {
-    pub(super) seat: Seat,
+pub(super) struct PtyAdmission {
+    pub(super) seat: PtyConnectionId,
     /// The same client's earlier connection, which is over now.
-    pub(super) replaces: Option<Seat>,
+    pub(super) replaces: Option<PtyConnectionId>,
     /// Bytes of the client that have arrived; nothing when it is not known.
     pub(super) typed: Option<u64>,
 }
 
-impl Seats {
-    pub(super) fn give(&mut self, client: Client, role: Role, take: bool, now: Instant) -> Given {
+impl PtyClients {
+    pub(super) fn add_client(
+        &mut self,
+        client: PtyClientName,
+        role: TerminalRole,
+        take: bool,
+        now: Instant,
+    ) -> PtyAdmission {
         self.last += 1;
         let seat = self.last;
-        let is_same = |theirs: &Client| client.is_some() && *theirs == client;
+        let is_same = |theirs: &PtyClientName| client.is_some() && *theirs == client;
         let mut taken = self.taken.iter();
         let replaces = taken.find(|(_, theirs)| is_same(theirs)).map(|(s, _)| *s);
         if let Some(old) = replaces {
@@ -66,18 +72,20 @@ impl Seats {
         let is_free = match &self.writer {
             None => true,
             Some(writer) if is_same(&writer.client) => true,
-            Some(writer) => writer.lost.is_some_and(|at| now - at >= RESERVED),
+            Some(writer) => writer
+                .lost
+                .is_some_and(|at| now - at >= WRITER_RECONNECT_TIMEOUT),
         };
-        if role == Role::Write && (is_free || take) {
+        if role == TerminalRole::Write && (is_free || take) {
             let (client, lost) = (client.clone(), None);
-            self.writer = Some(Writer { seat, client, lost });
+            self.writer = Some(PtyWriter { seat, client, lost });
         } else if self.writer.as_ref().is_some_and(|w| is_same(&w.client)) {
             // It comes back only to look.
             self.writer = None;
         }
-        let typed = self.count(seat, &client);
+        let typed = self.typed_count(seat, &client);
         self.taken.insert(seat, client);
-        Given {
+        PtyAdmission {
             seat,
             replaces,
             typed,
@@ -86,8 +94,8 @@ impl Seats {
 
     /// What is known of a client that comes. One that was never here has typed nothing; one that
     /// was forgotten can't be told from it, and counts its own bytes.
-    fn count(&mut self, seat: Seat, client: &Client) -> Option<u64> {
-        let key = client.clone().unwrap_or_else(|| anonymous(seat));
+    fn typed_count(&mut self, seat: PtyConnectionId, client: &PtyClientName) -> Option<u64> {
+        let key = client.clone().unwrap_or_else(|| anonymous_name(seat));
         if let Some(at) = self.counts.iter().position(|(known, _)| *known == key) {
             let found = self.counts.remove(at)?;
             let typed = found.1;
@@ -95,7 +103,7 @@ impl Seats {
             return Some(typed);
         }
         self.counts.push_back((key, 0));
-        while self.counts.len() > REMEMBERED {
+        while self.counts.len() > MAX_REMEMBERED_CLIENTS {
             // One that is here, or whose place is kept, still types.
             let Some(at) = self
                 .counts
@@ -113,22 +121,22 @@ impl Seats {
     /// seated yet, and is the last.
     fn is_over(&self, name: &str) -> bool {
         let newest = self.counts.back().map(|(known, _)| known.as_str());
-        let is_it = |client: &Client| client.as_deref() == Some(name);
+        let is_it = |client: &PtyClientName| client.as_deref() == Some(name);
         let is_here = newest == Some(name)
             || self.taken.values().any(is_it)
             || self
                 .writer
                 .as_ref()
                 .is_some_and(|writer| is_it(&writer.client));
-        let is_nameless = |seat: &Seat| anonymous(*seat) == name;
+        let is_nameless = |seat: &PtyConnectionId| anonymous_name(*seat) == name;
         !is_here && !self.taken.keys().any(is_nameless)
     }
 
     /// `lost`: it did not say that it leaves.
-    pub(super) fn leave(&mut self, seat: Seat, lost: bool, now: Instant) {
+    pub(super) fn remove_client(&mut self, seat: PtyConnectionId, lost: bool, now: Instant) {
         if let Some(None) = self.taken.remove(&seat) {
             // It is never found again.
-            let name = anonymous(seat);
+            let name = anonymous_name(seat);
             self.counts.retain(|(known, _)| *known != name);
         }
         match &mut self.writer {
@@ -144,21 +152,21 @@ impl Seats {
     }
 
     /// Writes from now on.
-    pub(super) fn take(&mut self, seat: Seat) {
+    pub(super) fn take_writer(&mut self, seat: PtyConnectionId) {
         if let Some(client) = self.taken.get(&seat) {
             let (client, lost) = (client.clone(), None);
-            self.writer = Some(Writer { seat, client, lost });
+            self.writer = Some(PtyWriter { seat, client, lost });
         }
     }
 
     /// Whether it writes.
-    pub(super) fn writes(&self, seat: Seat) -> bool {
+    pub(super) fn is_writer(&self, seat: PtyConnectionId) -> bool {
         let writer = self.writer.as_ref();
         writer.is_some_and(|writer| writer.seat == seat && writer.lost.is_none())
     }
 
     /// The writer, when it is connected.
-    pub(super) fn writer(&self) -> Option<Seat> {
+    pub(super) fn connected_writer(&self) -> Option<PtyConnectionId> {
         self.writer
             .as_ref()
             .filter(|w| w.lost.is_none())
@@ -171,9 +179,9 @@ impl Seats {
     }
 
     /// Counts what a seat typed; all of it, so far.
-    pub(super) fn typed(&mut self, seat: Seat, bytes: u64) -> u64 {
+    pub(super) fn add_typed(&mut self, seat: PtyConnectionId, bytes: u64) -> u64 {
         let client = self.taken.get(&seat).cloned().flatten();
-        let key = client.unwrap_or_else(|| anonymous(seat));
+        let key = client.unwrap_or_else(|| anonymous_name(seat));
         match self.counts.iter_mut().find(|(known, _)| *known == key) {
             Some((_, count)) => {
                 *count += bytes;
@@ -189,14 +197,14 @@ impl Seats {
 }
 
 /// No client can have this name.
-fn anonymous(seat: Seat) -> String {
+fn anonymous_name(seat: PtyConnectionId) -> String {
     format!("/{seat}")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{RESERVED, Seats};
-    use crate::protocol::pty::Role::{View, Write};
+    use super::{PtyClients, WRITER_RECONNECT_TIMEOUT};
+    use crate::protocol::pty::TerminalRole::{View, Write};
     use tokio::time::Instant;
 
     fn name(name: &str) -> Option<String> {
@@ -205,89 +213,100 @@ mod tests {
 
     #[test]
     fn the_first_one_writes_and_others_see_until_they_take_over() {
-        let (mut seats, now) = (Seats::default(), Instant::now());
-        let looks = seats.give(name("l"), View, false, now).seat;
-        let first = seats.give(name("a"), Write, false, now).seat;
-        let second = seats.give(name("b"), Write, false, now).seat;
-        assert!(!seats.writes(looks) && seats.writes(first) && !seats.writes(second));
-        seats.take(second);
-        assert!(!seats.writes(first) && seats.writes(second));
-        let third = seats.give(None, Write, true, now).seat;
-        assert_eq!(seats.writer(), Some(third));
-        seats.leave(third, false, now);
+        let (mut seats, now) = (PtyClients::default(), Instant::now());
+        let looks = seats.add_client(name("l"), View, false, now).seat;
+        let first = seats.add_client(name("a"), Write, false, now).seat;
+        let second = seats.add_client(name("b"), Write, false, now).seat;
+        assert!(!seats.is_writer(looks) && seats.is_writer(first) && !seats.is_writer(second));
+        seats.take_writer(second);
+        assert!(!seats.is_writer(first) && seats.is_writer(second));
+        let third = seats.add_client(None, Write, true, now).seat;
+        assert_eq!(seats.connected_writer(), Some(third));
+        seats.remove_client(third, false, now);
         assert!(!seats.is_written());
     }
 
     #[test]
     fn a_lost_writer_finds_its_place_and_its_count_again() {
-        let (mut seats, now) = (Seats::default(), Instant::now());
-        let first = seats.give(name("a"), Write, false, now);
+        let (mut seats, now) = (PtyClients::default(), Instant::now());
+        let first = seats.add_client(name("a"), Write, false, now);
         assert_eq!((first.typed, first.replaces), (None, None));
-        assert_eq!(seats.typed(first.seat, 5), 5);
-        seats.leave(first.seat, true, now);
-        assert!(seats.is_written() && seats.writer().is_none());
-        let other = seats.give(name("b"), Write, false, now).seat;
-        assert!(!seats.writes(other), "the place is kept");
-        let again = seats.give(name("a"), Write, false, now);
+        assert_eq!(seats.add_typed(first.seat, 5), 5);
+        seats.remove_client(first.seat, true, now);
+        assert!(seats.is_written() && seats.connected_writer().is_none());
+        let other = seats.add_client(name("b"), Write, false, now).seat;
+        assert!(!seats.is_writer(other), "the place is kept");
+        let again = seats.add_client(name("a"), Write, false, now);
         assert_eq!((again.typed, again.replaces), (Some(5), None));
-        assert!(seats.writes(again.seat));
+        assert!(seats.is_writer(again.seat));
     }
 
     #[test]
     fn a_connection_that_is_not_known_to_be_lost_is_replaced() {
-        let (mut seats, now) = (Seats::default(), Instant::now());
-        let first = seats.give(name("a"), Write, false, now).seat;
-        let again = seats.give(name("a"), Write, false, now);
+        let (mut seats, now) = (PtyClients::default(), Instant::now());
+        let first = seats.add_client(name("a"), Write, false, now).seat;
+        let again = seats.add_client(name("a"), Write, false, now);
         assert_eq!(again.replaces, Some(first));
-        assert!(seats.writes(again.seat) && !seats.writes(first));
+        assert!(seats.is_writer(again.seat) && !seats.is_writer(first));
         // The end of the old one, when it is noticed at last, changes nothing.
-        seats.leave(first, true, now);
-        assert!(seats.writes(again.seat));
+        seats.remove_client(first, true, now);
+        assert!(seats.is_writer(again.seat));
         assert_eq!(seats.len(), 1);
     }
 
     #[test]
     fn a_place_is_not_kept_for_ever() {
-        let (mut seats, now) = (Seats::default(), Instant::now());
-        let first = seats.give(name("a"), Write, false, now).seat;
-        seats.leave(first, true, now);
-        let other = seats.give(name("b"), Write, false, now + RESERVED).seat;
-        assert!(seats.writes(other));
+        let (mut seats, now) = (PtyClients::default(), Instant::now());
+        let first = seats.add_client(name("a"), Write, false, now).seat;
+        seats.remove_client(first, true, now);
+        let other = seats
+            .add_client(name("b"), Write, false, now + WRITER_RECONNECT_TIMEOUT)
+            .seat;
+        assert!(seats.is_writer(other));
     }
 
     #[test]
     fn those_without_a_name_are_others_each_time() {
-        let (mut seats, now) = (Seats::default(), Instant::now());
-        let first = seats.give(None, Write, false, now);
-        seats.typed(first.seat, 9);
-        seats.leave(first.seat, true, now);
-        let second = seats.give(None, Write, false, now);
+        let (mut seats, now) = (PtyClients::default(), Instant::now());
+        let first = seats.add_client(None, Write, false, now);
+        seats.add_typed(first.seat, 9);
+        seats.remove_client(first.seat, true, now);
+        let second = seats.add_client(None, Write, false, now);
         assert_eq!(second.typed, None);
-        assert!(seats.writes(second.seat));
-        assert_eq!(seats.typed(second.seat, 1), 1);
+        assert!(seats.is_writer(second.seat));
+        assert_eq!(seats.add_typed(second.seat, 1), 1);
     }
 
     #[test]
     fn who_is_here_or_waited_for_is_not_forgotten() {
-        let (mut seats, now) = (Seats::default(), Instant::now());
-        let writer = seats.give(name("w"), Write, false, now).seat;
-        let viewer = seats.give(None, View, false, now).seat;
-        assert_eq!((seats.typed(writer, 5), seats.typed(viewer, 7)), (5, 7));
-        let come_and_go = |seats: &mut Seats, kind: &str| {
-            for number in 0..2 * super::REMEMBERED {
+        let (mut seats, now) = (PtyClients::default(), Instant::now());
+        let writer = seats.add_client(name("w"), Write, false, now).seat;
+        let viewer = seats.add_client(None, View, false, now).seat;
+        assert_eq!(
+            (seats.add_typed(writer, 5), seats.add_typed(viewer, 7)),
+            (5, 7)
+        );
+        let come_and_go = |seats: &mut PtyClients, kind: &str| {
+            for number in 0..2 * super::MAX_REMEMBERED_CLIENTS {
                 let seat = seats
-                    .give(name(&format!("{kind}{number}")), View, false, now)
+                    .add_client(name(&format!("{kind}{number}")), View, false, now)
                     .seat;
-                seats.leave(seat, false, now);
+                seats.remove_client(seat, false, now);
             }
         };
         come_and_go(&mut seats, "a");
-        assert_eq!((seats.typed(writer, 1), seats.typed(viewer, 1)), (6, 8));
-        seats.leave(writer, true, now);
+        assert_eq!(
+            (seats.add_typed(writer, 1), seats.add_typed(viewer, 1)),
+            (6, 8)
+        );
+        seats.remove_client(writer, true, now);
         come_and_go(&mut seats, "b");
-        assert_eq!(seats.give(name("w"), Write, false, now).typed, Some(6));
-        assert!(seats.counts.len() <= super::REMEMBERED);
-        seats.leave(viewer, true, now);
+        assert_eq!(
+            seats.add_client(name("w"), Write, false, now).typed,
+            Some(6)
+        );
+        assert!(seats.counts.len() <= super::MAX_REMEMBERED_CLIENTS);
+        seats.remove_client(viewer, true, now);
         assert!(
             seats
                 .counts
@@ -298,14 +317,14 @@ mod tests {
 
     #[test]
     fn clients_are_forgotten_at_last() {
-        let (mut seats, now) = (Seats::default(), Instant::now());
-        let first = seats.give(name("a"), Write, false, now).seat;
-        seats.typed(first, 3);
-        seats.leave(first, false, now);
-        for number in 0..super::REMEMBERED {
-            let seat = seats.give(name(&number.to_string()), Write, false, now);
-            seats.leave(seat.seat, false, now);
+        let (mut seats, now) = (PtyClients::default(), Instant::now());
+        let first = seats.add_client(name("a"), Write, false, now).seat;
+        seats.add_typed(first, 3);
+        seats.remove_client(first, false, now);
+        for number in 0..super::MAX_REMEMBERED_CLIENTS {
+            let seat = seats.add_client(name(&number.to_string()), Write, false, now);
+            seats.remove_client(seat.seat, false, now);
         }
-        assert_eq!(seats.give(name("a"), Write, false, now).typed, None);
+        assert_eq!(seats.add_client(name("a"), Write, false, now).typed, None);
     }
 }

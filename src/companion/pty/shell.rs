@@ -7,8 +7,8 @@
 //!
 //! The guard holds the terminal open, so its end of file comes after the last descendant's.
 
-use super::device::Size;
-use crate::companion::kernel::{END, LEAVE};
+use super::device::TerminalSize;
+use crate::companion::kernel::{SUPERVISOR_END_BYTE, SUPERVISOR_SHUTDOWN_BYTE};
 use crate::companion::settings;
 use crate::error::Result;
 use anyhow::Context;
@@ -28,10 +28,10 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
 /// What programs draw for when the client's kind of terminal is not known inside.
-const FALLBACK: &str = "xterm-256color";
+const FALLBACK_TERM: &str = "xterm-256color";
 
 /// Where the descriptions of terminals are, by the first letter of their names.
-const KINDS: &[&str] = &[
+const TERMINFO_FOLDERS: &[&str] = &[
     "/etc/terminfo",
     "/lib/terminfo",
     "/usr/share/terminfo",
@@ -40,8 +40,8 @@ const KINDS: &[&str] = &[
 
 /// What a shell is started with.
 #[derive(Debug, Clone)]
-pub(crate) struct Start {
-    pub(crate) size: Size,
+pub(crate) struct PtyStart {
+    pub(crate) size: TerminalSize,
     /// The kind of the client's terminal.
     pub(crate) term: Option<String>,
     pub(crate) folder: Option<PathBuf>,
@@ -51,15 +51,15 @@ pub(crate) struct Start {
 }
 
 #[derive(Debug)]
-pub(super) struct Shell {
+pub(super) struct PtyShell {
     guard: UnixStream,
     /// Collected when it has ended. Never killed: it ends all below it when we are gone.
     _process: Child,
     code: Option<u8>,
 }
 
-impl Shell {
-    pub(super) fn start(terminal: OwnedFd, start: &Start) -> Result<Self> {
+impl PtyShell {
+    pub(super) fn start_shell(terminal: OwnedFd, start: &PtyStart) -> Result<Self> {
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;
         // This very binary, also when its file was replaced meanwhile.
@@ -69,15 +69,15 @@ impl Shell {
         }
         command
             .args(["reaper", "--terminal"])
-            .arg(program())
+            .arg(shell_program())
             .arg("-i")
-            .env("TERM", kind(start.term.as_deref()))
+            .env("TERM", supported_term(start.term.as_deref()))
             .env("OSCTL_SESSION", &start.session)
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null())
             // What keeps it from starting is then shown to whom it concerns.
             .stderr(terminal);
-        for secret in settings::SECRETS {
+        for secret in settings::COMPANION_ONLY_VARIABLES {
             command.env_remove(secret);
         }
         if let Some(folder) = start.folder.as_deref().filter(|folder| folder.is_dir()) {
@@ -93,7 +93,7 @@ impl Shell {
 
     /// The exit code, 128+n for signal n, once the shell and all below it are gone. Loses nothing
     /// when dropped.
-    pub(super) async fn ended(&mut self) -> u8 {
+    pub(super) async fn wait_for_exit(&mut self) -> u8 {
         loop {
             // What can't be polled any more is over.
             let _ = self.guard.readable().await;
@@ -108,16 +108,16 @@ impl Shell {
     }
 
     /// Ends the shell, which has a moment to end by itself.
-    pub(super) fn leave(&self) {
-        self.say(LEAVE);
+    pub(super) fn hang_up(&self) {
+        self.send_byte(SUPERVISOR_SHUTDOWN_BYTE);
     }
 
     /// Ends the shell and all below it now.
-    pub(super) fn end(&self) {
-        self.say(END);
+    pub(super) fn end_now(&self) {
+        self.send_byte(SUPERVISOR_END_BYTE);
     }
 
-    fn say(&self, word: u8) {
+    fn send_byte(&self, word: u8) {
         // Past the runtime, which may not have heard yet that a new socket takes bytes. A guard that
         // is gone has nobody left to end.
         let _ = nix::unistd::write(self.guard.as_fd(), &[word]);
@@ -128,7 +128,7 @@ impl Shell {
 ///
 /// # Errors
 /// When there is no such program.
-pub(crate) fn spawn(command: &[OsString]) -> Result<i32> {
+pub(crate) fn spawn_terminal_shell(command: &[OsString]) -> Result<i32> {
     let (program, arguments) = command.split_first().context("no shell is named")?;
     // Before anything is started: a descendant whose parent has ended must come to us.
     prctl::set_child_subreaper(true)?;
@@ -153,7 +153,7 @@ pub(crate) fn spawn(command: &[OsString]) -> Result<i32> {
 }
 
 /// The person's own shell where the machine is theirs, bash inside, else what every system has.
-fn program() -> OsString {
+fn shell_program() -> OsString {
     let own = env::var_os("SHELL").filter(|_| env::var_os("OSCTL_EMBEDDED").is_some());
     let known = ["/bin/bash", "/usr/bin/bash"].map(OsString::from);
     own.into_iter()
@@ -163,9 +163,9 @@ fn program() -> OsString {
 }
 
 /// The client's kind of terminal where it is known here.
-fn kind(asked: Option<&str>) -> &str {
+fn supported_term(asked: Option<&str>) -> &str {
     let asked = asked.filter(|asked| is_kind(asked));
-    asked.filter(|kind| is_known(kind)).unwrap_or(FALLBACK)
+    asked.filter(|kind| is_known(kind)).unwrap_or(FALLBACK_TERM)
 }
 
 /// A name becomes part of a path.
@@ -175,7 +175,7 @@ fn is_kind(name: &str) -> bool {
 }
 
 fn is_known(kind: &str) -> bool {
-    KINDS.iter().any(|folder| {
+    TERMINFO_FOLDERS.iter().any(|folder| {
         let first: &OsStr = kind[..1].as_ref();
         Path::new(folder).join(first).join(kind).is_file()
     })
@@ -183,13 +183,13 @@ fn is_known(kind: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{FALLBACK, is_kind, kind};
+    use super::{FALLBACK_TERM, is_kind, supported_term};
 
     #[test]
     fn a_kind_of_terminal_that_is_not_known_is_a_common_one() {
-        assert_eq!(kind(Some("no-such-terminal")), FALLBACK);
-        assert_eq!(kind(Some("../../etc/passwd")), FALLBACK);
-        assert_eq!(kind(None), FALLBACK);
+        assert_eq!(supported_term(Some("no-such-terminal")), FALLBACK_TERM);
+        assert_eq!(supported_term(Some("../../etc/passwd")), FALLBACK_TERM);
+        assert_eq!(supported_term(None), FALLBACK_TERM);
     }
 
     #[test]

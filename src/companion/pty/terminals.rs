@@ -1,45 +1,47 @@
 //! The terminals by id: those that live, and for a while those that have ended, so that whoever
 //! lost a connection still hears the end.
 
-use super::{Exit, Limits, Refusal, Start, Terminal, Visit, Who};
+use super::{
+    PtyAttachRequest, PtyConnection, PtyExit, PtyLimits, PtyRefusal, PtyStart, PtyTerminal,
+};
 use crate::protocol::hex::hex;
-use crate::protocol::pty::Why;
+use crate::protocol::pty::TerminalEndReason;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long one that has ended can be found.
-const REMEMBERED: Duration = Duration::from_secs(120);
+const ENDED_TERMINAL_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How many of those there may be.
-const ENDED: usize = 16;
+const MAX_ENDED_TERMINALS: usize = 16;
 
 /// Characters of a client's name.
-const LONGEST: usize = 64;
+const MAX_CLIENT_NAME_CHARS: usize = 64;
 
 #[derive(Debug, Clone)]
-pub(crate) struct Terminals {
-    limits: Limits,
-    all: Arc<Mutex<Known>>,
+pub(crate) struct PtyTerminals {
+    limits: PtyLimits,
+    all: Arc<Mutex<PtyTerminalsState>>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct PtyTerminalsState {
     /// By the order in which they began.
-    terminals: BTreeMap<u64, Entry>,
+    terminals: BTreeMap<u64, PtyTerminalEntry>,
     last: u64,
     is_stopping: bool,
 }
 
 #[derive(Debug)]
-struct Entry {
-    terminal: Terminal,
+struct PtyTerminalEntry {
+    terminal: PtyTerminal,
     /// Who asked for it: a client that lost its connection before it heard the id asks again.
     client: Option<String>,
 }
 
-impl Terminals {
-    pub(crate) fn new(limits: Limits) -> Self {
+impl PtyTerminals {
+    pub(crate) fn new(limits: PtyLimits) -> Self {
         Self {
             limits,
             all: Arc::default(),
@@ -47,58 +49,61 @@ impl Terminals {
     }
 
     /// All of them, the oldest first.
-    pub(crate) fn all(&self) -> Vec<Terminal> {
+    pub(crate) fn list(&self) -> Vec<PtyTerminal> {
         let known = self.lock();
         let all = known.terminals.values();
         all.map(|entry| entry.terminal.clone()).collect()
     }
 
     /// The sessions of those that live.
-    pub(crate) fn sessions(&self) -> BTreeSet<String> {
-        let all = self.all().into_iter();
-        let living = all.filter(|terminal| terminal.exit().is_none());
+    pub(crate) fn live_sessions(&self) -> BTreeSet<String> {
+        let all = self.list().into_iter();
+        let living = all.filter(|terminal| terminal.exit_status().is_none());
         living.map(|terminal| terminal.session().into()).collect()
     }
 
     /// Takes a place before the terminal of that id, or before a new one.
     ///
     /// # Errors
-    /// Every [`Refusal`].
-    pub(crate) async fn visit(
+    /// Every [`PtyRefusal`].
+    pub(crate) async fn attach_client(
         &self,
         id: Option<&str>,
-        start: &Start,
-        mut who: Who,
-    ) -> Result<Visit, Refusal> {
+        start: &PtyStart,
+        mut who: PtyAttachRequest,
+    ) -> Result<PtyConnection, PtyRefusal> {
         if let Some(client) = who.client.as_deref().filter(|client| !is_name(client)) {
             let message = format!(
-                "`{client}` can't be a client's name: use letters, digits, `-`, `_` and `.`, {LONGEST} at most"
+                "`{client}` can't be a client's name: use letters, digits, `-`, `_` and `.`, {MAX_CLIENT_NAME_CHARS} at most"
             );
-            return Err(Refusal::Invalid(message));
+            return Err(PtyRefusal::Invalid(message));
         }
         let terminal = match id {
             Some(id) => self.find(id)?,
             None => {
                 // All that a new one has shown is for its first client.
                 who.since = who.since.or(Some(0));
-                self.make(start, who.client.as_deref())?
+                self.find_or_start(start, who.client.as_deref())?
             }
         };
-        terminal.visit(who).await
+        terminal.attach_client(who).await
     }
 
     /// Ends a terminal and everything that it runs.
     ///
     /// # Errors
-    /// [`Refusal::NoTerminal`] or [`Refusal::Stopping`].
-    pub(crate) async fn end(&self, id: &str) -> Result<Exit, Refusal> {
+    /// [`PtyRefusal::NoTerminal`] or [`PtyRefusal::Stopping`].
+    pub(crate) async fn end_terminal(&self, id: &str) -> Result<PtyExit, PtyRefusal> {
         let terminal = self.find(id)?;
-        terminal.end(Why::Ended).await.ok_or(Refusal::Stopping)
+        terminal
+            .end_terminal(TerminalEndReason::Ended)
+            .await
+            .ok_or(PtyRefusal::Stopping)
     }
 
     /// Ends all of them; none begins any more.
     pub(crate) async fn shutdown(&self) {
-        let all: Vec<Terminal> = {
+        let all: Vec<PtyTerminal> = {
             let mut known = self.lock();
             known.is_stopping = true;
             known
@@ -107,71 +112,83 @@ impl Terminals {
                 .map(|e| e.terminal.clone())
                 .collect()
         };
-        futures_util::future::join_all(all.iter().map(|terminal| terminal.end(Why::Stopped))).await;
+        futures_util::future::join_all(
+            all.iter()
+                .map(|terminal| terminal.end_terminal(TerminalEndReason::Stopped)),
+        )
+        .await;
     }
 
-    fn find(&self, id: &str) -> Result<Terminal, Refusal> {
-        let found = self.all().into_iter().find(|terminal| terminal.id() == id);
-        found.ok_or_else(|| Refusal::NoTerminal(id.into()))
+    fn find(&self, id: &str) -> Result<PtyTerminal, PtyRefusal> {
+        let found = self.list().into_iter().find(|terminal| terminal.id() == id);
+        found.ok_or_else(|| PtyRefusal::NoTerminal(id.into()))
     }
 
     /// A new one; the one that this client has asked for before.
-    fn make(&self, start: &Start, client: Option<&str>) -> Result<Terminal, Refusal> {
+    fn find_or_start(
+        &self,
+        start: &PtyStart,
+        client: Option<&str>,
+    ) -> Result<PtyTerminal, PtyRefusal> {
         let mut known = self.lock();
         if known.is_stopping {
-            return Err(Refusal::Stopping);
+            return Err(PtyRefusal::Stopping);
         }
         let mut entries = known.terminals.values();
         let asked = entries.find(|entry| client.is_some() && entry.client.as_deref() == client);
         if let Some(entry) = asked {
             return Ok(entry.terminal.clone());
         }
-        let Limits { count, idle } = self.limits;
+        let PtyLimits { count, idle } = self.limits;
         let living = known.terminals.values();
-        if living.filter(|e| e.terminal.exit().is_none()).count() >= count {
-            return Err(Refusal::TooMany(count));
+        if living
+            .filter(|e| e.terminal.exit_status().is_none())
+            .count()
+            >= count
+        {
+            return Err(PtyRefusal::TooMany(count));
         }
-        let id = id().map_err(Refusal::NoShell)?;
-        let terminal = Terminal::start(id, start, idle)?;
+        let id = new_terminal_id().map_err(PtyRefusal::NoShell)?;
+        let terminal = PtyTerminal::start(id, start, idle)?;
         known.last += 1;
         let number = known.last;
         let client = client.map(str::to_owned);
-        let entry = Entry {
+        let entry = PtyTerminalEntry {
             terminal: terminal.clone(),
             client,
         };
         known.terminals.insert(number, entry);
-        tokio::spawn(self.clone().forget(number, terminal.clone()));
+        tokio::spawn(self.clone().forget_after_exit(number, terminal.clone()));
         Ok(terminal)
     }
 
     /// Forgets a terminal some time after its end, and older ones that have ended when there are
     /// too many.
-    async fn forget(self, number: u64, terminal: Terminal) {
-        terminal.output.ended().await;
+    async fn forget_after_exit(self, number: u64, terminal: PtyTerminal) {
+        terminal.output.wait_for_exit().await;
         drop(terminal);
         {
             let terminals = &mut self.lock().terminals;
             let ended: Vec<u64> = terminals
                 .iter()
-                .filter(|(_, entry)| entry.terminal.exit().is_some())
+                .filter(|(_, entry)| entry.terminal.exit_status().is_some())
                 .map(|(number, _)| *number)
                 .collect();
-            for number in &ended[..ended.len().saturating_sub(ENDED)] {
+            for number in &ended[..ended.len().saturating_sub(MAX_ENDED_TERMINALS)] {
                 terminals.remove(number);
             }
         }
-        tokio::time::sleep(REMEMBERED).await;
+        tokio::time::sleep(ENDED_TERMINAL_TIMEOUT).await;
         self.lock().terminals.remove(&number);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, PtyTerminalsState> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Short enough to be typed.
-fn id() -> Result<String, String> {
+fn new_terminal_id() -> Result<String, String> {
     let mut bytes = [0u8; 4];
     getrandom::fill(&mut bytes).map_err(|error| format!("no randomness: {error}"))?;
     Ok(hex(bytes))
@@ -179,7 +196,7 @@ fn id() -> Result<String, String> {
 
 fn is_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    (1..=LONGEST).contains(&name.len()) && name.chars().all(fits)
+    (1..=MAX_CLIENT_NAME_CHARS).contains(&name.len()) && name.chars().all(fits)
 }
 
 #[cfg(test)]

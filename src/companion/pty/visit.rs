@@ -2,17 +2,19 @@
 //!
 //! The two are apart, because a client that takes its time to read is heard meanwhile.
 
-use super::output::{Follower, Piece};
-use super::{Attached, Message, Refusal, Size, Standing, Terminal};
+use super::output::{PtyChunk, PtyFollower};
+use super::{
+    PtyAttachReply, PtyConnectionStatus, PtyMessage, PtyRefusal, PtyTerminal, TerminalSize,
+};
 use bytes::Bytes;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 #[derive(Debug)]
-pub(crate) struct Visit {
-    pub(crate) place: Place,
-    pub(crate) sight: Sight,
+pub(crate) struct PtyConnection {
+    pub(crate) place: PtyClient,
+    pub(crate) sight: PtyClientView,
     /// Output that shows the screen before what is seen.
     pub(crate) screen: Option<String>,
     /// Bytes of this client that have arrived before; nothing when it is not known.
@@ -21,8 +23,8 @@ pub(crate) struct Visit {
 
 /// What a connection says. Given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
-    terminal: Terminal,
+pub(crate) struct PtyClient {
+    terminal: PtyTerminal,
     seat: u64,
     /// Whether this client says itself what it has seen.
     says: AtomicBool,
@@ -31,34 +33,34 @@ pub(crate) struct Place {
 
 /// What a connection sees.
 #[derive(Debug)]
-pub(crate) struct Sight {
-    follower: Follower,
-    standing: watch::Receiver<Standing>,
+pub(crate) struct PtyClientView {
+    follower: PtyFollower,
+    standing: watch::Receiver<PtyConnectionStatus>,
 }
 
 /// What a connection is told.
 #[derive(Debug)]
-pub(crate) enum News {
-    Piece(Piece),
-    Standing(Standing),
+pub(crate) enum PtyUpdate {
+    Piece(PtyChunk),
+    Standing(PtyConnectionStatus),
 }
 
-impl Visit {
-    pub(super) fn new(terminal: Terminal, attached: Attached) -> Self {
-        let Attached {
+impl PtyConnection {
+    pub(super) fn new(terminal: PtyTerminal, attached: PtyAttachReply) -> Self {
+        let PtyAttachReply {
             seat,
             follower,
             screen,
             standing,
             typed,
         } = attached;
-        let place = Place {
+        let place = PtyClient {
             terminal,
             seat,
             says: AtomicBool::new(false),
             is_lost: true,
         };
-        let sight = Sight { follower, standing };
+        let sight = PtyClientView { follower, standing };
         Self {
             place,
             sight,
@@ -67,83 +69,91 @@ impl Visit {
         }
     }
 
-    pub(crate) fn id(&self) -> &str {
+    pub(crate) fn terminal_id(&self) -> &str {
         self.place.terminal.id()
     }
 }
 
-impl Sight {
+impl PtyClientView {
     /// Offset of the next byte of output.
     pub(crate) fn offset(&self) -> u64 {
         self.follower.offset()
     }
 
-    pub(crate) fn standing(&self) -> Standing {
+    pub(crate) fn status(&self) -> PtyConnectionStatus {
         *self.standing.borrow()
     }
 
     /// What comes next: output, or a change of how this connection stands. Nothing when the
     /// terminal is gone. Loses nothing when dropped.
-    pub(crate) async fn next(&mut self) -> Option<News> {
+    pub(crate) async fn next_update(&mut self) -> Option<PtyUpdate> {
         tokio::select! {
             biased;
             changed = self.standing.changed() => {
                 changed.ok()?;
-                Some(News::Standing(*self.standing.borrow_and_update()))
+                Some(PtyUpdate::Standing(*self.standing.borrow_and_update()))
             }
-            piece = self.follower.next() => Some(News::Piece(piece)),
+            piece = self.follower.next_chunk() => Some(PtyUpdate::Piece(piece)),
         }
     }
 }
 
-/// Each method fails with [`Refusal::Stopping`] when the terminal is gone.
-impl Place {
+/// Each method fails with [`PtyRefusal::Stopping`] when the terminal is gone.
+impl PtyClient {
     /// What was given out up to `offset` has left this process: for a client that says nothing
     /// itself, that is what it has seen.
-    pub(crate) async fn sent(&self, offset: u64) -> Result<(), Refusal> {
+    pub(crate) async fn report_sent(&self, offset: u64) -> Result<(), PtyRefusal> {
         if self.says.load(Ordering::Relaxed) {
             return Ok(());
         }
         let seat = self.seat;
-        self.terminal.send(Message::Seen { seat, offset }).await
+        self.terminal
+            .send_message(PtyMessage::Seen { seat, offset })
+            .await
     }
 
     /// The client has seen everything up to this offset.
-    pub(crate) async fn seen(&self, offset: u64) -> Result<(), Refusal> {
+    pub(crate) async fn report_seen(&self, offset: u64) -> Result<(), PtyRefusal> {
         self.says.store(true, Ordering::Relaxed);
         let seat = self.seat;
-        self.terminal.send(Message::Seen { seat, offset }).await
+        self.terminal
+            .send_message(PtyMessage::Seen { seat, offset })
+            .await
     }
 
-    pub(crate) async fn keys(&self, bytes: Bytes) -> Result<(), Refusal> {
+    pub(crate) async fn send_keys(&self, bytes: Bytes) -> Result<(), PtyRefusal> {
         let seat = self.seat;
-        self.terminal.send(Message::Type { seat, bytes }).await
+        self.terminal
+            .send_message(PtyMessage::Type { seat, bytes })
+            .await
     }
 
-    pub(crate) async fn resize(&self, size: Size) -> Result<(), Refusal> {
+    pub(crate) async fn resize(&self, size: TerminalSize) -> Result<(), PtyRefusal> {
         let seat = self.seat;
-        self.terminal.send(Message::Resize { seat, size }).await
+        self.terminal
+            .send_message(PtyMessage::Resize { seat, size })
+            .await
     }
 
     /// Writes from now on.
-    pub(crate) async fn take(&self) -> Result<(), Refusal> {
+    pub(crate) async fn take_writer(&self) -> Result<(), PtyRefusal> {
         let seat = self.seat;
-        self.terminal.send(Message::Take { seat }).await
+        self.terminal.send_message(PtyMessage::Take { seat }).await
     }
 
-    pub(crate) async fn repaint(&self) -> Result<(), Refusal> {
-        self.terminal.send(Message::Repaint).await
+    pub(crate) async fn repaint(&self) -> Result<(), PtyRefusal> {
+        self.terminal.send_message(PtyMessage::Repaint).await
     }
 
     /// The client leaves by its own wish, so its place is not kept.
-    pub(crate) fn leave(mut self) {
+    pub(crate) fn detach(mut self) {
         self.is_lost = false;
     }
 }
 
-impl Drop for Place {
+impl Drop for PtyClient {
     fn drop(&mut self) {
-        let message = Message::Leave {
+        let message = PtyMessage::Leave {
             seat: self.seat,
             lost: self.is_lost,
         };

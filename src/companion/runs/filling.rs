@@ -12,34 +12,34 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug)]
-pub(super) struct Filling {
+pub(super) struct GrowingFile {
     path: PathBuf,
-    progress: Mutex<Progress>,
+    progress: Mutex<GrowingFileProgress>,
     news: Condvar,
     stays: AtomicBool,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-struct Progress {
+struct GrowingFileProgress {
     /// Bytes.
     written: u64,
     /// Nothing more comes.
     is_over: bool,
 }
 
-impl Filling {
+impl GrowingFile {
     /// A file that is not there yet.
     pub(super) fn new(path: PathBuf) -> Self {
-        Self::with(path, Progress::default())
+        Self::with_progress(path, GrowingFileProgress::default())
     }
 
     /// A file of an earlier life of the companion, of `written` bytes.
-    pub(super) fn filled(path: PathBuf, written: u64) -> Self {
+    pub(super) fn from_complete(path: PathBuf, written: u64) -> Self {
         let is_over = true;
-        Self::with(path, Progress { written, is_over })
+        Self::with_progress(path, GrowingFileProgress { written, is_over })
     }
 
-    fn with(path: PathBuf, progress: Progress) -> Self {
+    fn with_progress(path: PathBuf, progress: GrowingFileProgress) -> Self {
         Self {
             path,
             progress: Mutex::new(progress),
@@ -49,7 +49,7 @@ impl Filling {
     }
 
     /// It is left to the next life.
-    pub(super) fn leave(&self) {
+    pub(super) fn keep_on_drop(&self) {
         self.stays.store(true, Ordering::Relaxed);
     }
 
@@ -61,14 +61,17 @@ impl Filling {
     ///
     /// # Errors
     /// When the disk is full, or can't be written; what was written before stays.
-    pub(super) fn fill(&self, pieces: impl Iterator<Item = impl AsRef<[u8]>>) -> io::Result<()> {
-        let filled = self.write(pieces);
-        self.progress().is_over = true;
+    pub(super) fn fill_from(
+        &self,
+        pieces: impl Iterator<Item = impl AsRef<[u8]>>,
+    ) -> io::Result<()> {
+        let filled = self.write_pieces(pieces);
+        self.lock_progress().is_over = true;
         self.news.notify_all();
         filled
     }
 
-    fn write(&self, pieces: impl Iterator<Item = impl AsRef<[u8]>>) -> io::Result<()> {
+    fn write_pieces(&self, pieces: impl Iterator<Item = impl AsRef<[u8]>>) -> io::Result<()> {
         if let Some(folder) = self.path.parent() {
             make_private(folder)?;
         }
@@ -82,7 +85,7 @@ impl Filling {
         for piece in pieces {
             let bytes = piece.as_ref();
             file.write_all(bytes)?;
-            self.progress().written += bytes.len() as u64;
+            self.lock_progress().written += bytes.len() as u64;
             self.news.notify_all();
         }
         // No reply waits for the sync: a loss of power may cut the file.
@@ -90,9 +93,9 @@ impl Filling {
     }
 
     /// Of so many bytes that are on their way, those that are there or can still come.
-    pub(super) fn reachable(&self, promised: u64) -> u64 {
-        match *self.progress() {
-            Progress {
+    pub(super) fn reachable_bytes(&self, promised: u64) -> u64 {
+        match *self.lock_progress() {
+            GrowingFileProgress {
                 written,
                 is_over: true,
             } => promised.min(written),
@@ -105,10 +108,11 @@ impl Filling {
     ///
     /// # Errors
     /// When the file can't be read.
-    pub(super) fn read(&self, offset: u64, length: u64, bytes: &mut Vec<u8>) -> io::Result<u64> {
+    pub(super) fn read_at(&self, offset: u64, length: u64, bytes: &mut Vec<u8>) -> io::Result<u64> {
         let end = offset + length;
-        let waits = |progress: &mut Progress| progress.written < end && !progress.is_over;
-        let reached = self.news.wait_while(self.progress(), waits);
+        let waits =
+            |progress: &mut GrowingFileProgress| progress.written < end && !progress.is_over;
+        let reached = self.news.wait_while(self.lock_progress(), waits);
         let written = reached.unwrap_or_else(PoisonError::into_inner).written;
         let length = end.min(written).saturating_sub(offset);
         if length == 0 {
@@ -119,18 +123,18 @@ impl Filling {
         // In one go: without a place for all of it, reading feels its way.
         let begin = bytes.len();
         bytes.resize(begin + length as usize, 0);
-        let read = fill(&mut file, &mut bytes[begin..])?;
+        let read = fill_buffer(&mut file, &mut bytes[begin..])?;
         bytes.truncate(begin + read);
         Ok(read as u64)
     }
 
-    fn progress(&self) -> MutexGuard<'_, Progress> {
+    fn lock_progress(&self) -> MutexGuard<'_, GrowingFileProgress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// How many bytes there were.
-fn fill(file: &mut File, mut room: &mut [u8]) -> io::Result<usize> {
+fn fill_buffer(file: &mut File, mut room: &mut [u8]) -> io::Result<usize> {
     let mut read = 0;
     while !room.is_empty() {
         match file.read(room) {
@@ -146,7 +150,7 @@ fn fill(file: &mut File, mut room: &mut [u8]) -> io::Result<usize> {
     Ok(read)
 }
 
-impl Drop for Filling {
+impl Drop for GrowingFile {
     fn drop(&mut self) {
         if *self.stays.get_mut() {
             return;
@@ -176,24 +180,24 @@ mod tests {
     #[test]
     fn what_is_on_its_way_is_waited_for() {
         let folder = tempfile::tempdir().unwrap();
-        let file = Arc::new(Filling::new(folder.path().join("made/stdout")));
+        let file = Arc::new(GrowingFile::new(folder.path().join("made/stdout")));
         let (pieces, coming) = mpsc::channel();
         let reader = Arc::clone(&file);
         let read = thread::spawn(move || {
             let mut bytes = b"0".to_vec();
-            let read = reader.read(1, 4, &mut bytes).unwrap();
+            let read = reader.read_at(1, 4, &mut bytes).unwrap();
             (read, bytes)
         });
         let writer = Arc::clone(&file);
-        let filled = thread::spawn(move || writer.fill(coming.into_iter()));
+        let filled = thread::spawn(move || writer.fill_from(coming.into_iter()));
         for piece in ["ab", "cd", "ef"] {
             pieces.send(piece.as_bytes().to_vec()).unwrap();
         }
         assert_eq!(read.join().unwrap(), (4, b"0bcde".to_vec()));
-        assert_eq!(file.reachable(100), 100);
+        assert_eq!(file.reachable_bytes(100), 100);
         drop(pieces);
         filled.join().unwrap().unwrap();
-        assert_eq!(file.reachable(100), 6);
+        assert_eq!(file.reachable_bytes(100), 6);
         let path = file.path().to_owned();
         assert!(path.exists());
         drop(file);
@@ -205,10 +209,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let in_the_way = folder.path().join("file");
         fs::write(&in_the_way, "").unwrap();
-        let file = Filling::new(in_the_way.join("stdout"));
-        assert!(file.fill([b"lost".to_vec()].into_iter()).is_err());
+        let file = GrowingFile::new(in_the_way.join("stdout"));
+        assert!(file.fill_from([b"lost".to_vec()].into_iter()).is_err());
         let mut bytes = Vec::new();
-        assert_eq!(file.read(0, 4, &mut bytes).unwrap(), 0);
-        assert_eq!(file.reachable(4), 0);
+        assert_eq!(file.read_at(0, 4, &mut bytes).unwrap(), 0);
+        assert_eq!(file.reachable_bytes(4), 0);
     }
 }

@@ -1,75 +1,81 @@
 //! A run's events in their order, within limits: what a reply is made of and followers read.
 //!
-//! Text is kept once, in the [`Output`]s; an entry only says which bytes it stands for. An entry
+//! Text is kept once, in the [`StreamOutput`]s; an entry only says which bytes it stands for. An entry
 //! that nobody was handed yet grows instead of getting a successor, so slow followers, and runs
 //! that nobody follows, have few.
 
-use super::output::{Output, Piece};
-use crate::protocol::kernel::{Bundle, Happened, Raised, Shown, Stream, Truncated};
+use super::output::{OutputPiece, StreamOutput};
+use crate::protocol::kernel::{
+    DisplayData, MimeBundle, OutputStream, RunError, RunEventKind, Truncated,
+};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Bytes of MIME bundles kept of one run.
-const DATA_LIMIT: u64 = 64 << 20;
+const MAX_RUN_BUNDLE_BYTES: u64 = 64 << 20;
 /// Bytes that each of them takes beside its text: small ones are mostly that.
-const SHOWN: usize = 1 << 10;
+const BUNDLE_OVERHEAD_BYTES: usize = 1 << 10;
 /// Entries kept; of more, the oldest are given up. Who begins before them is told their text all the
 /// same, one stream after the other.
-const ENTRIES: usize = 1 << 14;
+const MAX_BUFFERED_EVENTS: usize = 1 << 14;
 /// Bytes that an entry grows to.
-const GROWN: u64 = 64 << 10;
+const MAX_TEXT_EVENT_BYTES: u64 = 64 << 10;
 /// Bytes and entries that are handed out at once.
-const HANDED: u64 = 1 << 20;
-const BATCH: usize = 512;
+const MAX_EVENT_CHUNK_BYTES: u64 = 1 << 20;
+const MAX_EVENT_CHUNK_COUNT: usize = 512;
 
 #[derive(Debug)]
-pub(super) struct Journal<R> {
-    outputs: [Output; 2],
+pub(super) struct RunEventBuffer<R> {
+    outputs: [StreamOutput; 2],
     /// Bytes of each stream that entries stand for.
     covered: [u64; 2],
-    entries: VecDeque<Entry<R>>,
+    entries: VecDeque<BufferedEvent<R>>,
     /// The number of the first entry that is kept.
     first: u64,
     /// Entries below this number were handed out, and stay as they are.
     handed: u64,
-    data: Vec<Arc<Bundle>>,
+    data: Vec<Arc<MimeBundle>>,
     data_total: u64,
     data_kept: u64,
     result: Option<String>,
-    error: Option<Raised>,
+    error: Option<RunError>,
 }
 
 #[derive(Debug)]
-enum Entry<R> {
-    Text { stream: Stream, from: u64, to: u64 },
-    Other(Box<Happened<R>>),
+enum BufferedEvent<R> {
+    Text {
+        stream: OutputStream,
+        from: u64,
+        to: u64,
+    },
+    Other(Box<RunEventKind<R>>),
 }
 
 /// An entry as it is handed out: text has still to be read.
 #[derive(Debug)]
-pub(super) enum Handed<R> {
+pub(super) enum EventChunk<R> {
     /// The bytes of a stream up to `end`.
     Text {
-        stream: Stream,
+        stream: OutputStream,
         end: u64,
-        pieces: Vec<Piece>,
+        pieces: Vec<OutputPiece>,
     },
-    Other(Happened<R>),
+    Other(RunEventKind<R>),
 }
 
 /// Text of entries that were given up.
 #[derive(Debug)]
-pub(super) struct Missed {
-    pub(super) stream: Stream,
+pub(super) struct EventGap {
+    pub(super) stream: OutputStream,
     /// The bytes of the stream up to here.
     pub(super) end: u64,
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: Vec<OutputPiece>,
     /// Whether an entry goes on behind it.
     pub(super) is_whole: bool,
 }
 
-impl<R> Default for Journal<R> {
+impl<R> Default for RunEventBuffer<R> {
     fn default() -> Self {
         Self {
             outputs: Default::default(),
@@ -86,72 +92,72 @@ impl<R> Default for Journal<R> {
     }
 }
 
-impl<R: Clone> Journal<R> {
+impl<R: Clone> RunEventBuffer<R> {
     /// Takes what was written; the last so many bytes are to be spilled.
-    pub(super) fn write(&mut self, stream: Stream, bytes: &[u8]) -> usize {
+    pub(super) fn write_output(&mut self, stream: OutputStream, bytes: &[u8]) -> usize {
         let rest = self.outputs[stream as usize].push(bytes);
-        self.cover(stream, self.output(stream).complete());
+        self.extend_entries(stream, self.output(stream).complete_bytes());
         rest
     }
 
-    fn cover(&mut self, stream: Stream, to: u64) {
+    fn extend_entries(&mut self, stream: OutputStream, to: u64) {
         let from = self.covered[stream as usize];
         if from == to {
             return;
         }
         self.covered[stream as usize] = to;
-        let is_free = self.next() > self.handed;
+        let is_free = self.next_number() > self.handed;
         match self.entries.back_mut() {
-            Some(Entry::Text {
+            Some(BufferedEvent::Text {
                 stream: last,
                 from: first,
                 to: end,
-            }) if is_free && *last == stream && to - *first <= GROWN => *end = to,
-            _ => self.push(Entry::Text { stream, from, to }),
+            }) if is_free && *last == stream && to - *first <= MAX_TEXT_EVENT_BYTES => *end = to,
+            _ => self.push_entry(BufferedEvent::Text { stream, from, to }),
         }
     }
 
-    pub(super) fn add(&mut self, happened: Happened<R>) {
+    pub(super) fn add_event(&mut self, happened: RunEventKind<R>) {
         let happened = match happened {
-            Happened::Display(shown) => Happened::Display(self.keep(shown)),
-            Happened::Result(shown) => {
+            RunEventKind::Display(shown) => RunEventKind::Display(self.retain_bundle(shown)),
+            RunEventKind::Result(shown) => {
                 let plain = shown.data.get("text/plain").and_then(Value::as_str);
                 self.result = plain.map(str::to_owned);
-                Happened::Result(self.keep(shown))
+                RunEventKind::Result(self.retain_bundle(shown))
             }
-            Happened::Error { error } => {
+            RunEventKind::Error { error } => {
                 self.error = Some(error.clone());
-                Happened::Error { error }
+                RunEventKind::Error { error }
             }
             other => other,
         };
-        self.push(Entry::Other(Box::new(happened)));
+        self.push_entry(BufferedEvent::Other(Box::new(happened)));
     }
 
     /// The newest event, unless it is text.
-    pub(super) fn newest(&self) -> Option<&Happened<R>> {
+    pub(super) fn newest_event(&self) -> Option<&RunEventKind<R>> {
         match self.entries.back() {
-            Some(Entry::Other(happened)) => Some(happened),
+            Some(BufferedEvent::Other(happened)) => Some(happened),
             _ => None,
         }
     }
 
     /// The number of the event that was written last.
-    pub(super) fn last(&self) -> u64 {
-        self.next().saturating_sub(1)
+    pub(super) fn last_number(&self) -> u64 {
+        self.next_number().saturating_sub(1)
     }
 
     /// What follows belongs to the event of that number, as it did in an earlier life.
-    pub(super) fn resume(&mut self, number: u64) {
-        if number >= self.next() {
-            self.handed = self.next();
+    pub(super) fn resume_at(&mut self, number: u64) {
+        if number >= self.next_number() {
+            self.handed = self.next_number();
         }
     }
 
     /// Text of an earlier life that is in its file alone.
-    pub(super) fn skip(&mut self, stream: Stream, bytes: u64) {
-        self.output_mut(stream).skip(bytes);
-        self.cover(stream, self.output(stream).total());
+    pub(super) fn skip_bytes(&mut self, stream: OutputStream, bytes: u64) {
+        self.output_mut(stream).skip_bytes(bytes);
+        self.extend_entries(stream, self.output(stream).total_bytes());
     }
 
     /// So many bytes of bundles were shown in an earlier life.
@@ -160,34 +166,34 @@ impl<R: Clone> Journal<R> {
     }
 
     /// Bytes of bundles, whether they are kept or not.
-    pub(super) fn shown(&self) -> u64 {
+    pub(super) fn bundle_bytes(&self) -> u64 {
         self.data_total
     }
 
     /// No more is to come: also what is no whole character is told.
-    pub(super) fn close(&mut self) {
-        for stream in [Stream::Stdout, Stream::Stderr] {
-            self.cover(stream, self.output(stream).total());
+    pub(super) fn close_output(&mut self) {
+        for stream in [OutputStream::Stdout, OutputStream::Stderr] {
+            self.extend_entries(stream, self.output(stream).total_bytes());
         }
     }
 
-    fn push(&mut self, entry: Entry<R>) {
-        if self.entries.len() == ENTRIES {
+    fn push_entry(&mut self, entry: BufferedEvent<R>) {
+        if self.entries.len() == MAX_BUFFERED_EVENTS {
             self.entries.pop_front();
             self.first += 1;
         }
         self.entries.push_back(entry);
     }
 
-    fn keep(&mut self, shown: Shown) -> Shown {
+    fn retain_bundle(&mut self, shown: DisplayData) -> DisplayData {
         let fields = shown.data.iter().chain(&shown.metadata);
-        let size: usize = fields.map(|(k, v)| k.len() + size(v)).sum();
-        let size = (size + SHOWN) as u64;
+        let size: usize = fields.map(|(k, v)| k.len() + json_bytes(v)).sum();
+        let size = (size + BUNDLE_OVERHEAD_BYTES) as u64;
         self.data_total += size;
-        if self.data_kept + size > DATA_LIMIT {
+        if self.data_kept + size > MAX_RUN_BUNDLE_BYTES {
             let notice = format!("<{size} bytes that were left out: the run shows too much>");
             let data = Map::from_iter([("text/plain".to_owned(), Value::String(notice))]);
-            return Shown {
+            return DisplayData {
                 data: Arc::new(data),
                 metadata: Map::new(),
                 ..shown
@@ -199,25 +205,25 @@ impl<R: Clone> Journal<R> {
     }
 
     /// The number that the next entry will have.
-    pub(super) fn next(&self) -> u64 {
+    pub(super) fn next_number(&self) -> u64 {
         self.first + self.entries.len() as u64
     }
 
     /// What was written before the first entry from `from` on that is kept, beyond the bytes of each
     /// stream that are known already.
-    pub(super) fn missed(&self, from: u64, known: [u64; 2]) -> Option<Missed> {
+    pub(super) fn find_gap(&self, from: u64, known: [u64; 2]) -> Option<EventGap> {
         if from >= self.first {
             return None;
         }
-        [Stream::Stdout, Stream::Stderr]
+        [OutputStream::Stdout, OutputStream::Stderr]
             .into_iter()
             .find_map(|stream| {
-                let (at, to) = (known[stream as usize], self.begin(self.first, stream));
-                let end = to.min(at + HANDED);
-                (at < end).then(|| Missed {
+                let (at, to) = (known[stream as usize], self.entry_start(self.first, stream));
+                let end = to.min(at + MAX_EVENT_CHUNK_BYTES);
+                (at < end).then(|| EventGap {
                     stream,
                     end,
-                    pieces: self.output(stream).pieces(at, end),
+                    pieces: self.output(stream).pieces_between(at, end),
                     is_whole: end == to,
                 })
             })
@@ -225,56 +231,58 @@ impl<R: Clone> Journal<R> {
 
     /// Where each stream stands before the entry of that number; before the first one that is kept
     /// nobody knows.
-    pub(super) fn before(&self, number: u64) -> [u64; 2] {
-        [Stream::Stdout, Stream::Stderr].map(|stream| self.begin(number, stream))
+    pub(super) fn positions_before(&self, number: u64) -> [u64; 2] {
+        [OutputStream::Stdout, OutputStream::Stderr].map(|stream| self.entry_start(number, stream))
     }
 
     /// Where the entries of a stream begin, from that number on.
-    fn begin(&self, number: u64, wanted: Stream) -> u64 {
+    fn entry_start(&self, number: u64, wanted: OutputStream) -> u64 {
         let skipped = number.saturating_sub(self.first) as usize;
         let mut begins = self
             .entries
             .iter()
             .skip(skipped)
             .filter_map(|entry| match entry {
-                Entry::Text { stream, from, .. } if *stream == wanted => Some(*from),
+                BufferedEvent::Text { stream, from, .. } if *stream == wanted => Some(*from),
                 _ => None,
             });
         begins.next().unwrap_or(self.covered[wanted as usize])
     }
 
     /// The first entry that is kept.
-    pub(super) fn first(&self) -> u64 {
+    pub(super) fn first_number(&self) -> u64 {
         self.first
     }
 
     /// Some of the entries from number `from` on, with their numbers.
-    pub(super) fn hand(&mut self, from: u64) -> Vec<(u64, Handed<R>)> {
-        let begin = from.clamp(self.first, self.next());
-        let mut room = HANDED;
+    pub(super) fn take_chunks(&mut self, from: u64) -> Vec<(u64, EventChunk<R>)> {
+        let begin = from.clamp(self.first, self.next_number());
+        let mut room = MAX_EVENT_CHUNK_BYTES;
         let mut handed = Vec::new();
         let entries = self.entries.iter().skip((begin - self.first) as usize);
-        for (seq, entry) in (begin..).zip(entries).take(BATCH) {
+        for (seq, entry) in (begin..).zip(entries).take(MAX_EVENT_CHUNK_COUNT) {
             if room == 0 {
                 break;
             }
             handed.push((
                 seq,
                 match entry {
-                    Entry::Text { stream, from, to } => {
+                    BufferedEvent::Text { stream, from, to } => {
                         room = room.saturating_sub(to - from);
-                        Handed::Text {
+                        EventChunk::Text {
                             stream: *stream,
                             end: *to,
-                            pieces: self.output(*stream).pieces(*from, *to),
+                            pieces: self.output(*stream).pieces_between(*from, *to),
                         }
                     }
-                    Entry::Other(happened) => {
-                        if let Happened::Display(shown) | Happened::Result(shown) = &**happened {
-                            let bytes = shown.data.values().map(size).sum::<usize>();
+                    BufferedEvent::Other(happened) => {
+                        if let RunEventKind::Display(shown) | RunEventKind::Result(shown) =
+                            &**happened
+                        {
+                            let bytes = shown.data.values().map(json_bytes).sum::<usize>();
                             room = room.saturating_sub(bytes as u64);
                         }
-                        Handed::Other((**happened).clone())
+                        EventChunk::Other((**happened).clone())
                     }
                 },
             ));
@@ -283,15 +291,15 @@ impl<R: Clone> Journal<R> {
         handed
     }
 
-    pub(super) fn output(&self, stream: Stream) -> &Output {
+    pub(super) fn output(&self, stream: OutputStream) -> &StreamOutput {
         &self.outputs[stream as usize]
     }
 
-    pub(super) fn output_mut(&mut self, stream: Stream) -> &mut Output {
+    pub(super) fn output_mut(&mut self, stream: OutputStream) -> &mut StreamOutput {
         &mut self.outputs[stream as usize]
     }
 
-    pub(super) fn data(&self) -> &[Arc<Bundle>] {
+    pub(super) fn bundles(&self) -> &[Arc<MimeBundle>] {
         &self.data
     }
 
@@ -299,13 +307,16 @@ impl<R: Clone> Journal<R> {
         self.result.as_ref()
     }
 
-    pub(super) fn error(&self) -> Option<&Raised> {
+    pub(super) fn error(&self) -> Option<&RunError> {
         self.error.as_ref()
     }
 
     pub(super) fn truncated(&self) -> BTreeMap<String, Truncated> {
         let mut found = BTreeMap::new();
-        for (name, stream) in [("stdout", Stream::Stdout), ("stderr", Stream::Stderr)] {
+        for (name, stream) in [
+            ("stdout", OutputStream::Stdout),
+            ("stderr", OutputStream::Stderr),
+        ] {
             found.extend(
                 self.output(stream)
                     .truncated()
@@ -324,44 +335,46 @@ impl<R: Clone> Journal<R> {
     }
 
     /// Bytes written to both streams.
-    pub(super) fn total(&self) -> u64 {
-        self.outputs.iter().map(Output::total).sum()
+    pub(super) fn total_bytes(&self) -> u64 {
+        self.outputs.iter().map(StreamOutput::total_bytes).sum()
     }
 
     /// Bytes in memory.
-    pub(super) fn bytes(&self) -> u64 {
-        let text: usize = self.outputs.iter().map(Output::kept).sum();
-        let entries = self.entries.len() * size_of::<Entry<R>>();
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let text: usize = self.outputs.iter().map(StreamOutput::memory_bytes).sum();
+        let entries = self.entries.len() * size_of::<BufferedEvent<R>>();
         (text + entries) as u64 + self.data_kept
     }
 
     pub(super) fn on_disk(&self) -> u64 {
-        self.outputs.iter().map(Output::on_disk).sum()
+        self.outputs.iter().map(StreamOutput::on_disk).sum()
     }
 }
 
-fn size(value: &Value) -> usize {
+fn json_bytes(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),
-        Value::Array(items) => items.iter().map(size).sum::<usize>() + items.len(),
-        Value::Object(map) => map.iter().map(|(k, v)| k.len() + size(v)).sum(),
+        Value::Array(items) => items.iter().map(json_bytes).sum::<usize>() + items.len(),
+        Value::Object(map) => map.iter().map(|(k, v)| k.len() + json_bytes(v)).sum(),
         Value::Null | Value::Bool(_) | Value::Number(_) => 8,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::output::{read, text};
-    use super::{ENTRIES, Handed};
-    use crate::protocol::kernel::{Happened, Shown, Stream};
+    use super::super::output::{decode_lossy, read_pieces};
+    use super::{EventChunk, MAX_BUFFERED_EVENTS};
+    use crate::protocol::kernel::{DisplayData, OutputStream, RunEventKind};
     use proptest::prelude::*;
 
-    type Journal = super::Journal<()>;
+    type Journal = super::RunEventBuffer<()>;
 
-    fn texts(handed: Vec<(u64, Handed<()>)>) -> Vec<(u64, Stream, String)> {
+    fn texts(handed: Vec<(u64, EventChunk<()>)>) -> Vec<(u64, OutputStream, String)> {
         let one = |(seq, handed)| match handed {
-            Handed::Text { stream, pieces, .. } => (seq, stream, text(read(pieces).unwrap())),
-            Handed::Other(other) => panic!("{other:?}"),
+            EventChunk::Text { stream, pieces, .. } => {
+                (seq, stream, decode_lossy(read_pieces(pieces).unwrap()))
+            }
+            EventChunk::Other(other) => panic!("{other:?}"),
         };
         handed.into_iter().map(one).collect()
     }
@@ -369,19 +382,22 @@ mod tests {
     #[test]
     fn what_nobody_was_handed_grows_and_what_somebody_has_does_not() {
         let mut journal = Journal::default();
-        journal.write(Stream::Stdout, b"a");
-        journal.write(Stream::Stdout, b"b");
-        assert_eq!(texts(journal.hand(0)), [(0, Stream::Stdout, "ab".into())]);
-        journal.write(Stream::Stdout, b"c");
-        journal.write(Stream::Stderr, b"d");
-        journal.write(Stream::Stdout, b"e");
+        journal.write_output(OutputStream::Stdout, b"a");
+        journal.write_output(OutputStream::Stdout, b"b");
+        assert_eq!(
+            texts(journal.take_chunks(0)),
+            [(0, OutputStream::Stdout, "ab".into())]
+        );
+        journal.write_output(OutputStream::Stdout, b"c");
+        journal.write_output(OutputStream::Stderr, b"d");
+        journal.write_output(OutputStream::Stdout, b"e");
         let expected = [
-            (1, Stream::Stdout, "c".into()),
-            (2, Stream::Stderr, "d".into()),
-            (3, Stream::Stdout, "e".into()),
+            (1, OutputStream::Stdout, "c".into()),
+            (2, OutputStream::Stderr, "d".into()),
+            (3, OutputStream::Stdout, "e".into()),
         ];
-        assert_eq!(texts(journal.hand(1)), expected);
-        assert_eq!(texts(journal.hand(0)).len(), 4);
+        assert_eq!(texts(journal.take_chunks(1)), expected);
+        assert_eq!(texts(journal.take_chunks(0)).len(), 4);
     }
 
     #[test]
@@ -389,46 +405,55 @@ mod tests {
         let mut journal = Journal::default();
         let shown = |length| {
             let data = [("text/plain".to_owned(), "x".repeat(length).into())];
-            Happened::Display(Shown {
+            RunEventKind::Display(DisplayData {
                 data: std::sync::Arc::new(data.into_iter().collect()),
-                ..Shown::default()
+                ..DisplayData::default()
             })
         };
-        journal.add(shown(60 << 20));
-        journal.add(shown(10 << 20));
-        journal.add(shown(1));
-        assert_eq!(journal.data().len(), 2);
-        let each = 10 + super::SHOWN as u64;
+        journal.add_event(shown(60 << 20));
+        journal.add_event(shown(10 << 20));
+        journal.add_event(shown(1));
+        assert_eq!(journal.bundles().len(), 2);
+        let each = 10 + super::BUNDLE_OVERHEAD_BYTES as u64;
         assert_eq!(journal.truncated()["data"].total, (70 << 20) + 1 + 3 * each);
-        assert_eq!(journal.next(), 3);
+        assert_eq!(journal.next_number(), 3);
     }
 
     #[test]
     fn many_small_values_take_no_more_than_a_large_one() {
         let mut journal = Journal::default();
         for _ in 0..100_000 {
-            journal.add(Happened::Display(Shown::default()));
+            journal.add_event(RunEventKind::Display(DisplayData::default()));
         }
-        assert_eq!(journal.data().len(), (64 << 20) / super::SHOWN);
+        assert_eq!(
+            journal.bundles().len(),
+            (64 << 20) / super::BUNDLE_OVERHEAD_BYTES
+        );
         assert!(journal.truncated().contains_key("data"));
     }
 
     #[test]
     fn entries_are_given_up_from_the_oldest_on() {
         let mut journal = Journal::default();
-        for _ in 0..ENTRIES + 10 {
-            journal.write(Stream::Stdout, b"x");
-            journal.hand(journal.next());
+        for _ in 0..MAX_BUFFERED_EVENTS + 10 {
+            journal.write_output(OutputStream::Stdout, b"x");
+            journal.take_chunks(journal.next_number());
         }
-        assert_eq!(journal.next(), ENTRIES as u64 + 10);
-        assert_eq!(journal.hand(0)[0].0, 10);
-        let missed = journal.missed(0, [0; 2]).unwrap();
+        assert_eq!(journal.next_number(), MAX_BUFFERED_EVENTS as u64 + 10);
+        assert_eq!(journal.take_chunks(0)[0].0, 10);
+        let missed = journal.find_gap(0, [0; 2]).unwrap();
         assert_eq!((missed.end, missed.is_whole), (10, true));
-        assert_eq!(text(read(missed.pieces).unwrap()), "x".repeat(10));
-        assert!(journal.missed(10, [0; 2]).is_none());
-        assert!(journal.missed(0, [10, 0]).is_none());
-        assert_eq!(journal.before(12), [12, 0]);
-        assert_eq!(journal.before(journal.next()), [journal.next(), 0]);
+        assert_eq!(
+            decode_lossy(read_pieces(missed.pieces).unwrap()),
+            "x".repeat(10)
+        );
+        assert!(journal.find_gap(10, [0; 2]).is_none());
+        assert!(journal.find_gap(0, [10, 0]).is_none());
+        assert_eq!(journal.positions_before(12), [12, 0]);
+        assert_eq!(
+            journal.positions_before(journal.next_number()),
+            [journal.next_number(), 0]
+        );
     }
 
     proptest! {
@@ -439,21 +464,21 @@ mod tests {
             let mut journal = Journal::default();
             let (mut next, mut got, mut all) = (0, [String::new(), String::new()], [Vec::new(), Vec::new()]);
             let mut follow = |journal: &mut Journal| {
-                for (seq, stream, text) in texts(journal.hand(next)) {
+                for (seq, stream, text) in texts(journal.take_chunks(next)) {
                     assert_eq!(seq, next);
                     got[stream as usize] += &text;
                     next += 1;
                 }
             };
             for (is_err, bytes, read) in writes {
-                let stream = if is_err { Stream::Stderr } else { Stream::Stdout };
-                journal.write(stream, &bytes);
+                let stream = if is_err { OutputStream::Stderr } else { OutputStream::Stdout };
+                journal.write_output(stream, &bytes);
                 all[stream as usize].extend(bytes);
                 if read {
                     follow(&mut journal);
                 }
             }
-            journal.close();
+            journal.close_output();
             follow(&mut journal);
             for (got, all) in got.iter().zip(all) {
                 // Where bytes are no UTF-8, how many marks stand for them may differ.

@@ -9,30 +9,30 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// In the folder of all lives: the name of the one that waits.
-const WAITING: &str = "waiting";
+const WAITING_MARK_FILE: &str = "waiting";
 
 /// After so long nobody goes on any more.
-const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
+const WAITING_MARK_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 /// The folders of all lives, and which one is ours.
 #[derive(Debug, Clone)]
-pub(crate) struct Lives {
+pub(crate) struct RetainedRuns {
     folder: PathBuf,
     own: String,
 }
 
-impl Lives {
+impl RetainedRuns {
     pub(crate) fn new(folder: PathBuf, own: String) -> Self {
         Self { folder, own }
     }
 
     /// Where this one writes.
-    pub(crate) fn own(&self) -> PathBuf {
+    pub(crate) fn own_folder(&self) -> PathBuf {
         self.folder.join(&self.own)
     }
 
     /// Where the others write, or wrote.
-    pub(super) fn others(&self) -> Vec<PathBuf> {
+    pub(super) fn other_folders(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let others = entries.filter(|entry| {
             let is_own = entry.file_name().to_str() == Some(&self.own);
@@ -42,11 +42,11 @@ impl Lives {
     }
 
     /// Removes what earlier ones have left, but for one that waits.
-    pub(crate) fn begin(&self) {
-        let waiting = self.waiting().map(|name| self.folder.join(name));
-        for folder in self.others() {
+    pub(crate) fn remove_stale(&self) {
+        let waiting = self.waiting_name().map(|name| self.folder.join(name));
+        for folder in self.other_folders() {
             if waiting.as_ref() != Some(&folder) {
-                remove(&folder);
+                remove_folder(&folder);
             }
         }
     }
@@ -55,34 +55,34 @@ impl Lives {
     ///
     /// # Errors
     /// When the disk does not take it.
-    pub(crate) fn wait(&self) -> io::Result<()> {
+    pub(crate) fn mark_waiting(&self) -> io::Result<()> {
         make_private(&self.folder)?;
-        fs::write(self.folder.join(WAITING), &self.own)
+        fs::write(self.folder.join(WAITING_MARK_FILE), &self.own)
     }
 
     /// No life waits any more: this one continues, or has proved itself. What other lives have left is
     /// removed when it was `taken`.
-    pub(crate) fn go_on(&self, taken: bool) {
-        if let Err(error) = fs::remove_file(self.folder.join(WAITING))
+    pub(crate) fn stop_waiting(&self, taken: bool) {
+        if let Err(error) = fs::remove_file(self.folder.join(WAITING_MARK_FILE))
             && error.kind() != io::ErrorKind::NotFound
         {
             tracing::warn!("a life waits for ever: {error}");
         }
         if taken {
-            self.begin();
+            self.remove_stale();
         }
     }
 
-    fn waiting(&self) -> Option<String> {
-        let path = self.folder.join(WAITING);
+    fn waiting_name(&self) -> Option<String> {
+        let path = self.folder.join(WAITING_MARK_FILE);
         let age = fs::metadata(&path).ok()?.modified().ok()?.elapsed();
-        let is_forgotten = age.is_ok_and(|age| age > FORGOTTEN);
+        let is_forgotten = age.is_ok_and(|age| age > WAITING_MARK_TIMEOUT);
         let name = fs::read_to_string(path).ok()?;
         (!is_forgotten).then_some(name)
     }
 }
 
-fn remove(folder: &Path) {
+fn remove_folder(folder: &Path) {
     if let Err(error) = fs::remove_dir_all(folder) {
         tracing::warn!("output of an earlier life stays: {error}");
     }
@@ -90,26 +90,26 @@ fn remove(folder: &Path) {
 
 #[cfg(test)]
 mod tests {
-    use super::Lives;
+    use super::RetainedRuns;
     use std::fs;
 
     #[test]
     fn a_life_that_waits_finds_what_it_has_written() {
         let folder = tempfile::tempdir().unwrap();
         let life = |name: &str| {
-            let life = Lives::new(folder.path().join("runs"), name.into());
-            life.begin();
-            fs::create_dir_all(life.own()).unwrap();
+            let life = RetainedRuns::new(folder.path().join("runs"), name.into());
+            life.remove_stale();
+            fs::create_dir_all(life.own_folder()).unwrap();
             life
         };
         let first = life("1");
         let waits = life("2");
-        assert!(!first.own().exists());
-        waits.wait().unwrap();
+        assert!(!first.own_folder().exists());
+        waits.mark_waiting().unwrap();
         let crashes = life("3");
         let proves_itself = life("4");
-        assert!(waits.own().exists() && !crashes.own().exists());
-        proves_itself.go_on(true);
-        assert!(!waits.own().exists() && proves_itself.own().exists());
+        assert!(waits.own_folder().exists() && !crashes.own_folder().exists());
+        proves_itself.stop_waiting(true);
+        assert!(!waits.own_folder().exists() && proves_itself.own_folder().exists());
     }
 }

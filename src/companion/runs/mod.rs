@@ -1,6 +1,6 @@
 //! Whatever takes time has an id and a log: executions of code, commands of the shell.
 //!
-//! A [`Run`] holds what was asked ([`Work`]), what happened, and how it ended; [`Runs`] are those that
+//! A [`TrackedRun`] holds what was asked ([`RunKind`]), what happened, and how it ended; [`RunRegistry`] are those that
 //! can still be found. A run does nothing by itself: whoever owns the process writes into it, and
 //! anybody may follow it, from any event on, at their own pace. The [`RunStore`] is what is on disk of
 //! them.
@@ -17,11 +17,11 @@ mod shelf;
 mod spill;
 mod store;
 
-pub(crate) use follower::Follower;
-pub(crate) use lives::Lives;
-pub(crate) use run::{NotRecorded, Run, SoFar};
-pub(crate) use shelf::{OtherRun, Runs};
-pub(super) use spill::Spill;
+pub(crate) use follower::RunFollower;
+pub(crate) use lives::RetainedRuns;
+pub(crate) use run::{RunNotRecorded, RunSnapshot, TrackedRun};
+pub(crate) use shelf::{RunIdConflict, RunRegistry};
+pub(super) use spill::SpillFiles;
 pub(crate) use store::RunStore;
 
 use serde::Serialize;
@@ -30,14 +30,14 @@ use sha2::Sha256;
 use std::fmt::Debug;
 
 /// What a run was asked to do, and how it is told of.
-pub(crate) trait Work: Debug + Send + Sync + 'static {
+pub(crate) trait RunKind: Debug + Send + Sync + 'static {
     /// All that is told at the end.
     type Reply: Debug + Clone + Serialize + DeserializeOwned + Send + Sync + 'static;
     /// What only the one knows who did it.
     type Report: Debug + Clone + Serialize + DeserializeOwned + Send + Sync + 'static;
 
     /// Where its runs are found over HTTP.
-    const PLACE: &'static str;
+    const RUN_API_PATH: &'static str;
 
     /// The id that was asked for.
     fn id(&self) -> Option<&str>;
@@ -61,10 +61,10 @@ pub(crate) trait Work: Debug + Send + Sync + 'static {
 
     /// Tells what must be the same in a request that repeats the id. Secrets that are no part of the code
     /// are left out.
-    fn identify(&self, hash: &mut Sha256);
+    fn hash_request(&self, hash: &mut Sha256);
 
     /// Work of an earlier life, of which the first line is known.
-    fn recovered(id: String, session: String, line: String) -> Self;
+    fn from_recovered(id: String, session: String, line: String) -> Self;
 
     /// Whether it is the same work; how to wait for it is no part of that.
     fn is_same(&self, other: &Self) -> bool;
@@ -72,7 +72,7 @@ pub(crate) trait Work: Debug + Send + Sync + 'static {
     /// `ended` is the report of a run that has ended, `running` what to say of one that has not.
     fn reply(
         &self,
-        so_far: SoFar,
+        so_far: RunSnapshot,
         ended: Option<Self::Report>,
         running: Self::Report,
     ) -> Self::Reply;

@@ -8,7 +8,7 @@
 //!
 //! File and tail overlap while the file has room.
 
-use super::filling::Filling;
+use super::filling::GrowingFile;
 use crate::protocol::kernel::Truncated;
 use std::collections::VecDeque;
 use std::io;
@@ -16,25 +16,25 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes kept of one stream in memory: the first half and the last half.
-pub(super) const KEPT: usize = 1 << 20;
-pub(super) const HALF: usize = KEPT / 2;
+pub(super) const MAX_OUTPUT_MEMORY_BYTES: usize = 1 << 20;
+pub(super) const OUTPUT_HALF_BYTES: usize = MAX_OUTPUT_MEMORY_BYTES / 2;
 
 #[derive(Debug, Default)]
-pub(super) struct Output {
+pub(super) struct StreamOutput {
     head: Vec<u8>,
     tail: VecDeque<u8>,
     total: u64,
-    file: Option<Arc<Filling>>,
+    file: Option<Arc<GrowingFile>>,
     /// Bytes in the file and on their way there.
     spilled: u64,
 }
 
 /// Where a part of the output is.
 #[derive(Debug)]
-pub(super) enum Piece {
+pub(super) enum OutputPiece {
     Here(Vec<u8>),
     File {
-        file: Arc<Filling>,
+        file: Arc<GrowingFile>,
         offset: u64,
         length: u64,
     },
@@ -42,7 +42,7 @@ pub(super) enum Piece {
     Gone(u64),
 }
 
-impl Piece {
+impl OutputPiece {
     /// Bytes that it stands for.
     pub(super) fn length(&self) -> u64 {
         match self {
@@ -52,28 +52,28 @@ impl Piece {
     }
 }
 
-impl Output {
+impl StreamOutput {
     /// Takes what was written. The last so many bytes are more than the head holds, and are to be
     /// spilled.
     pub(super) fn push(&mut self, bytes: &[u8]) -> usize {
         self.total += bytes.len() as u64;
-        let (head, rest) = bytes.split_at(bytes.len().min(HALF - self.head.len()));
+        let (head, rest) = bytes.split_at(bytes.len().min(OUTPUT_HALF_BYTES - self.head.len()));
         self.head.extend_from_slice(head);
-        let last = &rest[rest.len().saturating_sub(HALF)..];
-        let excess = (self.tail.len() + last.len()).saturating_sub(HALF);
+        let last = &rest[rest.len().saturating_sub(OUTPUT_HALF_BYTES)..];
+        let excess = (self.tail.len() + last.len()).saturating_sub(OUTPUT_HALF_BYTES);
         self.tail.drain(..excess);
         self.tail.extend(last);
         rest.len()
     }
 
     /// So many bytes more are on their way to the file.
-    pub(super) fn spilled(&mut self, file: &Arc<Filling>, bytes: u64) {
+    pub(super) fn record_spill(&mut self, file: &Arc<GrowingFile>, bytes: u64) {
         self.file.get_or_insert_with(|| Arc::clone(file));
         self.spilled += bytes;
     }
 
     /// Text that is in the file of an earlier life alone.
-    pub(super) fn skip(&mut self, bytes: u64) {
+    pub(super) fn skip_bytes(&mut self, bytes: u64) {
         self.total += bytes;
     }
 
@@ -82,9 +82,9 @@ impl Output {
     ///
     /// # Errors
     /// When the file can't be read.
-    pub(super) fn restore(
+    pub(super) fn restore_earlier(
         &mut self,
-        file: Option<Filling>,
+        file: Option<GrowingFile>,
         tail: Option<Vec<u8>>,
         total: u64,
     ) -> io::Result<()> {
@@ -94,11 +94,11 @@ impl Output {
             self.tail = last.into();
             return Ok(());
         };
-        let length = file.reachable(u64::MAX);
-        if HALF as u64 + length == total {
-            let count = length.min(HALF as u64);
+        let length = file.reachable_bytes(u64::MAX);
+        if OUTPUT_HALF_BYTES as u64 + length == total {
+            let count = length.min(OUTPUT_HALF_BYTES as u64);
             last.clear();
-            file.read(length - count, count, &mut last)?;
+            file.read_at(length - count, count, &mut last)?;
         }
         self.tail = last.into();
         (self.file, self.spilled) = (Some(Arc::new(file)), length);
@@ -112,27 +112,27 @@ impl Output {
     }
 
     /// The file is left to the next life.
-    pub(super) fn leave(&self) {
-        self.file.iter().for_each(|file| file.leave());
+    pub(super) fn keep_file(&self) {
+        self.file.iter().for_each(|file| file.keep_on_drop());
     }
 
-    pub(super) fn total(&self) -> u64 {
+    pub(super) fn total_bytes(&self) -> u64 {
         self.total
     }
 
     /// Bytes in memory.
-    pub(super) fn kept(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         self.head.len() + self.tail.len()
     }
 
     /// Bytes on disk.
     pub(super) fn on_disk(&self) -> u64 {
         let file = self.file.as_ref();
-        file.map_or(0, |file| file.reachable(self.spilled))
+        file.map_or(0, |file| file.reachable_bytes(self.spilled))
     }
 
     /// Bytes up to the last whole character.
-    pub(super) fn complete(&self) -> u64 {
+    pub(super) fn complete_bytes(&self) -> u64 {
         // A character may begin in the head and end in the tail.
         let last = |back: usize| {
             self.tail
@@ -160,7 +160,7 @@ impl Output {
     pub(super) fn kept_from(&self, offset: u64) -> u64 {
         let tail = self.total - self.tail.len() as u64;
         let is_kept = offset < self.head.len() as u64
-            || (self.file.is_some() && offset < HALF as u64 + self.on_disk());
+            || (self.file.is_some() && offset < OUTPUT_HALF_BYTES as u64 + self.on_disk());
         if is_kept {
             offset
         } else {
@@ -169,28 +169,30 @@ impl Output {
     }
 
     /// Where the bytes from `from` to `to` are.
-    pub(super) fn pieces(&self, from: u64, to: u64) -> Vec<Piece> {
+    pub(super) fn pieces_between(&self, from: u64, to: u64) -> Vec<OutputPiece> {
         let mut pieces = Vec::new();
         let (mut at, to) = (from, to.min(self.total));
         let (head, tail) = (self.head.len() as u64, self.total - self.tail.len() as u64);
         if at < to.min(head) {
             let end = to.min(head);
-            pieces.push(Piece::Here(self.head[at as usize..end as usize].to_vec()));
+            pieces.push(OutputPiece::Here(
+                self.head[at as usize..end as usize].to_vec(),
+            ));
             at = end;
         }
         if at < to.min(tail) {
             let end = to.min(tail);
-            let on_disk = (HALF as u64 + self.on_disk()).clamp(at, end);
+            let on_disk = (OUTPUT_HALF_BYTES as u64 + self.on_disk()).clamp(at, end);
             if let Some(file) = self.file.as_ref().filter(|_| at < on_disk) {
-                pieces.push(Piece::File {
+                pieces.push(OutputPiece::File {
                     file: Arc::clone(file),
-                    offset: at - HALF as u64,
+                    offset: at - OUTPUT_HALF_BYTES as u64,
                     length: on_disk - at,
                 });
                 at = on_disk;
             }
             if at < end {
-                pieces.push(Piece::Gone(end - at));
+                pieces.push(OutputPiece::Gone(end - at));
                 at = end;
             }
         }
@@ -198,7 +200,7 @@ impl Output {
             let range = (at - tail) as usize..(to - tail) as usize;
             let mut bytes = Vec::with_capacity(range.len());
             self.take_tail(range, &mut bytes);
-            pieces.push(Piece::Here(bytes));
+            pieces.push(OutputPiece::Here(bytes));
         }
         pieces
     }
@@ -213,26 +215,26 @@ impl Output {
     }
 
     /// As text; bytes that are not UTF-8 become U+FFFD, a cut is marked where it is.
-    pub(super) fn text(&self) -> String {
-        let left_out = self.total - self.kept() as u64;
+    pub(super) fn to_text(&self) -> String {
+        let left_out = self.total - self.memory_bytes() as u64;
         if left_out == 0 {
-            let mut all = Vec::with_capacity(self.kept());
+            let mut all = Vec::with_capacity(self.memory_bytes());
             all.extend_from_slice(&self.head);
             self.take_tail(0..self.tail.len(), &mut all);
-            return text(all);
+            return decode_lossy(all);
         }
         let head = String::from_utf8_lossy(&self.head);
         let mut tail = Vec::with_capacity(self.tail.len());
         self.take_tail(0..self.tail.len(), &mut tail);
         format!(
             "{head}{}{}",
-            left_out_mark(left_out),
+            omitted_bytes_mark(left_out),
             String::from_utf8_lossy(&tail)
         )
     }
 
     pub(super) fn truncated(&self) -> Option<Truncated> {
-        let kept = self.kept() as u64;
+        let kept = self.memory_bytes() as u64;
         (kept < self.total).then(|| Truncated {
             total: self.total,
             kept,
@@ -248,23 +250,25 @@ impl Output {
 ///
 /// # Errors
 /// When the file can't be read any more.
-pub(super) fn read(pieces: Vec<Piece>) -> io::Result<Vec<u8>> {
+pub(super) fn read_pieces(pieces: Vec<OutputPiece>) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for piece in pieces {
         match piece {
             // Most often it is all there is.
-            Piece::Here(only) if bytes.is_empty() => bytes = only,
-            Piece::Here(mut more) => bytes.append(&mut more),
-            Piece::Gone(count) => bytes.extend_from_slice(left_out_mark(count).as_bytes()),
-            Piece::File {
+            OutputPiece::Here(only) if bytes.is_empty() => bytes = only,
+            OutputPiece::Here(mut more) => bytes.append(&mut more),
+            OutputPiece::Gone(count) => {
+                bytes.extend_from_slice(omitted_bytes_mark(count).as_bytes())
+            }
+            OutputPiece::File {
                 file,
                 offset,
                 length,
             } => {
-                let read = file.read(offset, length, &mut bytes)?;
+                let read = file.read_at(offset, length, &mut bytes)?;
                 if read < length {
                     // The disk was full before all had arrived.
-                    bytes.extend_from_slice(left_out_mark(length - read).as_bytes());
+                    bytes.extend_from_slice(omitted_bytes_mark(length - read).as_bytes());
                 }
             }
         }
@@ -272,85 +276,96 @@ pub(super) fn read(pieces: Vec<Piece>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-pub(super) fn text(bytes: Vec<u8>) -> String {
+pub(super) fn decode_lossy(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
 }
 
-fn left_out_mark(count: u64) -> String {
+fn omitted_bytes_mark(count: u64) -> String {
     format!("\n… {count} bytes left out …\n")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Filling, HALF, KEPT, Output, Piece, read, text};
+    use super::{
+        GrowingFile, MAX_OUTPUT_MEMORY_BYTES, OUTPUT_HALF_BYTES, OutputPiece, StreamOutput,
+        decode_lossy, read_pieces,
+    };
     use proptest::prelude::*;
     use std::sync::Arc;
 
     #[test]
     fn a_flood_keeps_its_beginning_and_its_end() {
-        let mut output = Output::default();
+        let mut output = StreamOutput::default();
         for number in 0..1_000_000 {
             output.push(format!("{number}\n").as_bytes());
         }
-        let text = output.text();
+        let text = output.to_text();
         assert!(text.starts_with("0\n1\n") && text.ends_with("999998\n999999\n"));
         let cut = output.truncated().unwrap();
-        assert_eq!((cut.total, cut.kept), (6_888_890, KEPT as u64));
+        assert_eq!(
+            (cut.total, cut.kept),
+            (6_888_890, MAX_OUTPUT_MEMORY_BYTES as u64)
+        );
         assert!(text.contains(&format!("… {} bytes left out …", cut.total - cut.kept)));
     }
 
     #[test]
     fn a_character_that_arrives_in_two_pieces_is_whole() {
-        let mut output = Output::default();
+        let mut output = StreamOutput::default();
         output.push(&[b'a', 0xc3]);
-        assert_eq!(output.complete(), 1);
+        assert_eq!(output.complete_bytes(), 1);
         output.push(&[0xa4, 0xff]);
-        assert_eq!((output.complete(), output.text()), (4, "aä\u{fffd}".into()));
+        assert_eq!(
+            (output.complete_bytes(), output.to_text()),
+            (4, "aä\u{fffd}".into())
+        );
         output.push("€".as_bytes());
-        assert_eq!(output.complete(), 7);
+        assert_eq!(output.complete_bytes(), 7);
         output.push(&"€".as_bytes()[..2]);
-        assert_eq!(output.complete(), 7);
+        assert_eq!(output.complete_bytes(), 7);
     }
 
     #[test]
     fn a_character_that_the_tail_begins_within_is_whole() {
         for within in 1..3 {
-            let mut output = Output::default();
-            output.push(&vec![b'a'; HALF - within]);
+            let mut output = StreamOutput::default();
+            output.push(&vec![b'a'; OUTPUT_HALF_BYTES - within]);
             // The head has its first byte or two, the tail the rest.
             output.push(&"€".as_bytes()[..2]);
-            assert_eq!(output.complete(), (HALF - within) as u64);
+            assert_eq!(output.complete_bytes(), (OUTPUT_HALF_BYTES - within) as u64);
             output.push(&"€".as_bytes()[2..]);
-            assert_eq!(output.complete(), output.total());
+            assert_eq!(output.complete_bytes(), output.total_bytes());
         }
     }
 
     #[test]
     fn what_was_spilled_is_found_again_and_the_rest_is_marked() {
         let folder = tempfile::tempdir().unwrap();
-        let file = Arc::new(Filling::new(folder.path().join("spill")));
-        let mut output = Output::default();
-        let all: Vec<u8> = (0..4 * HALF).map(|n| b'a' + (n % 26) as u8).collect();
+        let file = Arc::new(GrowingFile::new(folder.path().join("spill")));
+        let mut output = StreamOutput::default();
+        let all: Vec<u8> = (0..4 * OUTPUT_HALF_BYTES)
+            .map(|n| b'a' + (n % 26) as u8)
+            .collect();
         let mut spilled = Vec::new();
         for chunk in all.chunks(1 << 16) {
             let rest = output.push(chunk);
             // A file that holds no more than so much.
-            if spilled.len() < HALF {
+            if spilled.len() < OUTPUT_HALF_BYTES {
                 spilled.extend_from_slice(&chunk[chunk.len() - rest..]);
-                output.spilled(&file, rest as u64);
+                output.record_spill(&file, rest as u64);
             }
         }
-        file.fill([spilled].into_iter()).unwrap();
-        let total = output.total();
-        let found = read(output.pieces(10, HALF as u64 + 100)).unwrap();
-        assert_eq!(found, all[10..HALF + 100]);
-        let last = read(output.pieces(total - 10, total)).unwrap();
+        file.fill_from([spilled].into_iter()).unwrap();
+        let total = output.total_bytes();
+        let found = read_pieces(output.pieces_between(10, OUTPUT_HALF_BYTES as u64 + 100)).unwrap();
+        assert_eq!(found, all[10..OUTPUT_HALF_BYTES + 100]);
+        let last = read_pieces(output.pieces_between(total - 10, total)).unwrap();
         assert_eq!(last, all[all.len() - 10..]);
-        let pieces = output.pieces(0, total);
+        let pieces = output.pieces_between(0, total);
         assert!(
-            matches!(&pieces[..], [Piece::Here(_), Piece::File { .. }, Piece::Gone(gone), Piece::Here(_)] if *gone == HALF as u64),
+            matches!(&pieces[..], [OutputPiece::Here(_), OutputPiece::File { .. }, OutputPiece::Gone(gone), OutputPiece::Here(_)] if *gone == OUTPUT_HALF_BYTES as u64),
         );
-        let (first, half) = (output.kept_from(10), HALF as u64);
+        let (first, half) = (output.kept_from(10), OUTPUT_HALF_BYTES as u64);
         assert_eq!((first, output.kept_from(half + 1)), (10, half + 1));
         assert_eq!(output.kept_from(2 * half), total - half);
         let path = file.path().to_owned();
@@ -361,11 +376,11 @@ mod tests {
     proptest! {
         #[test]
         fn what_fits_is_kept_as_it_is(pieces in prop::collection::vec(".{0,40}", 0..40)) {
-            let mut output = Output::default();
+            let mut output = StreamOutput::default();
             for piece in &pieces {
                 output.push(piece.as_bytes());
             }
-            prop_assert_eq!(output.text(), pieces.concat());
+            prop_assert_eq!(output.to_text(), pieces.concat());
             prop_assert_eq!(output.truncated(), None);
         }
 
@@ -373,12 +388,12 @@ mod tests {
         fn a_cut_between_whole_characters_changes_nothing(all in ".{0,40}", at in 0usize..80) {
             let bytes = all.as_bytes();
             let (first, second) = bytes.split_at(at.min(bytes.len()));
-            let mut output = Output::default();
+            let mut output = StreamOutput::default();
             output.push(first);
-            let cut = output.complete();
+            let cut = output.complete_bytes();
             output.push(second);
-            let part = |from, to| text(read(output.pieces(from, to)).unwrap());
-            prop_assert_eq!(part(0, cut) + &part(cut, output.total()), all);
+            let part = |from, to| decode_lossy(read_pieces(output.pieces_between(from, to)).unwrap());
+            prop_assert_eq!(part(0, cut) + &part(cut, output.total_bytes()), all);
         }
     }
 }

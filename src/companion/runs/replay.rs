@@ -1,11 +1,11 @@
 //! A run of an earlier life, from what the journal says of it.
 
-use super::Work;
-use super::filling::Filling;
+use super::RunKind;
+use super::filling::GrowingFile;
 use super::identity::digest_of;
-use super::run::Run;
-use super::store::{End, Record, Recovered, RunStore};
-use crate::protocol::kernel::{Raised, Stream};
+use super::run::TrackedRun;
+use super::store::{RecoveredRun, RunStore, StoredRunEnd, StoredRunRecord};
+use crate::protocol::kernel::{OutputStream, RunError};
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -13,36 +13,36 @@ use std::time::{Duration, UNIX_EPOCH};
 
 /// What is left of a stream beside its head.
 #[derive(Debug, Default)]
-struct Rest {
+struct StreamRemainder {
     file: Option<PathBuf>,
     /// Bytes of the file that no event stands for so far.
     unread: u64,
     tail: Option<Vec<u8>>,
 }
 
-impl<W: Work> Run<W> {
+impl<W: RunKind> TrackedRun<W> {
     /// Its end is the one that was recorded; without one it is lost, which is recorded now.
-    pub(super) fn replay(recovered: Recovered, store: &RunStore) -> Self {
-        let Recovered { found, kept } = recovered;
+    pub(super) fn replay(recovered: RecoveredRun, store: &RunStore) -> Self {
+        let RecoveredRun { found, kept } = recovered;
         let begin = found.begin;
-        let work = W::recovered(begin.id.clone(), begin.session, begin.line);
+        let work = W::from_recovered(begin.id.clone(), begin.session, begin.line);
         let mut run = Self::new(begin.id, work, Some(kept));
         run.created = UNIX_EPOCH + Duration::from_micros(begin.created);
         run.digest = Some(begin.digest);
-        let mut rests = rests(&found.records, store);
+        let mut rests = find_remainders(&found.records, store);
         let mut end = None;
         for record in found.records {
             match record {
-                Record::End(told) => end = Some(told),
-                other => run.happen(other, &mut rests),
+                StoredRunRecord::End(told) => end = Some(told),
+                other => run.apply_record(other, &mut rests),
             }
         }
-        if let Err(error) = run.restore(rests, end.as_ref()) {
+        if let Err(error) = run.restore_output(rests, end.as_ref()) {
             tracing::warn!("output of run `{}` is lost: {error}", run.id);
         }
         match end {
-            Some(end) => run.restored(end.status),
-            None => run.lost(reason(store.is_other_boot(&begin.boot))),
+            Some(end) => run.publish_restored(end.status),
+            None => run.mark_lost(lost_error(store.is_other_boot(&begin.boot))),
         }
         run
     }
@@ -55,55 +55,68 @@ impl<W: Work> Run<W> {
         }
     }
 
-    fn happen(&self, record: Record, rests: &mut [Rest; 2]) {
-        let mut known = self.record();
+    fn apply_record(&self, record: StoredRunRecord, rests: &mut [StreamRemainder; 2]) {
+        let mut known = self.lock_content();
         let journal = &mut known.journal;
         match record {
-            Record::Started(number) => known.number = Some(number),
-            Record::Text {
+            StoredRunRecord::Started(number) => known.number = Some(number),
+            StoredRunRecord::Text {
                 stream,
                 event,
                 bytes,
             } => {
-                journal.resume(event);
-                journal.write(stream, &bytes);
+                journal.resume_at(event);
+                journal.write_output(stream, &bytes);
             }
-            Record::Spilled {
+            StoredRunRecord::Spilled {
                 stream,
                 event,
                 length,
             } => {
-                journal.resume(event);
+                journal.resume_at(event);
                 let rest = &mut rests[stream as usize];
                 let length = length.min(rest.unread);
                 rest.unread -= length;
-                journal.skip(stream, length);
+                journal.skip_bytes(stream, length);
             }
-            Record::Event { number, happened } => {
-                journal.resume(number);
+            StoredRunRecord::Event { number, happened } => {
+                journal.resume_at(number);
                 match serde_json::from_slice(&happened) {
-                    Ok(happened) => journal.add(happened),
+                    Ok(happened) => journal.add_event(happened),
                     Err(error) => tracing::warn!("an event of run `{}`: {error}", self.id),
                 }
             }
-            Record::Tail { stream, bytes } => rests[stream as usize].tail = Some(bytes),
-            Record::Begin(_) | Record::File { .. } | Record::End(_) | Record::Forget => {}
+            StoredRunRecord::Tail { stream, bytes } => rests[stream as usize].tail = Some(bytes),
+            StoredRunRecord::Begin(_)
+            | StoredRunRecord::File { .. }
+            | StoredRunRecord::End(_)
+            | StoredRunRecord::Forget => {}
         }
     }
 
-    fn restore(&self, rests: [Rest; 2], end: Option<&End>) -> io::Result<()> {
-        let mut record = self.record();
-        for (stream, rest) in [Stream::Stdout, Stream::Stderr].into_iter().zip(rests) {
+    fn restore_output(
+        &self,
+        rests: [StreamRemainder; 2],
+        end: Option<&StoredRunEnd>,
+    ) -> io::Result<()> {
+        let mut record = self.lock_content();
+        for (stream, rest) in [OutputStream::Stdout, OutputStream::Stderr]
+            .into_iter()
+            .zip(rests)
+        {
             // What reached the file, and not the journal.
-            record.journal.skip(stream, rest.unread);
-            let reached = record.journal.output(stream).total();
+            record.journal.skip_bytes(stream, rest.unread);
+            let reached = record.journal.output(stream).total_bytes();
             let total = end.map_or(reached, |end| end.written[stream as usize].max(reached));
             let file = match rest.file {
-                Some(path) => Some(Filling::filled(path.clone(), fs::metadata(&path)?.len())),
+                Some(path) => Some(GrowingFile::from_complete(
+                    path.clone(),
+                    fs::metadata(&path)?.len(),
+                )),
                 None => None,
             };
             let output = record.journal.output_mut(stream);
-            output.restore(file, rest.tail, total)?;
+            output.restore_earlier(file, rest.tail, total)?;
         }
         if let Some(end) = end {
             record.took = Duration::try_from_secs_f64(end.timing_ms / 1e3).ok();
@@ -115,14 +128,14 @@ impl<W: Work> Run<W> {
     }
 }
 
-fn rests(records: &[Record], store: &RunStore) -> [Rest; 2] {
-    let mut rests = <[Rest; 2]>::default();
+fn find_remainders(records: &[StoredRunRecord], store: &RunStore) -> [StreamRemainder; 2] {
+    let mut rests = <[StreamRemainder; 2]>::default();
     for record in records {
-        if let Record::File { stream, name } = record
-            && let Some(path) = store.file(name)
+        if let StoredRunRecord::File { stream, name } = record
+            && let Some(path) = store.file_path(name)
         {
             let length = fs::metadata(&path).map_or(0, |file| file.len());
-            rests[*stream as usize] = Rest {
+            rests[*stream as usize] = StreamRemainder {
                 file: Some(path),
                 unread: length,
                 tail: None,
@@ -133,12 +146,12 @@ fn rests(records: &[Record], store: &RunStore) -> [Rest; 2] {
 }
 
 /// Why it has no end of its own.
-fn reason(is_other_boot: bool) -> Raised {
+fn lost_error(is_other_boot: bool) -> RunError {
     let why = match is_other_boot {
         true => "the machine was started again",
         false => "the companion ended",
     };
-    Raised {
+    RunError {
         kind: "Lost".into(),
         message: format!(
             "{why} before the run had ended: it may have been executed in part, and is not executed again"

@@ -1,15 +1,15 @@
 //! A run: work that was accepted, what came of it, and how it stands.
 
-use super::Work;
-use super::filling::Filling;
-use super::follower::Follower;
+use super::RunKind;
+use super::filling::GrowingFile;
+use super::follower::RunFollower;
 use super::identity::first_line;
-use super::journal::Journal;
-use super::output::{self, HALF, Piece};
-use super::spill::LIMIT;
-use super::store::{End, Kept, Record as Stored, Urgency};
+use super::journal::RunEventBuffer;
+use super::output::{self, OUTPUT_HALF_BYTES, OutputPiece};
+use super::spill::MAX_SPILL_FILE_BYTES;
+use super::store::{RecordUrgency, RunRecorder, StoredRunEnd, StoredRunRecord as Stored};
 use crate::protocol::kernel::{
-    Bundle, Happened, Page, Raised, RunStatus, Stream, Summary, Truncated,
+    MimeBundle, OutputPage, OutputStream, RunError, RunEventKind, RunStatus, Summary, Truncated,
 };
 use std::collections::BTreeMap;
 use std::io;
@@ -19,21 +19,21 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
 /// Bytes that work may be ahead of the follower that sets its pace: memory holds the last so many.
-const AHEAD: u64 = (HALF / 2) as u64;
+const MAX_UNREAD_OUTPUT_BYTES: u64 = (OUTPUT_HALF_BYTES / 2) as u64;
 
 /// Bytes of a page of output.
-const PAGE: u64 = 1 << 20;
+const MAX_OUTPUT_PAGE_BYTES: u64 = 1 << 20;
 
 /// One piece of work, from its acceptance to its end and beyond.
 #[derive(Debug)]
-pub(crate) struct Run<W: Work> {
+pub(crate) struct TrackedRun<W: RunKind> {
     pub(crate) id: String,
     pub(crate) work: W,
     pub(super) created: SystemTime,
-    record: Mutex<Record<W>>,
-    pulse: watch::Sender<Pulse>,
+    record: Mutex<TrackedRunState<W>>,
+    pulse: watch::Sender<RunSignal>,
     /// What is on disk of it, unless it is not durable.
-    kept: Option<Arc<Kept>>,
+    kept: Option<Arc<RunRecorder>>,
     /// By which the work of an earlier life is known again.
     pub(super) digest: Option<String>,
     /// How many bytes the follower that sets the pace has read, when there is one.
@@ -42,7 +42,7 @@ pub(crate) struct Run<W: Work> {
 
 /// What followers and those who wait for the end are woken by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Pulse {
+pub(super) struct RunSignal {
     pub(super) status: RunStatus,
     /// Changes with everything that happens.
     beat: u64,
@@ -54,11 +54,11 @@ pub(super) struct Pulse {
 
 /// The disk does not take a run that was to be recorded on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NotRecorded;
+pub(crate) struct RunNotRecorded;
 
 #[derive(Debug)]
-pub(super) struct Record<W: Work> {
-    pub(super) journal: Journal<W::Reply>,
+pub(super) struct TrackedRunState<W: RunKind> {
+    pub(super) journal: RunEventBuffer<W::Reply>,
     pub(super) number: Option<u64>,
     started: Option<Instant>,
     pub(super) took: Option<Duration>,
@@ -67,14 +67,14 @@ pub(super) struct Record<W: Work> {
 
 /// What can be told of every kind of run.
 #[derive(Debug)]
-pub(crate) struct SoFar {
+pub(crate) struct RunSnapshot {
     pub(crate) id: String,
     pub(crate) status: RunStatus,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
     pub(crate) result: Option<String>,
-    pub(crate) data: Vec<Arc<Bundle>>,
-    pub(crate) error: Option<Raised>,
+    pub(crate) data: Vec<Arc<MimeBundle>>,
+    pub(crate) error: Option<RunError>,
     /// What it got when it began: the count of executions, a process id.
     pub(crate) number: Option<u64>,
     pub(crate) timing_ms: f64,
@@ -82,9 +82,9 @@ pub(crate) struct SoFar {
     pub(crate) durable: bool,
 }
 
-impl<W: Work> Run<W> {
-    pub(super) fn new(id: String, work: W, kept: Option<Arc<Kept>>) -> Self {
-        let pulse = watch::Sender::new(Pulse {
+impl<W: RunKind> TrackedRun<W> {
+    pub(super) fn new(id: String, work: W, kept: Option<Arc<RunRecorder>>) -> Self {
+        let pulse = watch::Sender::new(RunSignal {
             status: RunStatus::Running,
             beat: 0,
             is_admitted: false,
@@ -94,8 +94,8 @@ impl<W: Work> Run<W> {
             id,
             work,
             created: SystemTime::now(),
-            record: Mutex::new(Record {
-                journal: Journal::default(),
+            record: Mutex::new(TrackedRunState {
+                journal: RunEventBuffer::default(),
                 number: None,
                 started: None,
                 took: None,
@@ -108,133 +108,136 @@ impl<W: Work> Run<W> {
         }
     }
 
-    pub(crate) fn started(&self, number: u64) {
-        let mut record = self.record();
+    pub(crate) fn mark_started(&self, number: u64) {
+        let mut record = self.lock_content();
         record.started = Some(Instant::now());
         record.number = Some(number);
         drop(record);
-        self.keep(Urgency::Later, || Stored::Started(number));
+        self.append_record(RecordUrgency::Later, || Stored::Started(number));
     }
 
     /// Takes what the code wrote; the last so many bytes are to be spilled.
-    pub(crate) fn write(&self, stream: Stream, bytes: &[u8]) -> usize {
-        let mut record = self.record();
-        let rest = record.journal.write(stream, bytes);
-        let (head, event) = (&bytes[..bytes.len() - rest], record.journal.last());
+    pub(crate) fn write_output(&self, stream: OutputStream, bytes: &[u8]) -> usize {
+        let mut record = self.lock_content();
+        let rest = record.journal.write_output(stream, bytes);
+        let (head, event) = (&bytes[..bytes.len() - rest], record.journal.last_number());
         if !head.is_empty() {
-            self.keep_shown(|| Stored::Text {
+            self.append_output_record(|| Stored::Text {
                 stream,
                 event,
                 bytes: head.to_vec(),
             });
         }
         // Of what no file holds, the end tells the size.
-        if rest > 0 && record.journal.output(stream).total() <= HALF as u64 + LIMIT {
-            self.keep_shown(|| Stored::Spilled {
+        if rest > 0
+            && record.journal.output(stream).total_bytes()
+                <= OUTPUT_HALF_BYTES as u64 + MAX_SPILL_FILE_BYTES
+        {
+            self.append_output_record(|| Stored::Spilled {
                 stream,
                 event,
                 length: rest as u64,
             });
         }
         drop(record);
-        self.beat();
+        self.notify_followers();
         rest
     }
 
-    pub(super) fn spilled(&self, stream: Stream, file: &Arc<Filling>, bytes: u64) {
-        let mut record = self.record();
+    pub(super) fn record_spill(&self, stream: OutputStream, file: &Arc<GrowingFile>, bytes: u64) {
+        let mut record = self.lock_content();
         let output = record.journal.output_mut(stream);
         let is_first = output.on_disk() == 0;
-        output.spilled(file, bytes);
+        output.record_spill(file, bytes);
         if let Some(kept) = self.kept.as_ref().filter(|_| is_first) {
             let name = kept.name_of(file.path());
-            self.keep_shown(|| Stored::File { stream, name });
+            self.append_output_record(|| Stored::File { stream, name });
         }
     }
 
-    pub(crate) fn add(&self, happened: Happened<W::Reply>) {
-        let mut record = self.record();
-        record.journal.add(happened);
-        if let Some(happened) = record.journal.newest() {
-            self.keep_shown(|| Stored::Event {
-                number: record.journal.last(),
+    pub(crate) fn add_event(&self, happened: RunEventKind<W::Reply>) {
+        let mut record = self.lock_content();
+        record.journal.add_event(happened);
+        if let Some(happened) = record.journal.newest_event() {
+            self.append_output_record(|| Stored::Event {
+                number: record.journal.last_number(),
                 // What is told is always JSON.
                 happened: serde_json::to_vec(happened).unwrap_or_default(),
             });
         }
         drop(record);
-        self.beat();
+        self.notify_followers();
     }
 
     /// Records what the code shows, unless the disk may not hold it.
-    fn keep_shown(&self, record: impl FnOnce() -> Stored) {
+    fn append_output_record(&self, record: impl FnOnce() -> Stored) {
         if self.kept.as_ref().is_some_and(|kept| !kept.is_private) {
-            self.keep(Urgency::Soon, record);
+            self.append_record(RecordUrgency::Soon, record);
         }
     }
 
-    fn keep(&self, urgency: Urgency, record: impl FnOnce() -> Stored) {
+    fn append_record(&self, urgency: RecordUrgency, record: impl FnOnce() -> Stored) {
         if let Some(kept) = self.kept.as_ref().filter(|kept| !kept.is_forgotten()) {
-            kept.push(&record(), urgency);
+            kept.push_record(&record(), urgency);
         }
     }
 
-    fn beat(&self) {
+    fn notify_followers(&self) {
         self.pulse.send_modify(|pulse| pulse.beat += 1);
     }
 
     /// The error that the code raised, when it did.
-    pub(crate) fn raised(&self) -> Option<Raised> {
-        self.record().journal.error().cloned()
+    pub(crate) fn code_error(&self) -> Option<RunError> {
+        self.lock_content().journal.error().cloned()
     }
 
     /// The work has ended; the end is published once it is synced to the disk.
     pub(crate) fn finish(&self, status: RunStatus, report: W::Report) {
         let end = {
-            let mut record = self.record();
-            record.journal.close();
+            let mut record = self.lock_content();
+            record.journal.close_output();
             record.took = record.started.map(|s| s.elapsed());
             record.report = Some(report);
-            for stream in [Stream::Stdout, Stream::Stderr] {
+            for stream in [OutputStream::Stdout, OutputStream::Stderr] {
                 if let Some(bytes) = record.journal.output(stream).beyond_file() {
-                    self.keep_shown(|| Stored::Tail { stream, bytes });
+                    self.append_output_record(|| Stored::Tail { stream, bytes });
                 }
             }
-            record.end(status)
+            record.end_record(status)
         };
         match self.kept.as_ref().filter(|kept| !kept.is_forgotten()) {
-            Some(kept) => kept.end(&Stored::End(end), self.pulse.clone(), status),
-            None => self.ended(status),
+            Some(kept) => kept.push_end(&Stored::End(end), self.pulse.clone(), status),
+            None => self.publish_end(status),
         }
     }
 
-    fn ended(&self, status: RunStatus) {
+    fn publish_end(&self, status: RunStatus) {
         self.pulse.send_modify(|pulse| pulse.status = status);
     }
 
     /// Ends a run of an earlier life that has no end of its own.
-    pub(super) fn lost(&self, error: Raised) {
-        self.add(Happened::Error { error });
-        let end = self.record().end(RunStatus::Lost);
-        self.keep(Urgency::Later, || Stored::End(end));
-        self.restored(RunStatus::Lost);
+    pub(super) fn mark_lost(&self, error: RunError) {
+        self.add_event(RunEventKind::Error { error });
+        let end = self.lock_content().end_record(RunStatus::Lost);
+        self.append_record(RecordUrgency::Later, || Stored::End(end));
+        self.publish_restored(RunStatus::Lost);
     }
 
     /// How a run of an earlier life has ended is known.
-    pub(super) fn restored(&self, status: RunStatus) {
-        self.record().journal.close();
-        self.ended(status);
+    pub(super) fn publish_restored(&self, status: RunStatus) {
+        self.lock_content().journal.close_output();
+        self.publish_end(status);
     }
 
     /// Its owner has it.
-    pub(crate) fn admitted(&self) {
+    pub(crate) fn mark_admitted(&self) {
         self.pulse.send_modify(|pulse| pulse.is_admitted = true);
     }
 
     /// Waits until its owner has it, or it has ended; `false` when it was refused.
-    pub(crate) async fn taken(&self) -> bool {
+    pub(crate) async fn wait_admitted(&self) -> bool {
         let mut pulse = self.pulse.subscribe();
-        let is_taken = |p: &Pulse| p.is_admitted || p.status != RunStatus::Running;
+        let is_taken = |p: &RunSignal| p.is_admitted || p.status != RunStatus::Running;
         // It can't close while `self` holds the sender.
         let taken = pulse.wait_for(is_taken).await;
         taken.is_ok_and(|pulse| !pulse.is_refused)
@@ -244,58 +247,58 @@ impl<W: Work> Run<W> {
     ///
     /// # Errors
     /// When the disk does not take it, and it was to be durable.
-    pub(crate) async fn recorded(&self) -> Result<(), NotRecorded> {
+    pub(crate) async fn wait_recorded(&self) -> Result<(), RunNotRecorded> {
         let must = self.work.durable() == Some(true);
         if self.work.id().is_some() || must {
-            self.acknowledged().await;
+            self.wait_begin_synced().await;
         }
         match must && !self.is_durable() {
-            true => Err(NotRecorded),
+            true => Err(RunNotRecorded),
             false => Ok(()),
         }
     }
 
     /// Waits until the id may be told: the disk knows of the run, or can't.
-    pub(crate) async fn acknowledged(&self) {
+    pub(crate) async fn wait_begin_synced(&self) {
         if let Some(kept) = &self.kept {
-            kept.begun().await;
+            kept.wait_begin_synced().await;
         }
     }
 
     /// Whether it is found again after the companion's death.
     pub(crate) fn is_durable(&self) -> bool {
-        let is_kept = |kept: &Arc<Kept>| kept.is_complete() && !kept.is_forgotten();
+        let is_kept = |kept: &Arc<RunRecorder>| kept.is_complete() && !kept.is_forgotten();
         self.kept.as_ref().is_some_and(is_kept)
     }
 
     /// It need not be found again.
-    pub(super) fn forget(&self) {
-        self.kept.iter().for_each(Kept::forget);
+    pub(super) fn mark_forgotten(&self) {
+        self.kept.iter().for_each(RunRecorder::mark_forgotten);
     }
 
     /// Its files are left to the next life.
-    pub(super) fn leave(&self) {
+    pub(super) fn keep_files(&self) {
         if self.kept.is_some() {
-            let record = self.record();
-            for stream in [Stream::Stdout, Stream::Stderr] {
-                record.journal.output(stream).leave();
+            let record = self.lock_content();
+            for stream in [OutputStream::Stdout, OutputStream::Stderr] {
+                record.journal.output(stream).keep_file();
             }
         }
     }
 
     /// It was not admitted; a caller that has found it meanwhile must not wait for ever.
-    pub(crate) fn refused(&self, report: W::Report) {
-        let error = Raised {
+    pub(crate) fn finish_refused(&self, report: W::Report) {
+        let error = RunError {
             kind: "NotStarted".into(),
             message: "the run was refused, as its first request was told".into(),
             traceback: Vec::new(),
         };
-        self.add(Happened::Error { error });
+        self.add_event(RunEventKind::Error { error });
         self.pulse.send_modify(|pulse| pulse.is_refused = true);
         self.finish(RunStatus::Failed, report);
     }
 
-    pub(crate) async fn finished(&self) {
+    pub(crate) async fn wait_finished(&self) {
         let mut pulse = self.pulse.subscribe();
         // It can't close while `self` holds the sender.
         let _ = pulse.wait_for(|p| p.status != RunStatus::Running).await;
@@ -306,18 +309,18 @@ impl<W: Work> Run<W> {
     }
 
     /// How it stands; `running` is what to report while it runs.
-    pub(crate) fn reply(&self, running: W::Report) -> W::Reply {
+    pub(crate) fn build_reply(&self, running: W::Report) -> W::Reply {
         let status = self.status();
-        let record = self.record();
+        let record = self.lock_content();
         let journal = &record.journal;
         let truncated = journal.truncated();
-        let so_far = SoFar {
+        let so_far = RunSnapshot {
             id: self.id.clone(),
             status,
-            stdout: journal.output(Stream::Stdout).text(),
-            stderr: journal.output(Stream::Stderr).text(),
+            stdout: journal.output(OutputStream::Stdout).to_text(),
+            stderr: journal.output(OutputStream::Stderr).to_text(),
             result: journal.result().cloned(),
-            data: journal.data().to_vec(),
+            data: journal.bundles().to_vec(),
             error: journal.error().cloned(),
             number: record.number,
             timing_ms: record.timing_ms(),
@@ -328,25 +331,25 @@ impl<W: Work> Run<W> {
     }
 
     /// The work's first line, shortened.
-    pub(crate) fn line(&self) -> String {
+    pub(crate) fn summary_line(&self) -> String {
         first_line(self.work.text())
     }
 
     /// It in the list of those that can be found.
     pub(crate) fn summary(&self) -> Summary {
-        let record = self.record();
+        let record = self.lock_content();
         let created = self.created.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let written = |stream| record.journal.output(stream).total();
+        let written = |stream| record.journal.output(stream).total_bytes();
         Summary {
             id: self.id.clone(),
             session: self.work.session().into(),
             status: self.status(),
-            code: self.line(),
+            code: self.summary_line(),
             execution_count: record.number,
             created: created.as_secs_f64(),
             timing_ms: record.timing_ms(),
-            stdout: written(Stream::Stdout),
-            stderr: written(Stream::Stderr),
+            stdout: written(OutputStream::Stdout),
+            stderr: written(OutputStream::Stderr),
         }
     }
 
@@ -354,48 +357,56 @@ impl<W: Work> Run<W> {
     ///
     /// # Errors
     /// When the file that holds it can't be read.
-    pub(crate) async fn page(
+    pub(crate) async fn read_page(
         &self,
-        stream: Stream,
+        stream: OutputStream,
         offset: u64,
         limit: Option<u64>,
-    ) -> io::Result<Page> {
+    ) -> io::Result<OutputPage> {
         let (pieces, offset, total) = {
-            let record = self.record();
+            let record = self.lock_content();
             let output = record.journal.output(stream);
             // What is not kept is left out: the page begins behind it.
             let offset = output.kept_from(offset);
-            let to = offset.saturating_add(limit.unwrap_or(PAGE).min(PAGE));
-            (output.pieces(offset, to), offset, output.total())
+            let to = offset.saturating_add(
+                limit
+                    .unwrap_or(MAX_OUTPUT_PAGE_BYTES)
+                    .min(MAX_OUTPUT_PAGE_BYTES),
+            );
+            (
+                output.pieces_between(offset, to),
+                offset,
+                output.total_bytes(),
+            )
         };
-        let is_kept = |piece: &Piece| !matches!(piece, Piece::Gone(_));
-        let wanted: Vec<Piece> = pieces.into_iter().take_while(is_kept).collect();
-        let length: u64 = wanted.iter().map(Piece::length).sum();
-        let mut bytes = read(wanted).await?;
+        let is_kept = |piece: &OutputPiece| !matches!(piece, OutputPiece::Gone(_));
+        let wanted: Vec<OutputPiece> = pieces.into_iter().take_while(is_kept).collect();
+        let length: u64 = wanted.iter().map(OutputPiece::length).sum();
+        let mut bytes = read_output(wanted).await?;
         let whole = whole_characters(&bytes, offset + bytes.len() as u64 == total);
         bytes.truncate(whole);
-        Ok(Page {
+        Ok(OutputPage {
             stream,
             offset,
             // A mark stands for what could not be read, and is no part of the count.
             next: offset + (whole as u64).min(length),
             total,
-            text: output::text(bytes),
+            text: output::decode_lossy(bytes),
         })
     }
 
     /// Follows the run from event number `from` on.
-    pub(crate) fn follow(self: &Arc<Self>, from: u64) -> Follower<W> {
-        Follower::new(self.clone(), self.pulse.subscribe(), from)
+    pub(crate) fn follow(self: &Arc<Self>, from: u64) -> RunFollower<W> {
+        RunFollower::new(self.clone(), self.pulse.subscribe(), from)
     }
 
     /// Follows it from its beginning; what does the work is to wait for this follower.
-    pub(crate) fn follow_pacing(self: &Arc<Self>) -> Follower<W> {
-        self.follow(0).pacing()
+    pub(crate) fn follow_pacing(self: &Arc<Self>) -> RunFollower<W> {
+        self.follow(0).with_pacing()
     }
 
     /// Whether nobody set the pace so far.
-    pub(super) fn take_pace(&self) -> bool {
+    pub(super) fn claim_pace(&self) -> bool {
         self.pace.send_if_modified(|pace| {
             let is_free = pace.is_none();
             pace.get_or_insert(0);
@@ -403,7 +414,7 @@ impl<W: Work> Run<W> {
         })
     }
 
-    pub(super) fn paced(&self, read: Option<u64>) {
+    pub(super) fn set_pace(&self, read: Option<u64>) {
         self.pace.send_replace(read);
     }
 
@@ -413,11 +424,13 @@ impl<W: Work> Run<W> {
     }
 
     fn has_room_for(&self, read: Option<u64>) -> bool {
-        read.is_none_or(|read| self.record().journal.total() <= read + AHEAD)
+        read.is_none_or(|read| {
+            self.lock_content().journal.total_bytes() <= read + MAX_UNREAD_OUTPUT_BYTES
+        })
     }
 
     /// Waits until there is room.
-    pub(crate) async fn room(&self) {
+    pub(crate) async fn wait_room(&self) {
         let mut pace = self.pace.subscribe();
         // It can't close while `self` holds the sender.
         let _ = pace.wait_for(|read| self.has_room_for(*read)).await;
@@ -427,29 +440,29 @@ impl<W: Work> Run<W> {
         self.status() != RunStatus::Running
     }
 
-    pub(super) fn bytes(&self) -> u64 {
-        self.record().journal.bytes() + self.work.bytes() as u64
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.lock_content().journal.memory_bytes() + self.work.bytes() as u64
     }
 
     pub(super) fn on_disk(&self) -> u64 {
-        self.record().journal.on_disk()
+        self.lock_content().journal.on_disk()
     }
 
-    pub(super) fn record(&self) -> MutexGuard<'_, Record<W>> {
+    pub(super) fn lock_content(&self) -> MutexGuard<'_, TrackedRunState<W>> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<W: Work> Record<W> {
-    fn end(&self, status: RunStatus) -> End {
-        let written = |stream| self.journal.output(stream).total();
+impl<W: RunKind> TrackedRunState<W> {
+    fn end_record(&self, status: RunStatus) -> StoredRunEnd {
+        let written = |stream| self.journal.output(stream).total_bytes();
         let report = self.report.as_ref();
-        End {
+        StoredRunEnd {
             status,
             report: report.and_then(|report| serde_json::to_value(report).ok()),
             timing_ms: self.timing_ms(),
-            written: [written(Stream::Stdout), written(Stream::Stderr)],
-            shown: self.journal.shown(),
+            written: [written(OutputStream::Stdout), written(OutputStream::Stderr)],
+            shown: self.journal.bundle_bytes(),
         }
     }
 
@@ -472,11 +485,11 @@ pub(super) fn whole_characters(bytes: &[u8], is_end: bool) -> usize {
     }
 }
 
-pub(super) async fn read(pieces: Vec<Piece>) -> io::Result<Vec<u8>> {
-    if pieces.iter().any(|p| matches!(p, Piece::File { .. })) {
-        return spawn_blocking(|| output::read(pieces))
+pub(super) async fn read_output(pieces: Vec<OutputPiece>) -> io::Result<Vec<u8>> {
+    if pieces.iter().any(|p| matches!(p, OutputPiece::File { .. })) {
+        return spawn_blocking(|| output::read_pieces(pieces))
             .await
             .map_err(io::Error::other)?;
     }
-    output::read(pieces)
+    output::read_pieces(pieces)
 }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Seconds to end by itself, unless it says otherwise.
-const GRACE: u64 = 2;
+const DEFAULT_SERVICE_GRACE_SECONDS: u64 = 2;
 
 /// Who needs a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Need {
+pub(crate) enum ServiceNeed {
     /// Whoever looks at the screen or draws on it.
     Display,
     /// People with a VNC client.
@@ -22,7 +22,7 @@ pub(crate) enum Need {
     Browser,
 }
 
-impl Need {
+impl ServiceNeed {
     /// Whether who needs `self` needs what is there for `other`: all need the screen.
     pub(super) fn includes(self, other: Self) -> bool {
         other == self || other == Self::Display
@@ -49,7 +49,7 @@ pub(crate) enum Probe {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Restart {
+pub(crate) enum ServiceRestartPolicy {
     #[default]
     Always,
     /// A clean end is somebody's wish.
@@ -57,34 +57,34 @@ pub(crate) enum Restart {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Declaration {
+pub(crate) struct ServiceDeclaration {
     pub(crate) name: String,
-    pub(crate) need: Need,
+    pub(crate) need: ServiceNeed,
     pub(crate) command: Vec<String>,
     pub(crate) after: Vec<String>,
     pub(crate) ready: Probe,
     pub(crate) clean: Vec<PathBuf>,
     pub(crate) files: Option<u64>,
     pub(crate) grace: Duration,
-    pub(crate) restart: Restart,
+    pub(crate) restart: ServiceRestartPolicy,
     pub(crate) environment: Arc<BTreeMap<String, String>>,
 }
 
 /// The file, before its variables are filled in.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct ServicesFile {
     /// Of every service.
     #[serde(default)]
     environment: BTreeMap<String, String>,
-    services: Vec<Written>,
+    services: Vec<ServicesFileEntry>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct ServicesFileEntry {
     name: String,
-    need: Need,
+    need: ServiceNeed,
     command: Vec<String>,
     #[serde(default)]
     after: Vec<String>,
@@ -94,25 +94,27 @@ struct Written {
     files: Option<u64>,
     grace: Option<u64>,
     #[serde(default)]
-    restart: Restart,
+    restart: ServiceRestartPolicy,
 }
 
 /// The services in an order in which they can be started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Declarations(Vec<Arc<Declaration>>);
+pub(crate) struct ServiceDeclarations(Vec<Arc<ServiceDeclaration>>);
 
-impl Declarations {
+impl ServiceDeclarations {
     pub(super) fn parse(text: &str, variables: &[(&str, String)]) -> Result<Self, String> {
         // As JSON, where a map with one key is a variant; YAML would want a tag.
         let value: Value = serde_yaml::from_str(text).map_err(|error| error.to_string())?;
-        let file: File = serde_json::from_value(value).map_err(|error| error.to_string())?;
+        let file: ServicesFile =
+            serde_json::from_value(value).map_err(|error| error.to_string())?;
         let environment = file.environment.into_iter();
-        let environment = environment.map(|(name, value)| Ok((name, fill(&value, variables)?)));
+        let environment =
+            environment.map(|(name, value)| Ok((name, substitute_variables(&value, variables)?)));
         let environment = Arc::new(environment.collect::<Result<_, String>>()?);
         let mut names = BTreeSet::new();
         let mut all = Vec::new();
         for written in file.services {
-            let declaration = filled(written, &environment, variables)?;
+            let declaration = build_declaration(written, &environment, variables)?;
             let name = declaration.name.clone();
             if let Some(unknown) = declaration.after.iter().find(|a| !names.contains(*a)) {
                 return Err(format!(
@@ -127,17 +129,17 @@ impl Declarations {
         Ok(Self(all))
     }
 
-    pub(super) fn all(&self) -> &[Arc<Declaration>] {
+    pub(super) fn all(&self) -> &[Arc<ServiceDeclaration>] {
         &self.0
     }
 }
 
-fn filled(
-    written: Written,
+fn build_declaration(
+    written: ServicesFileEntry,
     environment: &Arc<BTreeMap<String, String>>,
     variables: &[(&str, String)],
-) -> Result<Declaration, String> {
-    let Written {
+) -> Result<ServiceDeclaration, String> {
+    let ServicesFileEntry {
         name,
         need,
         command,
@@ -157,7 +159,9 @@ fn filled(
     if command.is_empty() {
         return Err(format!("`{name}` has no command"));
     }
-    let fill = |text: &str| fill(text, variables).map_err(|why| format!("`{name}`: {why}"));
+    let fill = |text: &str| {
+        substitute_variables(text, variables).map_err(|why| format!("`{name}`: {why}"))
+    };
     let clean = clean.iter().map(|path| fill(path).map(PathBuf::from));
     let path = |path: PathBuf| fill(&path.to_string_lossy()).map(PathBuf::from);
     let ready = match ready {
@@ -166,10 +170,10 @@ fn filled(
         other => other,
     };
     let command = command.iter().map(|word| fill(word));
-    Ok(Declaration {
+    Ok(ServiceDeclaration {
         command: command.collect::<Result<_, _>>()?,
         clean: clean.collect::<Result<_, _>>()?,
-        grace: Duration::from_secs(grace.unwrap_or(GRACE)),
+        grace: Duration::from_secs(grace.unwrap_or(DEFAULT_SERVICE_GRACE_SECONDS)),
         name: name.clone(),
         need,
         after,
@@ -181,7 +185,7 @@ fn filled(
 }
 
 /// Each `${NAME}` by its value.
-fn fill(text: &str, variables: &[(&str, String)]) -> Result<String, String> {
+fn substitute_variables(text: &str, variables: &[(&str, String)]) -> Result<String, String> {
     let mut filled = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("${") {
@@ -200,10 +204,10 @@ fn fill(text: &str, variables: &[(&str, String)]) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Declarations, Need, Probe};
+    use super::{Probe, ServiceDeclarations, ServiceNeed};
 
-    fn parsed(text: &str) -> Result<Declarations, String> {
-        Declarations::parse(text, &[("RUN", "/run/x".into())])
+    fn parsed(text: &str) -> Result<ServiceDeclarations, String> {
+        ServiceDeclarations::parse(text, &[("RUN", "/run/x".into())])
     }
 
     #[test]
@@ -213,14 +217,14 @@ mod tests {
             "WIDTH", "HEIGHT", "DEPTH", "DISPLAY", "RUN", "BODY", "PROFILE",
         ];
         let variables = names.map(|name| (name, format!("<{name}>")));
-        let all = Declarations::parse(text, &variables).unwrap();
+        let all = ServiceDeclarations::parse(text, &variables).unwrap();
         let names: Vec<&str> = all.all().iter().map(|d| d.name.as_str()).collect();
         assert_eq!(
             names,
             ["xvfb", "dbus", "openbox", "pcmanfm", "x11vnc", "chromium"]
         );
         assert_eq!(all.all()[4].ready, Probe::Rfb("<RUN>/vnc.sock".into()));
-        assert_eq!(all.all()[5].need, Need::Browser);
+        assert_eq!(all.all()[5].need, ServiceNeed::Browser);
     }
 
     #[test]
@@ -254,7 +258,13 @@ mod tests {
 
     #[test]
     fn all_need_the_screen() {
-        assert!(Need::Browser.includes(Need::Display) && Need::Viewer.includes(Need::Display));
-        assert!(!Need::Display.includes(Need::Browser) && !Need::Viewer.includes(Need::Browser));
+        assert!(
+            ServiceNeed::Browser.includes(ServiceNeed::Display)
+                && ServiceNeed::Viewer.includes(ServiceNeed::Display)
+        );
+        assert!(
+            !ServiceNeed::Display.includes(ServiceNeed::Browser)
+                && !ServiceNeed::Viewer.includes(ServiceNeed::Browser)
+        );
     }
 }

@@ -9,58 +9,58 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::time::Instant;
 
 /// Bytes read at once.
-const PIECE: usize = 4096;
+const SERVICE_READ_BYTES: usize = 4096;
 
 /// Bytes of a line that are kept.
-const LENGTH: usize = 2048;
+const MAX_SERVICE_LINE_BYTES: usize = 2048;
 
 /// Lines that are kept within each span.
-const COUNT: usize = 50;
-const SPAN: Duration = Duration::from_secs(10);
+const MAX_SERVICE_LOG_LINES: usize = 50;
+const SERVICE_LOG_RATE_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct ServiceLog {
     name: String,
     unfinished: Vec<u8>,
-    allowance: Allowance,
+    allowance: ServiceLogRateLimit,
 }
 
-impl Lines {
+impl ServiceLog {
     pub(super) fn new(name: &str) -> Self {
         Self {
             name: name.into(),
             unfinished: Vec::new(),
-            allowance: Allowance::new(Instant::now()),
+            allowance: ServiceLogRateLimit::new(Instant::now()),
         }
     }
 
     /// Until the last process that writes there has ended.
-    pub(super) async fn follow(mut self, mut output: Receiver) {
-        let mut piece = vec![0; PIECE];
+    pub(super) async fn follow_output(mut self, mut output: Receiver) {
+        let mut piece = vec![0; SERVICE_READ_BYTES];
         while let Ok(count @ 1..) = output.read(&mut piece).await {
             for part in piece[..count].split_inclusive(|byte| *byte == b'\n') {
-                let room = LENGTH.saturating_sub(self.unfinished.len());
+                let room = MAX_SERVICE_LINE_BYTES.saturating_sub(self.unfinished.len());
                 let kept = &part[..part.len().min(room)];
                 self.unfinished.extend_from_slice(kept);
                 if part.ends_with(b"\n") {
-                    self.finish();
+                    self.finish_line();
                 }
             }
         }
-        self.finish();
+        self.finish_line();
     }
 
-    fn finish(&mut self) {
+    fn finish_line(&mut self) {
         let line = std::mem::take(&mut self.unfinished);
         let line = String::from_utf8_lossy(&line);
         let line: String = line.trim().chars().filter(|c| !c.is_control()).collect();
         if line.is_empty() {
             return;
         }
-        match self.allowance.take(Instant::now()) {
-            Taken::No => {}
-            Taken::Yes => tracing::info!("{}: {line}", self.name),
-            Taken::After(left_out) => {
+        match self.allowance.check_line(Instant::now()) {
+            ServiceLogVerdict::No => {}
+            ServiceLogVerdict::Yes => tracing::info!("{}: {line}", self.name),
+            ServiceLogVerdict::After(left_out) => {
                 tracing::info!("{}: ({left_out} lines were left out)", self.name);
                 tracing::info!("{}: {line}", self.name);
             }
@@ -70,21 +70,21 @@ impl Lines {
 
 /// So many in each span of time.
 #[derive(Debug)]
-struct Allowance {
+struct ServiceLogRateLimit {
     since: Instant,
     taken: usize,
     left_out: usize,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Taken {
+enum ServiceLogVerdict {
     Yes,
     No,
     /// The first one after so many that were not.
     After(usize),
 }
 
-impl Allowance {
+impl ServiceLogRateLimit {
     fn new(now: Instant) -> Self {
         Self {
             since: now,
@@ -93,40 +93,48 @@ impl Allowance {
         }
     }
 
-    fn take(&mut self, now: Instant) -> Taken {
-        if now.duration_since(self.since) >= SPAN {
+    fn check_line(&mut self, now: Instant) -> ServiceLogVerdict {
+        if now.duration_since(self.since) >= SERVICE_LOG_RATE_INTERVAL {
             let left_out = self.left_out;
             *self = Self::new(now);
             self.taken = 1;
             return match left_out {
-                0 => Taken::Yes,
-                count => Taken::After(count),
+                0 => ServiceLogVerdict::Yes,
+                count => ServiceLogVerdict::After(count),
             };
         }
-        if self.taken < COUNT {
+        if self.taken < MAX_SERVICE_LOG_LINES {
             self.taken += 1;
-            return Taken::Yes;
+            return ServiceLogVerdict::Yes;
         }
         self.left_out += 1;
-        Taken::No
+        ServiceLogVerdict::No
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Allowance, COUNT, SPAN, Taken};
+    use super::{
+        MAX_SERVICE_LOG_LINES, SERVICE_LOG_RATE_INTERVAL, ServiceLogRateLimit, ServiceLogVerdict,
+    };
     use tokio::time::Instant;
 
     #[test]
     fn a_flood_is_counted_and_the_next_span_is_heard() {
         let now = Instant::now();
-        let mut allowance = Allowance::new(now);
-        for _ in 0..COUNT {
-            assert_eq!(allowance.take(now), Taken::Yes);
+        let mut allowance = ServiceLogRateLimit::new(now);
+        for _ in 0..MAX_SERVICE_LOG_LINES {
+            assert_eq!(allowance.check_line(now), ServiceLogVerdict::Yes);
         }
-        assert_eq!(allowance.take(now), Taken::No);
-        assert_eq!(allowance.take(now), Taken::No);
-        assert_eq!(allowance.take(now + SPAN), Taken::After(2));
-        assert_eq!(allowance.take(now + SPAN), Taken::Yes);
+        assert_eq!(allowance.check_line(now), ServiceLogVerdict::No);
+        assert_eq!(allowance.check_line(now), ServiceLogVerdict::No);
+        assert_eq!(
+            allowance.check_line(now + SERVICE_LOG_RATE_INTERVAL),
+            ServiceLogVerdict::After(2)
+        );
+        assert_eq!(
+            allowance.check_line(now + SERVICE_LOG_RATE_INTERVAL),
+            ServiceLogVerdict::Yes
+        );
     }
 }

@@ -16,14 +16,14 @@
 use std::time::Duration;
 
 /// A life that lasted so long says that all is well.
-const LASTING: Duration = Duration::from_secs(5);
+const MIN_STABLE_SERVICE_UPTIME: Duration = Duration::from_secs(5);
 
 /// Rests after lives that became ready, and after those that did not.
-const SHORT: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
-const LONG: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
+const READY_RESTART_DELAY: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
+const UNREADY_RESTART_DELAY: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ServiceState {
     /// Nobody needs it.
     Off,
     /// What it stands on is not ready.
@@ -50,7 +50,7 @@ pub(super) enum State {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum ServiceEvent {
     Needed,
     NotNeeded,
     GroundReady,
@@ -70,7 +70,7 @@ pub(super) enum Event {
 
 /// What the owner does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Action {
+pub(super) enum ServiceAction {
     Nothing,
     Start,
     /// Tell it to end.
@@ -80,9 +80,9 @@ pub(super) enum Action {
     Rest(Duration),
 }
 
-impl State {
-    pub(super) fn after(self, event: Event) -> (Self, Action) {
-        use {Action as A, Event as E, State as S};
+impl ServiceState {
+    pub(super) fn on_event(self, event: ServiceEvent) -> (Self, ServiceAction) {
+        use {ServiceAction as A, ServiceEvent as E, ServiceState as S};
         match (self, event) {
             (S::Off, E::Needed) => (S::Waiting { failures: 0 }, A::Nothing),
             (S::Waiting { .. } | S::Resting { .. } | S::Finished, E::NotNeeded) => {
@@ -99,11 +99,15 @@ impl State {
             }
             (S::Starting { .. }, E::TooLate) => (self, A::Kill),
             (S::Ready { .. }, E::Ended { is_wish: true, .. }) => (S::Finished, A::Nothing),
-            (S::Starting { failures }, E::Ended { .. }) => rest(failures, LONG),
-            (S::Ready { failures }, E::Ended { lasted, .. }) => match lasted >= LASTING {
-                true => rest(0, SHORT),
-                false => rest(failures, SHORT),
-            },
+            (S::Starting { failures }, E::Ended { .. }) => {
+                back_off(failures, UNREADY_RESTART_DELAY)
+            }
+            (S::Ready { failures }, E::Ended { lasted, .. }) => {
+                match lasted >= MIN_STABLE_SERVICE_UPTIME {
+                    true => back_off(0, READY_RESTART_DELAY),
+                    false => back_off(failures, READY_RESTART_DELAY),
+                }
+            }
             (S::Resting { failures }, E::Rested) => (S::Waiting { failures }, A::Nothing),
             (S::Leaving { again: true }, E::Ended { .. }) => {
                 (S::Waiting { failures: 0 }, A::Nothing)
@@ -116,106 +120,120 @@ impl State {
     }
 }
 
-fn rest(failures: u32, [first, most]: [Duration; 2]) -> (State, Action) {
+fn back_off(failures: u32, [first, most]: [Duration; 2]) -> (ServiceState, ServiceAction) {
     let pause = first.saturating_mul(1 << failures.min(10)).min(most);
     let failures = failures.saturating_add(1);
-    (State::Resting { failures }, Action::Rest(pause))
+    (
+        ServiceState::Resting { failures },
+        ServiceAction::Rest(pause),
+    )
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Action, Event, LONG, SHORT, State};
+    use super::{
+        READY_RESTART_DELAY, ServiceAction, ServiceEvent, ServiceState, UNREADY_RESTART_DELAY,
+    };
     use std::time::Duration;
 
-    const NEVER_READY: Event = Event::Ended {
+    const NEVER_READY: ServiceEvent = ServiceEvent::Ended {
         lasted: Duration::ZERO,
         is_wish: false,
     };
 
     /// The state after all of it, and the last action.
-    fn after(state: State, events: &[Event]) -> (State, Action) {
+    fn after(state: ServiceState, events: &[ServiceEvent]) -> (ServiceState, ServiceAction) {
         events
             .iter()
-            .fold((state, Action::Nothing), |(state, _), event| {
-                state.after(*event)
+            .fold((state, ServiceAction::Nothing), |(state, _), event| {
+                state.on_event(*event)
             })
     }
 
     #[test]
     fn a_service_starts_when_it_is_needed_and_its_ground_is_ready() {
-        use Event as E;
+        use ServiceEvent as E;
         assert_eq!(
-            after(State::Off, &[E::Needed, E::GroundReady]),
-            (State::Starting { failures: 0 }, Action::Start)
+            after(ServiceState::Off, &[E::Needed, E::GroundReady]),
+            (ServiceState::Starting { failures: 0 }, ServiceAction::Start)
         );
-        assert_eq!(after(State::Off, &[E::GroundReady]).0, State::Off);
+        assert_eq!(
+            after(ServiceState::Off, &[E::GroundReady]).0,
+            ServiceState::Off
+        );
     }
 
     #[test]
     fn lives_that_fail_cost_more_and_more_rest() {
-        let mut state = State::Starting { failures: 0 };
+        let mut state = ServiceState::Starting { failures: 0 };
         let mut last = Duration::ZERO;
         for _ in 0..20 {
-            let (rested, action) = state.after(NEVER_READY);
-            let Action::Rest(pause) = action else {
+            let (rested, action) = state.on_event(NEVER_READY);
+            let ServiceAction::Rest(pause) = action else {
                 panic!("{action:?}")
             };
-            assert!(pause >= last && pause <= LONG[1]);
+            assert!(pause >= last && pause <= UNREADY_RESTART_DELAY[1]);
             last = pause;
-            state = after(rested, &[Event::Rested, Event::GroundReady]).0;
+            state = after(rested, &[ServiceEvent::Rested, ServiceEvent::GroundReady]).0;
         }
-        assert_eq!(last, LONG[1]);
+        assert_eq!(last, UNREADY_RESTART_DELAY[1]);
     }
 
     #[test]
     fn a_lasting_life_forgives() {
-        let ended = |lasted| Event::Ended {
+        let ended = |lasted| ServiceEvent::Ended {
             lasted,
             is_wish: false,
         };
-        let state = State::Ready { failures: 9 };
+        let state = ServiceState::Ready { failures: 9 };
         assert_eq!(
-            state.after(ended(Duration::from_secs(60))).1,
-            Action::Rest(SHORT[0])
+            state.on_event(ended(Duration::from_secs(60))).1,
+            ServiceAction::Rest(READY_RESTART_DELAY[0])
         );
-        assert_eq!(state.after(ended(Duration::ZERO)).1, Action::Rest(SHORT[1]));
+        assert_eq!(
+            state.on_event(ended(Duration::ZERO)).1,
+            ServiceAction::Rest(READY_RESTART_DELAY[1])
+        );
     }
 
     #[test]
     fn who_loses_their_ground_is_ended_and_comes_back() {
-        use Event as E;
-        let (state, action) = State::Ready { failures: 0 }.after(E::GroundLost);
-        assert_eq!(action, Action::Kill);
+        use ServiceEvent as E;
+        let (state, action) = ServiceState::Ready { failures: 0 }.on_event(E::GroundLost);
+        assert_eq!(action, ServiceAction::Kill);
         assert_eq!(
             after(state, &[NEVER_READY, E::GroundReady]).1,
-            Action::Start
+            ServiceAction::Start
         );
-        assert_eq!(after(state, &[E::NotNeeded, NEVER_READY]).0, State::Off);
+        assert_eq!(
+            after(state, &[E::NotNeeded, NEVER_READY]).0,
+            ServiceState::Off
+        );
     }
 
     #[test]
     fn what_somebody_closed_stays_closed_until_it_is_needed_anew() {
-        use Event as E;
+        use ServiceEvent as E;
         let wish = E::Ended {
             lasted: Duration::ZERO,
             is_wish: true,
         };
-        let (state, _) = State::Ready { failures: 0 }.after(wish);
+        let (state, _) = ServiceState::Ready { failures: 0 }.on_event(wish);
         assert_eq!(after(state, &[E::GroundReady, E::Rested]).0, state);
         assert_eq!(
             after(state, &[E::NotNeeded, E::Needed, E::GroundReady]).1,
-            Action::Start
+            ServiceAction::Start
         );
     }
 
     #[test]
     fn a_service_that_is_needed_again_while_it_leaves_comes_back() {
-        use Event as E;
-        let (state, action) = State::Ready { failures: 0 }.after(E::NotNeeded);
-        assert_eq!(action, Action::Leave);
+        use ServiceEvent as E;
+        let (state, action) = ServiceState::Ready { failures: 0 }.on_event(E::NotNeeded);
+        assert_eq!(action, ServiceAction::Leave);
         assert_eq!(
             after(state, &[E::Needed, NEVER_READY]).0,
-            State::Waiting { failures: 0 }
+            ServiceState::Waiting { failures: 0 }
         );
     }
 }

@@ -8,24 +8,24 @@ use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 
 /// A service that is asked and does not answer is not ready.
-const PATIENCE: Duration = Duration::from_secs(2);
+const SERVICE_PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) async fn is_ready(probe: &Probe) -> bool {
     let answer = async {
         match probe {
-            Probe::Display => looked(display::answers).await,
-            Probe::WindowManager => looked(display::is_managed).await,
-            Probe::Desktop => looked(display::is_painted).await,
+            Probe::Display => ask_blocking(display::is_server_responding).await,
+            Probe::WindowManager => ask_blocking(display::is_managed).await,
+            Probe::Desktop => ask_blocking(display::is_painted).await,
             Probe::Socket(path) => UnixStream::connect(path).await.is_ok(),
             Probe::Rfb(path) => speaks_rfb(path).await,
-            Probe::Cdp(port) => crate::companion::desktop::cdp::answers(*port).await,
+            Probe::Cdp(port) => crate::companion::desktop::cdp::is_browser_responding(*port).await,
         }
     };
-    tokio::time::timeout(PATIENCE, answer).await == Ok(true)
+    tokio::time::timeout(SERVICE_PROBE_TIMEOUT, answer).await == Ok(true)
 }
 
 /// The display is asked by a connection of its own, which blocks.
-async fn looked(question: impl FnOnce() -> bool + Send + 'static) -> bool {
+async fn ask_blocking(question: impl FnOnce() -> bool + Send + 'static) -> bool {
     tokio::task::spawn_blocking(question).await.unwrap_or(false)
 }
 

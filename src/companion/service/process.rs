@@ -1,8 +1,8 @@
 //! A service's process, below a guard of its own (see `companion::reaper`), which ends all below it
 //! with it. One word goes to the guard, one byte comes back.
 
-use super::declaration::Declaration;
-use crate::companion::kernel::{END, LEAVE};
+use super::declaration::ServiceDeclaration;
+use crate::companion::kernel::{SUPERVISOR_END_BYTE, SUPERVISOR_SHUTDOWN_BYTE};
 use crate::companion::settings;
 use crate::error::Result;
 use anyhow::Context;
@@ -19,16 +19,19 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::process::{Child, Command};
 
 #[derive(Debug)]
-pub(super) struct Process {
+pub(super) struct ServiceProcess {
     guard: UnixStream,
     /// Collected when it has ended. Never killed: it ends all below it when we are gone.
     process: Child,
     code: Option<u8>,
 }
 
-impl Process {
+impl ServiceProcess {
     /// The process, and where its output is read. It is told how many lives before it were short.
-    pub(super) fn start(declaration: &Declaration, failures: u32) -> Result<(Self, Receiver)> {
+    pub(super) fn start(
+        declaration: &ServiceDeclaration,
+        failures: u32,
+    ) -> Result<(Self, Receiver)> {
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;
         let (output, written) = io::pipe()?;
@@ -47,7 +50,7 @@ impl Process {
             .stdin(OwnedFd::from(theirs))
             .stdout(written.try_clone()?)
             .stderr(written);
-        for secret in settings::SECRETS {
+        for secret in settings::COMPANION_ONLY_VARIABLES {
             command.env_remove(secret);
         }
         let process = command.spawn().context("starting its guard")?;
@@ -61,13 +64,13 @@ impl Process {
     }
 
     /// The guard's, below which all of it is.
-    pub(super) fn guard(&self) -> Option<u32> {
+    pub(super) fn supervisor_pid(&self) -> Option<u32> {
         self.process.id()
     }
 
     /// The exit code, 128+n for signal n, once it and all below it are gone. Loses nothing when
     /// dropped.
-    pub(super) async fn ended(&mut self) -> u8 {
+    pub(super) async fn wait_end(&mut self) -> u8 {
         loop {
             // What can't be polled any more is over.
             let _ = self.guard.readable().await;
@@ -82,16 +85,16 @@ impl Process {
     }
 
     /// Lets it end by itself; its guard ends it after its grace.
-    pub(super) fn leave(&self) {
-        self.say(LEAVE);
+    pub(super) fn request_shutdown(&self) {
+        self.send_command(SUPERVISOR_SHUTDOWN_BYTE);
     }
 
     /// Ends it and all below it now.
-    pub(super) fn end(&self) {
-        self.say(END);
+    pub(super) fn kill_tree(&self) {
+        self.send_command(SUPERVISOR_END_BYTE);
     }
 
-    fn say(&self, word: u8) {
+    fn send_command(&self, word: u8) {
         // Past the runtime, which may not have heard yet that a new socket takes bytes. A guard that
         // is gone has nobody left to end.
         let _ = nix::unistd::write(self.guard.as_fd(), &[word]);
@@ -102,7 +105,7 @@ impl Process {
 ///
 /// # Errors
 /// When there is no such program.
-pub(crate) fn spawn(command: &[OsString], files: Option<u64>) -> Result<i32> {
+pub(crate) fn spawn_service(command: &[OsString], files: Option<u64>) -> Result<i32> {
     let (program, arguments) = command.split_first().context("no service is named")?;
     // Before anything is started: a descendant whose parent has ended must come to us.
     prctl::set_child_subreaper(true)?;

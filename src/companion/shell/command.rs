@@ -1,16 +1,16 @@
 //! One command, from its start to its end: the task that owns its guard and its pipes.
 
 use super::Shells;
-use super::context::{Context, LEAVE, leaving};
-use super::guard::{Guard, Said};
-use super::jobs::Background;
+use super::context::{CONTEXT_EXIT_SCRIPT, ShellContext, exit_trap};
+use super::guard::{CommandSupervisor, CommandSupervisorEvent};
+use super::jobs::BackgroundJob;
 use super::warden;
-use super::work::{Report, Run};
-use crate::companion::pipes::Pipes;
-use crate::companion::runs::Spill;
+use super::work::{CommandReport, CommandRun};
+use crate::companion::pipes::OutputPipes;
+use crate::companion::runs::SpillFiles;
 use crate::companion::settings;
 use crate::error::Result;
-use crate::protocol::kernel::{Happened, Raised, RunStatus, Stream};
+use crate::protocol::kernel::{OutputStream, RunError, RunEventKind, RunStatus};
 use bytes::Bytes;
 use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -30,17 +30,17 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
 /// From the signal to the end of what did not stop.
-const GRACE: Duration = Duration::from_secs(2);
+const COMMAND_STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Bytes of an argument; a longer command is read from memory. Linux's limit is 128 KiB.
-const LONGEST: usize = 120 << 10;
+const MAX_COMMAND_ARG_BYTES: usize = 120 << 10;
 
 /// A year: whatever is out of a clock's range is as good as never.
-const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+const MAX_COMMAND_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Why a command is to end early.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Stop {
+pub(super) enum CommandStopReason {
     Asked,
     Timeout(f64),
     /// What it was to read did not come whole.
@@ -49,8 +49,8 @@ pub(super) enum Stop {
     Shutdown,
 }
 
-impl Stop {
-    fn told(self) -> Raised {
+impl CommandStopReason {
+    fn to_error(self) -> RunError {
         let (kind, message) = match self {
             Self::Asked => ("Interrupted", "the command was to be stopped".into()),
             Self::Timeout(seconds) => (
@@ -64,12 +64,12 @@ impl Stop {
             Self::Deleted => ("Interrupted", "the session was ended meanwhile".into()),
             Self::Shutdown => ("Interrupted", "the companion was stopped meanwhile".into()),
         };
-        raised(kind, message)
+        command_error(kind, message)
     }
 }
 
-fn raised(kind: &str, message: String) -> Raised {
-    Raised {
+fn command_error(kind: &str, message: String) -> RunError {
+    RunError {
         kind: kind.into(),
         message,
         traceback: Vec::new(),
@@ -78,12 +78,12 @@ fn raised(kind: &str, message: String) -> Raised {
 
 /// The owner.
 #[derive(Debug)]
-pub(super) struct Drive {
+pub(super) struct CommandOwner {
     shells: Shells,
-    run: Arc<Run>,
-    context: Context,
-    guard: Guard,
-    stops: mpsc::Receiver<Stop>,
+    run: Arc<CommandRun>,
+    context: ShellContext,
+    guard: CommandSupervisor,
+    stops: mpsc::Receiver<CommandStopReason>,
     input: Option<mpsc::Receiver<Bytes>>,
     /// Brings the command what it reads.
     feeding: Option<AbortHandle>,
@@ -91,8 +91,8 @@ pub(super) struct Drive {
 
 /// What bash and we share while it runs.
 #[derive(Debug)]
-struct Shared {
-    pipes: Pipes,
+struct CommandFiles {
+    pipes: OutputPipes,
     /// Where it writes its context as it exits.
     left: File,
     /// Must live until bash has read them.
@@ -100,7 +100,7 @@ struct Shared {
 }
 
 /// How it ended.
-enum End {
+enum CommandEnd {
     /// `left`: something of it goes on, which is not so when it was to stop.
     Code {
         code: i32,
@@ -110,15 +110,15 @@ enum End {
     Unguarded,
 }
 
-impl Drive {
+impl CommandOwner {
     pub(super) fn new(
         shells: Shells,
-        run: Arc<Run>,
-        context: Context,
-        stops: mpsc::Receiver<Stop>,
+        run: Arc<CommandRun>,
+        context: ShellContext,
+        stops: mpsc::Receiver<CommandStopReason>,
         input: Option<mpsc::Receiver<Bytes>>,
     ) -> Result<Self> {
-        let guard = shells.spares.take()?;
+        let guard = shells.spares.take_or_spawn()?;
         Ok(Self {
             shells,
             run,
@@ -131,21 +131,21 @@ impl Drive {
     }
 
     pub(super) async fn run(mut self) {
-        let mut shared = match self.start().await {
+        let mut shared = match self.start_command().await {
             Ok(shared) => shared,
             Err(error) => {
-                let error = raised(
+                let error = command_error(
                     "NotStarted",
                     format!("the command can't be started: {error}"),
                 );
-                return self.finish(RunStatus::Failed, Some(error), None, false);
+                return self.finish_run(RunStatus::Failed, Some(error), None, false);
             }
         };
-        let mut spill = Spill::default();
-        let (end, stop) = self.attend(&mut shared, &mut spill).await;
-        self.drain(&shared, &mut spill).await;
+        let mut spill = SpillFiles::default();
+        let (end, stop) = self.wait_for_end(&mut shared, &mut spill).await;
+        self.drain_pipes(&shared, &mut spill).await;
         match end {
-            End::Code { code, left } => {
+            CommandEnd::Code { code, left } => {
                 let (status, code) = match stop {
                     // One that is ended from outside leaves nothing, however far it came.
                     Some(_) => (RunStatus::Interrupted, -1),
@@ -154,35 +154,46 @@ impl Drive {
                         (RunStatus::Completed, code)
                     }
                 };
-                self.finish(status, stop.map(Stop::told), Some(code), left);
+                self.finish_run(
+                    status,
+                    stop.map(CommandStopReason::to_error),
+                    Some(code),
+                    left,
+                );
                 if left {
-                    let background = Background::new(&self.run, self.guard, shared.pipes);
-                    self.shells.jobs.keep(background);
+                    let background = BackgroundJob::new(&self.run, self.guard, shared.pipes);
+                    self.shells.jobs.add_job(background);
                 }
             }
-            End::NotStarted(errno) => {
+            CommandEnd::NotStarted(errno) => {
                 let why = io::Error::from_raw_os_error(errno);
-                let error = raised("NotStarted", format!("the command can't be started: {why}"));
-                self.finish(RunStatus::Failed, Some(error), None, false);
+                let error =
+                    command_error("NotStarted", format!("the command can't be started: {why}"));
+                self.finish_run(RunStatus::Failed, Some(error), None, false);
             }
-            End::Unguarded => {
+            CommandEnd::Unguarded => {
                 let (status, error) = match stop {
-                    Some(stop) => (RunStatus::Interrupted, stop.told()),
+                    Some(stop) => (RunStatus::Interrupted, stop.to_error()),
                     None => {
                         let message = "the command's guard was killed, and it with it".into();
-                        (RunStatus::Failed, raised("Killed", message))
+                        (RunStatus::Failed, command_error("Killed", message))
                     }
                 };
-                self.finish(status, Some(error), Some(-1), false);
+                self.finish_run(status, Some(error), Some(-1), false);
             }
         }
     }
 
     /// Until the command has ended, for whatever reason; when it was to stop, with all that it
     /// started, which has the same time for it.
-    async fn attend(&mut self, shared: &mut Shared, spill: &mut Spill) -> (End, Option<Stop>) {
+    async fn wait_for_end(
+        &mut self,
+        shared: &mut CommandFiles,
+        spill: &mut SpillFiles,
+    ) -> (CommandEnd, Option<CommandStopReason>) {
         let timeout = self.run.work.timeout.map(|seconds| {
-            let time = Duration::try_from_secs_f64(seconds).map_or(YEAR, |t| t.min(YEAR));
+            let time = Duration::try_from_secs_f64(seconds)
+                .map_or(MAX_COMMAND_TIMEOUT, |t| t.min(MAX_COMMAND_TIMEOUT));
             (Instant::now() + time, seconds)
         });
         let mut deadline = timeout.map(|(at, _)| at);
@@ -195,86 +206,94 @@ impl Drive {
             let (stream, bytes) = tokio::select! {
                 biased;
                 asked = self.stops.recv(), if stop.is_none() => {
-                    let asked = asked.unwrap_or(Stop::Shutdown);
-                    deadline = Some(self.stop(asked));
+                    let asked = asked.unwrap_or(CommandStopReason::Shutdown);
+                    deadline = Some(self.request_stop(asked));
                     stop = Some(asked);
                     continue;
                 }
                 // Time comes before output, or a flood would hold it up.
-                () = at(deadline) => {
+                () = sleep_until_deadline(deadline) => {
                     match (stop, timeout) {
                         (None, Some((_, seconds))) => {
-                            let asked = Stop::Timeout(seconds);
-                            deadline = Some(self.stop(asked));
+                            let asked = CommandStopReason::Timeout(seconds);
+                            deadline = Some(self.request_stop(asked));
                             stop = Some(asked);
                         }
                         _ if is_made_to => {
                             // It is stopped, or worse.
-                            self.guard.kill();
+                            self.guard.kill_supervisor();
                             deadline = None;
                         }
                         _ => {
-                            self.guard.end();
+                            self.guard.end_all();
                             is_made_to = true;
-                            deadline = Some(Instant::now() + GRACE);
+                            deadline = Some(Instant::now() + COMMAND_STOP_TIMEOUT);
                         }
                     }
                     continue;
                 }
-                said = self.guard.next() => match said {
-                    Said::Started(pid) => {
-                        self.run.started(pid.cast_unsigned().into());
+                said = self.guard.next_event() => match said {
+                    CommandSupervisorEvent::Started(pid) => {
+                        self.run.mark_started(pid.cast_unsigned().into());
                         continue;
                     }
-                    Said::Failed(errno) => return (End::NotStarted(errno), stop),
-                    Said::Ended { code, left: true } if stop.is_some() && ended.is_none() => {
+                    CommandSupervisorEvent::Failed(errno) => return (CommandEnd::NotStarted(errno), stop),
+                    CommandSupervisorEvent::Ended { code, left: true } if stop.is_some() && ended.is_none() => {
                         ended = Some(code);
                         // What runs in the background does not hear of an interrupt.
-                        if stop == Some(Stop::Asked) {
-                            self.guard.signal(Signal::SIGTERM);
+                        if stop == Some(CommandStopReason::Asked) {
+                            self.guard.send_signal(Signal::SIGTERM);
                         }
                         continue;
                     }
-                    Said::Ended { code, left } => {
+                    CommandSupervisorEvent::Ended { code, left } => {
                         let code = ended.unwrap_or(code);
                         let left = left && stop.is_none();
-                        return (End::Code { code, left }, stop);
+                        return (CommandEnd::Code { code, left }, stop);
                     }
-                    Said::Gone => return match ended {
-                        Some(code) => (End::Code { code, left: false }, stop),
-                        None => (End::Unguarded, stop),
+                    CommandSupervisorEvent::Gone => return match ended {
+                        Some(code) => (CommandEnd::Code { code, left: false }, stop),
+                        None => (CommandEnd::Unguarded, stop),
                     },
                 },
-                () = self.run.room(), if !has_room => continue,
-                piece = shared.pipes.next(), if has_room => piece,
+                () = self.run.wait_room(), if !has_room => continue,
+                piece = shared.pipes.next_piece(), if has_room => piece,
             };
-            self.write(spill, stream, bytes).await;
+            self.record_output(spill, stream, bytes).await;
         }
     }
 
     /// Asks the command to stop; the moment when it is made to.
-    fn stop(&self, why: Stop) -> Instant {
-        self.guard.signal(match why {
-            Stop::Asked => Signal::SIGINT,
-            Stop::Timeout(_) | Stop::Cut | Stop::Deleted | Stop::Shutdown => Signal::SIGTERM,
+    fn request_stop(&self, why: CommandStopReason) -> Instant {
+        self.guard.send_signal(match why {
+            CommandStopReason::Asked => Signal::SIGINT,
+            CommandStopReason::Timeout(_)
+            | CommandStopReason::Cut
+            | CommandStopReason::Deleted
+            | CommandStopReason::Shutdown => Signal::SIGTERM,
         });
-        Instant::now() + GRACE
+        Instant::now() + COMMAND_STOP_TIMEOUT
     }
 
-    async fn write(&self, spill: &mut Spill, stream: Stream, mut bytes: Vec<u8>) {
-        let rest = self.run.write(stream, &bytes);
+    async fn record_output(
+        &self,
+        spill: &mut SpillFiles,
+        stream: OutputStream,
+        mut bytes: Vec<u8>,
+    ) {
+        let rest = self.run.write_output(stream, &bytes);
         if rest > 0 {
             bytes.drain(..bytes.len() - rest);
             let folder = &self.shells.settings.runs;
-            spill.write(folder, &self.run, stream, bytes).await;
+            spill.write_output(folder, &self.run, stream, bytes).await;
         }
     }
 
     /// What the command itself wrote is in the pipes by now; what runs on in the background may hold
     /// them open.
-    async fn drain(&self, shared: &Shared, spill: &mut Spill) {
+    async fn drain_pipes(&self, shared: &CommandFiles, spill: &mut SpillFiles) {
         for (stream, bytes) in shared.pipes.drain() {
-            self.write(spill, stream, bytes).await;
+            self.record_output(spill, stream, bytes).await;
         }
     }
 
@@ -289,29 +308,35 @@ impl Drive {
         {
             return;
         }
-        if let Some(next) = self.context.after(&written) {
+        if let Some(next) = self.context.next_context(&written) {
             let session = self.run.work.session.clone();
-            let mut contexts = self.shells.contexts();
+            let mut contexts = self.shells.lock_contexts();
             // Its session was deleted while its last output was read.
-            if matches!(self.stops.try_recv(), Ok(Stop::Deleted)) {
+            if matches!(self.stops.try_recv(), Ok(CommandStopReason::Deleted)) {
                 return;
             }
             let next = match contexts.get(&session) {
                 // The first of a session has nothing to tell its own changes by; those of others that
                 // have ended meanwhile are worth more.
                 Some(now) if self.context.is_fresh() && !now.is_fresh() => return,
-                Some(now) => next.over(now, self.context.serial),
+                Some(now) => next.merge_changes_of(now, self.context.serial),
                 None => next,
             };
             contexts.insert(session, next);
         }
     }
 
-    fn finish(&self, status: RunStatus, error: Option<Raised>, code: Option<i32>, left: bool) {
+    fn finish_run(
+        &self,
+        status: RunStatus,
+        error: Option<RunError>,
+        code: Option<i32>,
+        left: bool,
+    ) {
         if let Some(error) = error {
-            self.run.add(Happened::Error { error });
+            self.run.add_event(RunEventKind::Error { error });
         }
-        let report = Report {
+        let report = CommandReport {
             returncode: code,
             background: left,
             ..self.shells.report(&self.run.work.session)
@@ -319,24 +344,28 @@ impl Drive {
         if let Some(feeding) = &self.feeding {
             feeding.abort();
         }
-        self.shells.ended(&self.run.id);
+        self.shells.remove_running(&self.run.id);
         self.run.finish(status, report);
     }
 
-    async fn start(&mut self) -> io::Result<Shared> {
-        let left = memory(b"")?;
-        let leave = memory(LEAVE.as_bytes())?;
-        let script = memory(&self.context.script(&path(&leave), &path(&left)))?;
+    async fn start_command(&mut self) -> io::Result<CommandFiles> {
+        let left = memory_file(b"")?;
+        let leave = memory_file(CONTEXT_EXIT_SCRIPT.as_bytes())?;
+        let script = memory_file(
+            &self
+                .context
+                .start_script(&proc_fd_path(&leave), &proc_fd_path(&left)),
+        )?;
         let work = &self.run.work;
         let mut scripts = Vec::new();
-        let text = match work.command.len() > LONGEST {
+        let text = match work.command.len() > MAX_COMMAND_ARG_BYTES {
             true => {
-                let file = memory(work.command.as_bytes())?;
-                let text = format!(". {}", path(&file));
+                let file = memory_file(work.command.as_bytes())?;
+                let text = format!(". {}", proc_fd_path(&file));
                 scripts.push(file);
                 text
             }
-            false => with_own_end(&work.command, &path(&leave), &path(&left)),
+            false => with_own_end(&work.command, &proc_fd_path(&leave), &proc_fd_path(&left)),
         };
         let mut environment = match self.context.is_fresh() {
             true => first_environment(&work.session)
@@ -344,29 +373,29 @@ impl Drive {
                 .collect(),
             false => Vec::new(),
         };
-        environment.push(format!("BASH_ENV={}", path(&script)).into_bytes());
+        environment.push(format!("BASH_ENV={}", proc_fd_path(&script)).into_bytes());
         let (out, out_end) = pipe2(OFlag::O_CLOEXEC)?;
         let (err, err_end) = pipe2(OFlag::O_CLOEXEC)?;
-        let stdin = self.stdin()?;
+        let stdin = self.open_stdin()?;
         let bash = self.shells.settings.bash.as_os_str().as_bytes();
-        let order = warden::order(&[bash, b"bash", b"-c", text.as_bytes()], &environment);
+        let order = warden::encode_command(&[bash, b"bash", b"-c", text.as_bytes()], &environment);
         let ends = [
             stdin.as_raw_fd(),
             out_end.as_raw_fd(),
             err_end.as_raw_fd(),
             self.context.folder.as_raw_fd(),
         ];
-        self.guard.order(&order, ends).await?;
+        self.guard.send_command(&order, ends).await?;
         scripts.extend([leave, script]);
-        Ok(Shared {
-            pipes: Pipes::open([out, err])?,
+        Ok(CommandFiles {
+            pipes: OutputPipes::open([out, err])?,
             left,
             _scripts: scripts,
         })
     }
 
     /// What the command reads.
-    fn stdin(&mut self) -> io::Result<OwnedFd> {
+    fn open_stdin(&mut self) -> io::Result<OwnedFd> {
         let given = self.run.work.stdin.clone().map(Bytes::from);
         if given.is_none() && self.input.is_none() {
             return Ok(File::open("/dev/null")?.into());
@@ -406,7 +435,7 @@ fn with_own_end(command: &str, leave: &str, left: &str) -> String {
     if !sets_trap || !(command.contains("EXIT") || command.contains(" 0")) {
         return command.into();
     }
-    let leaving = leaving(leave, left);
+    let leaving = exit_trap(leave, left);
     format!(
         "{command}\n{{ __osctl_code=$?; ( {leaving} ); ( exit $__osctl_code ); }} >/dev/null 2>&1"
     )
@@ -414,26 +443,29 @@ fn with_own_end(command: &str, leave: &str, left: &str) -> String {
 
 /// What the companion has, but for what is between it and its engine.
 pub(super) fn first_environment(session: &str) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
-    let own = std::env::vars_os()
-        .filter(|(name, _)| !settings::SECRETS.iter().any(|secret| name == secret));
+    let own = std::env::vars_os().filter(|(name, _)| {
+        !settings::COMPANION_ONLY_VARIABLES
+            .iter()
+            .any(|secret| name == secret)
+    });
     let session = (b"OSCTL_SESSION".to_vec(), session.as_bytes().to_vec());
     own.map(|(name, value)| (name.into_vec(), value.into_vec()))
         .chain([session])
 }
 
 /// A file that is nowhere but in memory.
-fn memory(bytes: &[u8]) -> io::Result<File> {
+fn memory_file(bytes: &[u8]) -> io::Result<File> {
     let mut file = File::from(memfd_create(c"osctl-shell", MFdFlags::MFD_CLOEXEC)?);
     file.write_all(bytes)?;
     Ok(file)
 }
 
 /// By which another process opens it.
-fn path(file: &File) -> String {
+fn proc_fd_path(file: &File) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
 }
 
-pub(super) async fn at(instant: Option<Instant>) {
+pub(super) async fn sleep_until_deadline(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,
         None => pending().await,

@@ -21,10 +21,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Read as a command's bash exits.
-pub(super) const LEAVE: &str = include_str!("leave.bash");
+pub(super) const CONTEXT_EXIT_SCRIPT: &str = include_str!("leave.bash");
 
 /// Variables that bash sets itself, and that can't or need not be made again.
-const ITS_OWN: &[&str] = &[
+const BASH_OWN_VARIABLES: &[&str] = &[
     "_",
     "__osctl_code",
     "BASH",
@@ -61,63 +61,63 @@ const ITS_OWN: &[&str] = &[
 ];
 
 /// Changes from outside that are remembered.
-const TOLD: usize = 256;
+const MAX_CONTEXT_CHANGES: usize = 256;
 
 /// The context of one session.
 #[derive(Debug, Clone)]
-pub(super) struct Context {
+pub(super) struct ShellContext {
     pub(super) cwd: PathBuf,
     /// The folder itself, which may have been moved or removed since.
     pub(super) folder: Arc<OwnedFd>,
     /// Bash that makes everything but options, and then the options; no command has ended yet when
     /// there is none, and the environment is the companion's.
-    left: Option<Left>,
+    left: Option<BashState>,
     /// What was changed from outside since.
     changes: Vec<u8>,
     /// Those of them that commands which run may not have heard of, and earlier ones.
-    told: VecDeque<Change>,
+    told: VecDeque<ContextChange>,
     /// Rises with every change.
     pub(super) serial: u64,
 }
 
 /// A folder to go to.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct ShellFolder {
     cwd: PathBuf,
     folder: Arc<OwnedFd>,
 }
 
 /// What was changed from outside.
 #[derive(Debug, Clone)]
-struct Change {
+struct ContextChange {
     serial: u64,
     script: Vec<u8>,
     folder: Option<(PathBuf, Arc<OwnedFd>)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Left {
+struct BashState {
     options: Vec<u8>,
     rest: Vec<u8>,
 }
 
 /// A context in a form that can be stored; what bash wrote need not be UTF-8, so it is in base64.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Packed {
+pub(crate) struct PackedContext {
     cwd: PathBuf,
     options: Option<String>,
     rest: Option<String>,
     changes: String,
 }
 
-/// What makes bash write its context with [`LEAVE`]. A trap of DEBUG, which would strike in it, is taken away before,
+/// What makes bash write its context with [`CONTEXT_EXIT_SCRIPT`]. A trap of DEBUG, which would strike in it, is taken away before,
 /// where nobody sees what it prints.
-pub(super) fn leaving(leave: &str, left: &str) -> String {
+pub(super) fn exit_trap(leave: &str, left: &str) -> String {
     let debug = format!("builtin trap -p DEBUG >|{left}; builtin trap - DEBUG");
     format!("{{ {{ {debug}; }} >/dev/null; . {leave} >>{left}; }} 2>/dev/null")
 }
 
-impl Context {
+impl ShellContext {
     pub(super) fn new(cwd: PathBuf) -> io::Result<Self> {
         let folder = Arc::new(open_folder(&cwd)?);
         Ok(Self {
@@ -135,9 +135,9 @@ impl Context {
         self.left.is_none()
     }
 
-    /// The script that a command begins with; `leave` is the path of [`LEAVE`], `left` where that
+    /// The script that a command begins with; `leave` is the path of [`CONTEXT_EXIT_SCRIPT`], `left` where that
     /// writes.
-    pub(super) fn script(&self, leave: &str, left: &str) -> Vec<u8> {
+    pub(super) fn start_script(&self, leave: &str, left: &str) -> Vec<u8> {
         let mut script = Vec::new();
         // One group, so that nothing of it is traced or expanded by an alias. What functions need to
         // be parsed comes before.
@@ -147,7 +147,7 @@ impl Context {
             None => script.extend_from_slice(b"shopt -u extglob\nshopt -s expand_aliases\n"),
         }
         script.extend_from_slice(&self.changes);
-        let leaving = leaving(leave, left);
+        let leaving = exit_trap(leave, left);
         let trap = format!("unset BASH_ENV\ntrap '{leaving}' EXIT\n");
         script.extend_from_slice(trap.as_bytes());
         if let Some(left) = &self.left {
@@ -158,7 +158,7 @@ impl Context {
     }
 
     /// The context that a command left; nothing, when it was killed or changed nothing.
-    pub(super) fn after(&self, written: &[u8]) -> Option<Self> {
+    pub(super) fn next_context(&self, written: &[u8]) -> Option<Self> {
         let mut parts = written.split(|byte| *byte == 0);
         let mut next = || parts.next();
         // What comes behind the last NUL was printed by a trap for the end of a script.
@@ -173,12 +173,12 @@ impl Context {
         else {
             return None;
         };
-        let mut options = lines(options, |line| !line.starts_with(b"shopt -u compat"));
+        let mut options = filter_lines(options, |line| !line.starts_with(b"shopt -u compat"));
         // It comes last, because it strikes before every command.
         options.extend_from_slice(debug);
-        let left = Left {
+        let left = BashState {
             options,
-            rest: lines(rest, |line| !is_its_own(line)),
+            rest: filter_lines(rest, |line| !is_its_own(line)),
         };
         let cwd = PathBuf::from(OsString::from_vec(cwd.to_vec()));
         let folder = match cwd == self.cwd {
@@ -208,7 +208,7 @@ impl Context {
 
     /// What a command left that began when the serial was `began`, and what was changed from outside
     /// since then: `now` is the context that it replaces.
-    pub(super) fn over(mut self, now: &Self, began: u64) -> Self {
+    pub(super) fn merge_changes_of(mut self, now: &Self, began: u64) -> Self {
         for change in now.told.iter().filter(|change| change.serial > began) {
             self.changes.extend_from_slice(&change.script);
             if let Some((cwd, folder)) = &change.folder {
@@ -220,14 +220,14 @@ impl Context {
         self
     }
 
-    fn change(&mut self, script: Vec<u8>, folder: Option<(PathBuf, Arc<OwnedFd>)>) {
+    fn record_change(&mut self, script: Vec<u8>, folder: Option<(PathBuf, Arc<OwnedFd>)>) {
         self.serial += 1;
         self.changes.extend_from_slice(&script);
-        if self.told.len() == TOLD {
+        if self.told.len() == MAX_CONTEXT_CHANGES {
             self.told.pop_front();
         }
         let serial = self.serial;
-        self.told.push_back(Change {
+        self.told.push_back(ContextChange {
             serial,
             script,
             folder,
@@ -235,21 +235,21 @@ impl Context {
     }
 
     /// As it is kept outside of this process.
-    pub(super) fn pack(&self) -> Packed {
-        Packed {
+    pub(super) fn pack(&self) -> PackedContext {
+        PackedContext {
             cwd: self.cwd.clone(),
-            options: self.left.as_ref().map(|left| lossless(&left.options)),
-            rest: self.left.as_ref().map(|left| lossless(&left.rest)),
-            changes: lossless(&self.changes),
+            options: self.left.as_ref().map(|left| encode_base64(&left.options)),
+            rest: self.left.as_ref().map(|left| encode_base64(&left.rest)),
+            changes: encode_base64(&self.changes),
         }
     }
 
     /// # Errors
     /// When its folder is not there, or what is packed is damaged.
-    pub(super) fn unpack(packed: Packed) -> io::Result<Self> {
+    pub(super) fn unpack(packed: PackedContext) -> io::Result<Self> {
         let bytes = |text: &str| STANDARD.decode(text).map_err(io::Error::other);
         let left = match (packed.options, packed.rest) {
-            (Some(options), Some(rest)) => Some(Left {
+            (Some(options), Some(rest)) => Some(BashState {
                 options: bytes(&options)?,
                 rest: bytes(&rest)?,
             }),
@@ -266,13 +266,13 @@ impl Context {
     ///
     /// # Errors
     /// When what is packed is damaged.
-    pub(super) fn unpack_near(packed: Packed, home: &Path) -> io::Result<Self> {
+    pub(super) fn unpack_near(packed: PackedContext, home: &Path) -> io::Result<Self> {
         match open_folder(&packed.cwd) {
             Ok(_) => Self::unpack(packed),
             Err(error) => {
                 tracing::warn!("`{}`: {error}", packed.cwd.display());
                 let cwd = home.to_owned();
-                Self::unpack(Packed { cwd, ..packed })
+                Self::unpack(PackedContext { cwd, ..packed })
             }
         }
     }
@@ -283,46 +283,46 @@ impl Context {
     }
 
     /// What bash wrote besides options, when a command has left anything, and what was changed since.
-    pub(super) fn variables(&self) -> (Option<&[u8]>, &[u8]) {
+    pub(super) fn variable_scripts(&self) -> (Option<&[u8]>, &[u8]) {
         let rest = self.left.as_ref().map(|left| left.rest.as_slice());
         (rest, &self.changes)
     }
 
     /// Goes to a folder.
-    pub(super) fn enter(&mut self, found: Found) {
-        let Found { cwd, folder } = found;
+    pub(super) fn change_folder(&mut self, found: ShellFolder) {
+        let ShellFolder { cwd, folder } = found;
         self.folder = folder;
         let mut script = Vec::new();
         for (name, folder) in [("OLDPWD", &self.cwd), ("PWD", &cwd)] {
             script.extend_from_slice(format!("{name}=").as_bytes());
-            script.extend_from_slice(&quoted(folder.as_os_str().as_bytes()));
+            script.extend_from_slice(&quote_word(folder.as_os_str().as_bytes()));
             script.push(b'\n');
         }
-        self.change(script, Some((cwd.clone(), self.folder.clone())));
+        self.record_change(script, Some((cwd.clone(), self.folder.clone())));
         self.cwd = cwd;
     }
 
     /// Sets a variable of the environment, or unsets it. The name must be one.
-    pub(super) fn set(&mut self, key: &str, value: Option<&str>) {
+    pub(super) fn set_variable(&mut self, key: &str, value: Option<&str>) {
         let mut script = match value {
             Some(value) => {
                 let mut change = format!("declare -gx {key}=").into_bytes();
-                change.extend_from_slice(&quoted(value.as_bytes()));
+                change.extend_from_slice(&quote_word(value.as_bytes()));
                 change
             }
             None => format!("unset -v {key}").into_bytes(),
         };
         script.push(b'\n');
-        self.change(script, None);
+        self.record_change(script, None);
     }
 }
 
-impl Found {
+impl ShellFolder {
     /// Looks for a folder, relative to `cwd`. It may have to wait for the disk.
     ///
     /// # Errors
     /// When it is none, or can't be entered.
-    pub(super) fn at(path: &Path, cwd: &Path, home: &Path) -> io::Result<Self> {
+    pub(super) fn resolve(path: &Path, cwd: &Path, home: &Path) -> io::Result<Self> {
         if path.as_os_str().is_empty() {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -336,7 +336,7 @@ impl Found {
     }
 }
 
-fn lossless(bytes: &[u8]) -> String {
+fn encode_base64(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
@@ -352,23 +352,24 @@ fn is_same(one: &OwnedFd, other: &OwnedFd) -> bool {
     }
 }
 
-fn lines(text: &[u8], keep: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+fn filter_lines(text: &[u8], keep: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let kept = text.split_inclusive(|byte| *byte == b'\n');
     kept.filter(|line| keep(line)).flatten().copied().collect()
 }
 
 /// Whether the line declares a variable. Bash writes each on one line.
 pub(super) fn is_declaration(line: &[u8]) -> bool {
-    declared(line).is_some()
+    declared_name(line).is_some()
 }
 
 /// Whether the line declares a variable of bash's own.
 fn is_its_own(line: &[u8]) -> bool {
-    declared(line).is_some_and(|name| ITS_OWN.iter().any(|own| own.as_bytes() == name))
+    declared_name(line)
+        .is_some_and(|name| BASH_OWN_VARIABLES.iter().any(|own| own.as_bytes() == name))
 }
 
 /// The name of the variable that the line declares.
-fn declared(line: &[u8]) -> Option<&[u8]> {
+fn declared_name(line: &[u8]) -> Option<&[u8]> {
     let rest = line.strip_prefix(b"declare -")?;
     let at = rest.iter().position(|byte| *byte == b' ')?;
     let (flags, rest) = rest.split_at(at);
@@ -380,7 +381,7 @@ fn declared(line: &[u8]) -> Option<&[u8]> {
 }
 
 /// As one word of bash, whatever is in it.
-pub(super) fn quoted(bytes: &[u8]) -> Vec<u8> {
+pub(super) fn quote_word(bytes: &[u8]) -> Vec<u8> {
     let mut word = vec![b'\''];
     for byte in bytes {
         match byte {
@@ -394,38 +395,41 @@ pub(super) fn quoted(bytes: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Context, Found, is_declaration, is_its_own, quoted};
+    use super::{ShellContext, ShellFolder, is_declaration, is_its_own, quote_word};
     use std::path::Path;
 
     #[test]
     fn only_a_whole_context_replaces_the_old_one() {
-        let context = Context::new("/".into()).unwrap();
-        assert!(context.after(b"").is_none());
+        let context = ShellContext::new("/".into()).unwrap();
+        assert!(context.next_context(b"").is_none());
         assert!(
             context
-                .after(b"\0/tmp\0here\0set +o xtrace\n\0declare")
+                .next_context(b"\0/tmp\0here\0set +o xtrace\n\0declare")
                 .is_none()
         );
         let left = b"\0/tmp\0here\0set +o xtrace\nshopt -u compat31\n\0declare -- A=\"1\"\ndeclare -ir UID=\"0\"\n\0";
-        let next = context.after(left).unwrap();
+        let next = context.next_context(left).unwrap();
         assert_eq!(next.cwd, Path::new("/tmp"));
-        let script = String::from_utf8(next.script("L", "O")).unwrap();
+        let script = String::from_utf8(next.start_script("L", "O")).unwrap();
         assert!(
             script.contains("A=\"1\"") && script.contains("xtrace"),
             "{script}"
         );
         assert!(!script.contains("UID") && !script.contains("compat31"));
         // The same again is no change.
-        assert!(next.after(left).is_none());
+        assert!(next.next_context(left).is_none());
     }
 
     #[test]
     fn what_a_trap_prints_behind_the_context_is_none_of_it() {
-        let context = Context::new("/".into()).unwrap();
+        let context = ShellContext::new("/".into()).unwrap();
         let whole = b"\0/tmp\0here\0set +o xtrace\n\0declare -- A=\"1\"\n\0";
-        let next = context.after(whole).unwrap();
-        let traced = context.after(&[whole.as_slice(), b"bye\n"].concat());
-        assert_eq!(traced.unwrap().script("L", "O"), next.script("L", "O"));
+        let next = context.next_context(whole).unwrap();
+        let traced = context.next_context(&[whole.as_slice(), b"bye\n"].concat());
+        assert_eq!(
+            traced.unwrap().start_script("L", "O"),
+            next.start_script("L", "O")
+        );
     }
 
     #[test]
@@ -433,51 +437,54 @@ mod tests {
         let around = tempfile::tempdir().unwrap();
         let folder = around.path().join("w");
         std::fs::create_dir(&folder).unwrap();
-        let context = Context::new(folder.clone()).unwrap();
+        let context = ShellContext::new(folder.clone()).unwrap();
         std::fs::rename(&folder, around.path().join("moved")).unwrap();
         std::fs::create_dir(&folder).unwrap();
         let left = |is_there: &str| {
             let path = folder.display();
             format!("\0{path}\0{is_there}\0set +o xtrace\n\0\0").into_bytes()
         };
-        let entered = context.after(&left("here")).unwrap();
+        let entered = context.next_context(&left("here")).unwrap();
         let fresh = super::open_folder(&folder).unwrap();
         assert!(super::is_same(&entered.folder, &fresh));
-        let stayed = context.after(&left("")).unwrap();
+        let stayed = context.next_context(&left("")).unwrap();
         assert!(super::is_same(&stayed.folder, &context.folder));
         // That alone is a change, and no change is none.
-        let again = stayed.after(&left("here")).unwrap();
+        let again = stayed.next_context(&left("here")).unwrap();
         assert!(super::is_same(&again.folder, &fresh));
-        assert!(again.after(&left("here")).is_none() && stayed.after(&left("")).is_none());
+        assert!(
+            again.next_context(&left("here")).is_none() && stayed.next_context(&left("")).is_none()
+        );
     }
 
     #[test]
     fn a_context_survives_being_packed() {
-        let mut context = Context::new("/".into()).unwrap();
+        let mut context = ShellContext::new("/".into()).unwrap();
         let left = b"\0/tmp\0here\0set +o xtrace\n\0declare -- A=\"\xff\"\n\0";
-        context = context.after(left).unwrap();
-        context.set("B", Some("it's"));
+        context = context.next_context(left).unwrap();
+        context.set_variable("B", Some("it's"));
         let text = serde_json::to_string(&context.pack()).unwrap();
-        let again = Context::unpack(serde_json::from_str(&text).unwrap()).unwrap();
+        let again = ShellContext::unpack(serde_json::from_str(&text).unwrap()).unwrap();
         assert_eq!(again.cwd, Path::new("/tmp"));
-        assert_eq!(again.script("L", "O"), context.script("L", "O"));
-        let fresh = Context::unpack(Context::new("/".into()).unwrap().pack()).unwrap();
+        assert_eq!(again.start_script("L", "O"), context.start_script("L", "O"));
+        let fresh = ShellContext::unpack(ShellContext::new("/".into()).unwrap().pack()).unwrap();
         assert!(fresh.is_fresh());
     }
 
     #[test]
     fn a_folder_that_is_none_changes_nothing() {
-        let mut context = Context::new("/".into()).unwrap();
-        let find = |path: &str| Found::at(Path::new(path), Path::new("/"), Path::new("/tmp"));
+        let mut context = ShellContext::new("/".into()).unwrap();
+        let find =
+            |path: &str| ShellFolder::resolve(Path::new(path), Path::new("/"), Path::new("/tmp"));
         assert!(find("no/such").is_err() && find("").is_err() && find("dev/null").is_err());
         assert_eq!(context.cwd, Path::new("/"));
-        context.enter(find("~").unwrap());
+        context.change_folder(find("~").unwrap());
         assert_eq!(context.cwd, Path::new("/tmp"));
     }
 
     #[test]
     fn words_are_quoted() {
-        assert_eq!(quoted(b"it's $HOME"), b"'it'\\''s $HOME'");
+        assert_eq!(quote_word(b"it's $HOME"), b"'it'\\''s $HOME'");
     }
 
     #[test]

@@ -4,9 +4,9 @@
 //! reads the exported variables, and becomes the program that tells them. Nothing else of the context
 //! is made, so nothing of it can strike here: no trap, no function, no option.
 
-use super::context::Context;
-use super::keep::split;
-use crate::companion::settings::SECRETS;
+use super::context::ShellContext;
+use super::keep::split_declarations;
+use crate::companion::settings::COMPANION_ONLY_VARIABLES;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
@@ -17,29 +17,31 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 /// A person waits for a terminal.
-const PATIENCE: Duration = Duration::from_secs(2);
+const ENVIRONMENT_READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What the shell of a terminal counts itself, and what is the teller's own.
-const NOT_TOLD: [&[u8]; 2] = [b"SHLVL", b"_"];
+const EXCLUDED_VARIABLES: [&[u8]; 2] = [b"SHLVL", b"_"];
 
 /// By name.
-pub(crate) type Variables = Vec<(OsString, OsString)>;
+pub(crate) type EnvironmentVariables = Vec<(OsString, OsString)>;
 
 /// What makes the variables, and whether they are all that there are.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Exports {
+pub(super) struct ExportScript {
     script: Vec<u8>,
     is_all: bool,
 }
 
-impl Exports {
+impl ExportScript {
     /// Nothing, when the session has the companion's environment.
-    pub(super) fn of(context: &Context) -> Option<Self> {
-        let (rest, changes) = context.variables();
+    pub(super) fn from_context(context: &ShellContext) -> Option<Self> {
+        let (rest, changes) = context.variable_scripts();
         if rest.is_none() && changes.is_empty() {
             return None;
         }
-        let declared = rest.map(|rest| split(rest).1).unwrap_or_default();
+        let declared = rest
+            .map(|rest| split_declarations(rest).1)
+            .unwrap_or_default();
         let exported = declared.into_iter().filter(|line| is_exported(line));
         let mut script: Vec<u8> = exported.flatten().copied().collect();
         script.extend_from_slice(changes);
@@ -52,7 +54,7 @@ impl Exports {
 
     /// # Errors
     /// When bash can't be asked, or does not answer.
-    pub(super) async fn told(self, bash: &Path) -> io::Result<Variables> {
+    pub(super) async fn evaluate(self, bash: &Path) -> io::Result<EnvironmentVariables> {
         let mut command = Command::new(bash);
         command
             .args(["--noprofile", "--norc"])
@@ -64,7 +66,7 @@ impl Exports {
         if self.is_all {
             command.env_clear();
         }
-        for secret in SECRETS {
+        for secret in COMPANION_ONLY_VARIABLES {
             command.env_remove(secret);
         }
         let mut child = command.spawn()?;
@@ -76,9 +78,9 @@ impl Exports {
             drop(script);
             child.wait_with_output().await
         };
-        let told = tokio::time::timeout(PATIENCE, asked).await??;
+        let told = tokio::time::timeout(ENVIRONMENT_READ_TIMEOUT, asked).await??;
         match told.status.success() {
-            true => Ok(variables(&told.stdout)),
+            true => Ok(parse_variables(&told.stdout)),
             false => Err(io::Error::other("bash could not read it")),
         }
     }
@@ -89,7 +91,7 @@ fn is_exported(line: &[u8]) -> bool {
     flags.iter().take_while(|b| **b != b' ').any(|b| *b == b'x')
 }
 
-fn variables(told: &[u8]) -> Variables {
+fn parse_variables(told: &[u8]) -> EnvironmentVariables {
     let each = told.split(|byte| *byte == 0);
     let named = each.filter_map(|variable| {
         let at = variable.iter().position(|byte| *byte == b'=')?;
@@ -97,32 +99,38 @@ fn variables(told: &[u8]) -> Variables {
     });
     let native = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
     named
-        .filter(|(name, _)| !NOT_TOLD.contains(name))
+        .filter(|(name, _)| !EXCLUDED_VARIABLES.contains(name))
         .map(|(name, value)| (native(name), native(value)))
         .collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Context, Exports};
+    use super::{ExportScript, ShellContext};
     use std::ffi::OsString;
     use std::os::unix::ffi::OsStringExt;
     use std::path::Path;
 
-    const LEFT: &[u8] = b"\0/tmp\0here\0set +o xtrace\n\0trap -- 'echo struck' DEBUG\nf () \n{ \n    cat <<E\ndeclare -x NO=\"1\"\nE\n}\ndeclare -f f\ndeclare -x A=\"it's \\\"\\$B\\\"\"\ndeclare -- plain=\"1\"\ndeclare -rx LINES_OF=$'one\\ntwo\\377'\ndeclare -x NAMED\ndeclare -x GONE=\"1\"\ndeclare -x PATH=\"/nowhere\"\n\0";
+    const TEST_BASH_STATE: &[u8] = b"\0/tmp\0here\0set +o xtrace\n\0trap -- 'echo struck' DEBUG\nf () \n{ \n    cat <<E\ndeclare -x NO=\"1\"\nE\n}\ndeclare -f f\ndeclare -x A=\"it's \\\"\\$B\\\"\"\ndeclare -- plain=\"1\"\ndeclare -rx LINES_OF=$'one\\ntwo\\377'\ndeclare -x NAMED\ndeclare -x GONE=\"1\"\ndeclare -x PATH=\"/nowhere\"\n\0";
 
     #[test]
     fn a_fresh_session_has_the_companions() {
-        assert_eq!(Exports::of(&Context::new("/".into()).unwrap()), None);
+        assert_eq!(
+            ExportScript::from_context(&ShellContext::new("/".into()).unwrap()),
+            None
+        );
     }
 
     #[tokio::test]
     async fn bash_tells_what_is_exported_to_the_byte() {
-        let mut context = Context::new("/".into()).unwrap().after(LEFT).unwrap();
-        context.set("GONE", None);
-        context.set("SET", Some("from outside"));
-        let exports = Exports::of(&context).unwrap();
-        let told = exports.told(Path::new("/bin/bash")).await.unwrap();
+        let mut context = ShellContext::new("/".into())
+            .unwrap()
+            .next_context(TEST_BASH_STATE)
+            .unwrap();
+        context.set_variable("GONE", None);
+        context.set_variable("SET", Some("from outside"));
+        let exports = ExportScript::from_context(&context).unwrap();
+        let told = exports.evaluate(Path::new("/bin/bash")).await.unwrap();
         let value = |name: &str| {
             let found = told.iter().find(|(n, _)| n == name);
             found.map(|(_, value)| value.clone().into_vec())
@@ -138,10 +146,10 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_changed_from_outside_alone_is_added_to_the_companions() {
-        let mut context = Context::new("/".into()).unwrap();
-        context.set("SET", Some("1"));
-        let exports = Exports::of(&context).unwrap();
-        let told = exports.told(Path::new("/bin/bash")).await.unwrap();
+        let mut context = ShellContext::new("/".into()).unwrap();
+        context.set_variable("SET", Some("1"));
+        let exports = ExportScript::from_context(&context).unwrap();
+        let told = exports.evaluate(Path::new("/bin/bash")).await.unwrap();
         let path = std::env::var_os("PATH").unwrap();
         for one in [("SET", OsString::from("1")), ("PATH", path)] {
             let one = (OsString::from(one.0), one.1);

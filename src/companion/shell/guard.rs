@@ -1,6 +1,9 @@
 //! The companion's end of a command's guard, and guards that wait for a command in advance.
 
-use super::warden::{END, ENDED, FAILED, LEFT, STARTED, WORD};
+use super::warden::{
+    COMMAND_END_ALL, COMMAND_ENDED, COMMAND_EVENT_BYTES, COMMAND_FAILED, COMMAND_LEFT_JOBS,
+    COMMAND_STARTED,
+};
 use crate::companion::descendants;
 use crate::error::Result;
 use anyhow::Context;
@@ -19,13 +22,13 @@ use tokio::net::UnixStream;
 use tokio::process::Command;
 
 /// Guards started in advance.
-const SPARES: usize = 2;
+const SPARE_SUPERVISORS: usize = 2;
 /// From the use of one to the start of the next: the command shall have the processors first.
-const REST: Duration = Duration::from_millis(20);
+const SPARE_SUPERVISOR_DELAY: Duration = Duration::from_millis(20);
 
 /// What a guard says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::companion) enum Said {
+pub(in crate::companion) enum CommandSupervisorEvent {
     Started(i32),
     /// The command could not be started: the system's number for why.
     Failed(i32),
@@ -40,14 +43,14 @@ pub(in crate::companion) enum Said {
 
 /// The process that starts one command and outlives it as long as something of it runs.
 #[derive(Debug)]
-pub(in crate::companion) struct Guard {
+pub(in crate::companion) struct CommandSupervisor {
     stream: UnixStream,
     pub(super) pid: i32,
     unread: Vec<u8>,
 }
 
-impl Guard {
-    pub(in crate::companion) fn spawn() -> Result<Self> {
+impl CommandSupervisor {
+    pub(in crate::companion) fn spawn_supervisor() -> Result<Self> {
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;
         // This very binary, also when its file was replaced meanwhile.
@@ -70,7 +73,7 @@ impl Guard {
     }
 
     /// Hands the command over; what became of it is said next.
-    pub(in crate::companion) async fn order(
+    pub(in crate::companion) async fn send_command(
         &mut self,
         order: &[u8],
         descriptors: [RawFd; 4],
@@ -90,18 +93,18 @@ impl Guard {
     }
 
     /// The next thing it says. Loses nothing when dropped.
-    pub(in crate::companion) async fn next(&mut self) -> Said {
+    pub(in crate::companion) async fn next_event(&mut self) -> CommandSupervisorEvent {
         loop {
-            if let Some(word) = self.unread.first_chunk::<WORD>() {
+            if let Some(word) = self.unread.first_chunk::<COMMAND_EVENT_BYTES>() {
                 let [word, number @ ..] = *word;
                 let number = i32::from_le_bytes(number);
-                self.unread.drain(..WORD);
+                self.unread.drain(..COMMAND_EVENT_BYTES);
                 match word {
-                    STARTED => return Said::Started(number),
-                    FAILED => return Said::Failed(number),
-                    ENDED | LEFT => {
-                        let left = word == LEFT;
-                        return Said::Ended { code: number, left };
+                    COMMAND_STARTED => return CommandSupervisorEvent::Started(number),
+                    COMMAND_FAILED => return CommandSupervisorEvent::Failed(number),
+                    COMMAND_ENDED | COMMAND_LEFT_JOBS => {
+                        let left = word == COMMAND_LEFT_JOBS;
+                        return CommandSupervisorEvent::Ended { code: number, left };
                     }
                     _ => {}
                 }
@@ -111,26 +114,31 @@ impl Guard {
             let _ = self.stream.readable().await;
             match self.stream.try_read_buf(&mut self.unread) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                Ok(0) | Err(_) => return Said::Gone,
+                Ok(0) | Err(_) => return CommandSupervisorEvent::Gone,
                 Ok(_) => {}
             }
         }
     }
 
     /// Sends a signal to all that is left of the command.
-    pub(super) fn signal(&self, signal: Signal) {
-        self.say(signal as u8);
+    pub(super) fn send_signal(&self, signal: Signal) {
+        self.send_byte(signal as u8);
     }
 
     /// Ends all that is left of the command.
-    pub(in crate::companion) fn end(&self) {
-        self.say(END);
+    pub(in crate::companion) fn end_all(&self) {
+        self.send_byte(COMMAND_END_ALL);
     }
 
     /// Ends the guard itself, which no longer does as it is told; what it guards is ended first.
-    pub(in crate::companion) fn kill(&self) {
+    pub(in crate::companion) fn kill_supervisor(&self) {
         let guard = Pid::from_raw(self.pid);
-        descendants::end(|| descendants::of(guard).into_iter().map(|d| d.pid).collect());
+        descendants::kill_found(|| {
+            descendants::list_descendants(guard)
+                .into_iter()
+                .map(|d| d.pid)
+                .collect()
+        });
         // Gone already is as good.
         let _ = kill(guard, Signal::SIGKILL);
     }
@@ -142,7 +150,7 @@ impl Guard {
         recv(self.stream.as_raw_fd(), &mut byte, flags) == Err(Errno::EAGAIN)
     }
 
-    fn say(&self, word: u8) {
+    fn send_byte(&self, word: u8) {
         // Past the runtime, which may not have heard yet that a new socket takes bytes. A guard that
         // is gone has nobody left to end, which its connection tells.
         let _ = nix::unistd::write(self.stream.as_fd(), &[word]);
@@ -153,27 +161,27 @@ impl Guard {
 
 /// Guards that wait for a command.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Spares(Arc<Mutex<Vec<Guard>>>);
+pub(super) struct SupervisorPool(Arc<Mutex<Vec<CommandSupervisor>>>);
 
-impl Spares {
+impl SupervisorPool {
     /// One that was started in advance, or now.
-    pub(super) fn take(&self) -> Result<Guard> {
+    pub(super) fn take_or_spawn(&self) -> Result<CommandSupervisor> {
         let spare = {
             let mut spares = self.lock();
-            spares.retain(Guard::is_waiting);
+            spares.retain(CommandSupervisor::is_waiting);
             spares.pop()
         };
         let spares = self.clone();
         tokio::spawn(async move {
-            tokio::time::sleep(REST).await;
-            spares.fill();
+            tokio::time::sleep(SPARE_SUPERVISOR_DELAY).await;
+            spares.refill();
         });
-        spare.map_or_else(Guard::spawn, Ok)
+        spare.map_or_else(CommandSupervisor::spawn_supervisor, Ok)
     }
 
-    fn fill(&self) {
-        while self.lock().len() < SPARES {
-            match Guard::spawn() {
+    fn refill(&self) {
+        while self.lock().len() < SPARE_SUPERVISORS {
+            match CommandSupervisor::spawn_supervisor() {
                 Ok(guard) => self.lock().push(guard),
                 // Whoever needs one tries again, and is told.
                 Err(error) => return tracing::debug!("{error:#}"),
@@ -181,7 +189,7 @@ impl Spares {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Guard>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<CommandSupervisor>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,11 +1,11 @@
 //! What commands left running: found, read and ended by their guards.
 
-use super::command::at;
-use super::guard::{Guard, Said};
-use super::work::Run;
+use super::command::sleep_until_deadline;
+use super::guard::{CommandSupervisor, CommandSupervisorEvent};
+use super::work::CommandRun;
 use crate::companion::descendants;
-use crate::companion::pipes::Pipes;
-use crate::protocol::shell::{Job, JobProcess};
+use crate::companion::pipes::OutputPipes;
+use crate::protocol::shell::{JobInfo, JobProcess};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use std::collections::{BTreeMap, VecDeque};
@@ -17,25 +17,25 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 /// Bytes kept of what a job writes.
-const TAIL: usize = 16 << 10;
+const MAX_JOB_TAIL_BYTES: usize = 16 << 10;
 
 /// Between two looks at what is left.
-const LOOK: Duration = Duration::from_millis(20);
+const JOB_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// From the signal to the end of what did not stop.
-const GRACE: Duration = Duration::from_secs(2);
+const JOB_STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What is left of one command.
 #[derive(Debug)]
-pub(super) struct Background {
-    guard: Guard,
-    pipes: Pipes,
-    entry: Entry,
+pub(super) struct BackgroundJob {
+    guard: CommandSupervisor,
+    pipes: OutputPipes,
+    entry: JobEntry,
 }
 
 /// What is known of a job.
 #[derive(Debug, Clone)]
-struct Entry {
+struct JobEntry {
     session: String,
     run: String,
     command: String,
@@ -43,63 +43,63 @@ struct Entry {
 }
 
 /// The job that was ended, as it was before.
-pub(crate) type Ended = Job;
+pub(crate) type EndedJob = JobInfo;
 
 #[derive(Debug, Clone)]
-struct Kept {
-    entry: Entry,
+struct JobHandle {
+    entry: JobEntry,
     end: mpsc::Sender<oneshot::Sender<()>>,
 }
 
 /// All jobs, by the ids of their guards.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Jobs(Arc<Mutex<BTreeMap<i32, Kept>>>);
+pub(super) struct ShellJobs(Arc<Mutex<BTreeMap<i32, JobHandle>>>);
 
-impl Background {
-    pub(super) fn new(run: &Run, guard: Guard, pipes: Pipes) -> Self {
+impl BackgroundJob {
+    pub(super) fn new(run: &CommandRun, guard: CommandSupervisor, pipes: OutputPipes) -> Self {
         Self {
             guard,
             pipes,
-            entry: Entry {
+            entry: JobEntry {
                 session: run.work.session.clone(),
                 run: run.id.clone(),
-                command: run.line(),
+                command: run.summary_line(),
                 tail: Arc::default(),
             },
         }
     }
 
     /// Until nobody is left. What they write must be read, or they would wait for ever.
-    async fn attend(mut self, mut ends: mpsc::Receiver<oneshot::Sender<()>>) {
+    async fn wait_for_end(mut self, mut ends: mpsc::Receiver<oneshot::Sender<()>>) {
         let mut asked: Vec<oneshot::Sender<()>> = Vec::new();
         let mut deadline = None;
         loop {
             let (_, bytes) = tokio::select! {
                 biased;
                 end = ends.recv() => {
-                    self.guard.signal(Signal::SIGTERM);
-                    deadline.get_or_insert(Instant::now() + GRACE);
+                    self.guard.send_signal(Signal::SIGTERM);
+                    deadline.get_or_insert(Instant::now() + JOB_STOP_TIMEOUT);
                     match end {
                         Some(end) => asked.push(end),
                         // Nobody can ask any more: the companion ends.
-                        None => return self.guard.end(),
+                        None => return self.guard.end_all(),
                     }
                     continue;
                 }
-                () = at(deadline) => {
+                () = sleep_until_deadline(deadline) => {
                     deadline = None;
-                    self.guard.end();
+                    self.guard.end_all();
                     continue;
                 }
-                said = self.guard.next() => match said {
-                    Said::Gone => break,
+                said = self.guard.next_event() => match said {
+                    CommandSupervisorEvent::Gone => break,
                     _ => continue,
                 },
-                piece = self.pipes.next() => piece,
+                piece = self.pipes.next_piece() => piece,
             };
-            let mut tail = locked(&self.entry.tail);
+            let mut tail = lock_unpoisoned(&self.entry.tail);
             tail.extend(bytes);
-            let excess = tail.len().saturating_sub(TAIL);
+            let excess = tail.len().saturating_sub(MAX_JOB_TAIL_BYTES);
             tail.drain(..excess);
         }
         for end in asked {
@@ -109,47 +109,51 @@ impl Background {
     }
 }
 
-impl Jobs {
-    pub(super) fn keep(&self, background: Background) {
+impl ShellJobs {
+    pub(super) fn add_job(&self, background: BackgroundJob) {
         let (end, ends) = mpsc::channel(4);
         let pid = background.guard.pid;
-        let kept = Kept {
+        let kept = JobHandle {
             entry: background.entry.clone(),
             end,
         };
-        locked(&self.0).insert(pid, kept);
+        lock_unpoisoned(&self.0).insert(pid, kept);
         let jobs = self.0.clone();
         tokio::spawn(async move {
-            background.attend(ends).await;
-            locked(&jobs).remove(&pid);
+            background.wait_for_end(ends).await;
+            lock_unpoisoned(&jobs).remove(&pid);
         });
     }
 
-    pub(super) async fn all(&self) -> Vec<Job> {
-        let kept: Vec<(i32, Entry)> = locked(&self.0)
+    pub(super) async fn list_jobs(&self) -> Vec<JobInfo> {
+        let kept: Vec<(i32, JobEntry)> = lock_unpoisoned(&self.0)
             .iter()
             .map(|(pid, kept)| (*pid, kept.entry.clone()))
             .collect();
         // Looking through /proc takes a while.
         let described = spawn_blocking(move || {
-            let jobs = kept.into_iter().map(|(pid, entry)| describe(pid, &entry));
+            let jobs = kept
+                .into_iter()
+                .map(|(pid, entry)| describe_job(pid, &entry));
             jobs.filter(|job| !job.processes.is_empty()).collect()
         });
         described.await.unwrap_or_default()
     }
 
     pub(super) fn sessions(&self) -> Vec<String> {
-        let kept = locked(&self.0);
+        let kept = lock_unpoisoned(&self.0);
         kept.values()
             .map(|kept| kept.entry.session.clone())
             .collect()
     }
 
     /// The job as it was; nothing when there is none.
-    pub(super) async fn end(&self, pid: i32) -> Option<Job> {
-        let kept = locked(&self.0).get(&pid).cloned()?;
+    pub(super) async fn end_job(&self, pid: i32) -> Option<JobInfo> {
+        let kept = lock_unpoisoned(&self.0).get(&pid).cloned()?;
         let entry = kept.entry.clone();
-        let job = spawn_blocking(move || describe(pid, &entry)).await.ok()?;
+        let job = spawn_blocking(move || describe_job(pid, &entry))
+            .await
+            .ok()?;
         let (ended, end) = oneshot::channel();
         kept.end.send(ended).await.ok()?;
         // It is over when nobody can say so any more, too.
@@ -158,16 +162,18 @@ impl Jobs {
     }
 
     /// Waits until none is left, as long as they may take.
-    pub(super) async fn ended(&self) {
+    pub(super) async fn wait_until_empty(&self) {
         let begin = Instant::now();
-        while !locked(&self.0).is_empty() && begin.elapsed() < GRACE + LOOK {
-            sleep(LOOK).await;
+        while !lock_unpoisoned(&self.0).is_empty()
+            && begin.elapsed() < JOB_STOP_TIMEOUT + JOB_POLL_INTERVAL
+        {
+            sleep(JOB_POLL_INTERVAL).await;
         }
     }
 
     /// Those of a session, or all; waits for nothing.
     pub(super) fn end_all(&self, session: Option<&str>) {
-        for kept in locked(&self.0).values() {
+        for kept in lock_unpoisoned(&self.0).values() {
             if session.is_none_or(|session| kept.entry.session == session) {
                 // A full mailbox has been told already.
                 let _ = kept.end.try_send(oneshot::channel().0);
@@ -176,20 +182,23 @@ impl Jobs {
     }
 }
 
-fn describe(pid: i32, entry: &Entry) -> Job {
-    let below = descendants::of(Pid::from_raw(pid));
-    let tail = locked(&entry.tail).iter().copied().collect::<Vec<u8>>();
-    Job {
+fn describe_job(pid: i32, entry: &JobEntry) -> JobInfo {
+    let below = descendants::list_descendants(Pid::from_raw(pid));
+    let tail = lock_unpoisoned(&entry.tail)
+        .iter()
+        .copied()
+        .collect::<Vec<u8>>();
+    JobInfo {
         pid,
         session: entry.session.clone(),
         run: entry.run.clone(),
         command: entry.command.clone(),
-        processes: below.into_iter().map(|d| process(d.pid)).collect(),
+        processes: below.into_iter().map(|d| describe_process(d.pid)).collect(),
         output: String::from_utf8_lossy(&tail).into_owned(),
     }
 }
 
-fn process(pid: Pid) -> JobProcess {
+fn describe_process(pid: Pid) -> JobProcess {
     let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words = String::from_utf8_lossy(&words);
     JobProcess {
@@ -198,6 +207,6 @@ fn process(pid: Pid) -> JobProcess {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,30 +2,30 @@
 //! container's environment gave it. So a later container's `PATH` and keys are seen, and what is
 //! handed to this one is not written down.
 
-use super::context::{Context, Packed, is_declaration};
+use super::context::{PackedContext, ShellContext, is_declaration};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
 /// By name, what the first command of a session gets.
-pub(super) type Environment = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(super) type InheritedEnvironment = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// A context without what it has inherited.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Kept {
-    context: Packed,
+pub(crate) struct RetainedContext {
+    context: PackedContext,
     /// What it had inherited, and was unset. A name that is no text is no bash variable.
     gone: Vec<String>,
 }
 
-impl Kept {
-    pub(super) fn of(context: &Context, environment: &Environment) -> Self {
+impl RetainedContext {
+    pub(super) fn from_context(context: &ShellContext, environment: &InheritedEnvironment) -> Self {
         let mut context = context.clone();
         let mut gone = Vec::new();
         if let Some(rest) = context.rest_mut() {
-            let (head, tail) = split(rest);
-            let names: Vec<&[u8]> = tail.iter().filter_map(|line| name(line)).collect();
+            let (head, tail) = split_declarations(rest);
+            let names: Vec<&[u8]> = tail.iter().filter_map(|line| variable_name(line)).collect();
             let missing = environment
                 .keys()
                 .filter(|n| !names.contains(&n.as_slice()));
@@ -46,12 +46,16 @@ impl Kept {
 
     /// # Errors
     /// When it is damaged.
-    pub(super) fn restored(self, environment: &Environment, home: &Path) -> io::Result<Context> {
+    pub(super) fn restore_context(
+        self,
+        environment: &InheritedEnvironment,
+        home: &Path,
+    ) -> io::Result<ShellContext> {
         let Self { context, gone } = self;
-        let mut context = Context::unpack_near(context, home)?;
+        let mut context = ShellContext::unpack_near(context, home)?;
         if let Some(rest) = context.rest_mut() {
-            let (head, tail) = split(rest);
-            let names: Vec<&[u8]> = tail.iter().filter_map(|line| name(line)).collect();
+            let (head, tail) = split_declarations(rest);
+            let names: Vec<&[u8]> = tail.iter().filter_map(|line| variable_name(line)).collect();
             let inherited = environment.iter().filter(|(key, _)| {
                 let is_ours = names.contains(&key.as_slice());
                 let is_gone = gone.iter().any(|name| name.as_bytes() == *key);
@@ -59,7 +63,7 @@ impl Kept {
             });
             // As bash writes them and where, so that they are known as inherited when this is kept again.
             let inherited: Vec<u8> = inherited
-                .flat_map(|(key, value)| declaration(key, value))
+                .flat_map(|(key, value)| format_declaration(key, value))
                 .collect();
             *rest = [head, &inherited, &tail.concat()].concat();
         }
@@ -68,7 +72,7 @@ impl Kept {
 }
 
 /// What bash wrote before its variables, and a line for each of them.
-pub(super) fn split(rest: &[u8]) -> (&[u8], Vec<&[u8]>) {
+pub(super) fn split_declarations(rest: &[u8]) -> (&[u8], Vec<&[u8]>) {
     let lines: Vec<&[u8]> = rest.split_inclusive(|byte| *byte == b'\n').collect();
     // They come last, so a line of a function that looks like one is none.
     let tail = lines.iter().rev().take_while(|line| is_declaration(line));
@@ -79,7 +83,7 @@ pub(super) fn split(rest: &[u8]) -> (&[u8], Vec<&[u8]>) {
 }
 
 /// The name of the variable that a line declares.
-fn name(line: &[u8]) -> Option<&[u8]> {
+fn variable_name(line: &[u8]) -> Option<&[u8]> {
     let mut words = line.splitn(3, |byte| *byte == b' ');
     let declared = words.nth(2)?;
     declared.split(|byte| b"=\n".contains(byte)).next()
@@ -91,16 +95,18 @@ fn is_name(name: &[u8]) -> bool {
 }
 
 /// Whether a variable is as the environment gave it. One that bash writes in another form is kept.
-fn is_inherited(line: &[u8], environment: &Environment) -> bool {
-    let Some(name) = name(line) else { return false };
+fn is_inherited(line: &[u8], environment: &InheritedEnvironment) -> bool {
+    let Some(name) = variable_name(line) else {
+        return false;
+    };
     let Some(value) = environment.get(name) else {
         return false;
     };
-    line == declaration(name, value)
+    line == format_declaration(name, value)
 }
 
 /// An exported variable as bash writes it: on one line, whatever is in it.
-fn declaration(name: &[u8], value: &[u8]) -> Vec<u8> {
+fn format_declaration(name: &[u8], value: &[u8]) -> Vec<u8> {
     let mut line = [b"declare -x ", name, b"="].concat();
     let has_control = value.iter().any(u8::is_ascii_control);
     let (open, escaped, close): (&[u8], &[u8], _) = match has_control {
@@ -129,11 +135,11 @@ fn declaration(name: &[u8], value: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::context::{Context, Found};
-    use super::{Environment, Kept};
+    use super::super::context::{ShellContext, ShellFolder};
+    use super::{InheritedEnvironment, RetainedContext};
     use std::path::Path;
 
-    fn environment(all: &[(&str, &str)]) -> Environment {
+    fn environment(all: &[(&str, &str)]) -> InheritedEnvironment {
         let each = all.iter();
         each.map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()))
             .collect()
@@ -148,10 +154,13 @@ mod tests {
             ("MINE", "theirs"),
         ]);
         let left: &[u8] = b"\0/tmp\0here\0set +o xtrace\n\0f () \n{ \n    cat <<E\ndeclare -x PATH=\"/old\"\nE\n}\ndeclare -f f\ndeclare -x KEY=\"s\\\"ecret\"\ndeclare -x MINE=\"mine\"\ndeclare -x PATH=\"/old\"\ndeclare -- plain=\"1\"\n\0";
-        let context = Context::new("/".into()).unwrap().after(left).unwrap();
-        let kept = Kept::of(&context, &old);
+        let context = ShellContext::new("/".into())
+            .unwrap()
+            .next_context(left)
+            .unwrap();
+        let kept = RetainedContext::from_context(&context, &old);
         let text = serde_json::to_string(&kept).unwrap();
-        let kept: Kept = serde_json::from_str(&text).unwrap();
+        let kept: RetainedContext = serde_json::from_str(&text).unwrap();
         let new = environment(&[
             ("PATH", "/new"),
             ("UNSET", "2"),
@@ -159,8 +168,8 @@ mod tests {
             ("ADDED", "it's $5"),
             ("LINES", "a\n'b\x01"),
         ]);
-        let restored = kept.clone().restored(&new, Path::new("/")).unwrap();
-        let script = String::from_utf8(restored.script("L", "O")).unwrap();
+        let restored = kept.clone().restore_context(&new, Path::new("/")).unwrap();
+        let script = String::from_utf8(restored.start_script("L", "O")).unwrap();
         for there in [
             "declare -x PATH=\"/new\"\n",
             "declare -x ADDED=\"it's \\$5\"\n",
@@ -176,21 +185,23 @@ mod tests {
         }
         assert_eq!(restored.cwd, Path::new("/tmp"));
         // Kept again before a command has run, it holds no more than before.
-        assert_eq!(Kept::of(&restored, &new), kept);
+        assert_eq!(RetainedContext::from_context(&restored, &new), kept);
     }
 
     #[test]
     fn a_folder_that_is_gone_gives_way_to_the_home() {
-        let mut context = Context::new("/".into()).unwrap();
-        context.set("A", Some("1"));
+        let mut context = ShellContext::new("/".into()).unwrap();
+        context.set_variable("A", Some("1"));
         let folder = tempfile::tempdir().unwrap();
         let root = Path::new("/");
-        context.enter(Found::at(folder.path(), root, root).unwrap());
-        let kept = Kept::of(&context, &Environment::new());
+        context.change_folder(ShellFolder::resolve(folder.path(), root, root).unwrap());
+        let kept = RetainedContext::from_context(&context, &InheritedEnvironment::new());
         drop(folder);
-        let restored = kept.restored(&Environment::new(), Path::new("/")).unwrap();
+        let restored = kept
+            .restore_context(&InheritedEnvironment::new(), Path::new("/"))
+            .unwrap();
         assert_eq!(restored.cwd, Path::new("/"));
-        let script = String::from_utf8(restored.script("L", "O")).unwrap();
+        let script = String::from_utf8(restored.start_script("L", "O")).unwrap();
         assert!(restored.is_fresh() && script.contains("A='1'"), "{script}");
     }
 }

@@ -11,25 +11,27 @@ mod environment;
 pub(super) mod guard;
 mod jobs;
 mod keep;
+mod stdin;
 pub(super) mod warden;
 mod work;
 
-pub(crate) use context::Packed;
-pub(crate) use environment::Variables;
-pub(crate) use jobs::Ended as JobEnded;
-pub(crate) use keep::Kept;
-pub(crate) use warden::run as guard_command;
-pub(crate) use work::{Report, Run};
+pub(crate) use context::PackedContext;
+pub(crate) use environment::EnvironmentVariables;
+pub(crate) use jobs::EndedJob as JobEnded;
+pub(crate) use keep::RetainedContext;
+pub(crate) use stdin::CommandStdin;
+pub(crate) use warden::supervise_command as guard_command;
+pub(crate) use work::{CommandReport, CommandRun};
 
-use super::runs::{NotRecorded, OtherRun, RunStore, Runs};
+use super::runs::{RunIdConflict, RunNotRecorded, RunRegistry, RunStore};
 use crate::protocol::kernel::RunStatus;
-use crate::protocol::shell::{Command, Job};
+use crate::protocol::shell::{Command, JobInfo};
 use bytes::Bytes;
-use command::{Drive, Stop};
-use context::{Context, Found};
-use environment::Exports;
-use guard::Spares;
-use jobs::Jobs;
+use command::{CommandOwner, CommandStopReason};
+use context::{ShellContext, ShellFolder};
+use environment::ExportScript;
+use guard::SupervisorPool;
+use jobs::ShellJobs;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::PathBuf;
@@ -39,14 +41,14 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
 /// Commands that may run at once.
-const AT_ONCE: usize = 256;
+const MAX_RUNNING_COMMANDS: usize = 256;
 
 /// From the wish to stop to the end of what does not.
-const STOPPING: Duration = Duration::from_millis(20);
+const COMMAND_SHUTDOWN_DELAY: Duration = Duration::from_millis(20);
 
 /// Where the parts are.
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
+pub(crate) struct ShellSettings {
     /// Folder of what commands have written and memory does not hold.
     pub(crate) runs: PathBuf,
     /// What is on disk of them.
@@ -57,14 +59,14 @@ pub(crate) struct Settings {
     pub(crate) bash: PathBuf,
 }
 
-impl Settings {
-    pub(crate) fn new(settings: &super::Settings, store: RunStore) -> Self {
+impl ShellSettings {
+    pub(crate) fn new(settings: &super::CompanionSettings, store: RunStore) -> Self {
         let home = std::env::var_os("HOME").map_or_else(|| "/root".into(), PathBuf::from);
         Self {
             store,
             // Executions may have the same ids.
-            runs: settings.lives.own().join("commands"),
-            bash: bash(),
+            runs: settings.lives.own_folder().join("commands"),
+            bash: find_bash(),
             cwd: std::env::current_dir().unwrap_or_else(|_| "/".into()),
             home,
         }
@@ -73,7 +75,7 @@ impl Settings {
 
 /// Why a request was not taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum ShellRefusal {
     /// A run of that id exists and was another command.
     OtherRun(String),
     NoRun(String),
@@ -96,79 +98,32 @@ pub(crate) enum Refusal {
 
 /// What reaches a command that runs.
 #[derive(Debug, Clone)]
-struct Running {
-    stop: mpsc::Sender<Stop>,
+struct RunningCommand {
+    stop: mpsc::Sender<CommandStopReason>,
     stdin: Option<mpsc::Sender<Bytes>>,
-}
-
-/// The way to a command's stdin. Dropped before [`Stdin::end`], what came was not whole: the command
-/// must not take that for all there is, and is stopped.
-#[derive(Debug)]
-pub(crate) struct Stdin {
-    bytes: Option<mpsc::Sender<Bytes>>,
-    stop: mpsc::Sender<Stop>,
-    run: Arc<Run>,
-}
-
-impl Stdin {
-    /// `false` when the command needs no more.
-    pub(crate) async fn send(&self, bytes: Bytes) -> bool {
-        match &self.bytes {
-            Some(way) => way.send(bytes).await.is_ok(),
-            None => false,
-        }
-    }
-
-    /// Waits until the command needs no more.
-    pub(crate) async fn closed(&self) {
-        if let Some(way) = &self.bytes {
-            way.closed().await;
-        }
-    }
-
-    /// That was all.
-    pub(crate) fn end(mut self) {
-        self.bytes = None;
-    }
-}
-
-impl Drop for Stdin {
-    fn drop(&mut self) {
-        let Some(bytes) = self.bytes.take().filter(|way| !way.is_closed()) else {
-            return;
-        };
-        let (stop, run) = (self.stop.clone(), self.run.clone());
-        tokio::spawn(async move {
-            // One that has just ended no longer hears.
-            let _ = stop.send(Stop::Cut).await;
-            run.finished().await;
-            // Only now, or it would see the end.
-            drop(bytes);
-        });
-    }
 }
 
 /// All commands, contexts and jobs, for everyone who uses them.
 #[derive(Debug, Clone)]
 pub(crate) struct Shells {
-    settings: Settings,
-    contexts: Arc<Mutex<BTreeMap<String, Context>>>,
-    runs: Runs<Command>,
-    running: Arc<Mutex<Option<HashMap<String, Running>>>>,
-    jobs: Jobs,
-    spares: Spares,
+    settings: ShellSettings,
+    contexts: Arc<Mutex<BTreeMap<String, ShellContext>>>,
+    runs: RunRegistry<Command>,
+    running: Arc<Mutex<Option<HashMap<String, RunningCommand>>>>,
+    jobs: ShellJobs,
+    spares: SupervisorPool,
 }
 
 impl Shells {
-    pub(crate) fn new(settings: Settings) -> Self {
-        let runs = Runs::open("sh", settings.store.clone());
+    pub(crate) fn new(settings: ShellSettings) -> Self {
+        let runs = RunRegistry::open("sh", settings.store.clone());
         Self {
             settings,
             contexts: Arc::default(),
             runs,
             running: Arc::new(Mutex::new(Some(HashMap::new()))),
-            jobs: Jobs::default(),
-            spares: Spares::default(),
+            jobs: ShellJobs::default(),
+            spares: SupervisorPool::default(),
         }
     }
 
@@ -176,87 +131,93 @@ impl Shells {
     ///
     /// # Errors
     /// Nothing was executed then.
-    pub(crate) async fn execute(&self, command: Command) -> Result<Arc<Run>, Refusal> {
+    pub(crate) async fn execute(&self, command: Command) -> Result<Arc<CommandRun>, ShellRefusal> {
         // Its folder may be gone.
-        let known = self.runs.known(&command).await;
-        if let Some(run) = known.map_err(|OtherRun(id)| Refusal::OtherRun(id))? {
+        let known = self.runs.find_same(&command).await;
+        if let Some(run) = known.map_err(|RunIdConflict(id)| ShellRefusal::OtherRun(id))? {
             return Ok(run);
         }
-        let context = self.context(&command.session)?;
-        let begun = self.runs.begin(command);
-        let (run, is_new) = begun.map_err(|OtherRun(id)| Refusal::OtherRun(id))?;
+        let context = self.session_context(&command.session)?;
+        let begun = self.runs.begin_run(command);
+        let (run, is_new) = begun.map_err(|RunIdConflict(id)| ShellRefusal::OtherRun(id))?;
         if !is_new {
-            return match run.taken().await {
+            return match run.wait_admitted().await {
                 true => Ok(run),
                 false => Box::pin(self.execute(run.work.clone())).await,
             };
         }
         // In a task of its own: the client may disconnect.
-        let started = tokio::spawn(self.clone().start(run, context));
-        started.await.unwrap_or(Err(Refusal::Stopping))
+        let started = tokio::spawn(self.clone().start_run(run, context));
+        started.await.unwrap_or(Err(ShellRefusal::Stopping))
     }
 
-    async fn start(self, run: Arc<Run>, context: Context) -> Result<Arc<Run>, Refusal> {
+    async fn start_run(
+        self,
+        run: Arc<CommandRun>,
+        context: ShellContext,
+    ) -> Result<Arc<CommandRun>, ShellRefusal> {
         let (stop, stops) = mpsc::channel(4);
         let (stdin, input) = match run.work.stdin_open {
             true => Some(mpsc::channel(4)).unzip(),
             false => (None, None),
         };
-        let refused = match &mut *self.running() {
-            None => Some(Refusal::Stopping),
-            Some(running) if running.len() >= AT_ONCE => Some(Refusal::TooMany),
+        let refused = match &mut *self.lock_running() {
+            None => Some(ShellRefusal::Stopping),
+            Some(running) if running.len() >= MAX_RUNNING_COMMANDS => Some(ShellRefusal::TooMany),
             Some(running) => {
-                running.insert(run.id.clone(), Running { stop, stdin });
+                running.insert(run.id.clone(), RunningCommand { stop, stdin });
                 None
             }
         };
         let recorded = match refused {
             Some(refusal) => Err(refusal),
             None => run
-                .recorded()
+                .wait_recorded()
                 .await
-                .map_err(|NotRecorded| Refusal::NotRecorded),
+                .map_err(|RunNotRecorded| ShellRefusal::NotRecorded),
         };
         let driven = match recorded {
             Err(refusal) => Err(refusal),
-            Ok(()) => Drive::new(self.clone(), run.clone(), context, stops, input)
-                .map_err(|error| Refusal::NoGuard(format!("{error:#}"))),
+            Ok(()) => CommandOwner::new(self.clone(), run.clone(), context, stops, input)
+                .map_err(|error| ShellRefusal::NoGuard(format!("{error:#}"))),
         };
         match driven {
             Ok(drive) => {
-                run.admitted();
-                self.runs.admitted();
+                run.mark_admitted();
+                self.runs.prune_excess();
                 tokio::spawn(drive.run());
                 Ok(run)
             }
             Err(refusal) => {
-                self.ended(&run.id);
-                self.runs.forget(&run);
-                run.refused(self.report(&run.work.session));
+                self.remove_running(&run.id);
+                self.runs.forget_run(&run);
+                run.finish_refused(self.report(&run.work.session));
                 Err(refusal)
             }
         }
     }
 
     /// # Errors
-    /// [`Refusal::NoRun`].
-    pub(crate) fn run(&self, id: &str) -> Result<Arc<Run>, Refusal> {
-        self.runs.find(id).ok_or_else(|| Refusal::NoRun(id.into()))
+    /// [`ShellRefusal::NoRun`].
+    pub(crate) fn find_run(&self, id: &str) -> Result<Arc<CommandRun>, ShellRefusal> {
+        self.runs
+            .find_run(id)
+            .ok_or_else(|| ShellRefusal::NoRun(id.into()))
     }
 
     /// The commands themselves, for who records them.
-    pub(crate) fn registry(&self) -> &Runs<Command> {
+    pub(crate) fn run_registry(&self) -> &RunRegistry<Command> {
         &self.runs
     }
 
     /// The commands that can be found, the oldest first.
-    pub(crate) fn runs(&self) -> Vec<Arc<Run>> {
-        self.runs.all()
+    pub(crate) fn list_runs(&self) -> Vec<Arc<CommandRun>> {
+        self.runs.list_runs()
     }
 
     /// What to say of a command that goes on.
-    pub(crate) fn report(&self, session: &str) -> Report {
-        Report {
+    pub(crate) fn report(&self, session: &str) -> CommandReport {
+        CommandReport {
             returncode: None,
             cwd: self.cwd(session).display().to_string(),
             background: false,
@@ -266,31 +227,34 @@ impl Shells {
     /// Interrupts a command as Ctrl-C does, ends what does not stop, and waits until all is over.
     ///
     /// # Errors
-    /// [`Refusal::NoRun`].
-    pub(crate) async fn interrupt(&self, id: &str) -> Result<Arc<Run>, Refusal> {
-        let run = self.run(id)?;
-        run.taken().await;
-        let running = self.running().as_ref().and_then(|r| r.get(id).cloned());
+    /// [`ShellRefusal::NoRun`].
+    pub(crate) async fn interrupt(&self, id: &str) -> Result<Arc<CommandRun>, ShellRefusal> {
+        let run = self.find_run(id)?;
+        run.wait_admitted().await;
+        let running = self
+            .lock_running()
+            .as_ref()
+            .and_then(|r| r.get(id).cloned());
         if let Some(running) = running {
             // One that has just ended no longer hears.
-            let _ = running.stop.send(Stop::Asked).await;
+            let _ = running.stop.send(CommandStopReason::Asked).await;
         }
-        run.finished().await;
+        run.wait_finished().await;
         Ok(run)
     }
 
     /// The way to a command's stdin.
     ///
     /// # Errors
-    /// [`Refusal::NoRun`] or [`Refusal::NoStdin`].
-    pub(crate) fn stdin(&self, id: &str) -> Result<Stdin, Refusal> {
-        let run = self.run(id)?;
+    /// [`ShellRefusal::NoRun`] or [`ShellRefusal::NoStdin`].
+    pub(crate) fn take_stdin(&self, id: &str) -> Result<CommandStdin, ShellRefusal> {
+        let run = self.find_run(id)?;
         // Whoever takes it closes it: there is one writer.
-        let mut running = self.running();
+        let mut running = self.lock_running();
         let found = running.as_mut().and_then(|r| r.get_mut(id));
         let taken = found.and_then(|running| Some((running.stdin.take()?, running.stop.clone())));
-        let (bytes, stop) = taken.ok_or_else(|| Refusal::NoStdin(id.into()))?;
-        Ok(Stdin {
+        let (bytes, stop) = taken.ok_or_else(|| ShellRefusal::NoStdin(id.into()))?;
+        Ok(CommandStdin {
             bytes: Some(bytes),
             stop,
             run,
@@ -299,66 +263,79 @@ impl Shells {
 
     /// Where the next command of a session starts.
     pub(crate) fn cwd(&self, session: &str) -> PathBuf {
-        let contexts = self.contexts();
+        let contexts = self.lock_contexts();
         let found = contexts.get(session).map(|context| context.cwd.clone());
         found.unwrap_or_else(|| self.settings.cwd.clone())
     }
 
     /// The environment that a command of a session would have; nothing, when it is the companion's.
-    pub(crate) async fn environment(&self, session: &str) -> Option<Variables> {
-        let exports = Exports::of(self.contexts().get(session)?)?;
-        let told = exports.told(&self.settings.bash).await;
+    pub(crate) async fn session_environment(&self, session: &str) -> Option<EnvironmentVariables> {
+        let exports = ExportScript::from_context(self.lock_contexts().get(session)?)?;
+        let told = exports.evaluate(&self.settings.bash).await;
         let failed = |error: &io::Error| {
             tracing::warn!("the environment of session `{session}` is not known: {error}");
         };
         told.inspect_err(failed).ok()
     }
 
-    /// Looks for a folder that a session is to [`Self::enter`]; a slow disk holds nobody else up.
+    /// Looks for a folder that a session is to [`Self::change_folder`]; a slow disk holds nobody else up.
     ///
     /// # Errors
-    /// [`Refusal::NoFolder`].
-    pub(crate) async fn folder(&self, session: &str, path: &str) -> Result<Found, Refusal> {
+    /// [`ShellRefusal::NoFolder`].
+    pub(crate) async fn find_folder(
+        &self,
+        session: &str,
+        path: &str,
+    ) -> Result<ShellFolder, ShellRefusal> {
         let (cwd, home) = (self.cwd(session), self.settings.home.clone());
         let wanted = PathBuf::from(path);
-        let found = spawn_blocking(move || Found::at(&wanted, &cwd, &home)).await;
+        let found = spawn_blocking(move || ShellFolder::resolve(&wanted, &cwd, &home)).await;
         let found = found.map_err(io::Error::other).and_then(|found| found);
         found.map_err(|error| no_folder(path, &error))
     }
 
     /// # Errors
-    /// [`Refusal::NoFolder`], and then nothing has changed.
-    pub(crate) fn enter(&self, session: &str, found: Found) -> Result<PathBuf, Refusal> {
-        let mut context = self.context(session)?;
-        context.enter(found);
+    /// [`ShellRefusal::NoFolder`], and then nothing has changed.
+    pub(crate) fn change_folder(
+        &self,
+        session: &str,
+        found: ShellFolder,
+    ) -> Result<PathBuf, ShellRefusal> {
+        let mut context = self.session_context(session)?;
+        context.change_folder(found);
         let cwd = context.cwd.clone();
-        self.contexts().insert(session.into(), context);
+        self.lock_contexts().insert(session.into(), context);
         Ok(cwd)
     }
 
     /// Sets or unsets a variable of the environment; `key` must be a name.
     ///
     /// # Errors
-    /// [`Refusal::NoFolder`].
-    pub(crate) fn set(&self, session: &str, key: &str, value: Option<&str>) -> Result<(), Refusal> {
-        let mut context = self.context(session)?;
-        context.set(key, value);
-        self.contexts().insert(session.into(), context);
+    /// [`ShellRefusal::NoFolder`].
+    pub(crate) fn set_variable(
+        &self,
+        session: &str,
+        key: &str,
+        value: Option<&str>,
+    ) -> Result<(), ShellRefusal> {
+        let mut context = self.session_context(session)?;
+        context.set_variable(key, value);
+        self.lock_contexts().insert(session.into(), context);
         Ok(())
     }
 
     /// A session's context in a form that can be stored; nothing, when it has none of its own yet.
-    pub(crate) fn pack(&self, session: &str) -> Option<Packed> {
-        self.contexts().get(session).map(Context::pack)
+    pub(crate) fn pack_context(&self, session: &str) -> Option<PackedContext> {
+        self.lock_contexts().get(session).map(ShellContext::pack)
     }
 
     /// Gives a session a context that was stored.
     ///
     /// # Errors
     /// When its folder is not there; nothing has changed then.
-    pub(crate) fn unpack(&self, session: &str, packed: Packed) -> io::Result<()> {
-        let mut context = Context::unpack(packed)?;
-        let mut contexts = self.contexts();
+    pub(crate) fn unpack_context(&self, session: &str, packed: PackedContext) -> io::Result<()> {
+        let mut context = ShellContext::unpack(packed)?;
+        let mut contexts = self.lock_contexts();
         // A command that runs began with another one, and must not leave its own.
         context.serial = contexts.get(session).map_or(1, |now| now.serial + 1);
         contexts.insert(session.into(), context);
@@ -366,29 +343,32 @@ impl Shells {
     }
 
     /// How often each session's context has changed, as far as it has one of its own.
-    pub(crate) fn serials(&self) -> BTreeMap<String, u64> {
-        let contexts = self.contexts();
+    pub(crate) fn context_serials(&self) -> BTreeMap<String, u64> {
+        let contexts = self.lock_contexts();
         let each = contexts.iter();
         each.map(|(session, context)| (session.clone(), context.serial))
             .collect()
     }
 
     /// All contexts in a form that a later container can take over.
-    pub(crate) fn keep(&self) -> BTreeMap<String, Kept> {
-        let contexts = self.contexts().clone();
-        let kept = |(session, context): (String, Context)| {
+    pub(crate) fn retain_contexts(&self) -> BTreeMap<String, RetainedContext> {
+        let contexts = self.lock_contexts().clone();
+        let kept = |(session, context): (String, ShellContext)| {
             let environment = command::first_environment(&session).collect();
-            (session, Kept::of(&context, &environment))
+            (
+                session,
+                RetainedContext::from_context(&context, &environment),
+            )
         };
         contexts.into_iter().map(kept).collect()
     }
 
     /// Gives sessions the contexts that they had in an earlier container.
-    pub(crate) fn adopt(&self, all: BTreeMap<String, Kept>) {
+    pub(crate) fn restore_contexts(&self, all: BTreeMap<String, RetainedContext>) {
         for (session, kept) in all {
             let environment = command::first_environment(&session).collect();
-            match kept.restored(&environment, &self.settings.cwd) {
-                Ok(context) => drop(self.contexts().insert(session, context)),
+            match kept.restore_context(&environment, &self.settings.cwd) {
+                Ok(context) => drop(self.lock_contexts().insert(session, context)),
                 Err(error) => tracing::warn!(session, "its shell begins anew: {error}"),
             }
         }
@@ -396,39 +376,39 @@ impl Shells {
 
     /// The sessions of commands and jobs that run.
     pub(crate) fn in_use(&self) -> BTreeSet<String> {
-        let ids: Vec<String> = match &*self.running() {
+        let ids: Vec<String> = match &*self.lock_running() {
             Some(running) => running.keys().cloned().collect(),
             None => Vec::new(),
         };
-        let runs = ids.iter().filter_map(|id| self.runs.find(id));
+        let runs = ids.iter().filter_map(|id| self.runs.find_run(id));
         let mut sessions: BTreeSet<String> = runs.map(|run| run.work.session.clone()).collect();
         sessions.extend(self.jobs.sessions());
         sessions
     }
 
     /// What commands left running.
-    pub(crate) async fn jobs(&self) -> Vec<Job> {
-        self.jobs.all().await
+    pub(crate) async fn list_jobs(&self) -> Vec<JobInfo> {
+        self.jobs.list_jobs().await
     }
 
     /// Ends what a command left running.
     ///
     /// # Errors
-    /// [`Refusal::NoJob`].
-    pub(crate) async fn end_job(&self, pid: i32) -> Result<JobEnded, Refusal> {
-        self.jobs.end(pid).await.ok_or(Refusal::NoJob(pid))
+    /// [`ShellRefusal::NoJob`].
+    pub(crate) async fn end_job(&self, pid: i32) -> Result<JobEnded, ShellRefusal> {
+        self.jobs.end_job(pid).await.ok_or(ShellRefusal::NoJob(pid))
     }
 
     /// Forgets a session that has ended, and ends all that it runs.
-    pub(crate) fn forget(&self, session: &str) {
-        self.contexts().remove(session);
-        for run in self.runs.all() {
+    pub(crate) fn forget_session(&self, session: &str) {
+        self.lock_contexts().remove(session);
+        for run in self.runs.list_runs() {
             let is_its = run.work.session == session && run.status() == RunStatus::Running;
-            if let Some(running) = self.running().as_ref().and_then(|r| r.get(&run.id))
+            if let Some(running) = self.lock_running().as_ref().and_then(|r| r.get(&run.id))
                 && is_its
             {
                 // A full mailbox has been told already.
-                let _ = running.stop.try_send(Stop::Deleted);
+                let _ = running.stop.try_send(CommandStopReason::Deleted);
             }
         }
         self.jobs.end_all(Some(session));
@@ -436,52 +416,52 @@ impl Shells {
 
     /// Takes no more commands, lets those that run finish within `grace`, then ends all.
     pub(crate) async fn shutdown(&self, grace: Duration) {
-        let Some(running) = self.running().take() else {
+        let Some(running) = self.lock_running().take() else {
             return;
         };
         let all = async {
             for id in running.keys() {
-                if let Ok(run) = self.run(id) {
-                    run.finished().await;
+                if let Ok(run) = self.find_run(id) {
+                    run.wait_finished().await;
                 }
             }
         };
         if tokio::time::timeout(grace, all).await.is_err() {
             for running in running.values() {
-                let _ = running.stop.try_send(Stop::Shutdown);
+                let _ = running.stop.try_send(CommandStopReason::Shutdown);
             }
-            tokio::time::sleep(STOPPING).await;
+            tokio::time::sleep(COMMAND_SHUTDOWN_DELAY).await;
         }
         self.jobs.end_all(None);
-        self.jobs.ended().await;
+        self.jobs.wait_until_empty().await;
     }
 
-    fn context(&self, session: &str) -> Result<Context, Refusal> {
-        if let Some(context) = self.contexts().get(session) {
+    fn session_context(&self, session: &str) -> Result<ShellContext, ShellRefusal> {
+        if let Some(context) = self.lock_contexts().get(session) {
             return Ok(context.clone());
         }
         let cwd = self.settings.cwd.clone();
         let path = cwd.display().to_string();
-        Context::new(cwd).map_err(|error| no_folder(&path, &error))
+        ShellContext::new(cwd).map_err(|error| no_folder(&path, &error))
     }
 
-    fn contexts(&self) -> MutexGuard<'_, BTreeMap<String, Context>> {
+    fn lock_contexts(&self) -> MutexGuard<'_, BTreeMap<String, ShellContext>> {
         self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn running(&self) -> MutexGuard<'_, Option<HashMap<String, Running>>> {
+    fn lock_running(&self) -> MutexGuard<'_, Option<HashMap<String, RunningCommand>>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ended(&self, id: &str) {
-        if let Some(running) = self.running().as_mut() {
+    fn remove_running(&self, id: &str) {
+        if let Some(running) = self.lock_running().as_mut() {
             running.remove(id);
         }
     }
 }
 
 /// The first on the companion's own path: a command's may lead elsewhere.
-fn bash() -> PathBuf {
+fn find_bash() -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let all = std::env::split_paths(&path).map(|folder| folder.join("bash"));
     all.into_iter()
@@ -489,8 +469,8 @@ fn bash() -> PathBuf {
         .unwrap_or_else(|| "/bin/bash".into())
 }
 
-fn no_folder(path: &str, error: &io::Error) -> Refusal {
-    Refusal::NoFolder {
+fn no_folder(path: &str, error: &io::Error) -> ShellRefusal {
+    ShellRefusal::NoFolder {
         path: path.into(),
         why: error.to_string(),
     }

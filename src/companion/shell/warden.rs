@@ -37,18 +37,18 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-pub(super) const STARTED: u8 = b'S';
-pub(super) const FAILED: u8 = b'F';
-pub(super) const ENDED: u8 = b'E';
-pub(super) const LEFT: u8 = b'L';
+pub(super) const COMMAND_STARTED: u8 = b'S';
+pub(super) const COMMAND_FAILED: u8 = b'F';
+pub(super) const COMMAND_ENDED: u8 = b'E';
+pub(super) const COMMAND_LEFT_JOBS: u8 = b'L';
 /// Bytes of each word of the guard: what it is, and a number.
-pub(super) const WORD: usize = 5;
+pub(super) const COMMAND_EVENT_BYTES: usize = 5;
 /// The companion's word that ends all; others are signals.
-pub(super) const END: u8 = 0xff;
+pub(super) const COMMAND_END_ALL: u8 = 0xff;
 
 /// A command as bytes: its length, how many arguments there are, those, then the environment. The
 /// first argument is the program, the second what it is called.
-pub(in crate::companion) fn order(args: &[&[u8]], environment: &[Vec<u8>]) -> Vec<u8> {
+pub(in crate::companion) fn encode_command(args: &[&[u8]], environment: &[Vec<u8>]) -> Vec<u8> {
     let mut text = (args.len() as u32).to_le_bytes().to_vec();
     for part in args
         .iter()
@@ -67,23 +67,27 @@ pub(in crate::companion) fn order(args: &[&[u8]], environment: &[Vec<u8>]) -> Ve
 ///
 /// # Errors
 /// When the system does not let it watch, or the order makes no sense.
-pub(crate) fn run() -> Result<()> {
+pub(crate) fn supervise_command() -> Result<()> {
     prctl::set_child_subreaper(true)?;
     let mut watched = SigSet::empty();
     watched.add(Signal::SIGCHLD);
     watched.thread_block()?;
     let children = SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     let mut companion = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let Some((text, descriptors)) = receive(&mut companion)? else {
+    let Some((text, descriptors)) = receive_command(&mut companion)? else {
         return Ok(());
     };
-    let command = match start(&text, descriptors) {
+    let command = match spawn_command(&text, descriptors) {
         Ok(pid) => {
-            say(&companion, STARTED, pid.as_raw());
+            send_event(&companion, COMMAND_STARTED, pid.as_raw());
             pid
         }
         Err(error) => {
-            say(&companion, FAILED, error.raw_os_error().unwrap_or(0));
+            send_event(
+                &companion,
+                COMMAND_FAILED,
+                error.raw_os_error().unwrap_or(0),
+            );
             return Ok(());
         }
     };
@@ -99,24 +103,32 @@ pub(crate) fn run() -> Result<()> {
         }
         let is_spoken_to = both[0].any() == Some(true);
         while let Ok(Some(_)) = children.read_signal() {}
-        let (ended, is_alone) = collect(command);
+        let (ended, is_alone) = reap_children(command);
         if let Some(code) = ended {
             leader = None;
-            say(&companion, if is_alone { ENDED } else { LEFT }, code);
+            send_event(
+                &companion,
+                if is_alone {
+                    COMMAND_ENDED
+                } else {
+                    COMMAND_LEFT_JOBS
+                },
+                code,
+            );
         }
         if is_alone {
             return Ok(());
         }
-        if is_spoken_to && !obey(&mut companion) {
+        if is_spoken_to && !handle_order(&mut companion) {
             end_descendants(leader);
-            say(&companion, ENDED, 128 + Signal::SIGKILL as i32);
+            send_event(&companion, COMMAND_ENDED, 128 + Signal::SIGKILL as i32);
             return Ok(());
         }
     }
 }
 
 /// The order and its descriptors; nothing, when there will be none.
-fn receive(companion: &mut UnixStream) -> Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+fn receive_command(companion: &mut UnixStream) -> Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     let mut length = [0; 4];
     let mut space = cmsg_space!([RawFd; 4]);
     let mut descriptors = Vec::new();
@@ -147,7 +159,7 @@ fn receive(companion: &mut UnixStream) -> Result<Option<(Vec<u8>, Vec<OwnedFd>)>
     Ok(Some((text, descriptors)))
 }
 
-fn start(text: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Pid> {
+fn spawn_command(text: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Pid> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     let (count, text) = text.split_first_chunk::<4>().ok_or_else(invalid)?;
     let mut parts = text.split(|byte| *byte == 0);
@@ -187,20 +199,20 @@ fn start(text: &[u8], descriptors: Vec<OwnedFd>) -> io::Result<Pid> {
     Ok(Pid::from_raw(command.spawn()?.id().cast_signed()))
 }
 
-fn say(companion: &UnixStream, word: u8, number: i32) {
-    let mut bytes = [word; WORD];
+fn send_event(companion: &UnixStream, word: u8, number: i32) {
+    let mut bytes = [word; COMMAND_EVENT_BYTES];
     bytes[1..].copy_from_slice(&number.to_le_bytes());
     // Nobody is there to read it when the companion has ended.
     let _ = nix::unistd::write(companion.as_fd(), &bytes);
 }
 
 /// Does as the companion says; `false` when all is to end.
-fn obey(companion: &mut UnixStream) -> bool {
+fn handle_order(companion: &mut UnixStream) -> bool {
     let mut word = [0];
     match companion.read(&mut word) {
-        Ok(1) if word[0] != END => {
+        Ok(1) if word[0] != COMMAND_END_ALL => {
             if let Ok(signal) = Signal::try_from(i32::from(word[0])) {
-                for below in descendants::of(getpid()) {
+                for below in descendants::list_descendants(getpid()) {
                     // Gone already is as good.
                     let _ = kill(below.pid, signal);
                 }
@@ -212,7 +224,7 @@ fn obey(companion: &mut UnixStream) -> bool {
 }
 
 /// Takes every exit that is due: the command's own code, and whether nobody is left.
-fn collect(command: Pid) -> (Option<i32>, bool) {
+fn reap_children(command: Pid) -> (Option<i32>, bool) {
     let mut ended = None;
     loop {
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {

@@ -1,26 +1,26 @@
 //! A command as a run: what its reply says beside what every run tells.
 
-use crate::companion::runs::{self, SoFar, Work};
+use crate::companion::runs::{self, RunKind, RunSnapshot};
 use crate::protocol::shell::{Command, ShellReply};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-pub(crate) type Run = runs::Run<Command>;
+pub(crate) type CommandRun = runs::TrackedRun<Command>;
 
 /// What is known of a command besides its output.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Report {
+pub(crate) struct CommandReport {
     /// Nothing while it runs.
     pub(super) returncode: Option<i32>,
     pub(super) cwd: String,
     pub(super) background: bool,
 }
 
-impl Work for Command {
+impl RunKind for Command {
     type Reply = ShellReply;
-    type Report = Report;
+    type Report = CommandReport;
 
-    const PLACE: &'static str = "/shell";
+    const RUN_API_PATH: &'static str = "/shell";
 
     fn id(&self) -> Option<&str> {
         self.id.as_deref()
@@ -47,7 +47,7 @@ impl Work for Command {
     }
 
     /// What the command reads may be a secret: that there is something must do.
-    fn identify(&self, hash: &mut Sha256) {
+    fn hash_request(&self, hash: &mut Sha256) {
         for part in [&self.session, &self.command] {
             hash.update(part.len().to_le_bytes());
             hash.update(part);
@@ -60,7 +60,7 @@ impl Work for Command {
         ));
     }
 
-    fn recovered(id: String, session: String, line: String) -> Self {
+    fn from_recovered(id: String, session: String, line: String) -> Self {
         Self {
             id: Some(id),
             session,
@@ -75,7 +75,12 @@ impl Work for Command {
             && self.stdin_open == other.stdin_open
     }
 
-    fn reply(&self, so_far: SoFar, ended: Option<Report>, running: Report) -> ShellReply {
+    fn reply(
+        &self,
+        so_far: RunSnapshot,
+        ended: Option<CommandReport>,
+        running: CommandReport,
+    ) -> ShellReply {
         let report = ended.unwrap_or(running);
         ShellReply {
             id: so_far.id,

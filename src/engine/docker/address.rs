@@ -11,7 +11,7 @@ use std::{env, fmt, fs};
 
 /// One place where an engine may answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Address {
+pub(crate) struct EngineAddress {
     /// `unix:///path`, `tcp://host:port` or `npipe:////./pipe/name`.
     pub(crate) url: String,
     /// `ca.pem`, `cert.pem` and `key.pem`, when the engine wants TLS.
@@ -21,14 +21,14 @@ pub(crate) struct Address {
     pub(super) chosen: bool,
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for EngineAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.url)
     }
 }
 
-impl Address {
-    fn chosen(url: impl Into<String>) -> Self {
+impl EngineAddress {
+    fn from_chosen_url(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
             certificates: None,
@@ -37,11 +37,11 @@ impl Address {
     }
 
     /// The socket of that path and no other.
-    pub(super) fn at(path: &Path) -> Self {
-        Self::chosen(format!("unix://{}", path.display()))
+    pub(super) fn from_socket(path: &Path) -> Self {
+        Self::from_chosen_url(format!("unix://{}", path.display()))
     }
 
-    fn usual(path: &Path) -> Self {
+    fn from_default_socket(path: &Path) -> Self {
         Self {
             url: format!("unix://{}", path.display()),
             certificates: None,
@@ -53,12 +53,12 @@ impl Address {
     ///
     /// # Errors
     /// When the chosen Docker context can't be read.
-    pub(crate) fn choice(home: &Path) -> Result<Option<Self>> {
+    pub(crate) fn find_chosen(home: &Path) -> Result<Option<Self>> {
         Ok(Self::candidates(home)?.into_iter().find(|a| a.chosen))
     }
 
     /// The socket's path, where it is one.
-    pub(crate) fn socket(&self) -> Option<&Path> {
+    pub(crate) fn socket_path(&self) -> Option<&Path> {
         self.url.strip_prefix("unix://").map(Path::new)
     }
 
@@ -67,7 +67,7 @@ impl Address {
     pub(super) fn is_barred(&self) -> bool {
         use std::os::unix::{fs::FileTypeExt, net::UnixStream};
         let is_there = |path: &&Path| fs::metadata(path).is_ok_and(|m| m.file_type().is_socket());
-        self.socket().filter(is_there).is_some_and(|path| {
+        self.socket_path().filter(is_there).is_some_and(|path| {
             UnixStream::connect(path)
                 .is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
         })
@@ -80,7 +80,7 @@ impl Address {
 
     /// The machine that it names, unless that is this one. A name is not looked up: only
     /// `localhost` is taken for here.
-    pub(crate) fn elsewhere(&self) -> Option<&str> {
+    pub(crate) fn remote_host(&self) -> Option<&str> {
         let (scheme, rest) = self.url.split_once("://")?;
         if !["tcp", "http", "https", "ssh"].contains(&scheme) {
             return None;
@@ -104,13 +104,16 @@ impl Address {
     /// # Errors
     /// When the chosen Docker context can't be read.
     pub(super) fn candidates(home: &Path) -> Result<Vec<Self>> {
-        Self::of(home, |name| env::var(name).ok())
+        Self::candidates_from_env(home, |name| env::var(name).ok())
     }
 
-    fn of(home: &Path, variable: impl Fn(&str) -> Option<String>) -> Result<Vec<Self>> {
+    fn candidates_from_env(
+        home: &Path,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Vec<Self>> {
         let variable = |name: &str| variable(name).filter(|v| !v.is_empty());
         if let Some(host) = variable("DOCKER_HOST") {
-            let mut address = Self::chosen(host);
+            let mut address = Self::from_chosen_url(host);
             if variable("DOCKER_TLS_VERIFY").is_some() {
                 let folder = variable("DOCKER_CERT_PATH")
                     .map_or_else(|| home.join(".docker"), PathBuf::from);
@@ -128,7 +131,10 @@ impl Address {
         sockets.push(home.join(".docker/run/docker.sock"));
         sockets.push(PathBuf::from("/run/podman/podman.sock"));
         sockets.extend(runtime.iter().map(|r| r.join("podman/podman.sock")));
-        let mut found: Vec<_> = sockets.iter().map(|s| Self::usual(s)).collect();
+        let mut found: Vec<_> = sockets
+            .iter()
+            .map(|s| Self::from_default_socket(s))
+            .collect();
         if cfg!(windows) {
             found = vec![Self {
                 url: "npipe:////./pipe/docker_engine".into(),
@@ -151,7 +157,7 @@ fn current_context(folder: &Path, named: Option<String>) -> Option<String> {
 }
 
 /// Contexts are stored under the digest of their name.
-fn of_context(folder: &Path, name: &str) -> Result<Address> {
+fn of_context(folder: &Path, name: &str) -> Result<EngineAddress> {
     let digest = hex(Sha256::digest(name.as_bytes()));
     let meta = folder.join("contexts/meta").join(&digest).join("meta.json");
     let host = fs::read_to_string(&meta)
@@ -165,7 +171,7 @@ fn of_context(folder: &Path, name: &str) -> Result<Address> {
             )
         })?;
     let certificates = folder.join("contexts/tls").join(&digest).join("docker");
-    let mut address = Address::chosen(host);
+    let mut address = EngineAddress::from_chosen_url(host);
     address.certificates = certificates
         .join("cert.pem")
         .is_file()
@@ -175,7 +181,7 @@ fn of_context(folder: &Path, name: &str) -> Result<Address> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Address, of_context};
+    use super::{EngineAddress, of_context};
     use std::fs;
     use std::path::Path;
 
@@ -191,10 +197,10 @@ mod tests {
         let address = of_context(folder.path(), "colima").unwrap();
         assert_eq!(
             address,
-            Address::chosen("unix:///home/a/.colima/docker.sock")
+            EngineAddress::from_chosen_url("unix:///home/a/.colima/docker.sock")
         );
         assert_eq!(
-            address.socket().unwrap().to_str().unwrap(),
+            address.socket_path().unwrap().to_str().unwrap(),
             "/home/a/.colima/docker.sock"
         );
     }
@@ -205,7 +211,7 @@ mod tests {
             let mut found = variables.iter().filter(|(key, _)| *key == name);
             found.next().map(|(_, value)| (*value).to_owned())
         };
-        let found = Address::of(home, variable).unwrap();
+        let found = EngineAddress::candidates_from_env(home, variable).unwrap();
         found.into_iter().map(|a| (a.url, a.chosen)).collect()
     }
 
@@ -248,7 +254,11 @@ mod tests {
 
     #[test]
     fn another_machine_is_told_from_this_one() {
-        let elsewhere = |url: &str| Address::chosen(url).elsewhere().map(str::to_owned);
+        let elsewhere = |url: &str| {
+            EngineAddress::from_chosen_url(url)
+                .remote_host()
+                .map(str::to_owned)
+        };
         for url in [
             "unix:///var/run/docker.sock",
             "npipe:////./pipe/docker_engine",
@@ -290,14 +300,14 @@ mod tests {
         let path = folder.path().join("docker.sock");
         let allow = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
         allow(folder.path(), 0o755).unwrap();
-        assert!(!Address::at(&path).is_barred());
+        assert!(!EngineAddress::from_socket(&path).is_barred());
         let _listener = UnixListener::bind(&path).unwrap();
-        assert!(!Address::at(&path).is_barred());
+        assert!(!EngineAddress::from_socket(&path).is_barred());
         allow(&path, 0).unwrap();
         // As nobody, which holds for this thread alone: root may enter everywhere.
         let barred = std::thread::spawn(move || {
             nix::unistd::setfsuid(nix::unistd::Uid::from_raw(65534));
-            Address::at(&path).is_barred()
+            EngineAddress::from_socket(&path).is_barred()
         });
         assert!(barred.join().unwrap());
     }

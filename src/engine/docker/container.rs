@@ -1,10 +1,10 @@
 //! Containers.
 
-use super::place::says;
-use super::{Docker, answer, cause, is_status, lost};
-use crate::engine::{Container, LogOptions, OWNER_LABEL, Phase};
+use super::place::error_contains;
+use super::{Docker, explain_api_error, is_status, root_cause, with_query_timeout};
+use crate::engine::{Container, ContainerPhase, LogOptions, OWNER_LABEL};
 use crate::error::{Error, Result};
-use crate::protocol::spec::{Mount, Port, Restart, Spec, Volume};
+use crate::protocol::spec::{ContainerRestartPolicy, ContainerSpec, Mount, Port, Volume};
 use bollard::container::LogOutput;
 use bollard::models::{
     ContainerCreateBody, ContainerInspectResponse, ContainerStateStatusEnum, HealthConfig,
@@ -21,17 +21,17 @@ use std::collections::{BTreeMap, HashMap};
 /// Where everything begins that the engine starts. No image can replace this folder by a link, as it can the one
 /// that its `WORKDIR` names: some versions of runc follow such a link out of the container.
 pub(super) const WORKING_DIR: &str = "/";
-const SECOND: i64 = 1_000_000_000;
+const NANOS_PER_SECOND: i64 = 1_000_000_000;
 /// A longer line of a log is given in pieces.
 const MAX_LOG_LINE_BYTES: usize = 1 << 20;
 
 impl Docker {
     pub(crate) async fn inspect(&self, name: &str) -> Result<Option<Container>> {
         let doing = "looking at the container";
-        match answer(doing, self.api.inspect_container(name, None)).await? {
-            Ok(found) => Ok(Some(read(found))),
+        match with_query_timeout(doing, self.api.inspect_container(name, None)).await? {
+            Ok(found) => Ok(Some(container_from_inspect(found))),
             Err(e) if is_status(&e, 404) => Ok(None),
-            Err(e) => Err(lost(doing, e)),
+            Err(e) => Err(explain_api_error(doing, e)),
         }
     }
 
@@ -39,15 +39,15 @@ impl Docker {
     ///
     /// # Errors
     /// When the engine does not answer.
-    pub(crate) async fn labelled(&self, label: &str) -> Result<Vec<String>> {
+    pub(crate) async fn list_labelled_containers(&self, label: &str) -> Result<Vec<String>> {
         let filters = HashMap::from([("label".to_owned(), vec![label.to_owned()])]);
         let options = ListContainersOptionsBuilder::new()
             .all(true)
             .filters(&filters)
             .build();
         let doing = "listing containers";
-        let found = answer(doing, self.api.list_containers(Some(options))).await?;
-        let found = found.map_err(|e| lost(doing, e))?;
+        let found = with_query_timeout(doing, self.api.list_containers(Some(options))).await?;
+        let found = found.map_err(|e| explain_api_error(doing, e))?;
         let names = found
             .into_iter()
             .filter_map(|c| c.names?.into_iter().next());
@@ -60,10 +60,10 @@ impl Docker {
     ///
     /// # Errors
     /// When the engine does not answer.
-    pub(crate) async fn publisher(&self, port: u16) -> Result<Option<String>> {
+    pub(crate) async fn find_port_publisher(&self, port: u16) -> Result<Option<String>> {
         let doing = "listing containers";
-        let found = answer(doing, self.api.list_containers(None)).await?;
-        let found = found.map_err(|e| lost(doing, e))?;
+        let found = with_query_timeout(doing, self.api.list_containers(None)).await?;
+        let found = found.map_err(|e| explain_api_error(doing, e))?;
         let owner = found.into_iter().find(|c| {
             c.ports
                 .iter()
@@ -75,15 +75,15 @@ impl Docker {
             .map(|n| n.trim_start_matches('/').to_owned()))
     }
 
-    pub(crate) async fn create(&self, spec: &Spec) -> Result<()> {
-        self.make(spec).await?;
+    pub(crate) async fn create_and_start(&self, spec: &ContainerSpec) -> Result<()> {
+        self.create_container(spec).await?;
         if let Err(error) = self.api.start_container(&spec.name, None).await {
-            let why = cause(&error);
+            let why = root_cause(&error);
             // A container that never ran holds nothing worth keeping, and would be in the way.
             self.remove(&spec.name).await?;
             return Err(match is_port_taken(&why) {
-                true => self.taken(&spec.ports, &why).await,
-                false => lost("to start the container", error),
+                true => self.port_taken_error(&spec.ports, &why).await,
+                false => explain_api_error("to start the container", error),
             });
         }
         Ok(())
@@ -93,7 +93,7 @@ impl Docker {
     ///
     /// # Errors
     /// When the engine refuses.
-    pub(crate) async fn make(&self, spec: &Spec) -> Result<()> {
+    pub(crate) async fn create_container(&self, spec: &ContainerSpec) -> Result<()> {
         if let Some(network) = &spec.network {
             self.ensure_network(network, spec).await?;
         }
@@ -103,14 +103,17 @@ impl Docker {
         let options = CreateContainerOptionsBuilder::new()
             .name(&spec.name)
             .build();
-        let made = self.api.create_container(Some(options), body(spec)).await;
+        let made = self
+            .api
+            .create_container(Some(options), container_create_body(spec))
+            .await;
         match made {
             Ok(_) => Ok(()),
             Err(e) if is_status(&e, 409) => {
                 let owner = spec.labels.get(OWNER_LABEL);
                 Err(self.name_taken(&spec.name, owner).await)
             }
-            Err(e) => Err(lost("to create the container", e)),
+            Err(e) => Err(explain_api_error("to create the container", e)),
         }
     }
 
@@ -133,7 +136,7 @@ impl Docker {
         }
     }
 
-    async fn taken(&self, ports: &[Port], why: &str) -> anyhow::Error {
+    async fn port_taken_error(&self, ports: &[Port], why: &str) -> anyhow::Error {
         let port = ports
             .iter()
             .find(|p| why.contains(&format!(":{}", p.host)))
@@ -141,7 +144,7 @@ impl Docker {
         let Some(port) = port else {
             return anyhow::anyhow!("{why}");
         };
-        let owner = self.publisher(port.host).await.ok().flatten();
+        let owner = self.find_port_publisher(port.host).await.ok().flatten();
         let owner = owner
             .map(|o| format!(" by the container `{o}`"))
             .unwrap_or_default();
@@ -165,8 +168,8 @@ impl Docker {
                 let owner = renamed.as_ref().and_then(|c| c.labels.get(OWNER_LABEL));
                 Err(self.name_taken(to, owner).await)
             }
-            Err(e) if says(&e, "same name as its current name") => Ok(()),
-            done => done.map_err(|e| lost("to rename the container", e)),
+            Err(e) if error_contains(&e, "same name as its current name") => Ok(()),
+            done => done.map_err(|e| explain_api_error("to rename the container", e)),
         }
     }
 
@@ -180,10 +183,12 @@ impl Docker {
             Err(e) if is_status(&e, 304) => return Ok(()),
             Err(error) => error,
         };
-        let why = cause(&error);
+        let why = root_cause(&error);
         match self.inspect(name).await {
-            Ok(Some(found)) if is_port_taken(&why) => Err(self.taken(&found.ports, &why).await),
-            _ => Err(lost("to start the container", error)),
+            Ok(Some(found)) if is_port_taken(&why) => {
+                Err(self.port_taken_error(&found.ports, &why).await)
+            }
+            _ => Err(explain_api_error("to start the container", error)),
         }
     }
 
@@ -191,7 +196,7 @@ impl Docker {
         match self.api.stop_container(name, None).await {
             Ok(()) => Ok(()),
             Err(e) if is_status(&e, 304) || is_status(&e, 404) => Ok(()),
-            Err(e) => Err(lost("to stop the container", e)),
+            Err(e) => Err(explain_api_error("to stop the container", e)),
         }
     }
 
@@ -203,7 +208,7 @@ impl Docker {
         match self.api.remove_container(name, Some(options)).await {
             Ok(()) => Ok(()),
             Err(e) if is_status(&e, 404) => Ok(()),
-            Err(e) => Err(lost("to remove the container", e)),
+            Err(e) => Err(explain_api_error("to remove the container", e)),
         }
     }
 
@@ -225,7 +230,7 @@ impl Docker {
         let mut stream = std::pin::pin!(self.api.logs(name, Some(query)));
         let mut rest = Vec::new();
         while let Some(chunk) = stream.next().await {
-            let chunk = chunk.map_err(|e| lost("reading the log", e))?;
+            let chunk = chunk.map_err(|e| explain_api_error("reading the log", e))?;
             let (LogOutput::StdErr { message }
             | LogOutput::StdOut { message }
             | LogOutput::StdIn { message }
@@ -254,7 +259,7 @@ fn is_port_taken(why: &str) -> bool {
 }
 
 /// Whether something was made for the same instance. The other labels tell of versions.
-pub(super) fn holds(
+pub(super) fn has_same_owner(
     found: Option<&HashMap<String, String>>,
     wanted: &BTreeMap<String, String>,
 ) -> bool {
@@ -262,38 +267,41 @@ pub(super) fn holds(
     owner.is_some() && owner == wanted.get(OWNER_LABEL)
 }
 
-fn read(found: ContainerInspectResponse) -> Container {
+fn container_from_inspect(found: ContainerInspectResponse) -> Container {
     let state = found.state.unwrap_or_default();
     let phase = match state.status {
-        Some(ContainerStateStatusEnum::CREATED) => Phase::Created,
-        Some(ContainerStateStatusEnum::RUNNING) => Phase::Running,
-        Some(ContainerStateStatusEnum::RESTARTING) => Phase::Restarting,
-        Some(ContainerStateStatusEnum::PAUSED) => Phase::Paused,
-        Some(ContainerStateStatusEnum::DEAD | ContainerStateStatusEnum::REMOVING) => Phase::Dead,
-        _ => Phase::Stopped,
+        Some(ContainerStateStatusEnum::CREATED) => ContainerPhase::Created,
+        Some(ContainerStateStatusEnum::RUNNING) => ContainerPhase::Running,
+        Some(ContainerStateStatusEnum::RESTARTING) => ContainerPhase::Restarting,
+        Some(ContainerStateStatusEnum::PAUSED) => ContainerPhase::Paused,
+        Some(ContainerStateStatusEnum::DEAD | ContainerStateStatusEnum::REMOVING) => {
+            ContainerPhase::Dead
+        }
+        _ => ContainerPhase::Stopped,
     };
     let error = state.error.filter(|e| !e.is_empty());
-    let failed_to_start = phase == Phase::Stopped && error.is_some();
-    let exit = (phase == Phase::Stopped || phase == Phase::Restarting).then(|| {
-        let code = state.exit_code.unwrap_or_default();
-        match (state.oom_killed, error) {
-            (Some(true), _) => format!("it ran out of memory (exit code {code})"),
-            (_, Some(error)) => error,
-            _ => format!("it ended with exit code {code}"),
-        }
-    });
+    let failed_to_start = phase == ContainerPhase::Stopped && error.is_some();
+    let exit =
+        (phase == ContainerPhase::Stopped || phase == ContainerPhase::Restarting).then(|| {
+            let code = state.exit_code.unwrap_or_default();
+            match (state.oom_killed, error) {
+                (Some(true), _) => format!("it ran out of memory (exit code {code})"),
+                (_, Some(error)) => error,
+                _ => format!("it ended with exit code {code}"),
+            }
+        });
     let labels = found.config.and_then(|c| c.labels).unwrap_or_default();
     let settings = found.network_settings.unwrap_or_default();
     let wanted = found.host_config.and_then(|c| c.port_bindings);
     let wanted = wanted.unwrap_or_default();
-    let has_ports = publishes(&wanted, &settings.ports.unwrap_or_default());
+    let has_ports = publishes_all(&wanted, &settings.ports.unwrap_or_default());
     Container {
         id: found.id.unwrap_or_default(),
         phase,
         image: found.image.unwrap_or_default(),
         labels: labels.into_iter().collect(),
         networks: settings.networks.unwrap_or_default().into_keys().collect(),
-        ports: ports(&wanted),
+        ports: published_ports(&wanted),
         has_ports,
         restarts: found.restart_count.unwrap_or_default().unsigned_abs(),
         exit,
@@ -302,7 +310,7 @@ fn read(found: ContainerInspectResponse) -> Container {
 }
 
 /// Those that are bound to an address of the host.
-fn ports(wanted: &PortMap) -> Vec<Port> {
+fn published_ports(wanted: &PortMap) -> Vec<Port> {
     let each = wanted.iter().flat_map(|(inside, bindings)| {
         let bindings = bindings.iter().flatten();
         bindings.map(move |binding| {
@@ -317,16 +325,16 @@ fn ports(wanted: &PortMap) -> Vec<Port> {
 }
 
 /// Whether each port that is wanted is bound; one that is only exposed is named without a binding.
-fn publishes(wanted: &PortMap, had: &PortMap) -> bool {
-    fn binds(ports: &PortMap, port: &str) -> bool {
+fn publishes_all(wanted: &PortMap, had: &PortMap) -> bool {
+    fn has_binding(ports: &PortMap, port: &str) -> bool {
         let bindings = ports.get(port).and_then(Option::as_ref);
         bindings.is_some_and(|bindings| !bindings.is_empty())
     }
-    let mut ports = wanted.keys().filter(|port| binds(wanted, port));
-    ports.all(|port| binds(had, port))
+    let mut ports = wanted.keys().filter(|port| has_binding(wanted, port));
+    ports.all(|port| has_binding(had, port))
 }
 
-fn body(spec: &Spec) -> ContainerCreateBody {
+fn container_create_body(spec: &ContainerSpec) -> ContainerCreateBody {
     let env = spec.env.0.iter().map(|(k, v)| format!("{k}={v}")).collect();
     let user = format!("{}:{}", spec.workload.uid, spec.workload.gid);
     let test = match spec.health_check.is_empty() {
@@ -340,13 +348,13 @@ fn body(spec: &Spec) -> ContainerCreateBody {
         env: Some(env),
         working_dir: Some(WORKING_DIR.into()),
         labels: Some(spec.labels.clone().into_iter().collect()),
-        exposed_ports: Some(spec.ports.iter().map(inside).collect()),
+        exposed_ports: Some(spec.ports.iter().map(container_port_key).collect()),
         stop_timeout: Some(spec.stop_timeout.into()),
         healthcheck: Some(HealthConfig {
             test: Some(test),
-            interval: Some(15 * SECOND),
-            timeout: Some(5 * SECOND),
-            start_period: Some(30 * SECOND),
+            interval: Some(15 * NANOS_PER_SECOND),
+            timeout: Some(5 * NANOS_PER_SECOND),
+            start_period: Some(30 * NANOS_PER_SECOND),
             retries: Some(3),
             ..Default::default()
         }),
@@ -355,23 +363,23 @@ fn body(spec: &Spec) -> ContainerCreateBody {
     }
 }
 
-fn host_config(spec: &Spec) -> HostConfig {
+fn host_config(spec: &ContainerSpec) -> HostConfig {
     let mut published: BTreeMap<String, Vec<PortBinding>> = BTreeMap::new();
     for port in &spec.ports {
         published
-            .entry(inside(port))
+            .entry(container_port_key(port))
             .or_default()
             .push(PortBinding {
                 host_ip: Some(port.bind.to_string()),
                 host_port: Some(port.host.to_string()),
             });
     }
-    let mounts = spec.mounts.iter().map(mount);
-    let mounts = mounts.chain(spec.volumes.iter().map(volume));
+    let mounts = spec.mounts.iter().map(bind_mount);
+    let mounts = mounts.chain(spec.volumes.iter().map(volume_mount));
     let restart = match spec.restart {
-        Restart::UnlessStopped => RestartPolicyNameEnum::UNLESS_STOPPED,
-        Restart::Always => RestartPolicyNameEnum::ALWAYS,
-        Restart::Never => RestartPolicyNameEnum::NO,
+        ContainerRestartPolicy::UnlessStopped => RestartPolicyNameEnum::UNLESS_STOPPED,
+        ContainerRestartPolicy::Always => RestartPolicyNameEnum::ALWAYS,
+        ContainerRestartPolicy::Never => RestartPolicyNameEnum::NO,
     };
     HostConfig {
         network_mode: Some(spec.network.clone().unwrap_or_else(|| "none".into())),
@@ -404,11 +412,11 @@ fn host_config(spec: &Spec) -> HostConfig {
     }
 }
 
-fn inside(port: &Port) -> String {
+fn container_port_key(port: &Port) -> String {
     format!("{}/tcp", port.container)
 }
 
-fn mount(mount: &Mount) -> ApiMount {
+fn bind_mount(mount: &Mount) -> ApiMount {
     ApiMount {
         typ: Some(MountType::BIND),
         source: Some(mount.host.display().to_string()),
@@ -418,7 +426,7 @@ fn mount(mount: &Mount) -> ApiMount {
     }
 }
 
-fn volume(volume: &Volume) -> ApiMount {
+fn volume_mount(volume: &Volume) -> ApiMount {
     ApiMount {
         typ: Some(MountType::VOLUME),
         source: volume.name.clone(),
@@ -435,7 +443,7 @@ fn volume(volume: &Volume) -> ApiMount {
 
 #[cfg(test)]
 mod tests {
-    use super::publishes;
+    use super::publishes_all;
     use bollard::models::{PortBinding, PortMap};
 
     #[test]
@@ -446,11 +454,11 @@ mod tests {
             names.into_iter().zip(ports).collect()
         };
         let wanted = map([bound(), bound()]);
-        assert!(publishes(&wanted, &map([bound(), bound()])));
-        assert!(!publishes(&wanted, &map([bound(), None])));
-        assert!(!publishes(&wanted, &map([bound(), Some(Vec::new())])));
-        assert!(!publishes(&wanted, &PortMap::new()));
-        assert!(publishes(&PortMap::new(), &PortMap::new()));
-        assert!(publishes(&map([bound(), None]), &map([bound(), None])));
+        assert!(publishes_all(&wanted, &map([bound(), bound()])));
+        assert!(!publishes_all(&wanted, &map([bound(), None])));
+        assert!(!publishes_all(&wanted, &map([bound(), Some(Vec::new())])));
+        assert!(!publishes_all(&wanted, &PortMap::new()));
+        assert!(publishes_all(&PortMap::new(), &PortMap::new()));
+        assert!(publishes_all(&map([bound(), None]), &map([bound(), None])));
     }
 }

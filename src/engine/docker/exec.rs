@@ -1,7 +1,7 @@
 //! Commands inside of running containers, without a terminal.
 
 use super::container::WORKING_DIR;
-use super::{Docker, lost};
+use super::{Docker, explain_api_error};
 use crate::error::Result;
 use crate::protocol::plain;
 use anyhow::bail;
@@ -15,22 +15,22 @@ use tokio::io::AsyncWrite;
 
 /// What a command left.
 #[derive(Debug, Clone)]
-pub(crate) struct Output {
+pub(crate) struct EngineExecOutput {
     pub(crate) code: i64,
     /// The end of what it wrote to stderr.
     pub(crate) stderr: String,
 }
 
 /// A command that runs, by its ends.
-pub(crate) struct Piped {
+pub(crate) struct EngineExecPipes {
     pub(crate) stdin: Pin<Box<dyn AsyncWrite + Send>>,
     /// Ends with the command.
     pub(crate) stdout: Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>,
 }
 
-const DOING: &str = "to run a command in the container";
+const EXEC_ACTION_TEXT: &str = "to run a command in the container";
 /// Bytes of stderr that are kept.
-const STDERR: usize = 16 << 10;
+const MAX_ENGINE_EXEC_STDERR_BYTES: usize = 16 << 10;
 
 impl Docker {
     /// Runs a command in a container, and hands what it writes to stdout to `each` as it comes.
@@ -42,15 +42,15 @@ impl Docker {
         name: &str,
         command: &[&str],
         each: &mut (dyn FnMut(&[u8]) -> Result<()> + Send),
-    ) -> Result<Output> {
-        let (id, started) = self.begin(name, command, false).await?;
+    ) -> Result<EngineExecOutput> {
+        let (id, started) = self.start_exec(name, command, false).await?;
         let mut stderr = Vec::new();
         if let StartExecResults::Attached { mut output, .. } = started {
             while let Some(chunk) = output.next().await {
-                match chunk.map_err(|e| lost(DOING, e))? {
+                match chunk.map_err(|e| explain_api_error(EXEC_ACTION_TEXT, e))? {
                     LogOutput::StdErr { message } => {
                         stderr.extend_from_slice(&message);
-                        let beyond = stderr.len().saturating_sub(STDERR);
+                        let beyond = stderr.len().saturating_sub(MAX_ENGINE_EXEC_STDERR_BYTES);
                         stderr.drain(..beyond);
                     }
                     LogOutput::StdOut { message }
@@ -60,8 +60,10 @@ impl Docker {
             }
         }
         let ended = self.api.inspect_exec(&id).await;
-        let code = ended.map_err(|e| lost(DOING, e))?.exit_code;
-        Ok(Output {
+        let code = ended
+            .map_err(|e| explain_api_error(EXEC_ACTION_TEXT, e))?
+            .exit_code;
+        Ok(EngineExecOutput {
             // One that has none was ended with its container.
             code: code.unwrap_or(-1),
             stderr: String::from_utf8_lossy(&stderr).into_owned(),
@@ -73,15 +75,15 @@ impl Docker {
     ///
     /// # Errors
     /// When there is no such container, or it does not run.
-    pub(crate) async fn pipe(&self, name: &str, command: &[&str]) -> Result<Piped> {
-        let (_, started) = self.begin(name, command, true).await?;
+    pub(crate) async fn exec_piped(&self, name: &str, command: &[&str]) -> Result<EngineExecPipes> {
+        let (_, started) = self.start_exec(name, command, true).await?;
         let StartExecResults::Attached { output, input } = started else {
             bail!("the engine runs a command without its ends");
         };
         let stdout = output.filter_map(async |chunk| match chunk {
             Ok(LogOutput::StdErr { message }) => {
                 let words = String::from_utf8_lossy(&message);
-                tracing::debug!("{}", plain::line(words.trim_end()));
+                tracing::debug!("{}", plain::sanitize_line(words.trim_end()));
                 None
             }
             Ok(
@@ -91,13 +93,13 @@ impl Docker {
             ) => Some(Ok(message)),
             Err(error) => Some(Err(io::Error::other(error))),
         });
-        Ok(Piped {
+        Ok(EngineExecPipes {
             stdin: input,
             stdout: Box::pin(stdout),
         })
     }
 
-    async fn begin(
+    async fn start_exec(
         &self,
         name: &str,
         command: &[&str],
@@ -112,8 +114,11 @@ impl Docker {
             ..Default::default()
         };
         let made = self.api.create_exec(name, options).await;
-        let id = made.map_err(|e| lost(DOING, e))?.id;
+        let id = made.map_err(|e| explain_api_error(EXEC_ACTION_TEXT, e))?.id;
         let started = self.api.start_exec(&id, None).await;
-        Ok((id, started.map_err(|e| lost(DOING, e))?))
+        Ok((
+            id,
+            started.map_err(|e| explain_api_error(EXEC_ACTION_TEXT, e))?,
+        ))
     }
 }

@@ -1,11 +1,11 @@
 //! Images: pulled, imported, built.
 
-use super::trace::Trace;
-use super::{Docker, answer, cause, is_status, lost};
-use crate::engine::{IMAGE_LABEL, Progress};
+use super::trace::BuildOutput;
+use super::{Docker, explain_api_error, is_status, root_cause, with_query_timeout};
+use crate::engine::{EngineProgress, IMAGE_LABEL};
 use crate::error::{Error, Result};
 use crate::protocol::hex::hex;
-use crate::protocol::spec::{BUILD_LABEL, BUILD_MARK, Limits};
+use crate::protocol::spec::{BUILD_LABEL, BUILD_MARK, ContainerLimits};
 use bollard::models::ImageInspect;
 use bollard::query_parameters::{
     BuildImageOptionsBuilder, BuilderVersion, CreateImageOptionsBuilder, ListImagesOptionsBuilder,
@@ -17,11 +17,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 /// How long an engine may take to say that it is there.
-const PING: Duration = Duration::from_secs(5);
+const ENGINE_PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An image that exists.
 #[derive(Debug, Clone)]
-pub(crate) struct Image {
+pub(crate) struct EngineImage {
     pub(crate) id: String,
     pub(crate) labels: HashMap<String, String>,
     /// Names that point to it.
@@ -32,18 +32,18 @@ pub(crate) struct Image {
 
 /// What to build an image from.
 #[derive(Debug, Clone)]
-pub(crate) struct Build {
+pub(crate) struct ImageBuild {
     pub(crate) tag: String,
     /// A tar archive with the `Dockerfile` at its root.
     pub(crate) context: Bytes,
     pub(crate) args: BTreeMap<String, String>,
     pub(crate) labels: BTreeMap<String, String>,
-    pub(crate) builder: Builder,
+    pub(crate) builder: ImageBuilder,
 }
 
 /// What builds an image, chosen before the build by [`Docker::has_buildkit`].
 #[derive(Debug, Clone)]
-pub(crate) enum Builder {
+pub(crate) enum ImageBuilder {
     BuildKit,
     Classic(ClassicBuild),
 }
@@ -63,7 +63,7 @@ pub(crate) struct ClassicBuild {
 }
 
 impl ClassicBuild {
-    pub(crate) fn new(mark: String, limits: &Limits, network: Option<String>) -> Self {
+    pub(crate) fn new(mark: String, limits: &ContainerLimits, network: Option<String>) -> Self {
         Self {
             mark,
             cpus: limits.cpus,
@@ -77,16 +77,16 @@ impl ClassicBuild {
 const BUILD_ATTEMPTS: usize = 2;
 
 /// The period of a quota of CPU time, in microseconds: the usual one.
-const CPU_PERIOD: i32 = 100_000;
+const CPU_QUOTA_PERIOD_MICROS: i32 = 100_000;
 
 impl Docker {
     /// The image of that name, if there is one.
     ///
     /// # Errors
     /// When the engine does not answer.
-    pub(crate) async fn image(&self, name: &str) -> Result<Option<Image>> {
+    pub(crate) async fn find_image(&self, name: &str) -> Result<Option<EngineImage>> {
         let found = self.inspect_image(name).await?;
-        Ok(found.map(|found| Image {
+        Ok(found.map(|found| EngineImage {
             id: found.id.unwrap_or_default(),
             labels: found.config.and_then(|c| c.labels).unwrap_or_default(),
             tags: found.repo_tags.unwrap_or_default(),
@@ -119,10 +119,10 @@ impl Docker {
 
     async fn inspect_image(&self, name: &str) -> Result<Option<ImageInspect>> {
         let doing = "looking at the image";
-        match answer(doing, self.api.inspect_image(name)).await? {
+        match with_query_timeout(doing, self.api.inspect_image(name)).await? {
             Ok(found) => Ok(Some(found)),
             Err(e) if is_status(&e, 404) => Ok(None),
-            Err(e) => Err(lost(doing, e)),
+            Err(e) => Err(explain_api_error(doing, e)),
         }
     }
 
@@ -130,12 +130,12 @@ impl Docker {
     ///
     /// # Errors
     /// The reason in the engine's words, when it can't be had.
-    pub(crate) async fn pull(
+    pub(crate) async fn pull_image(
         &self,
         name: &str,
-        progress: &dyn Progress,
+        progress: &dyn EngineProgress,
     ) -> std::result::Result<(), String> {
-        let (image, tag) = split(name);
+        let (image, tag) = split_image_name(name);
         let options = CreateImageOptionsBuilder::new()
             .from_image(image)
             .tag(tag)
@@ -143,7 +143,7 @@ impl Docker {
         let mut stream = self.api.create_image(Some(options), None, None);
         let mut layers: BTreeMap<String, (u64, u64)> = BTreeMap::new();
         while let Some(info) = stream.next().await {
-            let info = info.map_err(|e| cause(&e))?;
+            let info = info.map_err(|e| root_cause(&e))?;
             let Some((id, detail)) = info.id.zip(info.progress_detail) else {
                 continue;
             };
@@ -168,12 +168,12 @@ impl Docker {
     ///
     /// # Errors
     /// When the engine refuses it or goes away.
-    pub(crate) async fn import(
+    pub(crate) async fn import_image(
         &self,
         name: &str,
         archive: impl Stream<Item = Bytes> + Send + 'static,
     ) -> Result<()> {
-        let (image, tag) = split(name);
+        let (image, tag) = split_image_name(name);
         let options = CreateImageOptionsBuilder::new()
             .from_src("-")
             .repo(image)
@@ -183,7 +183,7 @@ impl Docker {
             self.api
                 .create_image(Some(options), Some(bollard::body_stream(archive)), None);
         while let Some(info) = stream.next().await {
-            info.map_err(|e| lost("importing the base image", e))?;
+            info.map_err(|e| explain_api_error("importing the base image", e))?;
         }
         Ok(())
     }
@@ -198,7 +198,7 @@ impl Docker {
         match self.api.remove_image(name, Some(options), None).await {
             Ok(_) => Ok(()),
             Err(e) if is_status(&e, 404) || is_status(&e, 409) => Ok(()),
-            Err(e) => Err(lost("to remove the image", e)),
+            Err(e) => Err(explain_api_error("to remove the image", e)),
         }
     }
 
@@ -210,7 +210,7 @@ impl Docker {
         let Some(found) = self.inspect_image(tag).await? else {
             return Ok(());
         };
-        let (_, start) = split(tag);
+        let (_, start) = split_image_name(tag);
         let mut digests = found.repo_digests.iter().flatten();
         if !digests.any(|held| held.contains(&format!("@sha256:{start}"))) || start.len() != 16 {
             // A name that osctl has not given.
@@ -228,26 +228,26 @@ impl Docker {
     ///
     /// # Errors
     /// When there is no such image.
-    pub(crate) async fn tag(&self, image: &str, name: &str) -> Result<()> {
-        let (repository, tag) = split(name);
+    pub(crate) async fn tag_image(&self, image: &str, name: &str) -> Result<()> {
+        let (repository, tag) = split_image_name(name);
         let options = TagImageOptionsBuilder::new()
             .repo(repository)
             .tag(tag)
             .build();
         let done = self.api.tag_image(image, Some(options)).await;
-        done.map_err(|e| lost("to name the image", e))
+        done.map_err(|e| explain_api_error("to name the image", e))
     }
 
     /// The names `REPOSITORY:TAG` that there are.
     ///
     /// # Errors
     /// When the engine does not answer.
-    pub(crate) async fn tags(&self, repository: &str) -> Result<Vec<String>> {
+    pub(crate) async fn list_tags(&self, repository: &str) -> Result<Vec<String>> {
         let filters = HashMap::from([("reference".to_owned(), vec![repository.to_owned()])]);
         let options = ListImagesOptionsBuilder::new().filters(&filters).build();
         let doing = "listing images";
-        let found = answer(doing, self.api.list_images(Some(options))).await?;
-        let found = found.map_err(|e| lost(doing, e))?;
+        let found = with_query_timeout(doing, self.api.list_images(Some(options))).await?;
+        let found = found.map_err(|e| explain_api_error(doing, e))?;
         Ok(found.into_iter().flat_map(|i| i.repo_tags).collect())
     }
 
@@ -259,21 +259,21 @@ impl Docker {
         let filters = HashMap::from([("label".to_owned(), vec![format!("{label}={value}")])]);
         let options = ListImagesOptionsBuilder::new().filters(&filters).build();
         let doing = "listing images";
-        let found = answer(doing, self.api.list_images(Some(options))).await?;
-        Ok(!found.map_err(|e| lost(doing, e))?.is_empty())
+        let found = with_query_timeout(doing, self.api.list_images(Some(options))).await?;
+        Ok(!found.map_err(|e| explain_api_error(doing, e))?.is_empty())
     }
 
     /// The images that have no name any more, and that no other is made of.
     ///
     /// # Errors
     /// When the engine does not answer.
-    pub(crate) async fn nameless(&self) -> Result<Vec<Image>> {
+    pub(crate) async fn list_dangling_images(&self) -> Result<Vec<EngineImage>> {
         let filters = HashMap::from([("dangling".to_owned(), vec!["true".to_owned()])]);
         let options = ListImagesOptionsBuilder::new().filters(&filters).build();
         let doing = "listing images";
-        let found = answer(doing, self.api.list_images(Some(options))).await?;
-        let found = found.map_err(|e| lost(doing, e))?;
-        let images = found.into_iter().map(|image| Image {
+        let found = with_query_timeout(doing, self.api.list_images(Some(options))).await?;
+        let found = found.map_err(|e| explain_api_error(doing, e))?;
+        let images = found.into_iter().map(|image| EngineImage {
             id: image.id,
             labels: image.labels,
             // Older engines write down that there is none.
@@ -291,7 +291,11 @@ impl Docker {
     ///
     /// # Errors
     /// [`Error::BuildFailed`] with the end of the output, [`Error::DiskFull`], or a lost engine.
-    pub(crate) async fn build(&self, build: &Build, progress: &dyn Progress) -> Result<()> {
+    pub(crate) async fn build_image(
+        &self,
+        build: &ImageBuild,
+        progress: &dyn EngineProgress,
+    ) -> Result<()> {
         // Engines have written two messages into each other, so that the end is not known. What was built is in the
         // cache.
         for _ in 0..BUILD_ATTEMPTS {
@@ -307,7 +311,7 @@ impl Docker {
     }
 
     /// Builds an image; `false` when the engine's output does not tell how that ended.
-    async fn try_build(&self, build: &Build, progress: &dyn Progress) -> Result<bool> {
+    async fn try_build(&self, build: &ImageBuild, progress: &dyn EngineProgress) -> Result<bool> {
         let args: HashMap<_, _> = build.args.clone().into_iter().collect();
         let labels: HashMap<_, _> = build.labels.clone().into_iter().collect();
         let mut options = BuildImageOptionsBuilder::new()
@@ -318,21 +322,21 @@ impl Docker {
             .forcerm(true);
         let mut api = self.api.clone();
         match &build.builder {
-            Builder::BuildKit => {
+            ImageBuilder::BuildKit => {
                 options = options
                     .version(BuilderVersion::BuilderBuildKit)
-                    .session(&session()?);
+                    .session(&new_buildkit_session()?);
             }
-            Builder::Classic(classic) => {
+            ImageBuilder::Classic(classic) => {
                 options = options.version(BuilderVersion::BuilderV1);
-                options = self.confine(options, classic).await?;
+                options = self.limit_classic_build(options, classic).await?;
                 api = with_memory(api, classic.memory);
             }
         }
         // Of builds before this one: what the last failed one left serves the next as a cache.
         let unfinished = match &build.builder {
-            Builder::Classic(classic) => self.unfinished(&classic.mark).await?,
-            Builder::BuildKit => Vec::new(),
+            ImageBuilder::Classic(classic) => self.list_unfinished_images(&classic.mark).await?,
+            ImageBuilder::BuildKit => Vec::new(),
         };
         let done = self.run_build(&api, build, options, progress).await;
         for id in unfinished {
@@ -344,11 +348,11 @@ impl Docker {
     async fn run_build(
         &self,
         api: &bollard::Docker,
-        build: &Build,
+        build: &ImageBuild,
         options: BuildImageOptionsBuilder,
-        progress: &dyn Progress,
+        progress: &dyn EngineProgress,
     ) -> Result<bool> {
-        let mut trace = Trace::default();
+        let mut trace = BuildOutput::default();
         let stream = api.build_image(
             options.build(),
             None,
@@ -357,9 +361,13 @@ impl Docker {
         let mut stream = std::pin::pin!(stream);
         while let Some(info) = stream.next().await {
             match info {
-                Ok(info) => trace.read(info, progress),
+                Ok(info) => trace.record_info(info, progress),
                 Err(error) if is_garbled(&error) => return Ok(false),
-                Err(error) => return Err(self.blame(trace.failure(error)).await),
+                Err(error) => {
+                    return Err(self
+                        .attribute_build_failure(trace.into_build_error(error))
+                        .await);
+                }
             }
         }
         // A step that failed and was run again is no failure; those end the stream with an error.
@@ -368,9 +376,9 @@ impl Docker {
 
     /// The nameless images that classic builds with that mark have left between their steps. Those that are
     /// whole have the name of their instance. A base may have further labels of osctl.
-    async fn unfinished(&self, mark: &str) -> Result<Vec<String>> {
+    async fn list_unfinished_images(&self, mark: &str) -> Result<Vec<String>> {
         let instance = mark.strip_prefix(BUILD_MARK);
-        let mut images = self.nameless().await?;
+        let mut images = self.list_dangling_images().await?;
         images.retain(|image| {
             let label = |name: &str| image.labels.get(name).map(String::as_str);
             label(BUILD_LABEL) == Some(mark) && !mark.is_empty() && label(IMAGE_LABEL) != instance
@@ -391,19 +399,19 @@ impl Docker {
         {
             Ok(_) => Ok(()),
             Err(e) if is_status(&e, 404) || is_status(&e, 409) => Ok(()),
-            Err(e) => Err(lost("to remove an image", e)),
+            Err(e) => Err(explain_api_error("to remove an image", e)),
         }
     }
 
     /// Gives the steps of the classic builder the limit of CPU and the network.
-    async fn confine(
+    async fn limit_classic_build(
         &self,
         mut options: BuildImageOptionsBuilder,
         classic: &ClassicBuild,
     ) -> Result<BuildImageOptionsBuilder> {
         if let Some(cpus) = classic.cpus {
-            let quota = (cpus * f64::from(CPU_PERIOD)) as i32;
-            options = options.cpuperiod(CPU_PERIOD).cpuquota(quota);
+            let quota = (cpus * f64::from(CPU_QUOTA_PERIOD_MICROS)) as i32;
+            options = options.cpuperiod(CPU_QUOTA_PERIOD_MICROS).cpuquota(quota);
         }
         if let Some(network) = &classic.network
             && self.has_network(network).await?
@@ -414,11 +422,11 @@ impl Docker {
     }
 
     /// An engine that is being stopped fails the step that runs, which is not to blame.
-    async fn blame(&self, error: anyhow::Error) -> anyhow::Error {
+    async fn attribute_build_failure(&self, error: anyhow::Error) -> anyhow::Error {
         let Some(Error::BuildFailed { why, .. }) = error.downcast_ref() else {
             return error;
         };
-        match tokio::time::timeout(PING, self.api.ping()).await {
+        match tokio::time::timeout(ENGINE_PING_TIMEOUT, self.api.ping()).await {
             Ok(Ok(_)) => error,
             _ => Error::EngineLost {
                 doing: "building the image".into(),
@@ -441,7 +449,7 @@ fn is_garbled(error: &bollard::errors::Error) -> bool {
 }
 
 /// BuildKit wants a session of its own for each build.
-fn session() -> Result<String> {
+fn new_buildkit_session() -> Result<String> {
     let mut bytes = [0u8; 16];
     getrandom::fill(&mut bytes).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
     Ok(hex(bytes))
@@ -463,7 +471,7 @@ fn with_memory(api: bollard::Docker, limit: Option<u64>) -> bollard::Docker {
 }
 
 /// Name and tag, or name and digest: `host:5000/x` has a port and no tag.
-fn split(name: &str) -> (&str, &str) {
+fn split_image_name(name: &str) -> (&str, &str) {
     if let Some((name, digest)) = name.split_once('@') {
         return (name, digest);
     }

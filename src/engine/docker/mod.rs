@@ -11,15 +11,15 @@ mod place;
 mod ssh;
 mod trace;
 
-pub(crate) use address::Address;
-pub(crate) use exec::Piped;
-pub(crate) use image::{Build, Builder, ClassicBuild, Image};
+pub(crate) use address::EngineAddress;
+pub(crate) use exec::EngineExecPipes;
+pub(crate) use image::{ClassicBuild, EngineImage, ImageBuild, ImageBuilder};
 
 use crate::error::{Error, Result};
 use bollard::API_DEFAULT_VERSION;
 use bollard::errors::Error as ApiError;
 use bollard::models::SystemVersionComponents;
-use ssh::Ssh;
+use ssh::EngineSshTunnel;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,39 +32,39 @@ mod ssh {
     use std::path::PathBuf;
 
     #[derive(Debug)]
-    pub(super) enum Ssh {}
+    pub(super) enum EngineSshTunnel {}
 
-    impl Ssh {
+    impl EngineSshTunnel {
         pub(super) fn open(_url: &str) -> io::Result<Self> {
             Err(io::Error::other(
                 "osctl goes through ssh on Linux and macOS alone",
             ))
         }
 
-        pub(super) fn socket(&self) -> PathBuf {
+        pub(super) fn socket_path(&self) -> PathBuf {
             match *self {}
         }
 
-        pub(super) fn said(&self) -> Option<String> {
+        pub(super) fn last_stderr_line(&self) -> Option<String> {
             match *self {}
         }
     }
 }
 
 /// Seconds until a request without an answer counts as lost; imports and stops take long.
-const TIMEOUT: u64 = 600;
+const ENGINE_REQUEST_TIMEOUT: u64 = 600;
 /// The same for an archive that is made while it is sent, which may be a whole project.
-const COPY: Duration = Duration::from_secs(24 * 3600);
+const ENGINE_UPLOAD_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 /// The same for what is only asked.
-const ANSWER: Duration = Duration::from_secs(10);
+const ENGINE_QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection to an engine that answered.
 #[derive(Debug, Clone)]
 pub(crate) struct Docker {
     api: bollard::Docker,
-    address: Address,
+    address: EngineAddress,
     /// What leads there, as long as somebody talks to it.
-    _ssh: Option<Arc<Ssh>>,
+    _ssh: Option<Arc<EngineSshTunnel>>,
     version: String,
     architecture: String,
     /// The parts that it names, with their versions.
@@ -74,7 +74,7 @@ pub(crate) struct Docker {
 }
 
 /// The first API whose engines have BuildKit unless they run Windows containers (Docker 18.09).
-const BUILDKIT_API: (u32, u32) = (1, 39);
+const MIN_BUILDKIT_API: (u32, u32) = (1, 39);
 
 impl Docker {
     /// The engine of the person's choice, else the first usual one that answers.
@@ -83,7 +83,7 @@ impl Docker {
     /// When the chosen one does not answer, or none does: [`Error::NoEngine`], or
     /// [`Error::EngineBarred`] when there is one that this user may not talk to.
     pub(crate) async fn find(home: &Path, hint: &str) -> Result<Self> {
-        let candidates = Address::candidates(home)?;
+        let candidates = EngineAddress::candidates(home)?;
         let mut tried = Vec::new();
         let mut barred = None;
         for address in candidates {
@@ -116,15 +116,15 @@ impl Docker {
     ///
     /// # Errors
     /// When it does not answer.
-    pub(crate) async fn at(socket: &Path) -> Result<Self> {
-        Self::of(&Address::at(socket)).await
+    pub(crate) async fn connect_at_socket(socket: &Path) -> Result<Self> {
+        Self::connect_to(&EngineAddress::from_socket(socket)).await
     }
 
     /// The engine of that address.
     ///
     /// # Errors
     /// When it does not answer, or its address is none that osctl can use.
-    pub(crate) async fn of(address: &Address) -> Result<Self> {
+    pub(crate) async fn connect_to(address: &EngineAddress) -> Result<Self> {
         let connected = Self::connect(address.clone()).await;
         connected.map_err(|why| {
             Error::EngineUnreachable {
@@ -135,26 +135,35 @@ impl Docker {
         })
     }
 
-    async fn connect(address: Address) -> std::result::Result<Self, String> {
+    async fn connect(address: EngineAddress) -> std::result::Result<Self, String> {
         let ssh = match address.url.starts_with("ssh://") {
-            true => Some(Ssh::open(&address.url).map_err(|e| e.to_string())?),
+            true => Some(EngineSshTunnel::open(&address.url).map_err(|e| e.to_string())?),
             false => None,
         };
         let socket = ssh
             .as_ref()
-            .map(|ssh| format!("unix://{}", ssh.socket().display()));
-        let api = open(&address, socket.as_deref()).map_err(|e| cause(&e))?;
+            .map(|ssh| format!("unix://{}", ssh.socket_path().display()));
+        let api = open_api_client(&address, socket.as_deref()).map_err(|e| root_cause(&e))?;
         let meet = async {
-            let version = api.version().await.map_err(|e| cause(&e))?;
+            let version = api.version().await.map_err(|e| root_cause(&e))?;
             // Old and new engines are met at the newest version that both sides know.
-            let api = api.negotiate_version().await.map_err(|e| cause(&e))?;
+            let api = api.negotiate_version().await.map_err(|e| root_cause(&e))?;
             Ok((version, api))
         };
-        let (version, api) = tokio::time::timeout(ANSWER, meet)
+        let (version, api) = tokio::time::timeout(ENGINE_QUERY_TIMEOUT, meet)
             .await
-            .unwrap_or_else(|_| Err(format!("no answer within {} s", ANSWER.as_secs())))
+            .unwrap_or_else(|_| {
+                Err(format!(
+                    "no answer within {} s",
+                    ENGINE_QUERY_TIMEOUT.as_secs()
+                ))
+            })
             // Its own words tell more than that the connection ended.
-            .map_err(|why| ssh.as_ref().and_then(Ssh::said).unwrap_or(why))?;
+            .map_err(|why| {
+                ssh.as_ref()
+                    .and_then(EngineSshTunnel::last_stderr_line)
+                    .unwrap_or(why)
+            })?;
         Ok(Self {
             api,
             address,
@@ -171,7 +180,7 @@ impl Docker {
         })
     }
 
-    pub(crate) fn address(&self) -> &Address {
+    pub(crate) fn address(&self) -> &EngineAddress {
         &self.address
     }
 
@@ -181,8 +190,10 @@ impl Docker {
     /// When it does not answer.
     pub(crate) async fn has_apparmor(&self) -> Result<bool> {
         let doing = "asking how it confines containers";
-        let info = answer(doing, self.api.info()).await?;
-        let options = info.map_err(|e| lost(doing, e))?.security_options;
+        let info = with_query_timeout(doing, self.api.info()).await?;
+        let options = info
+            .map_err(|e| explain_api_error(doing, e))?
+            .security_options;
         let is_it = |option: &String| option.starts_with("name=apparmor");
         Ok(options.unwrap_or_default().iter().any(is_it))
     }
@@ -216,11 +227,11 @@ impl Docker {
     /// When the engine does not answer.
     pub(crate) async fn root_here(&self) -> Result<Option<PathBuf>> {
         let doing = "asking for its folder";
-        let info = answer(doing, self.api.info()).await?;
-        let info = info.map_err(|e| lost(doing, e))?;
+        let info = with_query_timeout(doing, self.api.info()).await?;
+        let info = info.map_err(|e| explain_api_error(doing, e))?;
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let here = info.kernel_version.is_some_and(|k| k == kernel.trim());
-        let here = here && self.address.elsewhere().is_none();
+        let here = here && self.address.remote_host().is_none();
         let root = info.docker_root_dir.map(PathBuf::from);
         Ok(root.filter(|root| here && root.is_dir()))
     }
@@ -232,8 +243,8 @@ impl Docker {
     /// When the engine does not answer.
     pub(crate) async fn builds_on_own_images(&self) -> Result<bool> {
         let doing = "asking for its image store";
-        let info = answer(doing, self.api.info()).await?;
-        let status = info.map_err(|e| lost(doing, e))?.driver_status;
+        let info = with_query_timeout(doing, self.api.info()).await?;
+        let status = info.map_err(|e| explain_api_error(doing, e))?.driver_status;
         let mut words = status.iter().flatten().flatten();
         Ok(!words.any(|word| word.contains("containerd.snapshotter")))
     }
@@ -250,7 +261,7 @@ fn has_buildkit(os: Option<&str>, api: Option<&str>) -> bool {
         Some((major.parse().ok()?, minor.parse().ok()?))
     });
     os.is_none_or(|os| os.eq_ignore_ascii_case("linux"))
-        && api.is_none_or(|api: (u32, u32)| api >= BUILDKIT_API)
+        && api.is_none_or(|api: (u32, u32)| api >= MIN_BUILDKIT_API)
 }
 
 fn is_podman(components: &[SystemVersionComponents]) -> bool {
@@ -260,7 +271,10 @@ fn is_podman(components: &[SystemVersionComponents]) -> bool {
 }
 
 /// By its own address, or by the socket that leads there.
-fn open(address: &Address, socket: Option<&str>) -> std::result::Result<bollard::Docker, ApiError> {
+fn open_api_client(
+    address: &EngineAddress,
+    socket: Option<&str>,
+) -> std::result::Result<bollard::Docker, ApiError> {
     let url = socket.unwrap_or(&address.url);
     if let Some(folder) = &address.certificates {
         let (key, cert, ca) = (
@@ -273,18 +287,22 @@ fn open(address: &Address, socket: Option<&str>) -> std::result::Result<bollard:
             &key,
             &cert,
             &ca,
-            TIMEOUT,
+            ENGINE_REQUEST_TIMEOUT,
             API_DEFAULT_VERSION,
         );
     }
     if url.starts_with("tcp://") || url.starts_with("http://") {
-        return bollard::Docker::connect_with_http(url, TIMEOUT, API_DEFAULT_VERSION);
+        return bollard::Docker::connect_with_http(
+            url,
+            ENGINE_REQUEST_TIMEOUT,
+            API_DEFAULT_VERSION,
+        );
     }
-    bollard::Docker::connect_with_socket(url, TIMEOUT, API_DEFAULT_VERSION)
+    bollard::Docker::connect_with_socket(url, ENGINE_REQUEST_TIMEOUT, API_DEFAULT_VERSION)
 }
 
 /// The innermost reason, which is the one that tells.
-fn cause(error: &ApiError) -> String {
+fn root_cause(error: &ApiError) -> String {
     let mut inner: &dyn std::error::Error = error;
     let mut why = inner.to_string();
     while let Some(source) = inner.source() {
@@ -303,8 +321,8 @@ fn cause(error: &ApiError) -> String {
 }
 
 /// What an API error means for the person.
-fn lost(doing: &str, error: ApiError) -> anyhow::Error {
-    let why = cause(&error);
+fn explain_api_error(doing: &str, error: ApiError) -> anyhow::Error {
+    let why = root_cause(&error);
     if why.contains("no space left on device") {
         return Error::DiskFull { why }.into();
     }
@@ -325,17 +343,19 @@ fn lost(doing: &str, error: ApiError) -> anyhow::Error {
 }
 
 /// The answer to a question that costs the engine nothing; one that gives none has gone.
-async fn answer<T>(
+async fn with_query_timeout<T>(
     doing: &str,
     question: impl Future<Output = std::result::Result<T, ApiError>>,
 ) -> Result<std::result::Result<T, ApiError>> {
-    tokio::time::timeout(ANSWER, question).await.map_err(|_| {
-        Error::EngineLost {
-            doing: doing.into(),
-            why: format!("no answer within {} s", ANSWER.as_secs()),
-        }
-        .into()
-    })
+    tokio::time::timeout(ENGINE_QUERY_TIMEOUT, question)
+        .await
+        .map_err(|_| {
+            Error::EngineLost {
+                doing: doing.into(),
+                why: format!("no answer within {} s", ENGINE_QUERY_TIMEOUT.as_secs()),
+            }
+            .into()
+        })
 }
 
 fn is_status(error: &ApiError, wanted: u16) -> bool {

@@ -1,10 +1,10 @@
 //! Networks, and which containers are on them.
 
-use super::container::holds;
-use super::place::says;
-use super::{Docker, answer, is_status, lost};
+use super::container::has_same_owner;
+use super::place::error_contains;
+use super::{Docker, explain_api_error, is_status, with_query_timeout};
 use crate::error::{Error, Result};
-use crate::protocol::spec::Spec;
+use crate::protocol::spec::ContainerSpec;
 use bollard::models::{NetworkConnectRequest, NetworkCreateRequest, NetworkDisconnectRequest};
 use std::collections::BTreeMap;
 
@@ -15,15 +15,16 @@ impl Docker {
     /// When the engine does not answer.
     pub(crate) async fn has_network(&self, name: &str) -> Result<bool> {
         let doing = "looking at the network";
-        match answer(doing, self.api.inspect_network(name, None)).await? {
+        match with_query_timeout(doing, self.api.inspect_network(name, None)).await? {
             Ok(_) => Ok(true),
             Err(e) if is_status(&e, 404) => Ok(false),
-            Err(e) => Err(lost(doing, e)),
+            Err(e) => Err(explain_api_error(doing, e)),
         }
     }
 
-    pub(super) async fn ensure_network(&self, network: &str, spec: &Spec) -> Result<()> {
-        self.ensure(network, &spec.labels, false).await
+    pub(super) async fn ensure_network(&self, network: &str, spec: &ContainerSpec) -> Result<()> {
+        self.ensure_labelled_network(network, &spec.labels, false)
+            .await
     }
 
     /// Makes a network that leads nowhere and publishes no ports, unless it is there.
@@ -35,18 +36,18 @@ impl Docker {
         network: &str,
         labels: &BTreeMap<String, String>,
     ) -> Result<()> {
-        self.ensure(network, labels, true).await
+        self.ensure_labelled_network(network, labels, true).await
     }
 
-    async fn ensure(
+    async fn ensure_labelled_network(
         &self,
         network: &str,
         labels: &BTreeMap<String, String>,
         internal: bool,
     ) -> Result<()> {
         let doing = "looking at the network";
-        match answer(doing, self.api.inspect_network(network, None)).await? {
-            Ok(found) if holds(found.labels.as_ref(), labels) => return Ok(()),
+        match with_query_timeout(doing, self.api.inspect_network(network, None)).await? {
+            Ok(found) if has_same_owner(found.labels.as_ref(), labels) => return Ok(()),
             Ok(_) => {
                 let name = network.to_owned();
                 return Err(Error::Foreign {
@@ -56,7 +57,7 @@ impl Docker {
                 .into());
             }
             Err(e) if is_status(&e, 404) => {}
-            Err(e) => return Err(lost(doing, e)),
+            Err(e) => return Err(explain_api_error(doing, e)),
         }
         let request = NetworkCreateRequest {
             name: network.to_owned(),
@@ -68,7 +69,7 @@ impl Docker {
         match self.api.create_network(request).await {
             Ok(_) => Ok(()),
             Err(e) if is_status(&e, 409) => Ok(()),
-            Err(e) => Err(lost("to create the network", e)),
+            Err(e) => Err(explain_api_error("to create the network", e)),
         }
     }
 
@@ -79,7 +80,7 @@ impl Docker {
     /// When the engine does not answer.
     pub(crate) async fn remove_network(&self, name: &str, label: (&str, &str)) -> Result<()> {
         let doing = "looking at the network";
-        let ours = match answer(doing, self.api.inspect_network(name, None)).await? {
+        let ours = match with_query_timeout(doing, self.api.inspect_network(name, None)).await? {
             Ok(found) => {
                 found
                     .labels
@@ -96,7 +97,7 @@ impl Docker {
         match self.api.remove_network(name).await {
             Ok(()) => Ok(()),
             Err(e) if is_status(&e, 404) || is_status(&e, 403) => Ok(()),
-            Err(e) => Err(lost("to remove the network", e)),
+            Err(e) => Err(explain_api_error("to remove the network", e)),
         }
     }
 
@@ -110,8 +111,8 @@ impl Docker {
             force: Some(false),
         };
         match self.api.disconnect_network(network, request).await {
-            Err(e) if is_status(&e, 404) || says(&e, "not connected") => Ok(()),
-            done => done.map_err(|e| lost("to take the container off its network", e)),
+            Err(e) if is_status(&e, 404) || error_contains(&e, "not connected") => Ok(()),
+            done => done.map_err(|e| explain_api_error("to take the container off its network", e)),
         }
     }
 
@@ -125,8 +126,8 @@ impl Docker {
             endpoint_config: None,
         };
         match self.api.connect_network(network, request).await {
-            Err(e) if says(&e, "already exists") => Ok(()),
-            done => done.map_err(|e| lost("to put the container on its network", e)),
+            Err(e) if error_contains(&e, "already exists") => Ok(()),
+            done => done.map_err(|e| explain_api_error("to put the container on its network", e)),
         }
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! Every step can be done again: what is already so is no error.
 
-use super::container::holds;
-use super::{COPY, Docker, answer, is_status, lost};
+use super::container::has_same_owner;
+use super::{Docker, ENGINE_UPLOAD_TIMEOUT, explain_api_error, is_status, with_query_timeout};
 use crate::error::{Error, Result};
-use crate::protocol::spec::{Spec, Volume};
+use crate::protocol::spec::{ContainerSpec, Volume};
 use anyhow::bail;
 use bollard::models::{
     ContainerUpdateBody, RestartPolicy, RestartPolicyNameEnum, VolumeCreateRequest,
@@ -26,8 +26,8 @@ impl Docker {
     /// When there is no such container, or it does not run.
     pub(crate) async fn pause(&self, name: &str) -> Result<()> {
         match self.api.pause_container(name).await {
-            Err(e) if says(&e, "already paused") => Ok(()),
-            done => done.map_err(|e| lost("to pause the container", e)),
+            Err(e) if error_contains(&e, "already paused") => Ok(()),
+            done => done.map_err(|e| explain_api_error("to pause the container", e)),
         }
     }
 
@@ -37,8 +37,8 @@ impl Docker {
     /// When there is no such container, or the engine refuses.
     pub(crate) async fn unpause(&self, name: &str) -> Result<()> {
         match self.api.unpause_container(name).await {
-            Err(e) if says(&e, "not paused") => Ok(()),
-            done => done.map_err(|e| lost("to unpause the container", e)),
+            Err(e) if error_contains(&e, "not paused") => Ok(()),
+            done => done.map_err(|e| explain_api_error("to unpause the container", e)),
         }
     }
 
@@ -60,8 +60,8 @@ impl Docker {
         };
         match self.api.update_container(name, update).await {
             // Podman before 5: no daemon of it starts anything again, so nothing is to be kept from it.
-            Err(e) if is_status(&e, 404) && !says(&e, "container") => Ok(()),
-            done => done.map_err(|e| lost("to change how the container restarts", e)),
+            Err(e) if is_status(&e, 404) && !error_contains(&e, "container") => Ok(()),
+            done => done.map_err(|e| explain_api_error("to change how the container restarts", e)),
         }
     }
 
@@ -69,12 +69,12 @@ impl Docker {
     ///
     /// # Errors
     /// When there is no such container or folder.
-    pub(crate) async fn put(&self, name: &str, folder: &str, archive: Bytes) -> Result<()> {
+    pub(crate) async fn put_archive(&self, name: &str, folder: &str, archive: Bytes) -> Result<()> {
         let options = UploadToContainerOptionsBuilder::new().path(folder).build();
         let body = bollard::body_full(archive);
         let done = self.api.upload_to_container(name, Some(options), body);
         done.await
-            .map_err(|e| lost("to put files into the container", e))
+            .map_err(|e| explain_api_error("to put files into the container", e))
     }
 
     /// The same of an archive that is being made.
@@ -89,9 +89,9 @@ impl Docker {
     ) -> Result<()> {
         let options = UploadToContainerOptionsBuilder::new().path(folder).build();
         let body = bollard::body_try_stream(archive);
-        let api = self.api.clone().with_timeout(COPY);
+        let api = self.api.clone().with_timeout(ENGINE_UPLOAD_TIMEOUT);
         let done = api.upload_to_container(name, Some(options), body).await;
-        done.map_err(|e| lost("to put files into the container", e))
+        done.map_err(|e| explain_api_error("to put files into the container", e))
     }
 
     /// A file or folder of a container, running or not, as a tar archive of at most `limit` bytes;
@@ -99,7 +99,7 @@ impl Docker {
     ///
     /// # Errors
     /// When there is no such container, or it is larger.
-    pub(crate) async fn fetch(
+    pub(crate) async fn get_archive(
         &self,
         name: &str,
         path: &str,
@@ -117,7 +117,7 @@ impl Docker {
                 }
                 Ok(piece) => archive.extend_from_slice(&piece),
                 Err(e) if is_status(&e, 404) => return Ok(None),
-                Err(e) => return Err(lost("to read files of the container", e)),
+                Err(e) => return Err(explain_api_error("to read files of the container", e)),
             }
         }
         Ok(Some(archive))
@@ -129,20 +129,20 @@ impl Docker {
     /// When the engine does not answer.
     pub(crate) async fn has_volume(&self, name: &str) -> Result<bool> {
         let doing = "looking at the volume";
-        match answer(doing, self.api.inspect_volume(name)).await? {
+        match with_query_timeout(doing, self.api.inspect_volume(name)).await? {
             Ok(_) => Ok(true),
             Err(e) if is_status(&e, 404) => Ok(false),
-            Err(e) => Err(lost(doing, e)),
+            Err(e) => Err(explain_api_error(doing, e)),
         }
     }
 
-    pub(super) async fn ensure_volume(&self, volume: &Volume, spec: &Spec) -> Result<()> {
+    pub(super) async fn ensure_volume(&self, volume: &Volume, spec: &ContainerSpec) -> Result<()> {
         let Some(name) = &volume.name else {
             return Ok(());
         };
         let doing = "looking at the volume";
-        match answer(doing, self.api.inspect_volume(name)).await? {
-            Ok(found) if holds(Some(&found.labels), &spec.labels) => return Ok(()),
+        match with_query_timeout(doing, self.api.inspect_volume(name)).await? {
+            Ok(found) if has_same_owner(Some(&found.labels), &spec.labels) => return Ok(()),
             Ok(_) => {
                 return Err(Error::Foreign {
                     what: "volume",
@@ -151,7 +151,7 @@ impl Docker {
                 .into());
             }
             Err(e) if is_status(&e, 404) => {}
-            Err(e) => return Err(lost(doing, e)),
+            Err(e) => return Err(explain_api_error(doing, e)),
         }
         let labels = spec.labels.iter();
         let owner = labels.filter(|(key, _)| *key == crate::engine::OWNER_LABEL);
@@ -161,7 +161,7 @@ impl Docker {
             ..Default::default()
         };
         let made = self.api.create_volume(request).await;
-        made.map_err(|e| lost("to make the volume", e))?;
+        made.map_err(|e| explain_api_error("to make the volume", e))?;
         Ok(())
     }
 
@@ -172,7 +172,7 @@ impl Docker {
     /// When the engine does not answer.
     pub(crate) async fn remove_volume(&self, name: &str, label: (&str, &str)) -> Result<()> {
         let doing = "looking at the volume";
-        let ours = match answer(doing, self.api.inspect_volume(name)).await? {
+        let ours = match with_query_timeout(doing, self.api.inspect_volume(name)).await? {
             Ok(found) => found.labels.get(label.0).map(String::as_str) == Some(label.1),
             Err(_) => false,
         };
@@ -183,12 +183,12 @@ impl Docker {
         match self.api.remove_volume(name, Some(options)).await {
             Ok(()) => Ok(()),
             Err(e) if is_status(&e, 404) || is_status(&e, 409) => Ok(()),
-            Err(e) => Err(lost("to remove the volume", e)),
+            Err(e) => Err(explain_api_error("to remove the volume", e)),
         }
     }
 }
 
 /// Older and newer engines answer with different numbers, and with the same words.
-pub(super) fn says(error: &bollard::errors::Error, words: &str) -> bool {
-    super::cause(error).contains(words)
+pub(super) fn error_contains(error: &bollard::errors::Error, words: &str) -> bool {
+    super::root_cause(error).contains(words)
 }

@@ -12,28 +12,28 @@ use tokio::process::Command;
 use tokio::task::AbortHandle;
 
 /// Bytes of what `ssh` says that are kept.
-const SAID: usize = 4 << 10;
+const MAX_ENGINE_SSH_STDERR_BYTES: usize = 4 << 10;
 
 /// A socket of this machine, and of this process alone, that leads there.
 #[derive(Debug)]
-pub(super) struct Ssh {
+pub(super) struct EngineSshTunnel {
     folder: TempDir,
     accepts: AbortHandle,
     said: Arc<Mutex<String>>,
 }
 
-impl Ssh {
+impl EngineSshTunnel {
     /// Nobody is connected to yet.
     ///
     /// # Errors
     /// When the address names no machine, or there is no room for a socket.
     pub(super) fn open(url: &str) -> io::Result<Self> {
-        let words = words(url).ok_or_else(|| io::Error::other("it names no machine"))?;
+        let words = ssh_arguments(url).ok_or_else(|| io::Error::other("it names no machine"))?;
         // Only its owner gets in.
         let folder = tempfile::Builder::new().prefix("osctl-").tempdir()?;
-        let listener = UnixListener::bind(socket(folder.path()))?;
+        let listener = UnixListener::bind(socket_in_folder(folder.path()))?;
         let said = Arc::default();
-        let accepts = tokio::spawn(accept(listener, words, Arc::clone(&said)));
+        let accepts = tokio::spawn(accept_connections(listener, words, Arc::clone(&said)));
         Ok(Self {
             folder,
             accepts: accepts.abort_handle(),
@@ -41,12 +41,12 @@ impl Ssh {
         })
     }
 
-    pub(super) fn socket(&self) -> PathBuf {
-        socket(self.folder.path())
+    pub(super) fn socket_path(&self) -> PathBuf {
+        socket_in_folder(self.folder.path())
     }
 
     /// What `ssh` said last, when it said anything.
-    pub(super) fn said(&self) -> Option<String> {
+    pub(super) fn last_stderr_line(&self) -> Option<String> {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         let last = said
             .lines()
@@ -57,18 +57,18 @@ impl Ssh {
     }
 }
 
-impl Drop for Ssh {
+impl Drop for EngineSshTunnel {
     fn drop(&mut self) {
         self.accepts.abort();
     }
 }
 
-fn socket(folder: &Path) -> PathBuf {
+fn socket_in_folder(folder: &Path) -> PathBuf {
     folder.join("engine.sock")
 }
 
 /// What `ssh` is called with. Nothing of the address can be taken for an option.
-fn words(url: &str) -> Option<Vec<String>> {
+fn ssh_arguments(url: &str) -> Option<Vec<String>> {
     let rest = url.strip_prefix("ssh://")?;
     let authority = rest.split('/').next().filter(|a| !a.is_empty())?;
     let mut words = vec!["-T".to_owned(), "-oConnectTimeout=8".to_owned()];
@@ -77,11 +77,11 @@ fn words(url: &str) -> Option<Vec<String>> {
     Some(words)
 }
 
-async fn accept(listener: UnixListener, words: Vec<String>, said: Arc<Mutex<String>>) {
+async fn accept_connections(listener: UnixListener, words: Vec<String>, said: Arc<Mutex<String>>) {
     while let Ok((connection, _)) = listener.accept().await {
         let (words, said) = (words.clone(), Arc::clone(&said));
         tokio::spawn(async move {
-            if let Err(error) = carry(connection, &words, &said).await {
+            if let Err(error) = relay_connection(connection, &words, &said).await {
                 *said.lock().unwrap_or_else(PoisonError::into_inner) = format!("`ssh`: {error}");
             }
         });
@@ -89,7 +89,7 @@ async fn accept(listener: UnixListener, words: Vec<String>, said: Arc<Mutex<Stri
 }
 
 /// Until one of the two ends it.
-async fn carry(
+async fn relay_connection(
     mut connection: UnixStream,
     words: &[String],
     said: &Mutex<String>,
@@ -116,7 +116,7 @@ async fn carry(
         let _ = write.shutdown().await;
     };
     let listen = async {
-        let mut bytes = vec![0; SAID];
+        let mut bytes = vec![0; MAX_ENGINE_SSH_STDERR_BYTES];
         while let Ok(read @ 1..) = stderr.read(&mut bytes).await {
             let text = String::from_utf8_lossy(&bytes[..read]).into_owned();
             *said.lock().unwrap_or_else(PoisonError::into_inner) = text;
@@ -133,11 +133,11 @@ async fn carry(
 
 #[cfg(test)]
 mod tests {
-    use super::words;
+    use super::ssh_arguments;
 
     #[test]
     fn an_address_is_one_word_and_no_option() {
-        let called = words("ssh://ada@engine.example:2222/x").unwrap();
+        let called = ssh_arguments("ssh://ada@engine.example:2222/x").unwrap();
         let expected = [
             "-T",
             "-oConnectTimeout=8",
@@ -148,6 +148,6 @@ mod tests {
             "dial-stdio",
         ];
         assert_eq!(called, expected);
-        assert_eq!(words("ssh:///x"), None);
+        assert_eq!(ssh_arguments("ssh:///x"), None);
     }
 }

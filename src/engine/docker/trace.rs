@@ -1,21 +1,21 @@
 //! The steps and the log of a build, from what the builder says.
 
-use super::{cause, lost};
-use crate::engine::Progress;
+use super::{explain_api_error, root_cause};
+use crate::engine::EngineProgress;
 use crate::error::Error;
 use bollard::moby::buildkit::v1::StatusResponse;
 use bollard::models::{BuildInfo, BuildInfoAux};
 use std::collections::{HashSet, VecDeque};
 
 /// Lines of a failed build's output that go with the error.
-const LOG_LINES: usize = 20;
+const MAX_BUILD_LOG_LINES: usize = 20;
 
 /// How BuildKit ends the error of a step that it has canceled.
-const CANCELED: &str = "context canceled";
+const CANCELED_STEP_SUFFIX: &str = "context canceled";
 
 /// What the builder says, as steps and a log.
 #[derive(Debug, Default)]
-pub(super) struct Trace {
+pub(super) struct BuildOutput {
     log: VecDeque<String>,
     /// The digests of BuildKit's steps of the Dockerfile, and those of all that it has done.
     steps: HashSet<String>,
@@ -23,17 +23,17 @@ pub(super) struct Trace {
     error: Option<String>,
 }
 
-impl Trace {
-    pub(super) fn read(&mut self, info: BuildInfo, progress: &dyn Progress) {
+impl BuildOutput {
+    pub(super) fn record_info(&mut self, info: BuildInfo, progress: &dyn EngineProgress) {
         if let Some(text) = info.stream {
-            self.lines(&text, progress);
+            self.record_lines(&text, progress);
         }
         if let Some(BuildInfoAux::BuildKit(status)) = info.aux {
-            self.status(status, progress);
+            self.record_buildkit_status(status, progress);
         }
     }
 
-    fn status(&mut self, status: StatusResponse, progress: &dyn Progress) {
+    fn record_buildkit_status(&mut self, status: StatusResponse, progress: &dyn EngineProgress) {
         for vertex in status.vertexes {
             let name = vertex.name.as_str();
             if is_step(name) {
@@ -47,62 +47,68 @@ impl Trace {
                     self.steps.intersection(&self.done).count(),
                     self.steps.len(),
                 );
-                progress.step(&format!("building {done}/{all}: {}", short(name)));
+                progress.step(&format!(
+                    "building {done}/{all}: {}",
+                    shorten_step_name(name)
+                ));
             }
             if vertex.completed.is_some() && self.done.insert(vertex.digest) {
                 progress.log(&format!(
                     "{}{}",
                     if vertex.cached { "cached " } else { "" },
-                    short(name)
+                    shorten_step_name(name)
                 ));
             }
             // What fails cancels what runs beside it; the first failure that is none of these is the reason.
             let has_reason = self
                 .error
                 .as_ref()
-                .is_some_and(|why| !why.ends_with(CANCELED));
+                .is_some_and(|why| !why.ends_with(CANCELED_STEP_SUFFIX));
             if !vertex.error.is_empty() && !has_reason {
-                self.error = Some(format!("{}: {}", short(name), vertex.error));
+                self.error = Some(format!("{}: {}", shorten_step_name(name), vertex.error));
             }
         }
         for log in status.logs {
-            self.lines(&String::from_utf8_lossy(&log.msg), progress);
+            self.record_lines(&String::from_utf8_lossy(&log.msg), progress);
         }
     }
 
-    fn lines(&mut self, text: &str, progress: &dyn Progress) {
+    fn record_lines(&mut self, text: &str, progress: &dyn EngineProgress) {
         for line in text.lines().map(str::trim_end).filter(|l| !l.is_empty()) {
             if let Some(step) = line.strip_prefix("Step ") {
-                progress.step(&format!("building: {}", short(step)));
+                progress.step(&format!("building: {}", shorten_step_name(step)));
             }
             progress.log(line);
-            if self.log.len() == LOG_LINES {
+            if self.log.len() == MAX_BUILD_LOG_LINES {
                 self.log.pop_front();
             }
             self.log.push_back(line.to_owned());
         }
     }
 
-    pub(super) fn failure(self, error: bollard::errors::Error) -> anyhow::Error {
+    pub(super) fn into_build_error(self, error: bollard::errors::Error) -> anyhow::Error {
         let full = self
             .log
             .iter()
             .chain(&self.error)
             .any(|line| line.to_lowercase().contains("no space left on device"));
         match error {
-            _ if full => Error::DiskFull { why: cause(&error) }.into(),
+            _ if full => Error::DiskFull {
+                why: root_cause(&error),
+            }
+            .into(),
             bollard::errors::Error::DockerStreamError { .. }
             | bollard::errors::Error::DockerResponseServerError { .. }
-                if !cause(&error).contains("no space left") =>
+                if !root_cause(&error).contains("no space left") =>
             {
-                let why = self.error.unwrap_or_else(|| cause(&error));
+                let why = self.error.unwrap_or_else(|| root_cause(&error));
                 Error::BuildFailed {
                     why,
                     log: self.log.into(),
                 }
                 .into()
             }
-            _ => lost("building the image", error),
+            _ => explain_api_error("building the image", error),
         }
     }
 }
@@ -113,7 +119,7 @@ fn is_step(name: &str) -> bool {
 }
 
 /// A step's name on one line of a terminal.
-fn short(name: &str) -> String {
+fn shorten_step_name(name: &str) -> String {
     let line = name.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(100) {
         Some((end, _)) => format!("{}…", &line[..end]),
@@ -123,14 +129,14 @@ fn short(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Progress, StatusResponse, Trace};
+    use super::{BuildOutput, EngineProgress, StatusResponse};
     use bollard::moby::buildkit::v1::Vertex;
     use std::sync::Mutex;
 
     #[derive(Debug, Default)]
-    struct Told(Mutex<Vec<String>>);
+    struct BuildStepRecorder(Mutex<Vec<String>>);
 
-    impl Progress for Told {
+    impl EngineProgress for BuildStepRecorder {
         fn step(&self, what: &str) {
             self.0.lock().unwrap().push(what.to_owned());
         }
@@ -148,7 +154,7 @@ mod tests {
             }],
             ..Default::default()
         };
-        let (mut trace, told) = (Trace::default(), Told::default());
+        let (mut trace, told) = (BuildOutput::default(), BuildStepRecorder::default());
         for (name, error) in [
             (
                 "[a] RUN x",
@@ -157,7 +163,7 @@ mod tests {
             ("[b] RUN echo context canceled", "exit code: 7"),
             ("[c] RUN z", "exit code: 137: context canceled"),
         ] {
-            trace.status(failed(name, error), &told);
+            trace.record_buildkit_status(failed(name, error), &told);
         }
         assert_eq!(
             trace.error.as_deref(),
@@ -174,10 +180,10 @@ mod tests {
             completed: completed.then(Default::default),
             ..Default::default()
         };
-        let (mut trace, told) = (Trace::default(), Told::default());
+        let (mut trace, told) = (BuildOutput::default(), BuildStepRecorder::default());
         let mut status = |vertexes: &[Vertex]| {
             let vertexes = vertexes.to_vec();
-            trace.status(
+            trace.record_buildkit_status(
                 StatusResponse {
                     vertexes,
                     ..Default::default()

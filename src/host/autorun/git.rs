@@ -2,7 +2,7 @@
 
 /// The settings of the text that make git run a command, by their key in small letters. Git is not asked: it may
 /// run a command to answer.
-pub(super) fn commands(text: &str) -> Vec<(String, String)> {
+pub(super) fn find_git_commands(text: &str) -> Vec<(String, String)> {
     let mut section = String::new();
     let mut found = Vec::new();
     // A backslash at the end joins lines.
@@ -11,7 +11,7 @@ pub(super) fn commands(text: &str) -> Vec<(String, String)> {
         let mut line = line.trim();
         if let Some(rest) = line.strip_prefix('[') {
             let end = end_of_section(rest);
-            section = name(&rest[..end]);
+            section = section_name(&rest[..end]);
             // A setting may follow in the same line.
             line = rest.get(end + 1..).unwrap_or_default().trim();
         }
@@ -43,7 +43,7 @@ fn end_of_section(text: &str) -> usize {
 }
 
 /// `filter "x"` as `filter.x`.
-fn name(section: &str) -> String {
+fn section_name(section: &str) -> String {
     match section.split_once('"') {
         Some((name, rest)) => {
             let subsection = rest.trim_end().trim_end_matches('"');
@@ -54,8 +54,8 @@ fn name(section: &str) -> String {
 }
 
 /// Sections of which every setting counts: they bring further settings, or each names a command.
-const SECTIONS: &[&str] = &["alias", "include", "includeif", "pager"];
-const CORE: &[&str] = &[
+const GIT_COMMAND_SECTIONS: &[&str] = &["alias", "include", "includeif", "pager"];
+const GIT_CORE_KEYS: &[&str] = &[
     "alternaterefscommand",
     "askpass",
     "editor",
@@ -67,7 +67,7 @@ const CORE: &[&str] = &[
     "worktree",
 ];
 /// Last words of keys whose values are commands, in whichever section.
-const LAST_WORDS: &[&str] = &[
+const GIT_COMMAND_KEYS: &[&str] = &[
     "clean",
     "cmd",
     "command",
@@ -94,17 +94,17 @@ fn names_a_command(key: &str) -> bool {
     let (first, rest) = key.split_once('.').unwrap_or((key, ""));
     let last = rest.rsplit('.').next().unwrap_or_default();
     match first {
-        "core" => CORE.contains(&rest),
+        "core" => GIT_CORE_KEYS.contains(&rest),
         // `!command`
         "submodule" => last == "update",
         "url" => true,
-        section => SECTIONS.contains(&section) || LAST_WORDS.contains(&last),
+        section => GIT_COMMAND_SECTIONS.contains(&section) || GIT_COMMAND_KEYS.contains(&last),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::commands;
+    use super::find_git_commands;
 
     #[test]
     fn settings_that_run_a_command_are_found_however_they_are_written() {
@@ -134,13 +134,13 @@ mod tests {
             ("[remote \"o\"]\nuploadpack = x", "remote.o.uploadpack"),
             ("[url \"ext::x\"]\ninsteadOf = y", "url.ext::x.insteadof"),
         ] {
-            let found = commands(text);
+            let found = find_git_commands(text);
             let keys: Vec<&str> = found.iter().map(|(key, _)| key.as_str()).collect();
             assert_eq!(keys, [key], "{text}");
         }
         let usual = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n# fsmonitor = x\n\
                      [remote \"origin\"]\n\turl = https://x\n\tfetch = +refs/heads/*\n\
                      [branch \"main\"]\n\tremote = origin\n\tmerge = refs/heads/main\n[user]\n\tname = A\n";
-        assert_eq!(commands(usual), []);
+        assert_eq!(find_git_commands(usual), []);
     }
 }

@@ -2,7 +2,7 @@
 //! editors, settings of agents.
 //!
 //! The agent writes in the project, and a person's `git status` or editor runs what these files say. `up`
-//! records them ([`record`]) when it succeeds; `doctor` names those that appeared or changed since ([`changes`]). Nothing is
+//! records them ([`record_baseline`]) when it succeeds; `doctor` names those that appeared or changed since ([`find_autorun_changes`]). Nothing is
 //! executed and no link is followed. The scan is bounded, and tells when it stopped.
 //!
 //! It does not judge what a file says, nor code that a person starts by name (`make`, `npm run`).
@@ -10,7 +10,7 @@
 mod git;
 mod scan;
 
-pub(crate) use scan::{Scan, scan};
+pub(crate) use scan::{AutorunScan, scan_project};
 
 use super::instance::Instance;
 use super::secrets::write_private;
@@ -22,12 +22,12 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-const APPEARED: &str = " appeared";
-const CHANGED: &str = " changed";
+const APPEARED_SUFFIX: &str = " appeared";
+const CHANGED_SUFFIX: &str = " changed";
 
 /// What `up` found in the project.
 #[derive(Debug, Serialize, Deserialize)]
-struct Baseline {
+struct AutorunBaseline {
     project: PathBuf,
     /// Digests by place.
     places: BTreeMap<String, String>,
@@ -41,11 +41,14 @@ struct Baseline {
 ///
 /// # Errors
 /// When the project or the record of the last `up` can't be read.
-pub(crate) fn changes(instance: &Instance, project: &Path) -> Result<(Vec<String>, Scan)> {
-    let scan =
-        scan(project).with_context(|| format!("reading the project `{}`", project.display()))?;
-    let before = baseline(instance)?.filter(|before| before.project == project);
-    let changes = before.map_or_else(Vec::new, |before| compare(&before, &scan.places));
+pub(crate) fn find_autorun_changes(
+    instance: &Instance,
+    project: &Path,
+) -> Result<(Vec<String>, AutorunScan)> {
+    let scan = scan_project(project)
+        .with_context(|| format!("reading the project `{}`", project.display()))?;
+    let before = read_baseline(instance)?.filter(|before| before.project == project);
+    let changes = before.map_or_else(Vec::new, |before| compare_baseline(&before, &scan.places));
     Ok((changes, scan))
 }
 
@@ -53,24 +56,24 @@ pub(crate) fn changes(instance: &Instance, project: &Path) -> Result<(Vec<String
 ///
 /// # Errors
 /// When the state folder can't be written.
-pub(crate) fn record(
+pub(crate) fn record_baseline(
     instance: &Instance,
     project: &Path,
-    scan: Scan,
+    scan: AutorunScan,
     unseen: &[String],
 ) -> Result<()> {
     let mut places = scan.places;
     places.retain(|place, _| {
         let is_of = |change: &String| {
             let how = change.strip_prefix(place.as_str());
-            how.is_some_and(|how| how == APPEARED || how == CHANGED)
+            how.is_some_and(|how| how == APPEARED_SUFFIX || how == CHANGED_SUFFIX)
         };
         !unseen.iter().any(is_of)
     });
-    let baseline = Baseline {
+    let baseline = AutorunBaseline {
         project: project.into(),
         places,
-        names: Some(scan::names()),
+        names: Some(scan::autorun_names()),
     };
     write_private(
         &instance.autorun_baseline(),
@@ -78,7 +81,7 @@ pub(crate) fn record(
     )
 }
 
-fn baseline(instance: &Instance) -> Result<Option<Baseline>> {
+fn read_baseline(instance: &Instance) -> Result<Option<AutorunBaseline>> {
     let path = instance.autorun_baseline();
     match fs::read(&path) {
         Ok(text) => {
@@ -92,12 +95,12 @@ fn baseline(instance: &Instance) -> Result<Option<Baseline>> {
     }
 }
 
-fn compare(before: &Baseline, now: &BTreeMap<String, String>) -> Vec<String> {
+fn compare_baseline(before: &AutorunBaseline, now: &BTreeMap<String, String>) -> Vec<String> {
     let changes = now.iter().filter_map(|(place, digest)| {
         let how = match before.places.get(place) {
             None if is_first_scan_for(before, place) => return None,
-            None => APPEARED,
-            Some(known) if known != digest => CHANGED,
+            None => APPEARED_SUFFIX,
+            Some(known) if known != digest => CHANGED_SUFFIX,
             Some(_) => return None,
         };
         Some((place, how))
@@ -113,16 +116,16 @@ fn compare(before: &Baseline, now: &BTreeMap<String, String>) -> Vec<String> {
 }
 
 /// Whether the earlier scan did not look for the name of a place: its file may be older than that scan.
-fn is_first_scan_for(before: &Baseline, place: &str) -> bool {
+fn is_first_scan_for(before: &AutorunBaseline, place: &str) -> bool {
     let path = place.trim_matches('`');
     let of = |names: &BTreeSet<String>| names.iter().any(|name| scan::is_of(path, name));
     let was_sought = before.names.as_ref().is_none_or(of);
-    !was_sought && of(&scan::names())
+    !was_sought && of(&scan::autorun_names())
 }
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::{changes, record};
+    use super::{find_autorun_changes, record_baseline};
     use crate::host::folders::Folders;
     use crate::host::instance::Instance;
     use std::fs;
@@ -143,9 +146,9 @@ mod tests {
         instance: &Instance,
         project: &Path,
     ) -> crate::error::Result<(Vec<String>, Option<String>)> {
-        let (changes, scan) = changes(instance, project)?;
+        let (changes, scan) = find_autorun_changes(instance, project)?;
         let incomplete = scan.incomplete.clone();
-        record(instance, project, scan, &[])?;
+        record_baseline(instance, project, scan, &[])?;
         Ok((changes, incomplete))
     }
 
@@ -159,11 +162,11 @@ mod tests {
             write(&project, &format!(".a{number}/.envrc"), "x");
         }
         write(&project, ".git/hooks/post-checkout", "x");
-        let (found, scan) = changes(&instance, &project).unwrap();
+        let (found, scan) = find_autorun_changes(&instance, &project).unwrap();
         assert_eq!(found.len(), 31);
         assert!(found[0].contains("post-checkout"), "{found:?}");
-        record(&instance, &project, scan, &found[10..]).unwrap();
-        let (left, _) = changes(&instance, &project).unwrap();
+        record_baseline(&instance, &project, scan, &found[10..]).unwrap();
+        let (left, _) = find_autorun_changes(&instance, &project).unwrap();
         assert_eq!(left, found[10..]);
     }
 
@@ -196,7 +199,10 @@ mod tests {
         write(&project, "kept/.envrc", "export A=1\n");
         write(&project, ".vscode/tasks.json", "{}");
         assert_eq!(renew(&instance, &project).unwrap().0, [""; 0]);
-        assert_eq!(changes(&instance, &project).unwrap().0, [""; 0]);
+        assert_eq!(
+            find_autorun_changes(&instance, &project).unwrap().0,
+            [""; 0]
+        );
         let config =
             "[core]\n\tbare = false\n\tfsmonitor = /repo/evil\n[filter \"x\"]\n\tclean = evil\n";
         write(&project, ".git/config", config);
@@ -214,14 +220,20 @@ mod tests {
             "`.vscode/tasks.json` changed",
             "`vendored/.git/config`: diff.external appeared",
         ];
-        assert_eq!(changes(&instance, &project).unwrap().0, planted);
+        assert_eq!(
+            find_autorun_changes(&instance, &project).unwrap().0,
+            planted
+        );
         // The next `up` names them once more, and from then on they are known.
         assert_eq!(renew(&instance, &project).unwrap().0, planted);
-        assert_eq!(changes(&instance, &project).unwrap().0, [""; 0]);
+        assert_eq!(
+            find_autorun_changes(&instance, &project).unwrap().0,
+            [""; 0]
+        );
         // Another project is not compared with this one.
         let other = home.path().join("q");
         write(&other, ".envrc", "x");
-        assert_eq!(changes(&instance, &other).unwrap().0, [""; 0]);
+        assert_eq!(find_autorun_changes(&instance, &other).unwrap().0, [""; 0]);
     }
 
     #[test]
@@ -241,12 +253,15 @@ mod tests {
             write(&project, path, "x");
         }
         let appeared = ["`.envrc` appeared", "`.git` appeared"];
-        assert_eq!(changes(&instance, &project).unwrap().0, appeared);
+        assert_eq!(
+            find_autorun_changes(&instance, &project).unwrap().0,
+            appeared
+        );
         assert_eq!(renew(&instance, &project).unwrap().0, appeared);
         write(&project, ".pdbrc", "y");
         write(&project, "a/.pdbrc", "y");
         let later = ["`.pdbrc` changed", "`a/.pdbrc` appeared"];
-        assert_eq!(changes(&instance, &project).unwrap().0, later);
+        assert_eq!(find_autorun_changes(&instance, &project).unwrap().0, later);
     }
 
     #[test]
@@ -260,7 +275,7 @@ mod tests {
         fs::create_dir_all(project.join(".vscode")).unwrap();
         let mode = nix::sys::stat::Mode::S_IRWXU;
         nix::unistd::mkfifo(&project.join(".vscode/tasks.json"), mode).unwrap();
-        let (changes, scan) = changes(&instance, &project).unwrap();
+        let (changes, scan) = find_autorun_changes(&instance, &project).unwrap();
         let planted = ["`.envrc` appeared", "`.vscode/tasks.json` appeared"];
         assert_eq!(changes, planted);
         assert_eq!(scan.incomplete, None);
@@ -280,7 +295,7 @@ mod tests {
             let rights = fs::Permissions::from_mode(mode);
             fs::set_permissions(project.join("bin").join(name), rights).unwrap();
         }
-        let found = super::scan(&project).unwrap().setuid;
+        let found = super::scan_project(&project).unwrap().setuid;
         assert_eq!(found, ["bin/g", "bin/u"]);
     }
 }

@@ -1,7 +1,7 @@
 //! The walk over a folder that the agent writes in, nearest entries first.
 
 use super::git;
-use crate::archive::{Folder, Look};
+use crate::archive::{EntryStat, Folder};
 use crate::protocol::files::EntryKind;
 use crate::protocol::hex::hex;
 use crate::protocol::plain;
@@ -16,16 +16,16 @@ use std::time::{Duration, Instant};
 const MAX_SCAN_ENTRIES: usize = 200_000;
 const SCAN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Places and files that are kept: what is named is read by a person.
-const MAX_PLACES: usize = 1000;
+const MAX_SCAN_FINDINGS: usize = 1000;
 /// Bytes of a file that its digest is made of.
-const PLACE_BYTES: u64 = 1 << 20;
-const SETUID: u32 = 0o4000;
-const SETGID: u32 = 0o2000;
-const GROUP_EXECUTES: u32 = 0o010;
+const MAX_AUTORUN_DIGEST_BYTES: u64 = 1 << 20;
+const SETUID_BIT: u32 = 0o4000;
+const SETGID_BIT: u32 = 0o2000;
+const GROUP_EXECUTE_BIT: u32 = 0o010;
 
 /// Files that programs run code from, by the end of their path: shells and editors that enter the folder, and
 /// agents on the host.
-const FILES: &[&str] = &[
+const AUTORUN_FILES: &[&str] = &[
     ".Rprofile",
     ".autoenv.zsh",
     ".cargo/config",
@@ -66,27 +66,27 @@ const FILES: &[&str] = &[
     "mise.toml",
 ];
 /// Folders of which every file counts.
-const FOLDERS: &[&str] = &[".husky", ".idea/runConfigurations", ".run"];
-const ENDINGS: &[&str] = &[".code-workspace"];
+const AUTORUN_FOLDERS: &[&str] = &[".husky", ".idea/runConfigurations", ".run"];
+const AUTORUN_SUFFIXES: &[&str] = &[".code-workspace"];
 
 /// The names of files that are looked for: a path, a folder with `/` behind it, an ending with `*` before it.
-pub(super) fn names() -> BTreeSet<String> {
-    let files = FILES.iter().map(ToString::to_string);
-    let folders = FOLDERS.iter().map(|folder| format!("{folder}/"));
-    let endings = ENDINGS.iter().map(|ending| format!("*{ending}"));
+pub(super) fn autorun_names() -> BTreeSet<String> {
+    let files = AUTORUN_FILES.iter().map(ToString::to_string);
+    let folders = AUTORUN_FOLDERS.iter().map(|folder| format!("{folder}/"));
+    let endings = AUTORUN_SUFFIXES.iter().map(|ending| format!("*{ending}"));
     files.chain(folders).chain(endings).collect()
 }
 
 /// What makes a folder a git repository.
-const HEAD: &str = "HEAD";
-const CONFIGS: &[&str] = &["config", "config.worktree"];
-const HOOKS: &str = "hooks";
+const GIT_HEAD: &str = "HEAD";
+const GIT_CONFIGS: &[&str] = &["config", "config.worktree"];
+const GIT_HOOKS: &str = "hooks";
 /// A hook that git does not run.
-const SAMPLE: &str = ".sample";
+const SAMPLE_HOOK_SUFFIX: &str = ".sample";
 
 /// What was found.
 #[derive(Debug, Default)]
-pub(crate) struct Scan {
+pub(crate) struct AutorunScan {
     /// Digests of what programs run code from, by place in words.
     pub(crate) places: BTreeMap<String, String>,
     /// Files with the setuid bit, or with the setgid bit and execute permission of the group.
@@ -99,11 +99,11 @@ pub(crate) struct Scan {
 ///
 /// # Errors
 /// When the folder itself can't be read.
-pub(crate) fn scan(root: &Path) -> io::Result<Scan> {
-    let mut walk = Walk {
+pub(crate) fn scan_project(root: &Path) -> io::Result<AutorunScan> {
+    let mut walk = AutorunWalk {
         root: Folder::open(root)?,
-        names: names(),
-        found: Scan::default(),
+        names: autorun_names(),
+        found: AutorunScan::default(),
         waiting: VecDeque::from([Vec::new()]),
         entries: 0,
         deadline: Instant::now() + SCAN_TIMEOUT,
@@ -113,31 +113,31 @@ pub(crate) fn scan(root: &Path) -> io::Result<Scan> {
     Ok(walk.found)
 }
 
-struct Walk {
+struct AutorunWalk {
     root: Folder,
     names: BTreeSet<String>,
-    found: Scan,
+    found: AutorunScan,
     /// Folders that are still to be read, by their names from the root on.
     waiting: VecDeque<Vec<OsString>>,
     entries: usize,
     deadline: Instant,
 }
 
-impl Walk {
+impl AutorunWalk {
     fn run(&mut self) {
         while let Some(folder) = self.waiting.pop_front() {
             // One that was removed meanwhile is of no interest, nor one that this user can't read: no program of
             // theirs can, either.
-            if let Ok((opened, names)) = self.open(&folder) {
-                self.read(&folder, &opened, &names);
+            if let Ok((opened, names)) = self.open_folder(&folder) {
+                self.read_folder(&folder, &opened, &names);
             }
             let places = self.found.places.len().max(self.found.setuid.len());
             let stopped = match () {
                 () if self.entries > MAX_SCAN_ENTRIES => {
                     format!("the scan stopped after {MAX_SCAN_ENTRIES} entries")
                 }
-                () if places > MAX_PLACES => {
-                    format!("the scan stopped after {MAX_PLACES} findings")
+                () if places > MAX_SCAN_FINDINGS => {
+                    format!("the scan stopped after {MAX_SCAN_FINDINGS} findings")
                 }
                 () if Instant::now() > self.deadline => {
                     format!("the scan stopped after {} s", SCAN_TIMEOUT.as_secs())
@@ -151,43 +151,50 @@ impl Walk {
 
     /// A folder and the names in it. It is opened name by name, so that few descriptors are open at a time and no
     /// link leads elsewhere.
-    fn open(&self, path: &[OsString]) -> io::Result<(Folder, Vec<OsString>)> {
-        let here = self.root.folder(OsStr::new("."))?;
-        let opened = path.iter().try_fold(here, |at, name| at.folder(name))?;
+    fn open_folder(&self, path: &[OsString]) -> io::Result<(Folder, Vec<OsString>)> {
+        let here = self.root.open_folder(OsStr::new("."))?;
+        let opened = path
+            .iter()
+            .try_fold(here, |at, name| at.open_folder(name))?;
         let names = opened.names_up_to(MAX_SCAN_ENTRIES + 1)?;
         Ok((opened, names))
     }
 
-    fn read(&mut self, folder: &[OsString], opened: &Folder, names: &[OsString]) {
+    fn read_folder(&mut self, folder: &[OsString], opened: &Folder, names: &[OsString]) {
         let has = |name: &str| names.iter().any(|n| n == name);
-        let is_repository = has(HEAD) && (has("objects") || CONFIGS.iter().any(|name| has(name)));
+        let is_repository =
+            has(GIT_HEAD) && (has("objects") || GIT_CONFIGS.iter().any(|name| has(name)));
         for name in names {
             self.entries += 1;
             if self.entries > MAX_SCAN_ENTRIES {
                 return;
             }
-            let Ok(look) = opened.look(name) else {
+            let Ok(look) = opened.stat(name) else {
                 continue;
             };
-            let path = path(folder, name);
+            let path = join_path(folder, name);
             if look.kind == EntryKind::Folder {
                 self.waiting
                     .push_back([folder, std::slice::from_ref(name)].concat());
-                if is_repository && name == HOOKS {
+                if is_repository && name == GIT_HOOKS {
                     self.read_hooks(opened, &path);
                 }
                 continue;
             }
-            let group_runs = look.mode & (SETGID | GROUP_EXECUTES) == SETGID | GROUP_EXECUTES;
-            if look.kind == EntryKind::File && (look.mode & SETUID != 0 || group_runs) {
+            let group_runs =
+                look.mode & (SETGID_BIT | GROUP_EXECUTE_BIT) == SETGID_BIT | GROUP_EXECUTE_BIT;
+            if look.kind == EntryKind::File && (look.mode & SETUID_BIT != 0 || group_runs) {
                 self.found.setuid.push(path.clone());
             }
-            let is_config = CONFIGS.iter().any(|config| name == config);
+            let is_config = GIT_CONFIGS.iter().any(|config| name == config);
             if is_repository && is_config && look.kind == EntryKind::File {
                 self.read_settings(opened, name, &path);
-            } else if self.is_named(&path) || name == ".git" || (is_repository && name == HOOKS) {
-                let place = format!("`{}`", plain::line(&path));
-                self.found.places.insert(place, digest(opened, name, look));
+            } else if self.is_named(&path) || name == ".git" || (is_repository && name == GIT_HOOKS)
+            {
+                let place = format!("`{}`", plain::sanitize_line(&path));
+                self.found
+                    .places
+                    .insert(place, digest_entry(opened, name, look));
             }
         }
     }
@@ -197,32 +204,38 @@ impl Walk {
     }
 
     fn read_hooks(&mut self, repository: &Folder, path: &str) {
-        let hooks = repository.folder(OsStr::new(HOOKS));
+        let hooks = repository.open_folder(OsStr::new(GIT_HOOKS));
         let Some((hooks, names)) = hooks
-            .and_then(|h| h.names_up_to(MAX_PLACES + 1).map(|n| (h, n)))
+            .and_then(|h| h.names_up_to(MAX_SCAN_FINDINGS + 1).map(|n| (h, n)))
             .ok()
         else {
             return;
         };
         for name in names {
             let shown = name.to_string_lossy();
-            let Ok(look) = hooks.look(&name) else {
+            let Ok(look) = hooks.stat(&name) else {
                 continue;
             };
-            if look.kind != EntryKind::Folder && !shown.ends_with(SAMPLE) {
-                let place = format!("`{}`", plain::line(&format!("{path}/{shown}")));
-                self.found.places.insert(place, digest(&hooks, &name, look));
+            if look.kind != EntryKind::Folder && !shown.ends_with(SAMPLE_HOOK_SUFFIX) {
+                let place = format!("`{}`", plain::sanitize_line(&format!("{path}/{shown}")));
+                self.found
+                    .places
+                    .insert(place, digest_entry(&hooks, &name, look));
             }
-            if self.found.places.len() > MAX_PLACES {
+            if self.found.places.len() > MAX_SCAN_FINDINGS {
                 return;
             }
         }
     }
 
     fn read_settings(&mut self, repository: &Folder, name: &OsStr, path: &str) {
-        let text = content(repository, name).unwrap_or_default();
-        for (key, value) in git::commands(&String::from_utf8_lossy(&text)) {
-            let place = format!("`{}`: {}", plain::line(path), plain::line(&key));
+        let text = read_prefix(repository, name).unwrap_or_default();
+        for (key, value) in git::find_git_commands(&String::from_utf8_lossy(&text)) {
+            let place = format!(
+                "`{}`: {}",
+                plain::sanitize_line(path),
+                plain::sanitize_line(&key)
+            );
             let digest = hex(Sha256::digest(value));
             // A key may be there more than once.
             let known = self.found.places.entry(place).or_default();
@@ -232,13 +245,13 @@ impl Walk {
 }
 
 /// The path beneath the root, `/`-separated.
-fn path(folder: &[OsString], name: &OsStr) -> String {
+fn join_path(folder: &[OsString], name: &OsStr) -> String {
     let names = folder.iter().map(OsString::as_os_str).chain([name]);
     let names: Vec<_> = names.map(OsStr::to_string_lossy).collect();
     names.join("/")
 }
 
-/// Whether one of the [`names`] is that of a path.
+/// Whether one of the [`autorun_names`] is that of a path.
 pub(super) fn is_of(path: &str, name: &str) -> bool {
     let ends = |path: &str, end: &str| {
         let before = path.strip_suffix(end);
@@ -254,36 +267,37 @@ pub(super) fn is_of(path: &str, name: &str) -> bool {
 }
 
 /// The digest of what is there: of a file its content, of a link its target.
-fn digest(folder: &Folder, name: &OsStr, look: Look) -> String {
+fn digest_entry(folder: &Folder, name: &OsStr, look: EntryStat) -> String {
     let mut all = Sha256::new();
     all.update(format!("{:?} {}\0", look.kind, look.size));
     match look.kind {
-        EntryKind::File => all.update(content(folder, name).unwrap_or_default()),
-        EntryKind::Symlink => all.update(folder.target(name).unwrap_or_default()),
+        EntryKind::File => all.update(read_prefix(folder, name).unwrap_or_default()),
+        EntryKind::Symlink => all.update(folder.read_link(name).unwrap_or_default()),
         _ => {}
     }
     hex(all.finalize())
 }
 
 /// The beginning of a file.
-fn content(folder: &Folder, name: &OsStr) -> io::Result<Vec<u8>> {
-    let file = folder.read(name)?;
+fn read_prefix(folder: &Folder, name: &OsStr) -> io::Result<Vec<u8>> {
+    let file = folder.open_file(name)?;
     let mut content = Vec::new();
     // What was a file may be a device meanwhile.
-    if Look::of(&file)?.kind == EntryKind::File {
-        file.take(PLACE_BYTES).read_to_end(&mut content)?;
+    if EntryStat::stat_file(&file)?.kind == EntryKind::File {
+        file.take(MAX_AUTORUN_DIGEST_BYTES)
+            .read_to_end(&mut content)?;
     }
     Ok(content)
 }
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::{MAX_PLACES, is_of, names, scan};
+    use super::{MAX_SCAN_FINDINGS, autorun_names, is_of, scan_project};
     use std::fs;
 
     #[test]
     fn well_known_files_are_named_at_every_depth_and_by_whole_names() {
-        let is_named = |path: &str| names().iter().any(|name| is_of(path, name));
+        let is_named = |path: &str| autorun_names().iter().any(|name| is_of(path, name));
         for path in [
             ".envrc",
             "a/b/.envrc",
@@ -308,11 +322,11 @@ mod tests {
     #[test]
     fn a_scan_that_finds_too_much_stops_and_says_so() {
         let folder = tempfile::tempdir().unwrap();
-        for number in 0..=MAX_PLACES {
+        for number in 0..=MAX_SCAN_FINDINGS {
             let name = format!("{number}.code-workspace");
             fs::write(folder.path().join(name), "").unwrap();
         }
-        let scan = scan(folder.path()).unwrap();
+        let scan = scan_project(folder.path()).unwrap();
         let why = scan.incomplete.unwrap();
         assert!(why.contains("stopped after 1000 findings"), "{why}");
     }

@@ -1,13 +1,16 @@
 //! A request on its way: sent, answered, and found again when the connection was lost meanwhile.
 
-use super::Bridge;
-use super::fault::Fault;
-use super::line::Line;
-use super::link::{Failure, Session, agreed, is_events, stream, version};
-use super::policy::{Lost, Next, is_harmless, next, without_stream};
+use super::StdioBridge;
+use super::fault::BridgeError;
+use super::line::BridgeMessage;
+use super::link::{
+    BridgeSendError, BridgeSession, bridge_stream_number, is_events, negotiated_version,
+    session_of_response,
+};
+use super::policy::{RequestLoss, RetryDecision, decide_resend, is_harmless, without_stream};
 use crate::host::answer::{EventStream, MAX_JSON_BYTES, ReadFailure, read_body};
 use crate::protocol::fault::Failed;
-use crate::protocol::mcp::{LOST, LOST_CODE};
+use crate::protocol::mcp::{CALL_LOST_CODE, CALL_LOST_TYPE};
 use reqwest::{Response, StatusCode};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -17,127 +20,137 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 /// How often a request is sent that is lost each time, and the time between, which grows.
-const TRIES: u32 = 8;
-const PAUSE: Duration = Duration::from_millis(100);
+const MAX_BRIDGE_SEND_ATTEMPTS: u32 = 8;
+const BRIDGE_RESEND_DELAY: Duration = Duration::from_millis(100);
 /// How long a request is sent again at least, as long as the replacement of a body takes on a busy machine.
-const RESEND_TIMEOUT: Duration = Duration::from_secs(60);
+const BRIDGE_RESEND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of an error of the hub's own at most, among which no id is long.
-const SMALL: usize = 64 << 10;
+const MAX_HUB_ERROR_BYTES: usize = 64 << 10;
 /// Of a session that there is not.
-const NO_SESSION: i64 = -32600;
+const NO_SESSION_CODE: i64 = -32600;
 
 /// What came of a connection.
-enum Came {
+enum ExchangeOutcome {
     Answer,
-    Lost(Lost),
+    Lost(RequestLoss),
     /// The hub does not know the session any more.
     Forgotten,
-    Refused(Fault),
+    Refused(BridgeError),
 }
 
-impl Bridge {
+impl StdioBridge {
     /// Brings a request to its answer, or says why there is none.
-    pub(super) async fn ask(self: Arc<Self>, line: Line) {
-        let failed = self.exchange(&line).await.err();
-        let asked = self.asked().remove(&line.id);
+    pub(super) async fn handle_request(self: Arc<Self>, line: BridgeMessage) {
+        let failed = self.exchange_request(&line).await.err();
+        let asked = self.lock_pending().remove(&line.id);
         let is_cancelled = asked.is_some_and(|asked| asked.is_cancelled);
         if let Some(fault) = failed.filter(|_| !is_cancelled) {
             tracing::error!("{fault}");
-            self.fail(&line.id, &fault).await;
+            self.send_error(&line.id, &fault).await;
         }
     }
 
-    async fn exchange(&self, line: &Line) -> Result<(), Fault> {
+    async fn exchange_request(&self, line: &BridgeMessage) -> Result<(), BridgeError> {
         let began = Instant::now();
         for attempt in 0.. {
-            if attempt >= TRIES && began.elapsed() > RESEND_TIMEOUT {
+            if attempt >= MAX_BRIDGE_SEND_ATTEMPTS && began.elapsed() > BRIDGE_RESEND_TIMEOUT {
                 break;
             }
             if attempt > 1 {
-                sleep(PAUSE * attempt.min(TRIES)).await;
+                sleep(BRIDGE_RESEND_DELAY * attempt.min(MAX_BRIDGE_SEND_ATTEMPTS)).await;
             }
-            let (round, session) = (self.link.round(), self.link.session());
+            let (round, session) = (self.link.connection_number(), self.link.session());
             let came = match self.link.post(line).await {
-                Ok(response) => self.take(response, line).await,
-                Err(failure) => Came::Lost(failure.into()),
+                Ok(response) => self.handle_response(response, line).await,
+                Err(failure) => ExchangeOutcome::Lost(failure.into()),
             };
             let lost = match came {
-                Came::Answer => return Ok(()),
-                Came::Refused(fault) => return Err(fault),
-                Came::Forgotten => {
-                    self.shake_again(session.as_ref()).await;
+                ExchangeOutcome::Answer => return Ok(()),
+                ExchangeOutcome::Refused(fault) => return Err(fault),
+                ExchangeOutcome::Forgotten => {
+                    self.reinitialize(session.as_ref()).await;
                     continue;
                 }
-                Came::Lost(lost) => lost,
+                ExchangeOutcome::Lost(lost) => lost,
             };
             if self.is_cancelled(&line.id) {
                 return Ok(());
             }
             let is_harmless = self.is_harmless(line);
-            let mut then = next(is_harmless, lost);
-            while let Next::GoOn(event) = then {
+            let mut then = decide_resend(is_harmless, lost);
+            while let RetryDecision::GoOn(event) = then {
                 match self.go_on(line, &event).await? {
-                    Came::Answer => return Ok(()),
-                    Came::Lost(Lost::Telling(event)) => then = Next::GoOn(event),
+                    ExchangeOutcome::Answer => return Ok(()),
+                    ExchangeOutcome::Lost(RequestLoss::Telling(event)) => {
+                        then = RetryDecision::GoOn(event)
+                    }
                     _ => then = without_stream(is_harmless),
                 }
             }
             match then {
-                Next::GiveUp => return Err(Fault::lost(&line.method)),
-                _ => self.link.mend(round).await?,
+                RetryDecision::GiveUp => return Err(BridgeError::lost(&line.method)),
+                _ => self.link.reconnect(round).await?,
             }
         }
-        Err(Fault::lost(&line.method))
+        Err(BridgeError::lost(&line.method))
     }
 
-    fn is_harmless(&self, line: &Line) -> bool {
-        is_harmless(&line.method, line.name.as_deref(), self.link.server())
+    fn is_harmless(&self, line: &BridgeMessage) -> bool {
+        is_harmless(&line.method, line.name.as_deref(), self.link.server_name())
     }
 
     /// Goes on behind an event, if the stream is still there.
-    async fn go_on(&self, line: &Line, event: &str) -> Result<Came, Fault> {
+    async fn go_on(
+        &self,
+        line: &BridgeMessage,
+        event: &str,
+    ) -> Result<ExchangeOutcome, BridgeError> {
         let stream_of = |event: &str| event.split_once('.').map(|(stream, _)| stream.to_owned());
         let wanted = stream_of(event);
-        for _ in 0..TRIES {
-            let round = self.link.round();
-            match self.link.listen(Some(event)).await {
-                Ok(response) if is_events(&response) && stream(&response) == wanted => {
-                    return Ok(match self.follow(response, line).await {
+        for _ in 0..MAX_BRIDGE_SEND_ATTEMPTS {
+            let round = self.link.connection_number();
+            match self.link.open_stream(Some(event)).await {
+                Ok(response)
+                    if is_events(&response) && bridge_stream_number(&response) == wanted =>
+                {
+                    return Ok(match self.forward_stream(response, line).await {
                         // Nothing new was told, and what was is still known.
-                        Came::Lost(Lost::Silent) => Came::Lost(Lost::Telling(event.into())),
+                        ExchangeOutcome::Lost(RequestLoss::Silent) => {
+                            ExchangeOutcome::Lost(RequestLoss::Telling(event.into()))
+                        }
                         came => came,
                     });
                 }
-                Ok(_) => return Ok(Came::Lost(Lost::Silent)),
-                Err(_) => self.link.mend(round).await?,
+                Ok(_) => return Ok(ExchangeOutcome::Lost(RequestLoss::Silent)),
+                Err(_) => self.link.reconnect(round).await?,
             }
         }
-        Ok(Came::Lost(Lost::Silent))
+        Ok(ExchangeOutcome::Lost(RequestLoss::Silent))
     }
 
-    async fn take(&self, response: Response, line: &Line) -> Came {
+    async fn handle_response(&self, response: Response, line: &BridgeMessage) -> ExchangeOutcome {
         if is_events(&response) {
-            return self.follow(response, line).await;
+            return self.forward_stream(response, line).await;
         }
         let status = response.status();
-        let session = agreed(&response);
+        let session = session_of_response(&response);
         let text = match read_body(response, MAX_JSON_BYTES).await {
             Ok(text) => text,
-            Err(ReadFailure::Cut(_)) => return Came::Lost(Lost::Silent),
-            Err(failure) => return refused(&failure),
+            Err(ReadFailure::Cut(_)) => return ExchangeOutcome::Lost(RequestLoss::Silent),
+            Err(failure) => return unreadable_response(&failure),
         };
-        let answer = Answer::read(&text);
+        let answer = BridgeReply::read(&text);
         if says_lost(&answer) {
-            return Came::Lost(Lost::Silent);
+            return ExchangeOutcome::Lost(RequestLoss::Silent);
         }
         let error = &answer.error;
         let is_rpc = answer.result.is_some() || error["code"].is_i64();
         if status == StatusCode::NOT_FOUND
-            && error["code"] == NO_SESSION
+            && error["code"] == NO_SESSION_CODE
             && self.link.has_session()
             && line.version.is_none()
         {
-            return Came::Forgotten;
+            return ExchangeOutcome::Forgotten;
         }
         // What the hub itself refuses has a type.
         if let (true, Some(why)) = (
@@ -148,35 +161,38 @@ impl Bridge {
         }
         if is_rpc && answer.id.is_some() || line.is_answered_by(&text) {
             if line.method == "initialize" && answer.result.is_some() {
-                let version = version(&text);
-                let session = session.map(|session| session.of(version));
-                self.link.agree(line, session);
+                let version = negotiated_version(&text);
+                let session = session.map(|session| session.with_version(version));
+                self.link.set_session(line, session);
             }
-            self.say(&text).await;
-            return Came::Answer;
+            self.send_to_client(&text).await;
+            return ExchangeOutcome::Answer;
         }
         // The hub's own refusals have no id, because they came before it was read.
         if let Some(why) = error["message"].as_str() {
             let hint = serde_json::from_slice::<Failed>(&text).ok();
             let hint = hint.and_then(|failed| failed.error.hint);
-            return Came::Refused(Fault::refused(why.into(), hint));
+            return ExchangeOutcome::Refused(BridgeError::refused(why.into(), hint));
         }
         match status {
             // It was given up.
-            StatusCode::ACCEPTED => Came::Lost(Lost::Silent),
-            status => Came::Refused(Fault::refused(format!("the hub answered {status}"), None)),
+            StatusCode::ACCEPTED => ExchangeOutcome::Lost(RequestLoss::Silent),
+            status => ExchangeOutcome::Refused(BridgeError::refused(
+                format!("the hub answered {status}"),
+                None,
+            )),
         }
     }
 
     /// Hands on what a stream tells, to the answer.
-    async fn follow(&self, response: Response, line: &Line) -> Came {
+    async fn forward_stream(&self, response: Response, line: &BridgeMessage) -> ExchangeOutcome {
         let mut stream = EventStream::new(response);
         let mut last = None;
         loop {
             let events = match stream.next().await {
                 Ok(Some(events)) => events,
                 Ok(None) => break,
-                Err(failure) => return refused(&failure),
+                Err(failure) => return unreadable_response(&failure),
             };
             for event in events {
                 last = event.id.or(last);
@@ -185,33 +201,33 @@ impl Bridge {
                 }
                 let is_answer = line.is_answered_by(&event.data);
                 if is_answer && is_lost(&event.data) {
-                    return Came::Lost(Lost::Silent);
+                    return ExchangeOutcome::Lost(RequestLoss::Silent);
                 }
-                self.say(&event.data).await;
+                self.send_to_client(&event.data).await;
                 if is_answer {
-                    return Came::Answer;
+                    return ExchangeOutcome::Answer;
                 }
             }
         }
-        Came::Lost(last.map_or(Lost::Silent, Lost::Telling))
+        ExchangeOutcome::Lost(last.map_or(RequestLoss::Silent, RequestLoss::Telling))
     }
 
     /// A notification, or an answer; what can't be told is let go.
-    pub(super) async fn tell(&self, line: &Line) {
+    pub(super) async fn send_notification(&self, line: &BridgeMessage) {
         if line.method == "notifications/initialized" {
-            self.link.is_ready(line);
+            self.link.record_initialized(line);
         }
-        for _ in 0..TRIES {
-            let (round, session) = (self.link.round(), self.link.session());
+        for _ in 0..MAX_BRIDGE_SEND_ATTEMPTS {
+            let (round, session) = (self.link.connection_number(), self.link.session());
             match self.link.post(line).await {
                 Ok(response) if response.status() == StatusCode::NOT_FOUND => {
-                    self.shake_again(session.as_ref()).await;
+                    self.reinitialize(session.as_ref()).await;
                 }
                 Ok(_) => return,
                 // A server that went away in the middle knows nothing of what this is about.
-                Err(Failure::Cut) => return,
-                Err(Failure::Unsent) => {
-                    if self.link.mend(round).await.is_err() {
+                Err(BridgeSendError::Cut) => return,
+                Err(BridgeSendError::Unsent) => {
+                    if self.link.reconnect(round).await.is_err() {
                         return;
                     }
                 }
@@ -220,25 +236,27 @@ impl Bridge {
     }
 
     /// Opens another session, whose lists may be others.
-    pub(super) async fn shake_again(&self, lost: Option<&Session>) {
-        if !matches!(self.link.renew(lost).await, Ok(true)) {
+    pub(super) async fn reinitialize(&self, lost: Option<&BridgeSession>) {
+        if !matches!(self.link.renew_session(lost).await, Ok(true)) {
             return;
         }
         for kind in ["tools", "prompts", "resources"] {
             let told =
                 format!(r#"{{"jsonrpc":"2.0","method":"notifications/{kind}/list_changed"}}"#);
-            self.say(told.as_bytes()).await;
+            self.send_to_client(told.as_bytes()).await;
         }
     }
 
     fn is_cancelled(&self, id: &str) -> bool {
-        self.asked().get(id).is_some_and(|asked| asked.is_cancelled)
+        self.lock_pending()
+            .get(id)
+            .is_some_and(|asked| asked.is_cancelled)
     }
 }
 
 /// What the client itself can't be handed.
-fn refused(failure: &ReadFailure) -> Came {
-    Came::Refused(Fault::refused(
+fn unreadable_response(failure: &ReadFailure) -> ExchangeOutcome {
+    ExchangeOutcome::Refused(BridgeError::refused(
         format!("the hub does not answer as it should: {failure}"),
         None,
     ))
@@ -246,7 +264,7 @@ fn refused(failure: &ReadFailure) -> Came {
 
 /// An answer as far as it is looked at: what is in a result passes as it is, and takes no memory beside its text.
 #[derive(Debug, Default, Deserialize)]
-struct Answer<'a> {
+struct BridgeReply<'a> {
     #[serde(borrow, default)]
     id: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -255,7 +273,7 @@ struct Answer<'a> {
     error: Value,
 }
 
-impl<'a> Answer<'a> {
+impl<'a> BridgeReply<'a> {
     /// Nothing, when it is none.
     fn read(text: &'a [u8]) -> Self {
         serde_json::from_slice(text).unwrap_or_default()
@@ -265,7 +283,7 @@ impl<'a> Answer<'a> {
 /// An error, unless that is longer than one of the hub's.
 fn small<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
     let raw = <&RawValue>::deserialize(deserializer)?.get();
-    let is_small = raw.len() <= SMALL;
+    let is_small = raw.len() <= MAX_HUB_ERROR_BYTES;
     Ok(is_small
         .then(|| serde_json::from_str(raw).ok())
         .flatten()
@@ -274,19 +292,19 @@ fn small<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> 
 
 /// Whether an answer says that nobody knows the end of what was asked, because the hub was stopped.
 fn is_lost(answer: &[u8]) -> bool {
-    answer.len() <= SMALL && says_lost(&Answer::read(answer))
+    answer.len() <= MAX_HUB_ERROR_BYTES && says_lost(&BridgeReply::read(answer))
 }
 
-fn says_lost(answer: &Answer<'_>) -> bool {
+fn says_lost(answer: &BridgeReply<'_>) -> bool {
     let error = &answer.error;
-    error["code"] == LOST_CODE && error["data"]["type"] == LOST
+    error["code"] == CALL_LOST_CODE && error["data"]["type"] == CALL_LOST_TYPE
 }
 
-impl From<Failure> for Lost {
-    fn from(failure: Failure) -> Self {
+impl From<BridgeSendError> for RequestLoss {
+    fn from(failure: BridgeSendError) -> Self {
         match failure {
-            Failure::Unsent => Self::Unsent,
-            Failure::Cut => Self::Silent,
+            BridgeSendError::Unsent => Self::Unsent,
+            BridgeSendError::Cut => Self::Silent,
         }
     }
 }

@@ -5,21 +5,21 @@ use serde_json::json;
 use std::fmt;
 
 /// Of a server that can't be reached, as implementations choose their codes.
-const UNREACHABLE: i64 = -32000;
-const INTERNAL: i64 = -32603;
-const NOT_JSON: i64 = -32700;
+const BRIDGE_UNREACHABLE_CODE: i64 = -32000;
+const BRIDGE_INTERNAL_CODE: i64 = -32603;
+const BRIDGE_PARSE_CODE: i64 = -32700;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(super) struct BridgeError {
     code: i64,
     pub(super) message: String,
     pub(super) hint: Option<String>,
 }
 
-impl Fault {
+impl BridgeError {
     pub(super) fn parse(why: &str) -> Self {
         Self {
-            code: NOT_JSON,
+            code: BRIDGE_PARSE_CODE,
             message: format!("the line is no message: {why}"),
             hint: None,
         }
@@ -27,7 +27,7 @@ impl Fault {
 
     pub(super) fn unreachable(error: &anyhow::Error) -> Self {
         Self {
-            code: UNREACHABLE,
+            code: BRIDGE_UNREACHABLE_CODE,
             message: format!("{error:#}"),
             hint: error.downcast_ref::<Error>().and_then(Error::hint),
         }
@@ -36,7 +36,7 @@ impl Fault {
     /// The connection was lost, and nobody knows how far the server had come.
     pub(super) fn lost(method: &str) -> Self {
         Self {
-            code: UNREACHABLE,
+            code: BRIDGE_UNREACHABLE_CODE,
             message: format!(
                 "the connection was lost while `{method}` ran, and whether it was done is not known"
             ),
@@ -46,14 +46,14 @@ impl Fault {
 
     pub(super) fn refused(message: String, hint: Option<String>) -> Self {
         Self {
-            code: INTERNAL,
+            code: BRIDGE_INTERNAL_CODE,
             message,
             hint,
         }
     }
 
     /// The whole message.
-    pub(super) fn answer(&self, id: &str) -> String {
+    pub(super) fn to_response(&self, id: &str) -> String {
         let mut error = json!({"code": self.code, "message": self.message});
         if let Some(hint) = &self.hint {
             error["data"] = json!({"hint": hint});
@@ -62,7 +62,7 @@ impl Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for BridgeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
         match &self.hint {
@@ -74,12 +74,12 @@ impl fmt::Display for Fault {
 
 #[cfg(test)]
 mod tests {
-    use super::Fault;
+    use super::BridgeError;
 
     #[test]
     fn a_fault_is_told_under_the_requests_own_id() {
-        let fault = Fault::refused("no".into(), Some("try".into()));
+        let fault = BridgeError::refused("no".into(), Some("try".into()));
         let expected = r#"{"jsonrpc":"2.0","id":1.0,"error":{"code":-32603,"data":{"hint":"try"},"message":"no"}}"#;
-        assert_eq!(fault.answer("1.0"), expected);
+        assert_eq!(fault.to_response("1.0"), expected);
     }
 }

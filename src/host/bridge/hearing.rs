@@ -1,6 +1,6 @@
 //! Hearing what belongs to no request, for as long as the client is there.
 
-use super::Bridge;
+use super::StdioBridge;
 use super::link::is_events;
 use crate::host::answer::EventStream;
 use reqwest::StatusCode;
@@ -9,14 +9,14 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 /// Before a stream that ended is opened again.
-const PAUSE: Duration = Duration::from_millis(200);
+const BRIDGE_STREAM_REOPEN_DELAY: Duration = Duration::from_millis(200);
 
-impl Bridge {
-    pub(super) async fn hear(self: Arc<Self>) {
+impl StdioBridge {
+    pub(super) async fn forward_notifications(self: Arc<Self>) {
         let mut last: Option<String> = None;
         loop {
-            let (round, session) = (self.link.round(), self.link.session());
-            match self.link.listen(last.as_deref()).await {
+            let (round, session) = (self.link.connection_number(), self.link.session());
+            match self.link.open_stream(last.as_deref()).await {
                 Ok(response) if is_events(&response) => {
                     let mut stream = EventStream::new(response);
                     loop {
@@ -32,22 +32,22 @@ impl Bridge {
                         for event in events {
                             last = event.id.or(last);
                             if !event.data.is_empty() {
-                                self.say(&event.data).await;
+                                self.send_to_client(&event.data).await;
                             }
                         }
                     }
                 }
                 Ok(response) if response.status() == StatusCode::NOT_FOUND => {
                     last = None;
-                    self.shake_again(session.as_ref()).await;
+                    self.reinitialize(session.as_ref()).await;
                 }
                 // A server that has nothing to tell is not asked again.
                 Ok(response) if response.status().is_client_error() => return,
                 Ok(_) => {}
                 // Requests say why; here it is looked for until it is there.
-                Err(_) => drop(self.link.mend(round).await),
+                Err(_) => drop(self.link.reconnect(round).await),
             }
-            sleep(PAUSE).await;
+            sleep(BRIDGE_STREAM_REOPEN_DELAY).await;
         }
     }
 }

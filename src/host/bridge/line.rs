@@ -5,16 +5,16 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum BridgeMessageKind {
     Request,
     /// A notification, or an answer to the server's own request.
     Other,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct BridgeMessage {
     pub(super) text: Bytes,
-    pub(super) kind: Kind,
+    pub(super) kind: BridgeMessageKind,
     /// Its raw JSON.
     pub(super) id: Box<str>,
     pub(super) method: String,
@@ -27,7 +27,7 @@ pub(super) struct Line {
 }
 
 #[derive(Deserialize)]
-struct Envelope<'a> {
+struct BridgeEnvelope<'a> {
     /// Also `null`.
     #[serde(borrow, default, deserialize_with = "present")]
     id: Option<&'a RawValue>,
@@ -38,7 +38,7 @@ struct Envelope<'a> {
 
 /// Raw, because numbers that no double holds are fine on the way.
 #[derive(Default, Deserialize)]
-struct Params<'a> {
+struct BridgeParams<'a> {
     #[serde(borrow, default)]
     name: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -50,13 +50,13 @@ struct Params<'a> {
 }
 
 #[derive(Deserialize)]
-struct Meta<'a> {
+struct BridgeMeta<'a> {
     #[serde(borrow, rename = "io.modelcontextprotocol/protocolVersion")]
     version: &'a RawValue,
 }
 
 /// The text of a value that is one.
-fn said(raw: &RawValue) -> Option<String> {
+fn raw_to_string(raw: &RawValue) -> Option<String> {
     serde_json::from_str(raw.get()).ok()
 }
 
@@ -64,7 +64,7 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de Raw
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
-impl Line {
+impl BridgeMessage {
     /// The messages of a line, which is one unless it is a batch.
     ///
     /// # Errors
@@ -80,25 +80,26 @@ impl Line {
     }
 
     fn parse(text: Bytes) -> Result<Self, String> {
-        let envelope: Envelope<'_> = serde_json::from_slice(&text).map_err(|e| e.to_string())?;
+        let envelope: BridgeEnvelope<'_> =
+            serde_json::from_slice(&text).map_err(|e| e.to_string())?;
         let method = envelope.method.clone();
         let id: Box<str> = envelope.id.map_or("null", RawValue::get).into();
         let kind = match (&method, envelope.id) {
-            (Some(_), Some(_)) => Kind::Request,
-            _ => Kind::Other,
+            (Some(_), Some(_)) => BridgeMessageKind::Request,
+            _ => BridgeMessageKind::Other,
         };
         let method = method.unwrap_or_default();
         // Parameters may be a list, or none.
         let raw = envelope.params.map_or("{}", RawValue::get);
-        let params: Params<'_> = serde_json::from_str(raw).unwrap_or_default();
+        let params: BridgeParams<'_> = serde_json::from_str(raw).unwrap_or_default();
         let name = match method.as_str() {
-            "tools/call" | "prompts/get" => params.name.and_then(said),
-            "resources/read" => params.uri.and_then(said),
+            "tools/call" | "prompts/get" => params.name.and_then(raw_to_string),
+            "resources/read" => params.uri.and_then(raw_to_string),
             _ => None,
         };
         let meta = params.meta.map_or("{}", RawValue::get);
-        let meta: Option<Meta<'_>> = serde_json::from_str(meta).ok();
-        let version = meta.and_then(|meta| said(meta.version));
+        let meta: Option<BridgeMeta<'_>> = serde_json::from_str(meta).ok();
+        let version = meta.and_then(|meta| raw_to_string(meta.version));
         let cancelled = params
             .cancelled
             .filter(|_| method == "notifications/cancelled");
@@ -116,7 +117,7 @@ impl Line {
 
     /// Whether a message of the hub's answers this request.
     pub(super) fn is_answered_by(&self, text: &[u8]) -> bool {
-        let Ok(envelope) = serde_json::from_slice::<Envelope<'_>>(text) else {
+        let Ok(envelope) = serde_json::from_slice::<BridgeEnvelope<'_>>(text) else {
             return false;
         };
         envelope.method.is_none() && envelope.id.is_some_and(|id| *id.get() == *self.id)
@@ -138,11 +139,11 @@ pub(super) fn on_one_line(text: &[u8]) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use super::{Kind, Line, on_one_line};
+    use super::{BridgeMessage, BridgeMessageKind, on_one_line};
     use bytes::Bytes;
 
-    fn line(text: &'static str) -> Line {
-        Line::parse_all(&Bytes::from_static(text.as_bytes()))
+    fn line(text: &'static str) -> BridgeMessage {
+        BridgeMessage::parse_all(&Bytes::from_static(text.as_bytes()))
             .unwrap()
             .remove(0)
     }
@@ -154,25 +155,31 @@ mod tests {
         assert_eq!(call.text, text.trim().as_bytes());
         assert_eq!(
             (call.kind, &*call.id, call.name.as_deref()),
-            (Kind::Request, "1.0", Some("a"))
+            (BridgeMessageKind::Request, "1.0", Some("a"))
         );
         assert_eq!(call.version.as_deref(), Some("2026-07-28"));
         assert!(call.is_answered_by(br#"{"result":{},"id":1.0}"#));
         assert!(!call.is_answered_by(br#"{"result":{},"id":1}"#));
         assert!(!call.is_answered_by(br#"{"method":"ping","id":1.0}"#));
-        assert_eq!(line(r#"{"id":null,"method":"x"}"#).kind, Kind::Request);
-        assert_eq!(line(r#"{"id":1,"result":1}"#).kind, Kind::Other);
+        assert_eq!(
+            line(r#"{"id":null,"method":"x"}"#).kind,
+            BridgeMessageKind::Request
+        );
+        assert_eq!(
+            line(r#"{"id":1,"result":1}"#).kind,
+            BridgeMessageKind::Other
+        );
         let odd = line(r#"{"method":"x","params":[1]}"#);
-        assert_eq!((odd.kind, odd.version), (Kind::Other, None));
+        assert_eq!((odd.kind, odd.version), (BridgeMessageKind::Other, None));
     }
 
     #[test]
     fn a_batch_is_its_messages_and_what_is_no_json_is_none() {
         let batch = Bytes::from_static(br#"[{"id":1,"method":"a"},{"method":"b"}]"#);
-        assert_eq!(Line::parse_all(&batch).unwrap().len(), 2);
+        assert_eq!(BridgeMessage::parse_all(&batch).unwrap().len(), 2);
         for bad in ["", "{", "1", "[1]"] {
             assert!(
-                Line::parse_all(&Bytes::from_static(bad.as_bytes())).is_err(),
+                BridgeMessage::parse_all(&Bytes::from_static(bad.as_bytes())).is_err(),
                 "{bad}"
             );
         }

@@ -1,12 +1,12 @@
 //! The way to the hub: found again when it was lost, with the session that the client has there.
 
-use super::Way;
-use super::fault::Fault;
-use super::line::Line;
+use super::BridgeOptions;
+use super::fault::BridgeError;
+use super::line::BridgeMessage;
 use crate::error::Result;
 use crate::host::answer::{MAX_JSON_BYTES, read_body};
-use crate::host::client::Client;
-use crate::protocol::header::encoded;
+use crate::host::client::CompanionClient;
+use crate::protocol::header::encode_header;
 use crate::protocol::mcp::STREAM_HEADER;
 use futures_util::future::BoxFuture;
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
@@ -16,177 +16,182 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-const SESSION: &str = "mcp-session-id";
-const VERSION: &str = "mcp-protocol-version";
-const EVENTS: &str = "text/event-stream";
-const BOTH: &str = "application/json, text/event-stream";
+const BRIDGE_SESSION_HEADER: &str = "mcp-session-id";
+const BRIDGE_VERSION_HEADER: &str = "mcp-protocol-version";
+const BRIDGE_STREAM_TYPE: &str = "text/event-stream";
+const BRIDGE_ACCEPT_TYPES: &str = "application/json, text/event-stream";
 /// How long an instance is looked for that was never seen, and one that was there before: it may be building.
-const FIRST: Duration = Duration::from_secs(3);
-const AGAIN: Duration = Duration::from_secs(180);
+const BRIDGE_CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const BRIDGE_RECONNECT_TIMEOUT: Duration = Duration::from_secs(180);
 /// Between two looks, at first and at last.
-const PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const BRIDGE_RECONNECT_DELAY: Duration = Duration::from_millis(50);
+const MAX_BRIDGE_RECONNECT_DELAY: Duration = Duration::from_secs(1);
 /// For one look.
-const LOOK: Duration = Duration::from_secs(5);
+const BRIDGE_HUB_PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// For the last word: a client that has asked for the end does not wait for long.
-const LAST: Duration = Duration::from_millis(1500);
+const BRIDGE_CLOSE_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// Finds the instance as it is now: its ports and its token may be others than before.
-pub(crate) type Find = Box<dyn Fn() -> Result<Client> + Send + Sync>;
+pub(crate) type FindInstance = Box<dyn Fn() -> Result<CompanionClient> + Send + Sync>;
 /// Starts the instance.
-pub(crate) type Start = Box<dyn Fn() -> BoxFuture<'static, Result<()>> + Send + Sync>;
+pub(crate) type StartInstance = Box<dyn Fn() -> BoxFuture<'static, Result<()>> + Send + Sync>;
 
-pub(super) struct Link {
-    find: Find,
-    start: Option<Start>,
+pub(super) struct BridgeConnection {
+    find: FindInstance,
+    start: Option<StartInstance>,
     /// The one server; none for all as one.
     server: Option<String>,
     path: String,
-    state: Mutex<State>,
+    state: Mutex<BridgeConnectionState>,
     /// One looks for all.
     mending: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    client: Option<Client>,
+struct BridgeConnectionState {
+    client: Option<CompanionClient>,
     /// Rises whenever the hub was found.
     round: u64,
-    session: Option<Session>,
+    session: Option<BridgeSession>,
     /// What the client has shaken hands with, and that it is ready.
-    hello: Option<Line>,
-    ready: Option<Line>,
+    hello: Option<BridgeMessage>,
+    ready: Option<BridgeMessage>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Session {
+pub(super) struct BridgeSession {
     id: String,
     version: String,
 }
 
 /// Why there is no answer yet.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum BridgeSendError {
     /// Nobody has seen the request.
     Unsent,
     /// The server may have it.
     Cut,
 }
 
-impl Session {
+impl BridgeSession {
     /// The same, in a version.
-    pub(super) fn of(self, version: String) -> Self {
+    pub(super) fn with_version(self, version: String) -> Self {
         Self { version, ..self }
     }
 }
 
-impl std::fmt::Debug for Link {
+impl std::fmt::Debug for BridgeConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Link")
+        f.debug_struct("BridgeConnection")
             .field("path", &self.path)
             .finish_non_exhaustive()
     }
 }
 
-impl Link {
+impl BridgeConnection {
     /// # Errors
     /// When the server's name can't be one.
-    pub(super) fn new(way: Way) -> Result<Self> {
+    pub(super) fn new(way: BridgeOptions) -> Result<Self> {
         Ok(Self {
             find: way.find,
             start: way.start,
-            path: way.wish.path()?,
+            path: way.wish.endpoint_path()?,
             server: way.wish.server,
             state: Mutex::default(),
             mending: tokio::sync::Mutex::default(),
         })
     }
 
-    pub(super) fn server(&self) -> Option<&str> {
+    pub(super) fn server_name(&self) -> Option<&str> {
         self.server.as_deref()
     }
 
-    pub(super) fn round(&self) -> u64 {
-        self.state().round
+    pub(super) fn connection_number(&self) -> u64 {
+        self.lock_state().round
     }
 
     pub(super) fn has_session(&self) -> bool {
-        self.state().session.is_some()
+        self.lock_state().session.is_some()
     }
 
-    pub(super) fn session(&self) -> Option<Session> {
-        self.state().session.clone()
+    pub(super) fn session(&self) -> Option<BridgeSession> {
+        self.lock_state().session.clone()
     }
 
     /// Hands were shaken: by that line, with that answer.
-    pub(super) fn agree(&self, hello: &Line, session: Option<Session>) {
-        let mut state = self.state();
+    pub(super) fn set_session(&self, hello: &BridgeMessage, session: Option<BridgeSession>) {
+        let mut state = self.lock_state();
         state.hello = Some(hello.clone());
         state.session = session;
     }
 
-    pub(super) fn is_ready(&self, line: &Line) {
-        self.state().ready = Some(line.clone());
+    pub(super) fn record_initialized(&self, line: &BridgeMessage) {
+        self.lock_state().ready = Some(line.clone());
     }
 
     /// Sends a message; the head of the answer.
-    pub(super) async fn post(&self, line: &Line) -> Result<Response, Failure> {
-        let request = self.request(
+    pub(super) async fn post(&self, line: &BridgeMessage) -> Result<Response, BridgeSendError> {
+        let request = self.build_request(
             Method::POST,
             line.method != "initialize",
             line.version.as_deref(),
         );
-        let mut request = request.ok_or(Failure::Unsent)?;
+        let mut request = request.ok_or(BridgeSendError::Unsent)?;
         request = request
-            .header(ACCEPT, BOTH)
+            .header(ACCEPT, BRIDGE_ACCEPT_TYPES)
             .header(CONTENT_TYPE, "application/json")
             .body(line.text.clone());
         if line.version.is_some() {
-            request = request.header("mcp-method", encoded(&line.method));
+            request = request.header("mcp-method", encode_header(&line.method));
             if let Some(name) = &line.name {
-                request = request.header("mcp-name", encoded(name));
+                request = request.header("mcp-name", encode_header(name));
             }
         }
-        sent(request).await
+        send_to_hub(request).await
     }
 
     /// Listens, from behind an event where one is named.
-    pub(super) async fn listen(&self, behind: Option<&str>) -> Result<Response, Failure> {
+    pub(super) async fn open_stream(
+        &self,
+        behind: Option<&str>,
+    ) -> Result<Response, BridgeSendError> {
         let request = self
-            .request(Method::GET, true, None)
-            .ok_or(Failure::Unsent)?;
-        let mut request = request.header(ACCEPT, EVENTS);
+            .build_request(Method::GET, true, None)
+            .ok_or(BridgeSendError::Unsent)?;
+        let mut request = request.header(ACCEPT, BRIDGE_STREAM_TYPE);
         if let Some(event) = behind {
             request = request.header("last-event-id", event);
         }
-        sent(request).await
+        send_to_hub(request).await
     }
 
     /// Ends the session, if there is one.
-    pub(super) async fn leave(&self) {
+    pub(super) async fn close_session(&self) {
         if !self.has_session() {
             return;
         }
-        if let Some(request) = self.request(Method::DELETE, true, None) {
+        if let Some(request) = self.build_request(Method::DELETE, true, None) {
             // Whether it hears that or not, we are gone.
-            let _ = timeout(LAST, request.send()).await;
+            let _ = timeout(BRIDGE_CLOSE_TIMEOUT, request.send()).await;
         }
     }
 
-    fn request(
+    fn build_request(
         &self,
         method: Method,
         in_session: bool,
         version: Option<&str>,
     ) -> Option<RequestBuilder> {
-        let state = self.state();
+        let state = self.lock_state();
         let mut request = state.client.as_ref()?.hub_request(method, &self.path);
         match (version, &state.session) {
-            (Some(version), _) => request = request.header(VERSION, encoded(version)),
+            (Some(version), _) => {
+                request = request.header(BRIDGE_VERSION_HEADER, encode_header(version))
+            }
             (None, Some(session)) if in_session => {
-                request = request.header(SESSION, &session.id);
+                request = request.header(BRIDGE_SESSION_HEADER, &session.id);
                 if !session.version.is_empty() {
-                    request = request.header(VERSION, &session.version);
+                    request = request.header(BRIDGE_VERSION_HEADER, &session.version);
                 }
             }
             _ => {}
@@ -195,19 +200,24 @@ impl Link {
     }
 
     /// Waits until the hub is there, unless somebody has found it since `round`.
-    pub(super) async fn mend(&self, round: u64) -> Result<(), Fault> {
+    pub(super) async fn reconnect(&self, round: u64) -> Result<(), BridgeError> {
         let _turn = self.mending.lock().await;
-        if self.round() > round {
+        if self.connection_number() > round {
             return Ok(());
         }
-        let was_there = self.round() > 0;
-        let mut deadline = Instant::now() + if was_there { AGAIN } else { FIRST };
+        let was_there = self.connection_number() > 0;
+        let mut deadline = Instant::now()
+            + if was_there {
+                BRIDGE_RECONNECT_TIMEOUT
+            } else {
+                BRIDGE_CONNECT_TIMEOUT
+            };
         let mut start = self.start.as_ref().filter(|_| !was_there);
-        let mut pause = PAUSE;
+        let mut pause = BRIDGE_RECONNECT_DELAY;
         loop {
-            let why = match self.look().await {
+            let why = match self.find_hub().await {
                 Ok(client) => {
-                    let mut state = self.state();
+                    let mut state = self.lock_state();
                     state.client = Some(client);
                     state.round += 1;
                     return Ok(());
@@ -215,81 +225,90 @@ impl Link {
                 Err(why) => why,
             };
             if let Some(start) = start.take() {
-                start().await.map_err(|error| Fault::unreachable(&error))?;
-                deadline = Instant::now() + AGAIN;
+                start()
+                    .await
+                    .map_err(|error| BridgeError::unreachable(&error))?;
+                deadline = Instant::now() + BRIDGE_RECONNECT_TIMEOUT;
                 continue;
             }
             if Instant::now() >= deadline {
-                return Err(Fault::unreachable(&why));
+                return Err(BridgeError::unreachable(&why));
             }
             sleep(pause).await;
-            pause = (pause * 3 / 2).min(LONGEST_PAUSE);
+            pause = (pause * 3 / 2).min(MAX_BRIDGE_RECONNECT_DELAY);
         }
     }
 
-    async fn look(&self) -> Result<Client> {
+    async fn find_hub(&self) -> Result<CompanionClient> {
         let client = (self.find)()?;
-        timeout(LOOK, client.servers())
+        timeout(BRIDGE_HUB_PROBE_TIMEOUT, client.fetch_hub_status())
             .await
-            .map_err(|_| client.silent())??;
+            .map_err(|_| client.ended_early_error())??;
         Ok(client)
     }
 
     /// Shakes hands again in the client's words, unless somebody has since `lost`. Returns whether this did.
-    pub(super) async fn renew(&self, lost: Option<&Session>) -> Result<bool, Failure> {
+    pub(super) async fn renew_session(
+        &self,
+        lost: Option<&BridgeSession>,
+    ) -> Result<bool, BridgeSendError> {
         let _turn = self.mending.lock().await;
         let (hello, ready) = {
-            let state = self.state();
+            let state = self.lock_state();
             if state.session.as_ref() != lost {
                 return Ok(false);
             }
             (state.hello.clone(), state.ready.clone())
         };
-        let hello = hello.ok_or(Failure::Cut)?;
+        let hello = hello.ok_or(BridgeSendError::Cut)?;
         let response = self.post(&hello).await?;
-        let session = agreed(&response).ok_or(Failure::Cut)?;
+        let session = session_of_response(&response).ok_or(BridgeSendError::Cut)?;
         let text = read_body(response, MAX_JSON_BYTES).await;
-        let text = text.map_err(|_| Failure::Cut)?;
-        let session = Some(session.of(version(&text)));
-        self.agree(&hello, session);
+        let text = text.map_err(|_| BridgeSendError::Cut)?;
+        let session = Some(session.with_version(negotiated_version(&text)));
+        self.set_session(&hello, session);
         if let Some(ready) = ready {
             self.post(&ready).await?;
         }
         Ok(true)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, BridgeConnectionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The session that an answer to `initialize` opens.
-pub(super) fn agreed(response: &Response) -> Option<Session> {
-    let id = response.headers().get(SESSION)?.to_str().ok()?;
-    Some(Session {
+pub(super) fn session_of_response(response: &Response) -> Option<BridgeSession> {
+    let id = response
+        .headers()
+        .get(BRIDGE_SESSION_HEADER)?
+        .to_str()
+        .ok()?;
+    Some(BridgeSession {
         id: id.into(),
         version: String::new(),
     })
 }
 
 /// What the hub has agreed on.
-pub(super) fn version(answer: &[u8]) -> String {
+pub(super) fn negotiated_version(answer: &[u8]) -> String {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
-    struct Agreed {
+    struct BridgeInitializeResult {
         protocol_version: String,
     }
     #[derive(Default, Deserialize)]
     #[serde(default)]
-    struct Answer {
-        result: Agreed,
+    struct BridgeInitializeReply {
+        result: BridgeInitializeResult,
     }
-    let answer: Answer = serde_json::from_slice(answer).unwrap_or_default();
+    let answer: BridgeInitializeReply = serde_json::from_slice(answer).unwrap_or_default();
     answer.result.protocol_version
 }
 
 /// The number of the stream that an answer is.
-pub(super) fn stream(response: &Response) -> Option<String> {
+pub(super) fn bridge_stream_number(response: &Response) -> Option<String> {
     let number = response.headers().get(STREAM_HEADER)?.to_str().ok()?;
     Some(number.into())
 }
@@ -297,20 +316,21 @@ pub(super) fn stream(response: &Response) -> Option<String> {
 pub(super) fn is_events(response: &Response) -> bool {
     let kind = response.headers().get(CONTENT_TYPE);
     let kind = kind.and_then(|kind| kind.to_str().ok());
-    response.status() == StatusCode::OK && kind.is_some_and(|kind| kind.starts_with(EVENTS))
+    response.status() == StatusCode::OK
+        && kind.is_some_and(|kind| kind.starts_with(BRIDGE_STREAM_TYPE))
 }
 
-async fn sent(request: RequestBuilder) -> Result<Response, Failure> {
+async fn send_to_hub(request: RequestBuilder) -> Result<Response, BridgeSendError> {
     match request.send().await {
         // A token that was rotated is read again by who mends, and a hub that stops is waited for.
         Ok(response)
             if [StatusCode::UNAUTHORIZED, StatusCode::SERVICE_UNAVAILABLE]
                 .contains(&response.status()) =>
         {
-            Err(Failure::Unsent)
+            Err(BridgeSendError::Unsent)
         }
         Ok(response) => Ok(response),
-        Err(error) if error.is_connect() => Err(Failure::Unsent),
-        Err(_) => Err(Failure::Cut),
+        Err(error) if error.is_connect() => Err(BridgeSendError::Unsent),
+        Err(_) => Err(BridgeSendError::Cut),
     }
 }

@@ -20,14 +20,14 @@ mod link;
 mod policy;
 mod wish;
 
-pub(crate) use link::{Find, Start};
-pub(crate) use wish::Wish;
+pub(crate) use link::{FindInstance, StartInstance};
+pub(crate) use wish::BridgeTarget;
 
 use crate::error::Result;
 use bytes::Bytes;
-use fault::Fault;
-use line::{Kind, Line};
-use link::Link;
+use fault::BridgeError;
+use line::{BridgeMessage, BridgeMessageKind};
+use link::BridgeConnection;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -36,49 +36,49 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
 /// Messages on their way to the hub that must keep their order.
-const DEPTH: usize = 64;
+const MAX_BRIDGE_QUEUED_MESSAGES: usize = 64;
 /// Bytes that wait for a client that does not read; then nothing more is taken of the hub.
-const MAX_UNREAD_BYTES: u32 = 64 << 20;
+const MAX_BRIDGE_UNREAD_BYTES: u32 = 64 << 20;
 /// For a handshake that is on its way when the end comes: clients end what does not end soon.
-const HANDSHAKE: Duration = Duration::from_secs(1);
+const BRIDGE_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One client, from its first line to its last.
 #[derive(Debug)]
-struct Bridge {
-    link: Link,
-    out: mpsc::Sender<Unread>,
-    /// Of [`MAX_UNREAD_BYTES`], what is left.
+struct StdioBridge {
+    link: BridgeConnection,
+    out: mpsc::Sender<BridgeOutputLine>,
+    /// Of [`MAX_BRIDGE_UNREAD_BYTES`], what is left.
     room: Arc<Semaphore>,
     /// Requests on their way by their raw ids.
-    asked: Mutex<HashMap<Box<str>, Asked>>,
+    asked: Mutex<HashMap<Box<str>, BridgePendingRequest>>,
 }
 
 /// A line for the client, which takes its room until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Unread {
+pub(crate) struct BridgeOutputLine {
     pub(crate) text: Bytes,
     _room: Option<OwnedSemaphorePermit>,
 }
 
 #[derive(Debug)]
-struct Asked {
+struct BridgePendingRequest {
     task: Option<AbortHandle>,
     /// Whether the client wants no answer any more.
     is_cancelled: bool,
 }
 
 /// What a client is bridged to.
-pub(crate) struct Way {
+pub(crate) struct BridgeOptions {
     /// Finds the instance, anew each time.
-    pub(crate) find: Find,
+    pub(crate) find: FindInstance,
     /// Starts it, should that be wanted.
-    pub(crate) start: Option<Start>,
-    pub(crate) wish: Wish,
+    pub(crate) start: Option<StartInstance>,
+    pub(crate) wish: BridgeTarget,
 }
 
-impl std::fmt::Debug for Way {
+impl std::fmt::Debug for BridgeOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Way")
+        f.debug_struct("BridgeOptions")
             .field("wish", &self.wish)
             .finish_non_exhaustive()
     }
@@ -86,7 +86,7 @@ impl std::fmt::Debug for Way {
 
 /// What is on its way; ended with this.
 #[derive(Debug, Default)]
-struct Tasks {
+struct BridgeTasks {
     requests: JoinSet<()>,
     background: JoinSet<()>,
     /// The handshake, which alone is waited for.
@@ -98,37 +98,41 @@ struct Tasks {
 ///
 /// # Errors
 /// When the server's name can't be one.
-pub(crate) async fn run(
-    way: Way,
+pub(crate) async fn run_bridge(
+    way: BridgeOptions,
     lines: mpsc::Receiver<Bytes>,
-    out: mpsc::Sender<Unread>,
+    out: mpsc::Sender<BridgeOutputLine>,
     ended: impl Future<Output = ()>,
 ) -> Result<()> {
-    let bridge = Arc::new(Bridge {
-        link: Link::new(way)?,
+    let bridge = Arc::new(StdioBridge {
+        link: BridgeConnection::new(way)?,
         out: out.clone(),
-        room: Arc::new(Semaphore::new(MAX_UNREAD_BYTES as usize)),
+        room: Arc::new(Semaphore::new(MAX_BRIDGE_UNREAD_BYTES as usize)),
         asked: Mutex::default(),
     });
-    let mut tasks = Tasks::default();
+    let mut tasks = BridgeTasks::default();
     tokio::select! {
-        () = bridge.serve(lines, &mut tasks) => {}
+        () = bridge.serve_lines(lines, &mut tasks) => {}
         () = out.closed() => {}
         () = ended => {}
     }
     // A session that is just being opened can only be left once its name is known.
     let shaken = async { while tasks.shaking.join_next().await.is_some() {} };
-    let _ = timeout(HANDSHAKE, shaken).await;
+    let _ = timeout(BRIDGE_HANDSHAKE_TIMEOUT, shaken).await;
     drop(tasks);
-    bridge.link.leave().await;
+    bridge.link.close_session().await;
     Ok(())
 }
 
-impl Bridge {
+impl StdioBridge {
     /// Takes lines until they end and all is answered.
-    async fn serve(self: &Arc<Self>, mut lines: mpsc::Receiver<Bytes>, tasks: &mut Tasks) {
-        let (tell, told) = mpsc::channel(DEPTH);
-        let Tasks {
+    async fn serve_lines(
+        self: &Arc<Self>,
+        mut lines: mpsc::Receiver<Bytes>,
+        tasks: &mut BridgeTasks,
+    ) {
+        let (tell, told) = mpsc::channel(MAX_BRIDGE_QUEUED_MESSAGES);
+        let BridgeTasks {
             requests,
             background,
             shaking,
@@ -142,33 +146,33 @@ impl Bridge {
             let Some(text) = text else {
                 break;
             };
-            let messages = match Line::parse_all(&text) {
+            let messages = match BridgeMessage::parse_all(&text) {
                 Ok(messages) => messages,
                 Err(why) => {
-                    self.fail("null", &Fault::parse(&why)).await;
+                    self.send_error("null", &BridgeError::parse(&why)).await;
                     continue;
                 }
             };
             for message in messages {
                 match message.kind {
                     // Nothing is said before hands are shaken.
-                    Kind::Request if message.method == "initialize" => {
-                        shaking.spawn(self.clone().ask(message));
+                    BridgeMessageKind::Request if message.method == "initialize" => {
+                        shaking.spawn(self.clone().handle_request(message));
                         shaking.join_next().await;
                     }
-                    Kind::Request => {
+                    BridgeMessageKind::Request => {
                         let id = message.id.clone();
-                        self.note(&id);
+                        self.add_pending(&id);
                         let tasks = match message.method == "subscriptions/listen" {
                             true => &mut *background,
                             false => &mut *requests,
                         };
-                        let task = tasks.spawn(self.clone().ask(message));
-                        if let Some(asked) = self.asked().get_mut(&id) {
+                        let task = tasks.spawn(self.clone().handle_request(message));
+                        if let Some(asked) = self.lock_pending().get_mut(&id) {
                             asked.task = Some(task);
                         }
                     }
-                    Kind::Other => {
+                    BridgeMessageKind::Other => {
                         if self.is_taken_back(&message) {
                             continue;
                         }
@@ -176,7 +180,7 @@ impl Bridge {
                         // The task that takes it lives as long as we do.
                         let _ = tell.send(message).await;
                         if begins {
-                            background.spawn(self.clone().hear());
+                            background.spawn(self.clone().forward_notifications());
                         }
                     }
                 }
@@ -188,26 +192,26 @@ impl Bridge {
     }
 
     /// Notifications, and answers to the server's requests, one after the other.
-    async fn tell_all(self: Arc<Self>, mut told: mpsc::Receiver<Line>) {
+    async fn tell_all(self: Arc<Self>, mut told: mpsc::Receiver<BridgeMessage>) {
         while let Some(message) = told.recv().await {
-            self.tell(&message).await;
+            self.send_notification(&message).await;
         }
     }
 
-    fn note(&self, id: &str) {
-        let asked = Asked {
+    fn add_pending(&self, id: &str) {
+        let asked = BridgePendingRequest {
             task: None,
             is_cancelled: false,
         };
-        self.asked().insert(id.into(), asked);
+        self.lock_pending().insert(id.into(), asked);
     }
 
     /// Notes a call that its client gives up. Without a session its connection is all that there is to end.
-    fn is_taken_back(&self, message: &Line) -> bool {
+    fn is_taken_back(&self, message: &BridgeMessage) -> bool {
         let Some(id) = message.cancelled.as_deref() else {
             return false;
         };
-        let mut asked = self.asked();
+        let mut asked = self.lock_pending();
         let Some(call) = asked.get_mut(id) else {
             return false;
         };
@@ -223,11 +227,11 @@ impl Bridge {
     }
 
     /// Hands a message to the client.
-    async fn say(&self, text: &[u8]) {
+    async fn send_to_client(&self, text: &[u8]) {
         // A client that is gone ends the whole.
         let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
-        let room = Arc::clone(&self.room).acquire_many_owned(length.min(MAX_UNREAD_BYTES));
-        let unread = Unread {
+        let room = Arc::clone(&self.room).acquire_many_owned(length.min(MAX_BRIDGE_UNREAD_BYTES));
+        let unread = BridgeOutputLine {
             // It is never closed.
             _room: room.await.ok(),
             text: line::on_one_line(text),
@@ -235,11 +239,11 @@ impl Bridge {
         let _ = self.out.send(unread).await;
     }
 
-    async fn fail(&self, id: &str, fault: &Fault) {
-        self.say(fault.answer(id).as_bytes()).await;
+    async fn send_error(&self, id: &str, fault: &BridgeError) {
+        self.send_to_client(fault.to_response(id).as_bytes()).await;
     }
 
-    fn asked(&self) -> MutexGuard<'_, HashMap<Box<str>, Asked>> {
+    fn lock_pending(&self) -> MutexGuard<'_, HashMap<Box<str>, BridgePendingRequest>> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

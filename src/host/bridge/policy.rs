@@ -1,10 +1,10 @@
 //! What may be asked again after a connection was lost in the middle.
 
-use crate::protocol::mcp::LOOKS;
+use crate::protocol::mcp::READ_ONLY_TOOLS;
 
 /// How far a request had come.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Lost {
+pub(super) enum RequestLoss {
     /// Nobody has seen it.
     Unsent,
     /// The server may have it, and has told nothing.
@@ -15,7 +15,7 @@ pub(super) enum Lost {
 
 /// What is done about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum RetryDecision {
     Again,
     /// Behind that event, should the server still know it.
     GoOn(String),
@@ -23,7 +23,7 @@ pub(super) enum Next {
 }
 
 /// Requests that only look, or that change nothing when they are asked twice.
-const HARMLESS: [&str; 14] = [
+const RETRYABLE_METHODS: [&str; 14] = [
     "initialize",
     "ping",
     "server/discover",
@@ -48,28 +48,28 @@ pub(super) fn is_harmless(method: &str, name: Option<&str>, server: Option<&str>
             Some(_) => None,
             None => name.strip_prefix("os__"),
         };
-        own.is_some_and(|name| LOOKS.contains(&name))
+        own.is_some_and(|name| READ_ONLY_TOOLS.contains(&name))
     };
-    HARMLESS.contains(&method) || method == "tools/call" && name.is_some_and(looks)
+    RETRYABLE_METHODS.contains(&method) || method == "tools/call" && name.is_some_and(looks)
 }
 
-pub(super) fn next(is_harmless: bool, lost: Lost) -> Next {
+pub(super) fn decide_resend(is_harmless: bool, lost: RequestLoss) -> RetryDecision {
     match lost {
-        Lost::Telling(event) => Next::GoOn(event),
-        Lost::Unsent => Next::Again,
-        Lost::Silent if is_harmless => Next::Again,
-        Lost::Silent => Next::GiveUp,
+        RequestLoss::Telling(event) => RetryDecision::GoOn(event),
+        RequestLoss::Unsent => RetryDecision::Again,
+        RequestLoss::Silent if is_harmless => RetryDecision::Again,
+        RequestLoss::Silent => RetryDecision::GiveUp,
     }
 }
 
 /// The same, once it is known that the server has forgotten the stream.
-pub(super) fn without_stream(is_harmless: bool) -> Next {
-    next(is_harmless, Lost::Silent)
+pub(super) fn without_stream(is_harmless: bool) -> RetryDecision {
+    decide_resend(is_harmless, RequestLoss::Silent)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Lost, Next, is_harmless, next, without_stream};
+    use super::{RequestLoss, RetryDecision, decide_resend, is_harmless, without_stream};
 
     #[test]
     fn only_what_does_no_harm_is_asked_twice() {
@@ -80,17 +80,29 @@ mod tests {
         // What others call so may do anything.
         assert!(!call("read_file", Some("filesystem")) && !call("read_file", None));
         assert!(!call("run_shell", Some("os")));
-        assert_eq!(next(true, Lost::Silent), Next::Again);
-        assert_eq!(next(false, Lost::Silent), Next::GiveUp);
+        assert_eq!(
+            decide_resend(true, RequestLoss::Silent),
+            RetryDecision::Again
+        );
+        assert_eq!(
+            decide_resend(false, RequestLoss::Silent),
+            RetryDecision::GiveUp
+        );
         // What nobody has seen was not done.
-        assert_eq!(next(false, Lost::Unsent), Next::Again);
+        assert_eq!(
+            decide_resend(false, RequestLoss::Unsent),
+            RetryDecision::Again
+        );
     }
 
     #[test]
     fn a_stream_is_gone_on_with_before_anything_else() {
-        let place = Lost::Telling("1.2".into());
-        assert_eq!(next(false, place), Next::GoOn("1.2".into()));
-        assert_eq!(without_stream(false), Next::GiveUp);
-        assert_eq!(without_stream(true), Next::Again);
+        let place = RequestLoss::Telling("1.2".into());
+        assert_eq!(
+            decide_resend(false, place),
+            RetryDecision::GoOn("1.2".into())
+        );
+        assert_eq!(without_stream(false), RetryDecision::GiveUp);
+        assert_eq!(without_stream(true), RetryDecision::Again);
     }
 }

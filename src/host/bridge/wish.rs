@@ -1,10 +1,10 @@
 //! Whom a client wants to speak with, and how much of what is there it wants to be offered.
 
 use crate::error::{Error, Result};
-use crate::protocol::files::encode;
+use crate::protocol::files::percent_encode;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct BridgeTarget {
     /// One server under its own names; none for all as one.
     pub(crate) server: Option<String>,
     /// Of all, only these; none for no choice, as with the tools.
@@ -12,12 +12,12 @@ pub(crate) struct Wish {
     pub(crate) tools: Vec<String>,
 }
 
-impl Wish {
+impl BridgeTarget {
     /// The hub's endpoint for it.
     ///
     /// # Errors
     /// When the server's name can't be one.
-    pub(super) fn path(&self) -> Result<String> {
+    pub(super) fn endpoint_path(&self) -> Result<String> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         let path = match &self.server {
             None => "/mcp".into(),
@@ -30,8 +30,8 @@ impl Wish {
             }
         };
         let query: Vec<String> = self
-            .chosen()
-            .map(|(name, patterns)| format!("{name}={}", encode(patterns.as_bytes())))
+            .chosen_patterns()
+            .map(|(name, patterns)| format!("{name}={}", percent_encode(patterns.as_bytes())))
             .collect();
         Ok(match query.is_empty() {
             true => path,
@@ -40,14 +40,14 @@ impl Wish {
     }
 
     /// What narrows the bridge so, on its command line.
-    pub(crate) fn words(&self) -> Vec<String> {
+    pub(crate) fn to_arguments(&self) -> Vec<String> {
         // In one word each, so that a pattern may begin with `-`.
         let word = |(name, patterns)| format!("--{name}={patterns}");
-        self.chosen().map(word).collect()
+        self.chosen_patterns().map(word).collect()
     }
 
     /// What is chosen from, and the patterns as the hub takes them.
-    fn chosen(&self) -> impl Iterator<Item = (&'static str, String)> {
+    fn chosen_patterns(&self) -> impl Iterator<Item = (&'static str, String)> {
         [("servers", &self.servers), ("tools", &self.tools)]
             .into_iter()
             .filter(|(_, patterns)| !patterns.is_empty())
@@ -57,11 +57,11 @@ impl Wish {
 
 #[cfg(test)]
 mod tests {
-    use super::Wish;
+    use super::BridgeTarget;
 
-    fn wish(server: Option<&str>, servers: &[&str], tools: &[&str]) -> Wish {
+    fn wish(server: Option<&str>, servers: &[&str], tools: &[&str]) -> BridgeTarget {
         let all = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
-        Wish {
+        BridgeTarget {
             server: server.map(str::to_owned),
             servers: all(servers),
             tools: all(tools),
@@ -83,17 +83,20 @@ mod tests {
                 "/servers/os/mcp?tools=read_%2A",
             ),
         ] {
-            assert_eq!(wish.path().unwrap(), path);
+            assert_eq!(wish.endpoint_path().unwrap(), path);
         }
         for name in ["", "a/b", "a?servers=b"] {
-            assert!(wish(Some(name), &[], &[]).path().is_err(), "{name}");
+            assert!(
+                wish(Some(name), &[], &[]).endpoint_path().is_err(),
+                "{name}"
+            );
         }
     }
 
     #[test]
     fn a_wish_is_said_to_the_bridge_in_words() {
-        assert!(wish(None, &[], &[]).words().is_empty());
+        assert!(wish(None, &[], &[]).to_arguments().is_empty());
         let narrow = wish(None, &["a", "b"], &["-x*"]);
-        assert_eq!(narrow.words(), ["--servers=a,b", "--tools=-x*"]);
+        assert_eq!(narrow.to_arguments(), ["--servers=a,b", "--tools=-x*"]);
     }
 }

@@ -1,19 +1,22 @@
 //! What went wrong between the host and the companion, as errors with their hints.
 
-use super::Client;
+use super::CompanionClient;
 use crate::error::{Error, Result};
 use crate::host::answer::{MAX_JSON_BYTES, ReadFailure, read_body};
 use crate::host::instance::Instance;
-use crate::host::ports::process;
-use crate::host::proof::ProofFailure;
-use crate::host::tunnel::{NO_ENGINE, NO_WAY, NOT_RUNNING, Tunnel};
-use crate::protocol::fault::{Failed, Fault};
+use crate::host::ports::listening_process;
+use crate::host::proof::ProofError;
+use crate::host::tunnel::{TUNNEL_ERROR_HEADER, TUNNEL_NO_ENGINE, TUNNEL_NOT_RUNNING, Tunnel};
+use crate::protocol::fault::{ApiError, Failed};
 use crate::protocol::{self, VERSION_HEADER};
 use reqwest::{Response, Url};
 
-impl Client {
+impl CompanionClient {
     pub(super) fn check_protocol(&self, response: &Response) -> Result<()> {
-        let told = response.headers().get(NO_WAY).and_then(|v| v.to_str().ok());
+        let told = response
+            .headers()
+            .get(TUNNEL_ERROR_HEADER)
+            .and_then(|v| v.to_str().ok());
         if let (Some(tunnel), Some(told)) = (&self.tunnel, told) {
             return Err(self.no_way(tunnel, told));
         }
@@ -22,10 +25,10 @@ impl Client {
             .get(VERSION_HEADER)
             .and_then(|v| v.to_str().ok())
             .unwrap_or("unknown");
-        if theirs == protocol::VERSION.to_string() {
+        if theirs == protocol::PROTOCOL_VERSION.to_string() {
             return Ok(());
         }
-        let (container, ours) = (self.container.clone(), protocol::VERSION);
+        let (container, ours) = (self.container.clone(), protocol::PROTOCOL_VERSION);
         Err(Error::OtherProtocol {
             container,
             theirs: theirs.into(),
@@ -35,15 +38,15 @@ impl Client {
     }
 
     /// The companion went away in the middle of an answer.
-    pub(in crate::host) fn silent(&self) -> anyhow::Error {
-        self.lost("the connection ended early".into())
+    pub(in crate::host) fn ended_early_error(&self) -> anyhow::Error {
+        self.lost_error("the connection ended early".into())
     }
 
-    pub(in crate::host) fn unreachable(&self, error: &reqwest::Error) -> anyhow::Error {
-        match ProofFailure::of(error) {
-            Some(ProofFailure::Foreign) => return self.foreign(error.url(), true).into(),
-            Some(ProofFailure::Missing) => return self.foreign(error.url(), false).into(),
-            Some(ProofFailure::Lost(why)) => return self.lost(why.clone()),
+    pub(in crate::host) fn unreachable_error(&self, error: &reqwest::Error) -> anyhow::Error {
+        match ProofError::find_in(error) {
+            Some(ProofError::Foreign) => return self.unproven_error(error.url(), true).into(),
+            Some(ProofError::Missing) => return self.unproven_error(error.url(), false).into(),
+            Some(ProofError::Lost(why)) => return self.lost_error(why.clone()),
             None if error.is_connect() => return self.not_running(),
             None => {}
         }
@@ -51,7 +54,7 @@ impl Client {
         while let Some(source) = why.source() {
             why = source;
         }
-        self.lost(why.to_string())
+        self.lost_error(why.to_string())
     }
 
     fn not_running(&self) -> anyhow::Error {
@@ -63,9 +66,10 @@ impl Client {
     }
 
     /// Another listener has the port, or a companion that can't prove itself.
-    fn foreign(&self, url: Option<&Url>, has_proof: bool) -> Error {
+    fn unproven_error(&self, url: Option<&Url>, has_proof: bool) -> Error {
         let port = url.and_then(Url::port_or_known_default).unwrap_or_default();
-        let owner = process(port).map_or(String::new(), |owner| format!(", but to {owner}"));
+        let owner =
+            listening_process(port).map_or(String::new(), |owner| format!(", but to {owner}"));
         Error::Unproven {
             container: self.container.clone(),
             port,
@@ -79,8 +83,8 @@ impl Client {
     fn no_way(&self, tunnel: &Tunnel, told: &str) -> anyhow::Error {
         let address = tunnel.engine().to_string();
         match told.split_once(": ") {
-            None if told == NOT_RUNNING => self.not_running(),
-            Some((NO_ENGINE, why)) => Error::EngineUnreachable {
+            None if told == TUNNEL_NOT_RUNNING => self.not_running(),
+            Some((TUNNEL_NO_ENGINE, why)) => Error::EngineUnreachable {
                 address,
                 why: why.into(),
             }
@@ -94,7 +98,7 @@ impl Client {
         }
     }
 
-    pub(super) fn lost(&self, why: String) -> anyhow::Error {
+    pub(super) fn lost_error(&self, why: String) -> anyhow::Error {
         Error::Unreachable {
             container: self.container.clone(),
             address: self.address.clone(),
@@ -104,7 +108,7 @@ impl Client {
     }
 
     /// What an answer that is not whole means.
-    pub(in crate::host) fn unread(&self, failure: &ReadFailure) -> anyhow::Error {
+    pub(in crate::host) fn read_error(&self, failure: &ReadFailure) -> anyhow::Error {
         match failure {
             ReadFailure::TooLong(_) | ReadFailure::TooMany(_) => Error::Refused {
                 status: 502,
@@ -113,7 +117,7 @@ impl Client {
                 hint: Some("`osctl logs` shows more".into()),
             }
             .into(),
-            ReadFailure::Cut(error) => self.unreachable(error),
+            ReadFailure::Cut(error) => self.unreachable_error(error),
         }
     }
 }
@@ -121,13 +125,13 @@ impl Client {
 /// The error for an instance that was never up or is down.
 pub(crate) fn not_running(instance: &Instance) -> anyhow::Error {
     Error::NotRunning {
-        container: instance.container(),
-        up: instance.command("up"),
+        container: instance.container_name(),
+        up: instance.osctl_command("up"),
     }
     .into()
 }
 
-pub(super) async fn refusal(response: Response) -> anyhow::Error {
+pub(super) async fn read_refusal(response: Response) -> anyhow::Error {
     let status = response.status();
     // An answer to `HEAD` has a status and no words.
     let body = read_body(response, MAX_JSON_BYTES)
@@ -137,7 +141,7 @@ pub(super) async fn refusal(response: Response) -> anyhow::Error {
         Ok(Failed { error, .. }) => error,
         Err(_) => {
             let message = format!("the companion answered {status} without a reason");
-            Fault::new("refused", message).hint("`osctl logs` shows more")
+            ApiError::new("refused", message).with_hint("`osctl logs` shows more")
         }
     };
     Error::Refused {

@@ -4,25 +4,25 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// The words that make an entry ours.
-const BRIDGE: [&str; 2] = ["mcp", "stdio"];
+const BRIDGE_ARGUMENTS: [&str; 2] = ["mcp", "stdio"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Call {
+pub(crate) struct LaunchCommand {
     /// By its full path: a desktop's programs know no shell's `PATH`.
     pub(crate) program: String,
     pub(crate) words: Vec<String>,
     pub(crate) environment: BTreeMap<String, String>,
 }
 
-impl Call {
+impl LaunchCommand {
     /// The bridge of the instance that `words` name, as narrow as `narrow` says.
-    pub(crate) fn bridge(
+    pub(crate) fn for_bridge(
         program: String,
         mut words: Vec<String>,
         narrow: Vec<String>,
         environment: BTreeMap<String, String>,
     ) -> Self {
-        words.extend(BRIDGE.map(str::to_owned));
+        words.extend(BRIDGE_ARGUMENTS.map(str::to_owned));
         words.extend(narrow);
         Self {
             program,
@@ -33,7 +33,7 @@ impl Call {
 }
 
 /// What an entry starts, in whatever form its client has it.
-pub(super) fn of(entry: &Value) -> Option<Call> {
+pub(super) fn command_of_entry(entry: &Value) -> Option<LaunchCommand> {
     let texts = |value: &Value| -> Option<Vec<String>> {
         let texts = value.as_array()?.iter();
         texts.map(|text| Some(text.as_str()?.to_owned())).collect()
@@ -54,7 +54,7 @@ pub(super) fn of(entry: &Value) -> Option<Call> {
             (program.to_owned(), texts(&entry["args"])?)
         }
     };
-    Some(Call {
+    Some(LaunchCommand {
         program,
         words,
         environment: environment.collect::<Option<_>>()?,
@@ -63,8 +63,12 @@ pub(super) fn of(entry: &Value) -> Option<Call> {
 
 /// Whether an entry starts the bridge.
 pub(super) fn is_ours(entry: &Value) -> bool {
-    let call = of(entry);
-    call.is_some_and(|call| call.words.windows(BRIDGE.len()).any(|two| two == BRIDGE))
+    let call = command_of_entry(entry);
+    call.is_some_and(|call| {
+        call.words
+            .windows(BRIDGE_ARGUMENTS.len())
+            .any(|two| two == BRIDGE_ARGUMENTS)
+    })
 }
 
 #[cfg(test)]

@@ -9,18 +9,18 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 #[derive(Debug, Clone)]
-pub(crate) struct Change {
+pub(crate) struct ClientFileChange {
     pub(crate) file: PathBuf,
     /// What it says; nothing where there is no file.
     pub(super) before: Option<String>,
     /// What it is to say; nothing where it is to go.
     pub(super) after: Option<String>,
-    pub(super) backup: Backup,
+    pub(super) backup: BackupAction,
 }
 
 /// What becomes of the copy beside the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Backup {
+pub(super) enum BackupAction {
     None,
     /// It is made of what is there now.
     Make(PathBuf),
@@ -30,34 +30,34 @@ pub(super) enum Backup {
 
 /// One line of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct DiffLine {
     pub(crate) is_new: bool,
     pub(crate) text: String,
 }
 
-impl Change {
+impl ClientFileChange {
     pub(crate) fn is_none(&self) -> bool {
-        self.before == self.after && self.dropped().is_none()
+        self.before == self.after && self.dropped_backup().is_none()
     }
 
     /// The copy that goes.
-    pub(crate) fn dropped(&self) -> Option<&Path> {
+    pub(crate) fn dropped_backup(&self) -> Option<&Path> {
         match &self.backup {
-            Backup::Drop(path) => Some(path),
-            Backup::None | Backup::Make(_) => None,
+            BackupAction::Drop(path) => Some(path),
+            BackupAction::None | BackupAction::Make(_) => None,
         }
     }
 
     /// Where what was there is kept.
-    pub(crate) fn backup(&self) -> Option<&Path> {
+    pub(crate) fn backup_path(&self) -> Option<&Path> {
         match &self.backup {
-            Backup::Make(path) => Some(path),
-            Backup::None | Backup::Drop(_) => None,
+            BackupAction::Make(path) => Some(path),
+            BackupAction::None | BackupAction::Drop(_) => None,
         }
     }
 
     /// What goes and what comes, and nothing around it, which may be secret.
-    pub(crate) fn lines(&self) -> Vec<Line> {
+    pub(crate) fn diff_lines(&self) -> Vec<DiffLine> {
         let before = self.before.as_deref().unwrap_or_default();
         let after = self.after.as_deref().unwrap_or_default();
         let diff = TextDiff::from_lines(before, after);
@@ -68,9 +68,9 @@ impl Change {
                 parts.map(|part| part.value().to_owned()).collect()
             };
             let (old, new) = (text(ChangeTag::Delete), text(ChangeTag::Insert));
-            let ((old, new), is_cut) = differing(&old, &new);
-            lines.extend(shown(old, false, is_cut));
-            lines.extend(shown(new, true, is_cut));
+            let ((old, new), is_cut) = trim_common_ends(&old, &new);
+            lines.extend(to_diff_lines(old, false, is_cut));
+            lines.extend(to_diff_lines(new, true, is_cut));
         }
         lines
     }
@@ -80,12 +80,12 @@ impl Change {
     /// # Errors
     /// When the file says something else by now, or can't be written. Then it is as it was.
     pub(crate) fn apply(&self) -> Result<()> {
-        let file = target(&self.file)?;
-        if read(&file)? != self.before {
+        let file = resolve_link(&self.file)?;
+        if read_optional_file(&file)? != self.before {
             let message = format!("`{}` has changed meanwhile", file.display());
             return Err(Error::precondition(message, "run it again").into());
         }
-        self.write(&file).map_err(|error| {
+        self.write_files(&file).map_err(|error| {
             let message = format!("`{}` can't be changed: {error:#}", file.display());
             Error::precondition(
                 message,
@@ -95,7 +95,7 @@ impl Change {
         })
     }
 
-    fn write(&self, file: &Path) -> Result<()> {
+    fn write_files(&self, file: &Path) -> Result<()> {
         let rights = fs::metadata(file).ok().map(|found| found.permissions());
         // Each beside itself: where a link leads may be another file system.
         let put = |path: &Path, text: &str| -> Result<()> {
@@ -110,7 +110,7 @@ impl Change {
             beside.persist(path)?;
             Ok(())
         };
-        if let (Backup::Make(backup), Some(before)) = (&self.backup, &self.before) {
+        if let (BackupAction::Make(backup), Some(before)) = (&self.backup, &self.before) {
             put(backup, before)?;
         }
         match &self.after {
@@ -118,7 +118,7 @@ impl Change {
             Some(after) => put(file, after)?,
             None => fs::remove_file(file)?,
         }
-        if let Backup::Drop(backup) = &self.backup {
+        if let BackupAction::Drop(backup) = &self.backup {
             fs::remove_file(backup)?;
         }
         Ok(())
@@ -130,7 +130,7 @@ impl Change {
 ///
 /// # Errors
 /// When nothing can be put there.
-fn target(file: &Path) -> Result<PathBuf> {
+fn resolve_link(file: &Path) -> Result<PathBuf> {
     if let Ok(found) = fs::canonicalize(file) {
         return Ok(found);
     }
@@ -143,7 +143,7 @@ fn target(file: &Path) -> Result<PathBuf> {
         .and_then(|folder| fs::canonicalize(folder).ok());
     match place.zip(next.file_name()) {
         // Links that lead to each other were refused when the file was read.
-        Some((folder, name)) => target(&folder.join(name)),
+        Some((folder, name)) => resolve_link(&folder.join(name)),
         None => {
             let (link, next) = (file.display(), next.display());
             let message = format!("`{link}` is a link to `{next}`, whose folder is not there");
@@ -154,7 +154,7 @@ fn target(file: &Path) -> Result<PathBuf> {
 }
 
 /// Both without what they begin and end with alike, and whether that cuts a line.
-fn differing<'a>(old: &'a str, new: &'a str) -> ((&'a str, &'a str), bool) {
+fn trim_common_ends<'a>(old: &'a str, new: &'a str) -> ((&'a str, &'a str), bool) {
     let same = |(a, b): &(char, char)| a == b;
     let head: usize = { old.chars().zip(new.chars()) }
         .take_while(same)
@@ -174,13 +174,13 @@ fn differing<'a>(old: &'a str, new: &'a str) -> ((&'a str, &'a str), bool) {
 }
 
 /// Line by line, but for those that only part others.
-fn shown(text: &str, is_new: bool, is_cut: bool) -> impl Iterator<Item = Line> {
+fn to_diff_lines(text: &str, is_new: bool, is_cut: bool) -> impl Iterator<Item = DiffLine> {
     let lines = text.lines().enumerate();
     let lines = lines.filter(|(_, line)| !["", ","].contains(&line.trim()));
     lines.map(move |(number, line)| {
         let mark = if is_cut && number == 0 { "…" } else { "" };
         let text = format!("{mark}{}", line.trim_end());
-        Line { is_new, text }
+        DiffLine { is_new, text }
     })
 }
 
@@ -188,7 +188,7 @@ fn shown(text: &str, is_new: bool, is_cut: bool) -> impl Iterator<Item = Line> {
 ///
 /// # Errors
 /// When it can't be read as text.
-pub(super) fn read(file: &Path) -> Result<Option<String>> {
+pub(super) fn read_optional_file(file: &Path) -> Result<Option<String>> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -201,16 +201,16 @@ pub(super) fn read(file: &Path) -> Result<Option<String>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Backup, Change};
+    use super::{BackupAction, ClientFileChange};
 
     fn lines(before: &str, after: &str) -> Vec<String> {
-        let change = Change {
+        let change = ClientFileChange {
             file: "x".into(),
             before: Some(before.into()),
             after: Some(after.into()),
-            backup: Backup::None,
+            backup: BackupAction::None,
         };
-        let lines = change.lines().into_iter();
+        let lines = change.diff_lines().into_iter();
         lines
             .map(|line| format!("{}{}", if line.is_new { "+" } else { "-" }, line.text))
             .collect()

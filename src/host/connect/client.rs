@@ -1,21 +1,21 @@
 //! The clients: what they are called, which file they read, and what an entry looks like in it.
 
-use super::call::Call;
-use super::edit::Entry;
-use super::places::Places;
+use super::call::LaunchCommand;
+use super::edit::ClientEntry;
+use super::places::ClientConfigPaths;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
 /// Seconds that a call may take where a client's own limit is too short for code that computes.
-const PATIENCE: u64 = 600;
+const CLIENT_TOOL_TIMEOUT: u64 = 600;
 
 /// Seconds from the start to the list of tools, where a client's own limit may be too short.
-const START: u64 = 60;
+const CLIENT_STARTUP_TIMEOUT: u64 = 60;
 
-const DESCRIPTION: &str = "A computer of its own: Python, shell, files and a browser";
+const CLIENT_ENTRY_DESCRIPTION: &str = "A computer of its own: Python, shell, files and a browser";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Client {
+pub(crate) enum ConnectClient {
     ClaudeDesktop,
     ClaudeCode,
     Cursor,
@@ -31,7 +31,7 @@ pub(crate) enum Client {
 
 /// The form of a file, and where in it the servers are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ClientFileFormat {
     /// JSON, comments and trailing commas included.
     Json(&'static [&'static str]),
     Toml(&'static str),
@@ -41,8 +41,8 @@ pub(super) enum Form {
     Own,
 }
 
-impl Client {
-    pub(crate) const ALL: [Self; 11] = [
+impl ConnectClient {
+    pub(crate) const ALL_CLIENTS: [Self; 11] = [
         Self::ClaudeDesktop,
         Self::ClaudeCode,
         Self::Cursor,
@@ -91,7 +91,7 @@ impl Client {
     }
 
     /// What makes it take over the change.
-    pub(crate) fn next(self) -> &'static str {
+    pub(crate) fn reload_hint(self) -> &'static str {
         match self {
             Self::ClaudeDesktop => "quit Claude Desktop and open it again",
             Self::ClaudeCode => "start `claude` anew; `/mcp` shows the server",
@@ -108,66 +108,70 @@ impl Client {
     }
 
     /// The file of the person, for all projects.
-    pub(super) fn file(self, places: &Places, name: &str) -> PathBuf {
+    pub(super) fn config_file(self, places: &ClientConfigPaths, name: &str) -> PathBuf {
         match self {
-            Self::ClaudeDesktop => places.application("Claude/claude_desktop_config.json"),
-            Self::ClaudeCode => places.named("CLAUDE_CONFIG_DIR", ".claude.json", ".claude.json"),
-            Self::Cursor => places.home(".cursor/mcp.json"),
-            Self::VsCode => places.application("Code/User/mcp.json"),
-            Self::Windsurf => places.home(".codeium/windsurf/mcp_config.json"),
-            Self::Zed => {
-                places.unless_windows(places.config("zed/settings.json"), "Zed/settings.json")
+            Self::ClaudeDesktop => places.in_application_data("Claude/claude_desktop_config.json"),
+            Self::ClaudeCode => {
+                places.beneath_variable("CLAUDE_CONFIG_DIR", ".claude.json", ".claude.json")
             }
-            Self::Codex => places.named("CODEX_HOME", "config.toml", ".codex/config.toml"),
+            Self::Cursor => places.in_home(".cursor/mcp.json"),
+            Self::VsCode => places.in_application_data("Code/User/mcp.json"),
+            Self::Windsurf => places.in_home(".codeium/windsurf/mcp_config.json"),
+            Self::Zed => {
+                places.unless_windows(places.in_config("zed/settings.json"), "Zed/settings.json")
+            }
+            Self::Codex => {
+                places.beneath_variable("CODEX_HOME", "config.toml", ".codex/config.toml")
+            }
             Self::Gemini => {
                 let path = ".gemini/settings.json";
-                places.named("GEMINI_CLI_HOME", path, path)
+                places.beneath_variable("GEMINI_CLI_HOME", path, path)
             }
             Self::OpenCode => {
-                let commented = places.config("opencode/opencode.jsonc");
+                let commented = places.in_config("opencode/opencode.jsonc");
                 match commented.exists() {
                     true => commented,
-                    false => places.config("opencode/opencode.json"),
+                    false => places.in_config("opencode/opencode.json"),
                 }
             }
             Self::Goose => {
                 let path = "config/config.yaml";
-                let unix = places.config("goose/config.yaml");
+                let unix = places.in_config("goose/config.yaml");
                 let usual = places.unless_windows(unix, "Block/goose/config/config.yaml");
-                places.named("GOOSE_PATH_ROOT", path, &usual.to_string_lossy())
+                places.beneath_variable("GOOSE_PATH_ROOT", path, &usual.to_string_lossy())
             }
             Self::Continue => {
                 let path = format!("mcpServers/{name}.yaml");
-                places.named("CONTINUE_GLOBAL_DIR", &path, &format!(".continue/{path}"))
+                places.beneath_variable("CONTINUE_GLOBAL_DIR", &path, &format!(".continue/{path}"))
             }
         }
     }
 
     /// The form of a file that says `read`.
-    pub(super) fn form(self, read: &Value) -> Form {
+    pub(super) fn file_format(self, read: &Value) -> ClientFileFormat {
         match self {
-            Self::VsCode => Form::Json(&["servers"]),
-            Self::Zed => Form::Json(&["context_servers"]),
+            Self::VsCode => ClientFileFormat::Json(&["servers"]),
+            Self::Zed => ClientFileFormat::Json(&["context_servers"]),
             // Its second version has them one deeper, and still reads the first one's.
             Self::OpenCode => match &read["mcp"]["servers"] {
                 Value::Object(servers) if !servers.contains_key("type") => {
-                    Form::Json(&["mcp", "servers"])
+                    ClientFileFormat::Json(&["mcp", "servers"])
                 }
-                _ => Form::Json(&["mcp"]),
+                _ => ClientFileFormat::Json(&["mcp"]),
             },
-            Self::Codex => Form::Toml("mcp_servers"),
-            Self::Goose => Form::Yaml("extensions"),
-            Self::Continue => Form::Own,
+            Self::Codex => ClientFileFormat::Toml("mcp_servers"),
+            Self::Goose => ClientFileFormat::Yaml("extensions"),
+            Self::Continue => ClientFileFormat::Own,
             Self::ClaudeDesktop
             | Self::ClaudeCode
             | Self::Cursor
             | Self::Windsurf
-            | Self::Gemini => Form::Json(&["mcpServers"]),
+            | Self::Gemini => ClientFileFormat::Json(&["mcpServers"]),
         }
     }
 
     /// How it writes down what to start.
-    pub(super) fn entry(self, name: &str, call: &Call) -> Entry {
+    pub(super) fn make_entry(self, name: &str, call: &LaunchCommand) -> ClientEntry {
         let (program, words) = (json!(call.program), json!(call.words));
         let kind = ("type", json!("stdio"));
         let (mut entry, variables) = match self {
@@ -181,7 +185,7 @@ impl Client {
                 vec![
                     ("command", program),
                     ("args", words),
-                    ("timeout", json!(PATIENCE)),
+                    ("timeout", json!(CLIENT_TOOL_TIMEOUT)),
                 ],
                 "env",
             ),
@@ -189,8 +193,8 @@ impl Client {
                 vec![
                     ("command", program),
                     ("args", words),
-                    ("startup_timeout_sec", json!(START)),
-                    ("tool_timeout_sec", json!(PATIENCE)),
+                    ("startup_timeout_sec", json!(CLIENT_STARTUP_TIMEOUT)),
+                    ("tool_timeout_sec", json!(CLIENT_TOOL_TIMEOUT)),
                 ],
                 "env",
             ),
@@ -204,10 +208,10 @@ impl Client {
                     ("enabled", json!(true)),
                     kind,
                     ("name", json!(name)),
-                    ("description", json!(DESCRIPTION)),
+                    ("description", json!(CLIENT_ENTRY_DESCRIPTION)),
                     ("cmd", program),
                     ("args", words),
-                    ("timeout", json!(PATIENCE)),
+                    ("timeout", json!(CLIENT_TOOL_TIMEOUT)),
                 ],
                 "envs",
             ),
@@ -224,43 +228,43 @@ impl Client {
         if !call.environment.is_empty() {
             entry.push((variables, json!(call.environment)));
         }
-        Entry(entry)
+        ClientEntry(entry)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Client;
-    use crate::host::connect::Places;
+    use super::ConnectClient;
+    use crate::host::connect::ClientConfigPaths;
 
     /// As each client's makers document it.
     #[test]
     fn each_client_has_its_file_on_each_platform() {
-        let file = |client: Client, platform| {
-            let path = client.file(&Places::on(platform), "osctl");
+        let file = |client: ConnectClient, platform| {
+            let path = client.config_file(&ClientConfigPaths::for_platform(platform), "osctl");
             path.to_string_lossy().replace('\\', "/")
         };
         for (client, linux, macos, windows) in [
             (
-                Client::ClaudeDesktop,
+                ConnectClient::ClaudeDesktop,
                 "/h/.config/Claude/claude_desktop_config.json",
                 "/h/Library/Application Support/Claude/claude_desktop_config.json",
                 "/h/AppData/Roaming/Claude/claude_desktop_config.json",
             ),
             (
-                Client::VsCode,
+                ConnectClient::VsCode,
                 "/h/.config/Code/User/mcp.json",
                 "/h/Library/Application Support/Code/User/mcp.json",
                 "/h/AppData/Roaming/Code/User/mcp.json",
             ),
             (
-                Client::Zed,
+                ConnectClient::Zed,
                 "/h/.config/zed/settings.json",
                 "/h/.config/zed/settings.json",
                 "/h/AppData/Roaming/Zed/settings.json",
             ),
             (
-                Client::Goose,
+                ConnectClient::Goose,
                 "/h/.config/goose/config.yaml",
                 "/h/.config/goose/config.yaml",
                 "/h/AppData/Roaming/Block/goose/config/config.yaml",
@@ -271,13 +275,19 @@ mod tests {
             assert_eq!(file(client, "windows"), windows);
         }
         for (client, everywhere) in [
-            (Client::ClaudeCode, "/h/.claude.json"),
-            (Client::Cursor, "/h/.cursor/mcp.json"),
-            (Client::Windsurf, "/h/.codeium/windsurf/mcp_config.json"),
-            (Client::Codex, "/h/.codex/config.toml"),
-            (Client::Gemini, "/h/.gemini/settings.json"),
-            (Client::OpenCode, "/h/.config/opencode/opencode.json"),
-            (Client::Continue, "/h/.continue/mcpServers/osctl.yaml"),
+            (ConnectClient::ClaudeCode, "/h/.claude.json"),
+            (ConnectClient::Cursor, "/h/.cursor/mcp.json"),
+            (
+                ConnectClient::Windsurf,
+                "/h/.codeium/windsurf/mcp_config.json",
+            ),
+            (ConnectClient::Codex, "/h/.codex/config.toml"),
+            (ConnectClient::Gemini, "/h/.gemini/settings.json"),
+            (ConnectClient::OpenCode, "/h/.config/opencode/opencode.json"),
+            (
+                ConnectClient::Continue,
+                "/h/.continue/mcpServers/osctl.yaml",
+            ),
         ] {
             for platform in ["linux", "macos", "windows"] {
                 assert_eq!(file(client, platform), everywhere);

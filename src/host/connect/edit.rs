@@ -1,18 +1,18 @@
 //! One entry into a text and out of it again, whatever its form.
 
-use super::client::Form;
+use super::client::ClientFileFormat;
 use super::{json, own, toml, yaml};
 use serde_json::{Map, Value};
 
 /// Why a text is left alone, in words.
-pub(super) type Unfit = String;
+pub(super) type EditRefusal = String;
 
 /// An entry's fields, in their order.
 #[derive(Debug, Clone)]
-pub(super) struct Entry(pub(super) Vec<(&'static str, Value)>);
+pub(super) struct ClientEntry(pub(super) Vec<(&'static str, Value)>);
 
-impl Entry {
-    pub(super) fn value(&self) -> Value {
+impl ClientEntry {
+    pub(super) fn to_value(&self) -> Value {
         let fields = self.0.iter();
         fields
             .map(|(key, value)| ((*key).to_owned(), value.clone()))
@@ -22,14 +22,14 @@ impl Entry {
 
 /// A text without what says nothing but how it is stored.
 #[derive(Debug)]
-struct Plain {
+struct NormalizedText {
     text: String,
     has_mark: bool,
     has_returns: bool,
 }
 
-impl Plain {
-    fn of(text: &str) -> Self {
+impl NormalizedText {
+    fn normalize(text: &str) -> Self {
         let (text, has_mark) = match text.strip_prefix('\u{feff}') {
             Some(text) => (text, true),
             None => (text, false),
@@ -43,7 +43,7 @@ impl Plain {
         }
     }
 
-    fn dress(&self, text: &str) -> String {
+    fn restore_endings(&self, text: &str) -> String {
         let mark = if self.has_mark { "\u{feff}" } else { "" };
         match self.has_returns {
             true => format!("{mark}{}", text.replace('\n', "\r\n")),
@@ -56,13 +56,13 @@ impl Plain {
 ///
 /// # Errors
 /// When that can't be read.
-pub(super) fn read(form: Form, text: &str) -> Result<Value, Unfit> {
-    let text = &Plain::of(text).text;
+pub(super) fn parse_settings(form: ClientFileFormat, text: &str) -> Result<Value, EditRefusal> {
+    let text = &NormalizedText::normalize(text).text;
     let said = match form {
         _ if text.trim().is_empty() => Value::Object(Map::new()),
-        Form::Json(_) => json::read(text)?,
-        Form::Toml(_) => toml::read(text)?,
-        Form::Yaml(_) | Form::Own => yaml::read(text)?,
+        ClientFileFormat::Json(_) => json::parse_json(text)?,
+        ClientFileFormat::Toml(_) => toml::parse_toml(text)?,
+        ClientFileFormat::Yaml(_) | ClientFileFormat::Own => yaml::parse_yaml(text)?,
     };
     // Comments alone say nothing.
     let said = if said.is_null() {
@@ -77,30 +77,34 @@ pub(super) fn read(form: Form, text: &str) -> Result<Value, Unfit> {
 }
 
 /// Where the entry is.
-fn way(form: Form, name: &str) -> Vec<&str> {
+fn entry_path(form: ClientFileFormat, name: &str) -> Vec<&str> {
     let mut way = match form {
-        Form::Json(servers) => servers.to_vec(),
-        Form::Toml(servers) | Form::Yaml(servers) => vec![servers],
-        Form::Own => Vec::new(),
+        ClientFileFormat::Json(servers) => servers.to_vec(),
+        ClientFileFormat::Toml(servers) | ClientFileFormat::Yaml(servers) => vec![servers],
+        ClientFileFormat::Own => Vec::new(),
     };
     way.push(name);
     way
 }
 
 /// The entry of that name.
-pub(super) fn find<'a>(form: Form, said: &'a Value, name: &str) -> Option<&'a Value> {
-    if form == Form::Own {
+pub(super) fn find_entry<'a>(
+    form: ClientFileFormat,
+    said: &'a Value,
+    name: &str,
+) -> Option<&'a Value> {
+    if form == ClientFileFormat::Own {
         let servers = said["mcpServers"].as_array()?;
         return servers.iter().find(|server| server["name"] == name);
     }
-    way(form, name)
+    entry_path(form, name)
         .into_iter()
         .try_fold(said, |at, key| at.get(key))
 }
 
 /// What holds the entries.
-pub(super) fn holder(form: Form, said: &Value) -> Option<&Value> {
-    let way = way(form, "");
+pub(super) fn find_servers(form: ClientFileFormat, said: &Value) -> Option<&Value> {
+    let way = entry_path(form, "");
     let (_, holder) = way.split_last()?;
     holder.iter().try_fold(said, |at, key| at.get(key))
 }
@@ -109,19 +113,24 @@ pub(super) fn holder(form: Form, said: &Value) -> Option<&Value> {
 ///
 /// # Errors
 /// When the text can't be read, or nothing but that could not be changed.
-pub(super) fn insert(form: Form, text: &str, name: &str, entry: &Entry) -> Result<String, Unfit> {
-    let before = read(form, text)?;
-    let plain = Plain::of(text);
+pub(super) fn insert_entry(
+    form: ClientFileFormat,
+    text: &str,
+    name: &str,
+    entry: &ClientEntry,
+) -> Result<String, EditRefusal> {
+    let before = parse_settings(form, text)?;
+    let plain = NormalizedText::normalize(text);
     let edited = match form {
-        Form::Json(servers) => json::insert(&plain.text, servers, name, entry)?,
-        Form::Toml(servers) => toml::insert(&plain.text, servers, name, entry)?,
-        Form::Yaml(servers) => yaml::insert(&plain.text, servers, name, entry)?,
-        Form::Own => return own::insert(text, name, entry),
+        ClientFileFormat::Json(servers) => json::insert(&plain.text, servers, name, entry)?,
+        ClientFileFormat::Toml(servers) => toml::insert(&plain.text, servers, name, entry)?,
+        ClientFileFormat::Yaml(servers) => yaml::insert(&plain.text, servers, name, entry)?,
+        ClientFileFormat::Own => return own::insert(text, name, entry),
     };
-    let was_there = find(form, &before, name).is_some();
+    let was_there = find_entry(form, &before, name).is_some();
     let mut expected = before;
     let mut at = &mut expected;
-    for key in way(form, name) {
+    for key in entry_path(form, name) {
         at = at
             .as_object_mut()
             .ok_or("its servers are no map")?
@@ -132,19 +141,22 @@ pub(super) fn insert(form: Form, text: &str, name: &str, entry: &Entry) -> Resul
             *at = Value::Object(Map::new());
         }
     }
-    *at = entry.value();
+    *at = entry.to_value();
     let written = match form {
         // An empty map becomes a block.
-        Form::Yaml(servers) => {
+        ClientFileFormat::Yaml(servers) => {
             plain
                 .text
                 .replacen(&format!("{servers}: {{}}"), &format!("{servers}:"), 1)
         }
-        Form::Json(_) | Form::Toml(_) | Form::Own => plain.text.clone(),
+        ClientFileFormat::Json(_) | ClientFileFormat::Toml(_) | ClientFileFormat::Own => {
+            plain.text.clone()
+        }
     };
-    let is_whole = read(form, &edited)? == expected && (was_there || keeps(&written, &edited));
+    let is_whole = parse_settings(form, &edited)? == expected
+        && (was_there || preserves_text(&written, &edited));
     match is_whole {
-        true => Ok(plain.dress(&edited)),
+        true => Ok(plain.restore_endings(&edited)),
         false => Err("it can't be changed without touching the rest of it".into()),
     }
 }
@@ -153,32 +165,32 @@ pub(super) fn insert(form: Form, text: &str, name: &str, entry: &Entry) -> Resul
 ///
 /// # Errors
 /// When the text can't be read, or more than that would be gone.
-pub(super) fn remove(
-    form: Form,
+pub(super) fn remove_entry(
+    form: ClientFileFormat,
     text: &str,
     name: &str,
     holder_stays: bool,
-) -> Result<String, Unfit> {
-    let before = read(form, text)?;
-    let plain = Plain::of(text);
+) -> Result<String, EditRefusal> {
+    let before = parse_settings(form, text)?;
+    let plain = NormalizedText::normalize(text);
     let edited = match form {
-        Form::Json(servers) => json::remove(&plain.text, servers, name, holder_stays)?,
-        Form::Toml(servers) => toml::remove(&plain.text, servers, name, holder_stays)?,
-        Form::Yaml(servers) => yaml::remove(&plain.text, servers, name, holder_stays)?,
-        Form::Own => return own::remove(&before, name),
+        ClientFileFormat::Json(servers) => json::remove(&plain.text, servers, name, holder_stays)?,
+        ClientFileFormat::Toml(servers) => toml::remove(&plain.text, servers, name, holder_stays)?,
+        ClientFileFormat::Yaml(servers) => yaml::remove(&plain.text, servers, name, holder_stays)?,
+        ClientFileFormat::Own => return own::remove(&before, name),
     };
     let mut expected = before;
-    let way = way(form, name);
-    take(&mut expected, &way, holder_stays);
-    let mut after = read(form, &edited)?;
+    let way = entry_path(form, name);
+    remove_path(&mut expected, &way, holder_stays);
+    let mut after = parse_settings(form, &edited)?;
     drop_nulls(&mut after, &way);
     match after == expected {
-        true => Ok(plain.dress(&edited)),
+        true => Ok(plain.restore_endings(&edited)),
         false => Err("the entry can't be taken out without touching the rest of it".into()),
     }
 }
 
-fn take(at: &mut Value, way: &[&str], holder_stays: bool) {
+fn remove_path(at: &mut Value, way: &[&str], holder_stays: bool) {
     let Some((key, rest)) = way.split_first() else {
         return;
     };
@@ -190,7 +202,7 @@ fn take(at: &mut Value, way: &[&str], holder_stays: bool) {
         return;
     }
     if let Some(inner) = map.get_mut(*key) {
-        take(inner, rest, holder_stays);
+        remove_path(inner, rest, holder_stays);
         if !holder_stays && inner.as_object().is_some_and(Map::is_empty) {
             map.remove(*key);
         }
@@ -208,7 +220,7 @@ fn drop_nulls(at: &mut Value, way: &[&str]) {
 }
 
 /// Whether all that was written is still there, in its order; blanks and commas aside.
-fn keeps(before: &str, after: &str) -> bool {
+fn preserves_text(before: &str, after: &str) -> bool {
     let counts = |c: &char| !c.is_whitespace() && *c != ',';
     let mut after = after.chars().filter(counts);
     before
@@ -219,17 +231,19 @@ fn keeps(before: &str, after: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Entry, find, insert, keeps, read, remove};
-    use crate::host::connect::client::Form;
+    use super::{
+        ClientEntry, find_entry, insert_entry, parse_settings, preserves_text, remove_entry,
+    };
+    use crate::host::connect::client::ClientFileFormat;
     use serde_json::json;
 
-    const JSON: Form = Form::Json(&["mcpServers"]);
-    const TOML: Form = Form::Toml("mcp_servers");
-    const YAML: Form = Form::Yaml("extensions");
+    const SAMPLE_JSON: ClientFileFormat = ClientFileFormat::Json(&["mcpServers"]);
+    const TOML: ClientFileFormat = ClientFileFormat::Toml("mcp_servers");
+    const YAML: ClientFileFormat = ClientFileFormat::Yaml("extensions");
 
-    fn entry() -> Entry {
+    fn entry() -> ClientEntry {
         let words = json!(["mcp", "stdio"]);
-        Entry(vec![
+        ClientEntry(vec![
             ("command", json!("/x y/osctl")),
             ("args", words),
             ("timeout", json!(600)),
@@ -237,14 +251,17 @@ mod tests {
     }
 
     /// In and out again, and the text in between.
-    fn round(form: Form, text: &str, holder_stays: bool) -> String {
-        let inside = insert(form, text, "osctl", &entry()).unwrap();
-        let said = read(form, &inside).unwrap();
-        assert_eq!(find(form, &said, "osctl"), Some(&entry().value()));
-        let again = insert(form, &inside, "osctl", &entry()).unwrap();
+    fn round(form: ClientFileFormat, text: &str, holder_stays: bool) -> String {
+        let inside = insert_entry(form, text, "osctl", &entry()).unwrap();
+        let said = parse_settings(form, &inside).unwrap();
+        assert_eq!(find_entry(form, &said, "osctl"), Some(&entry().to_value()));
+        let again = insert_entry(form, &inside, "osctl", &entry()).unwrap();
         assert_eq!(again, inside, "a second time changes nothing");
-        let out = remove(form, &inside, "osctl", holder_stays).unwrap();
-        assert_eq!(read(form, &out).unwrap(), read(form, text).unwrap());
+        let out = remove_entry(form, &inside, "osctl", holder_stays).unwrap();
+        assert_eq!(
+            parse_settings(form, &out).unwrap(),
+            parse_settings(form, text).unwrap()
+        );
         let begun = "# mine\n";
         assert_eq!(text.contains(begun), out.contains(begun));
         inside
@@ -259,13 +276,13 @@ mod tests {
             "// c\n{\n  // d\n  \"a\": [1, 2,],\n}\n",
             "{\"a\":{\"mcpServers\":{}}}",
         ] {
-            round(JSON, text, false);
+            round(SAMPLE_JSON, text, false);
         }
         for text in [
             "{\"mcpServers\": {}}",
             "{\n\t\"mcpServers\": {\n\t\t\"b\": {} // b\n\t}\n}",
         ] {
-            round(JSON, text, true);
+            round(SAMPLE_JSON, text, true);
         }
         for text in [
             "",
@@ -290,19 +307,22 @@ mod tests {
     fn comments_order_and_layout_stay() {
         let text = "{\n    // first\n    \"z\": 1,\n    \"mcpServers\": {\n        \"b\": { \"command\": \"b\" }, // b\n    },\n    \"a\": 2\n}\n";
         let expected = "{\n    // first\n    \"z\": 1,\n    \"mcpServers\": {\n        \"b\": { \"command\": \"b\" }, // b\n        \"osctl\": {\n            \"command\": \"/x y/osctl\",\n            \"args\": [\"mcp\", \"stdio\"],\n            \"timeout\": 600,\n        },\n    },\n    \"a\": 2\n}\n";
-        let inside = insert(JSON, text, "osctl", &entry()).unwrap();
+        let inside = insert_entry(SAMPLE_JSON, text, "osctl", &entry()).unwrap();
         assert_eq!(inside, expected);
-        assert_eq!(remove(JSON, &inside, "osctl", true).unwrap(), text);
+        assert_eq!(
+            remove_entry(SAMPLE_JSON, &inside, "osctl", true).unwrap(),
+            text
+        );
     }
 
     #[test]
     fn marks_and_line_ends_stay() {
         for (form, text) in [
-            (JSON, "\u{feff}{\r\n  \"a\": 1\r\n}\r\n"),
+            (SAMPLE_JSON, "\u{feff}{\r\n  \"a\": 1\r\n}\r\n"),
             (TOML, "a = 1\r\nb = 2\r\n"),
             (YAML, "a: 1\r\nextensions:\r\n  b: {}\r\n"),
         ] {
-            let inside = insert(form, text, "osctl", &entry()).unwrap();
+            let inside = insert_entry(form, text, "osctl", &entry()).unwrap();
             assert_eq!(inside.matches('\n').count(), inside.matches("\r\n").count());
             assert_eq!(inside.starts_with('\u{feff}'), text.starts_with('\u{feff}'));
         }
@@ -311,10 +331,10 @@ mod tests {
     #[test]
     fn what_can_not_be_read_is_left_alone() {
         for (form, text) in [
-            (JSON, "{\"a\": "),
-            (JSON, "[]"),
-            (JSON, "{'a': 1}"),
-            (JSON, "{\"mcpServers\": []}"),
+            (SAMPLE_JSON, "{\"a\": "),
+            (SAMPLE_JSON, "[]"),
+            (SAMPLE_JSON, "{'a': 1}"),
+            (SAMPLE_JSON, "{\"mcpServers\": []}"),
             (TOML, "a = "),
             (TOML, "mcp_servers = 1"),
             (YAML, "a: [1"),
@@ -323,13 +343,16 @@ mod tests {
             (YAML, "extensions: [b]"),
             (YAML, "extensions: &x\n  b: 1\n"),
         ] {
-            assert!(insert(form, text, "osctl", &entry()).is_err(), "{text}");
+            assert!(
+                insert_entry(form, text, "osctl", &entry()).is_err(),
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn keeping_is_about_what_is_said() {
-        assert!(keeps("{\"a\": 1}", "{\n\"a\": 1,\n\"b\": 2\n}"));
-        assert!(!keeps("{\"a\": 1} // c", "{\"a\": 1, \"b\": 2}"));
+        assert!(preserves_text("{\"a\": 1}", "{\n\"a\": 1,\n\"b\": 2\n}"));
+        assert!(!preserves_text("{\"a\": 1} // c", "{\"a\": 1, \"b\": 2}"));
     }
 }

@@ -1,12 +1,12 @@
 //! An entry in JSON with comments.
 
-use super::edit::{Entry, Unfit};
+use super::edit::{ClientEntry, EditRefusal};
 use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstInputValue, CstObject, CstRootNode};
 use serde_json::Value;
 
 /// Comments and trailing commas, which editors' files have; no more.
-const OPTIONS: ParseOptions = ParseOptions {
+const JSON_PARSE_OPTIONS: ParseOptions = ParseOptions {
     allow_comments: true,
     allow_trailing_commas: true,
     allow_loose_object_property_names: false,
@@ -19,12 +19,12 @@ const OPTIONS: ParseOptions = ParseOptions {
     allow_extended_string_escapes: false,
 };
 
-fn parse(text: &str) -> Result<CstRootNode, Unfit> {
-    CstRootNode::parse(text, &OPTIONS).map_err(|error| format!("it is no JSON: {error}"))
+fn parse_json_tree(text: &str) -> Result<CstRootNode, EditRefusal> {
+    CstRootNode::parse(text, &JSON_PARSE_OPTIONS).map_err(|error| format!("it is no JSON: {error}"))
 }
 
-pub(super) fn read(text: &str) -> Result<Value, Unfit> {
-    let value = parse(text)?.to_serde_value();
+pub(super) fn parse_json(text: &str) -> Result<Value, EditRefusal> {
+    let value = parse_json_tree(text)?.to_serde_value();
     Ok(value.unwrap_or(Value::Null))
 }
 
@@ -32,11 +32,11 @@ pub(super) fn insert(
     text: &str,
     servers: &[&str],
     name: &str,
-    entry: &Entry,
-) -> Result<String, Unfit> {
+    entry: &ClientEntry,
+) -> Result<String, EditRefusal> {
     // A file of our own ends with its line, as most do.
     let text = if text.trim().is_empty() { "{}\n" } else { text };
-    let root = parse(text)?;
+    let root = parse_json_tree(text)?;
     let mut at = root.object_value().ok_or("it holds no object")?;
     for key in servers {
         let next = at.object_value_or_create(key);
@@ -46,7 +46,7 @@ pub(super) fn insert(
         entry
             .0
             .iter()
-            .map(|(key, value)| ((*key).to_owned(), input(value)))
+            .map(|(key, value)| ((*key).to_owned(), to_json_node(value)))
             .collect(),
     );
     match at.get(name) {
@@ -63,8 +63,8 @@ pub(super) fn remove(
     servers: &[&str],
     name: &str,
     holder_stays: bool,
-) -> Result<String, Unfit> {
-    let root = parse(text)?;
+) -> Result<String, EditRefusal> {
+    let root = parse_json_tree(text)?;
     let mut holders: Vec<(CstObject, &str)> = Vec::new();
     let mut at = root.object_value().ok_or("it holds no object")?;
     for key in servers {
@@ -88,15 +88,17 @@ pub(super) fn remove(
     Ok(root.to_string())
 }
 
-fn input(value: &Value) -> CstInputValue {
+fn to_json_node(value: &Value) -> CstInputValue {
     match value {
         Value::Null => CstInputValue::Null,
         Value::Bool(value) => CstInputValue::Bool(*value),
         Value::Number(value) => CstInputValue::Number(value.to_string()),
         Value::String(value) => CstInputValue::String(value.clone()),
-        Value::Array(values) => CstInputValue::Array(values.iter().map(input).collect()),
+        Value::Array(values) => CstInputValue::Array(values.iter().map(to_json_node).collect()),
         Value::Object(map) => {
-            let fields = map.iter().map(|(key, value)| (key.clone(), input(value)));
+            let fields = map
+                .iter()
+                .map(|(key, value)| (key.clone(), to_json_node(value)));
             CstInputValue::Object(fields.collect())
         }
     }

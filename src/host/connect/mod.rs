@@ -22,9 +22,9 @@ mod probe;
 mod toml;
 mod yaml;
 
-pub(crate) use call::Call;
-pub(crate) use change::Change;
-pub(crate) use client::Client;
-pub(crate) use places::Places;
-pub(crate) use plan::{connect, disconnect};
-pub(crate) use probe::probe;
+pub(crate) use call::LaunchCommand;
+pub(crate) use change::ClientFileChange;
+pub(crate) use client::ConnectClient;
+pub(crate) use places::ClientConfigPaths;
+pub(crate) use plan::{plan_connect, plan_disconnect};
+pub(crate) use probe::probe_command;

@@ -1,19 +1,21 @@
 //! An entry in a file of its own, which holds nothing else.
 
-use super::client::Form;
-use super::edit::{self, Entry, Unfit};
+use super::client::ClientFileFormat;
+use super::edit::{self, ClientEntry, EditRefusal};
 use serde_json::Value;
 
-const HEAD: &str = "# Written by osctl; `osctl mcp disconnect continue` removes it.\n";
+const CONTINUE_FILE_HEADER: &str =
+    "# Written by osctl; `osctl mcp disconnect continue` removes it.\n";
 
-pub(super) fn insert(text: &str, name: &str, entry: &Entry) -> Result<String, Unfit> {
+pub(super) fn insert(text: &str, name: &str, entry: &ClientEntry) -> Result<String, EditRefusal> {
     if !text.trim().is_empty() {
-        let said = edit::read(Form::Own, text)?;
-        if edit::find(Form::Own, &said, name).is_none() || !is_alone(&said) {
+        let said = edit::parse_settings(ClientFileFormat::Own, text)?;
+        if edit::find_entry(ClientFileFormat::Own, &said, name).is_none() || !is_alone(&said) {
             return Err("it holds something else".into());
         }
     }
-    let mut lines = format!("{HEAD}name: {name}\nversion: 0.0.1\nschema: v1\nmcpServers:\n");
+    let mut lines =
+        format!("{CONTINUE_FILE_HEADER}name: {name}\nversion: 0.0.1\nschema: v1\nmcpServers:\n");
     for (number, (key, value)) in entry.0.iter().enumerate() {
         let dash = if number == 0 { "-" } else { " " };
         lines.push_str(&format!("  {dash} {key}: {value}\n"));
@@ -22,8 +24,8 @@ pub(super) fn insert(text: &str, name: &str, entry: &Entry) -> Result<String, Un
 }
 
 /// Nothing is left of it.
-pub(super) fn remove(said: &Value, name: &str) -> Result<String, Unfit> {
-    let is_ours = edit::find(Form::Own, said, name).is_some() && is_alone(said);
+pub(super) fn remove(said: &Value, name: &str) -> Result<String, EditRefusal> {
+    let is_ours = edit::find_entry(ClientFileFormat::Own, said, name).is_some() && is_alone(said);
     match is_ours {
         true => Ok(String::new()),
         false => Err("it holds something else".into()),

@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, Clone)]
-pub(crate) struct Places {
+pub(crate) struct ClientConfigPaths {
     home: PathBuf,
     platform: &'static str,
     variable: fn(&str) -> Option<PathBuf>,
 }
 
-impl Places {
+impl ClientConfigPaths {
     /// Of this platform and environment.
-    pub(crate) fn of(home: &Path) -> Self {
+    pub(crate) fn for_home(home: &Path) -> Self {
         Self {
             home: home.into(),
             platform: std::env::consts::OS,
@@ -23,47 +23,47 @@ impl Places {
         }
     }
 
-    pub(super) fn home(&self, path: &str) -> PathBuf {
+    pub(super) fn in_home(&self, path: &str) -> PathBuf {
         self.home.join(path)
     }
 
     /// `path` beneath what the variable names, else in the home folder.
-    pub(super) fn named(&self, variable: &str, path: &str, otherwise: &str) -> PathBuf {
+    pub(super) fn beneath_variable(&self, variable: &str, path: &str, otherwise: &str) -> PathBuf {
         match (self.variable)(variable) {
             Some(folder) => folder.join(path),
-            None => self.home(otherwise),
+            None => self.in_home(otherwise),
         }
     }
 
     /// `~/.config`, also on macOS, as programs of the terminal have it.
-    pub(super) fn config(&self, path: &str) -> PathBuf {
-        self.named("XDG_CONFIG_HOME", path, &format!(".config/{path}"))
+    pub(super) fn in_config(&self, path: &str) -> PathBuf {
+        self.beneath_variable("XDG_CONFIG_HOME", path, &format!(".config/{path}"))
     }
 
     /// Where programs of the desktop have theirs.
-    pub(super) fn application(&self, path: &str) -> PathBuf {
+    pub(super) fn in_application_data(&self, path: &str) -> PathBuf {
         match self.platform {
             "macos" => self.home.join("Library/Application Support").join(path),
-            "windows" => self.roaming(path),
-            _ => self.config(path),
+            "windows" => self.in_roaming_data(path),
+            _ => self.in_config(path),
         }
     }
 
     /// The one or, on Windows, the other.
     pub(super) fn unless_windows(&self, unix: PathBuf, windows: &str) -> PathBuf {
         match self.platform {
-            "windows" => self.roaming(windows),
+            "windows" => self.in_roaming_data(windows),
             _ => unix,
         }
     }
 
-    fn roaming(&self, path: &str) -> PathBuf {
-        self.named("APPDATA", path, &format!("AppData/Roaming/{path}"))
+    fn in_roaming_data(&self, path: &str) -> PathBuf {
+        self.beneath_variable("APPDATA", path, &format!("AppData/Roaming/{path}"))
     }
 
     /// On which platform a test looks.
     #[cfg(test)]
-    pub(super) fn on(platform: &'static str) -> Self {
+    pub(super) fn for_platform(platform: &'static str) -> Self {
         Self {
             home: "/h".into(),
             platform,

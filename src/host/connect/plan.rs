@@ -1,20 +1,20 @@
 //! What connecting and disconnecting change.
 
-use super::call::{self, Call};
-use super::change::{self, Backup, Change};
-use super::client::{Client, Form};
+use super::call::{self, LaunchCommand};
+use super::change::{self, BackupAction, ClientFileChange};
+use super::client::{ClientFileFormat, ConnectClient};
 use super::edit;
-use super::places::Places;
+use super::places::ClientConfigPaths;
 use crate::error::{Error, Result};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// A client's file, as it is now.
 #[derive(Debug)]
-struct Found {
+struct ClientFile {
     file: PathBuf,
     text: Option<String>,
-    form: Form,
+    form: ClientFileFormat,
     entry: Option<Value>,
 }
 
@@ -22,23 +22,28 @@ struct Found {
 ///
 /// # Errors
 /// When the file can't be read, or the name is somebody else's.
-pub(crate) fn connect(client: Client, name: &str, call: &Call, places: &Places) -> Result<Change> {
-    let found = find(client, name, places)?;
-    let entry = client.entry(name, call);
+pub(crate) fn plan_connect(
+    client: ConnectClient,
+    name: &str,
+    call: &LaunchCommand,
+    places: &ClientConfigPaths,
+) -> Result<ClientFileChange> {
+    let found = read_client_file(client, name, places)?;
+    let entry = client.make_entry(name, call);
     let is_there = found.entry.is_some();
-    if found.entry == Some(entry.value()) {
-        return Ok(found.unchanged(Backup::None));
+    if found.entry == Some(entry.to_value()) {
+        return Ok(found.unchanged(BackupAction::None));
     }
     let text = found.text.as_deref().unwrap_or_default();
-    let after = edit::insert(found.form, text, name, &entry);
-    let after = after.map_err(|why| unfit(&found.file, &why))?;
-    let backup = backup(&found.file, name);
+    let after = edit::insert_entry(found.form, text, name, &entry);
+    let after = after.map_err(|why| edit_error(&found.file, &why))?;
+    let backup = backup_path_of(&found.file, name);
     // With an entry in it, it is not what was there before osctl.
     let is_kept = found.text.is_none() || is_there;
-    Ok(Change {
+    Ok(ClientFileChange {
         backup: match is_kept {
-            true => Backup::None,
-            false => Backup::Make(backup),
+            true => BackupAction::None,
+            false => BackupAction::Make(backup),
         },
         file: found.file,
         before: found.text,
@@ -50,31 +55,35 @@ pub(crate) fn connect(client: Client, name: &str, call: &Call, places: &Places) 
 ///
 /// # Errors
 /// When the file can't be read, or the entry is somebody else's.
-pub(crate) fn disconnect(client: Client, name: &str, places: &Places) -> Result<Change> {
-    let found = find(client, name, places)?;
-    let backup = backup(&found.file, name);
-    let kept = change::read(&backup)?;
+pub(crate) fn plan_disconnect(
+    client: ConnectClient,
+    name: &str,
+    places: &ClientConfigPaths,
+) -> Result<ClientFileChange> {
+    let found = read_client_file(client, name, places)?;
+    let backup = backup_path_of(&found.file, name);
+    let kept = change::read_optional_file(&backup)?;
     let dropped = match kept {
-        Some(_) => Backup::Drop(backup),
-        None => Backup::None,
+        Some(_) => BackupAction::Drop(backup),
+        None => BackupAction::None,
     };
     let Some(text) = &found.text else {
         // Where the file is gone, the copy may be all that there is.
-        return Ok(found.unchanged(Backup::None));
+        return Ok(found.unchanged(BackupAction::None));
     };
     let Some(entry) = &found.entry else {
         return Ok(found.unchanged(dropped));
     };
-    let written = call::of(entry).map(|call| client.entry(name, &call));
+    let written = call::command_of_entry(entry).map(|call| client.make_entry(name, &call));
     let was = |original: &str| {
         let written = written.as_ref()?;
-        let form = form(client, original).ok()?;
-        edit::insert(form, original, name, written).ok()
+        let form = detect_format(client, original).ok()?;
+        edit::insert_entry(form, original, name, written).ok()
     };
     if let Some(original) = &kept
         && was(original).as_ref() == Some(text)
     {
-        return Ok(Change {
+        return Ok(ClientFileChange {
             file: found.file,
             before: found.text,
             after: kept,
@@ -86,11 +95,11 @@ pub(crate) fn disconnect(client: Client, name: &str, places: &Places) -> Result<
     let after = match is_alone {
         true => None,
         false => {
-            let after = edit::remove(found.form, text, name, holder_stays);
-            Some(after.map_err(|why| unfit(&found.file, &why))?)
+            let after = edit::remove_entry(found.form, text, name, holder_stays);
+            Some(after.map_err(|why| edit_error(&found.file, &why))?)
         }
     };
-    Ok(Change {
+    Ok(ClientFileChange {
         file: found.file,
         before: found.text.clone(),
         // Nothing of anybody's is left in a file that was ours.
@@ -99,13 +108,17 @@ pub(crate) fn disconnect(client: Client, name: &str, places: &Places) -> Result<
     })
 }
 
-fn find(client: Client, name: &str, places: &Places) -> Result<Found> {
-    let file = client.file(places, name);
-    let text = change::read(&file)?;
+fn read_client_file(
+    client: ConnectClient,
+    name: &str,
+    places: &ClientConfigPaths,
+) -> Result<ClientFile> {
+    let file = client.config_file(places, name);
+    let text = change::read_optional_file(&file)?;
     let read = text.as_deref().unwrap_or_default();
-    let form = form(client, read).map_err(|why| unfit(&file, &why))?;
-    let said = edit::read(form, read).map_err(|why| unfit(&file, &why))?;
-    let entry = edit::find(form, &said, name).cloned();
+    let form = detect_format(client, read).map_err(|why| edit_error(&file, &why))?;
+    let said = edit::parse_settings(form, read).map_err(|why| edit_error(&file, &why))?;
+    let entry = edit::find_entry(form, &said, name).cloned();
     if entry.as_ref().is_some_and(|entry| !call::is_ours(entry)) {
         let message = format!(
             "the server `{name}` in `{}` is not osctl's; it was not touched",
@@ -114,7 +127,7 @@ fn find(client: Client, name: &str, places: &Places) -> Result<Found> {
         let hint = "give it another name there, or remove it yourself";
         return Err(Error::precondition(message, hint).into());
     }
-    Ok(Found {
+    Ok(ClientFile {
         file,
         text,
         form,
@@ -122,9 +135,9 @@ fn find(client: Client, name: &str, places: &Places) -> Result<Found> {
     })
 }
 
-impl Found {
-    fn unchanged(self, backup: Backup) -> Change {
-        Change {
+impl ClientFile {
+    fn unchanged(self, backup: BackupAction) -> ClientFileChange {
+        ClientFileChange {
             file: self.file,
             after: self.text.clone(),
             before: self.text,
@@ -134,26 +147,26 @@ impl Found {
 }
 
 /// The form of a client's file, which for some depends on what stands in it.
-fn form(client: Client, text: &str) -> Result<Form, edit::Unfit> {
-    let usual = client.form(&Value::Null);
-    Ok(client.form(&edit::read(usual, text)?))
+fn detect_format(client: ConnectClient, text: &str) -> Result<ClientFileFormat, edit::EditRefusal> {
+    let usual = client.file_format(&Value::Null);
+    Ok(client.file_format(&edit::parse_settings(usual, text)?))
 }
 
 /// Whether a text has the servers' place, be it empty.
-fn has_holder(client: Client, text: &str) -> bool {
-    let form = form(client, text);
-    let said = form.and_then(|form| Ok((form, edit::read(form, text)?)));
-    said.is_ok_and(|(form, said)| edit::holder(form, &said).is_some())
+fn has_holder(client: ConnectClient, text: &str) -> bool {
+    let form = detect_format(client, text);
+    let said = form.and_then(|form| Ok((form, edit::parse_settings(form, text)?)));
+    said.is_ok_and(|(form, said)| edit::find_servers(form, &said).is_some())
 }
 
 /// Beside the file, by what was put in.
-fn backup(file: &Path, name: &str) -> PathBuf {
+fn backup_path_of(file: &Path, name: &str) -> PathBuf {
     let mut path = file.as_os_str().to_owned();
     path.push(format!(".before-{name}"));
     path.into()
 }
 
-fn unfit(file: &Path, why: &str) -> anyhow::Error {
+fn edit_error(file: &Path, why: &str) -> anyhow::Error {
     let message = format!("`{}` is left as it is: {why}", file.display());
     Error::precondition(
         message,

@@ -1,6 +1,6 @@
 //! What a client will start, started and asked for its tools.
 
-use super::call::Call;
+use super::call::LaunchCommand;
 use crate::error::{Error, Result};
 use crate::protocol::mcp::{LIST_WAIT, ListMeta};
 use anyhow::{Context, bail};
@@ -11,20 +11,20 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{ChildStdin, ChildStdout, Command};
 
 /// From the start to the last tool.
-const PATIENCE: Duration = Duration::from_secs(60);
+const CONNECT_PROBE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Of those, what the servers have to start.
-const LIST_TIMEOUT: Duration = Duration::from_secs(45);
+const CONNECT_LIST_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// In which it may end by itself.
-const LEAVING: Duration = Duration::from_secs(5);
+const CONNECT_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A revision that all clients' servers know.
-const VERSION: &str = "2025-06-18";
+const CONNECT_PROBE_VERSION: &str = "2025-06-18";
 
 /// What the client will find.
 #[derive(Debug, Default)]
-pub(crate) struct Probed {
+pub(crate) struct ConnectProbeResult {
     /// The names of the tools.
     pub(crate) tools: Vec<String>,
     /// Servers that have not listed their tools in time.
@@ -33,7 +33,7 @@ pub(crate) struct Probed {
 
 /// # Errors
 /// When it does not start, or does not answer as a server.
-pub(crate) async fn probe(call: &Call) -> Result<Probed> {
+pub(crate) async fn probe_command(call: &LaunchCommand) -> Result<ConnectProbeResult> {
     let mut child = Command::new(&call.program)
         .args(&call.words)
         .envs(&call.environment)
@@ -42,10 +42,10 @@ pub(crate) async fn probe(call: &Call) -> Result<Probed> {
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
-        .map_err(|error| silent(call, &error.to_string()))?;
+        .map_err(|error| probe_error(call, &error.to_string()))?;
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let mut stderr = child.stderr.take().context("no stderr")?;
-    let mut server = Server {
+    let mut server = ConnectProbeServer {
         stdin: stdin.context("no stdin")?,
         lines: BufReader::new(stdout.context("no stdout")?).lines(),
         id: 0,
@@ -56,16 +56,16 @@ pub(crate) async fn probe(call: &Call) -> Result<Probed> {
         let _ = stderr.read_to_string(&mut said).await;
         said
     });
-    let told = match tokio::time::timeout(PATIENCE, server.tools()).await {
+    let told = match tokio::time::timeout(CONNECT_PROBE_TIMEOUT, server.list_tools()).await {
         Ok(told) => told,
         Err(_) => Err(anyhow::anyhow!(
             "it has not answered for {} s",
-            PATIENCE.as_secs()
+            CONNECT_PROBE_TIMEOUT.as_secs()
         )),
     };
     // The end of its input tells it to go.
     drop(server);
-    let left = tokio::time::timeout(LEAVING, child.wait()).await;
+    let left = tokio::time::timeout(CONNECT_EXIT_TIMEOUT, child.wait()).await;
     if left.is_err() {
         child.start_kill()?;
     }
@@ -73,19 +73,22 @@ pub(crate) async fn probe(call: &Call) -> Result<Probed> {
         Ok(tools) => Ok(tools),
         Err(why) => {
             let said = complaint.await.unwrap_or_default();
-            Err(silent(call, reason(&said).unwrap_or(&why.to_string())))
+            Err(probe_error(
+                call,
+                last_error_line(&said).unwrap_or(&why.to_string()),
+            ))
         }
     }
 }
 
 /// Its own words, where it has any.
-fn reason(said: &str) -> Option<&str> {
+fn last_error_line(said: &str) -> Option<&str> {
     let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
     let error = lines().find_map(|line| line.strip_prefix("error: "));
     error.or_else(|| lines().next_back())
 }
 
-fn silent(call: &Call, why: &str) -> anyhow::Error {
+fn probe_error(call: &LaunchCommand, why: &str) -> anyhow::Error {
     let words = [&call.program].into_iter().chain(&call.words);
     let command: Vec<&str> = words.map(String::as_str).collect();
     let message = format!("`{}` does not serve: {why}", command.join(" "));
@@ -95,23 +98,23 @@ fn silent(call: &Call, why: &str) -> anyhow::Error {
 }
 
 #[derive(Debug)]
-struct Server {
+struct ConnectProbeServer {
     stdin: ChildStdin,
     lines: Lines<BufReader<ChildStdout>>,
     id: u64,
 }
 
-impl Server {
-    async fn tools(&mut self) -> Result<Probed> {
+impl ConnectProbeServer {
+    async fn list_tools(&mut self) -> Result<ConnectProbeResult> {
         let client = json!({"name": "osctl", "version": env!("CARGO_PKG_VERSION")});
-        let hello = json!({"protocolVersion": VERSION, "capabilities": {}, "clientInfo": client});
-        self.ask("initialize", hello).await?;
-        self.say(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))
+        let hello = json!({"protocolVersion": CONNECT_PROBE_VERSION, "capabilities": {}, "clientInfo": client});
+        self.send_request("initialize", hello).await?;
+        self.send_message(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}))
             .await?;
-        let mut found = Probed::default();
-        let mut params = json!({"_meta": {LIST_WAIT: LIST_TIMEOUT.as_secs()}});
+        let mut found = ConnectProbeResult::default();
+        let mut params = json!({"_meta": {LIST_WAIT: CONNECT_LIST_TIMEOUT.as_secs()}});
         loop {
-            let mut page = self.ask("tools/list", params).await?;
+            let mut page = self.send_request("tools/list", params).await?;
             let tools = page["tools"].as_array().context("it lists no tools")?;
             let name = |tool: &Value| tool["name"].as_str().map(str::to_owned);
             found.tools.extend(tools.iter().filter_map(name));
@@ -124,10 +127,10 @@ impl Server {
         }
     }
 
-    async fn ask(&mut self, method: &str, params: Value) -> Result<Value> {
+    async fn send_request(&mut self, method: &str, params: Value) -> Result<Value> {
         self.id += 1;
         let asked = json!({"jsonrpc": "2.0", "id": self.id, "method": method, "params": params});
-        self.say(&asked).await?;
+        self.send_message(&asked).await?;
         while let Some(line) = self.lines.next_line().await? {
             let mut message: Value = serde_json::from_str(&line)
                 .with_context(|| format!("it says what is no message: `{line}`"))?;
@@ -142,7 +145,7 @@ impl Server {
         bail!("it has ended")
     }
 
-    async fn say(&mut self, message: &Value) -> Result<()> {
+    async fn send_message(&mut self, message: &Value) -> Result<()> {
         let line = format!("{message}\n");
         self.stdin.write_all(line.as_bytes()).await?;
         Ok(self.stdin.flush().await?)
@@ -151,10 +154,10 @@ impl Server {
 
 #[cfg(test)]
 mod tests {
-    use super::{Call, probe};
+    use super::{LaunchCommand, probe_command};
 
-    fn call(words: &[&str]) -> Call {
-        Call {
+    fn call(words: &[&str]) -> LaunchCommand {
+        LaunchCommand {
             program: "python3".into(),
             words: words.iter().map(|&word| word.to_owned()).collect(),
             environment: Default::default(),
@@ -163,7 +166,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_is_asked_for_its_tools() {
-        let found = probe(&call(&["tests/mcp/echo.py"])).await.unwrap();
+        let found = probe_command(&call(&["tests/mcp/echo.py"])).await.unwrap();
         assert_eq!(found.tools, ["echo", "other"]);
     }
 
@@ -177,13 +180,13 @@ mod tests {
             (&["-c", "print('hello')"], "no message"),
             (&["-c", "input()"], "has ended"),
         ] {
-            let told = probe(&call(words)).await.unwrap_err().to_string();
+            let told = probe_command(&call(words)).await.unwrap_err().to_string();
             assert!(told.contains(why), "{told}");
         }
-        let none = Call {
+        let none = LaunchCommand {
             program: "/nonexistent".into(),
             ..call(&[])
         };
-        assert!(probe(&none).await.is_err());
+        assert!(probe_command(&none).await.is_err());
     }
 }

@@ -1,10 +1,10 @@
 //! An entry in TOML: a table of its own.
 
-use super::edit::{Entry, Unfit};
+use super::edit::{ClientEntry, EditRefusal};
 use serde_json::Value;
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table};
 
-fn parse(text: &str) -> Result<DocumentMut, Unfit> {
+fn parse_toml_tree(text: &str) -> Result<DocumentMut, EditRefusal> {
     text.parse()
         .map_err(|error| format!("it is no TOML: {}", first_line(&error)))
 }
@@ -18,7 +18,7 @@ fn first_line(error: &toml_edit::TomlError) -> String {
         .to_owned()
 }
 
-pub(super) fn read(text: &str) -> Result<Value, Unfit> {
+pub(super) fn parse_toml(text: &str) -> Result<Value, EditRefusal> {
     toml_edit::de::from_str(text).map_err(|error| {
         let why = error.message().lines().next().unwrap_or_default();
         format!("it is no TOML: {why}")
@@ -29,9 +29,9 @@ pub(super) fn insert(
     text: &str,
     servers: &str,
     name: &str,
-    entry: &Entry,
-) -> Result<String, Unfit> {
-    let mut document = parse(text)?;
+    entry: &ClientEntry,
+) -> Result<String, EditRefusal> {
+    let mut document = parse_toml_tree(text)?;
     let holder = document.entry(servers).or_insert_with(|| {
         let mut table = Table::new();
         // Only the tables in it have a line.
@@ -43,7 +43,7 @@ pub(super) fn insert(
     let holder = holder.ok_or_else(|| format!("`{servers}` in it is no table"))?;
     let mut table = Table::new();
     for (key, value) in &entry.0 {
-        table.insert(key, Item::Value(item(value)?));
+        table.insert(key, Item::Value(to_toml_value(value)?));
     }
     let made = match is_inline {
         true => Item::Value(table.into_inline_table().into()),
@@ -78,8 +78,8 @@ pub(super) fn remove(
     servers: &str,
     name: &str,
     holder_stays: bool,
-) -> Result<String, Unfit> {
-    let mut document = parse(text)?;
+) -> Result<String, EditRefusal> {
+    let mut document = parse_toml_tree(text)?;
     if let Some(holder) = document.get_mut(servers).and_then(Item::as_table_like_mut) {
         holder.remove(name);
         if holder.is_empty() && !holder_stays {
@@ -89,19 +89,19 @@ pub(super) fn remove(
     Ok(document.to_string())
 }
 
-fn item(value: &Value) -> Result<toml_edit::Value, Unfit> {
+fn to_toml_value(value: &Value) -> Result<toml_edit::Value, EditRefusal> {
     Ok(match value {
         Value::Bool(value) => (*value).into(),
         Value::Number(number) => number.as_i64().ok_or("it has no such number")?.into(),
         Value::String(text) => text.as_str().into(),
         Value::Array(values) => {
-            let items: Result<Array, Unfit> = values.iter().map(item).collect();
+            let items: Result<Array, EditRefusal> = values.iter().map(to_toml_value).collect();
             items?.into()
         }
         Value::Object(map) => {
             let mut table = InlineTable::new();
             for (key, value) in map {
-                table.insert(key, item(value)?);
+                table.insert(key, to_toml_value(value)?);
             }
             table.into()
         }

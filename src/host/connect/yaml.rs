@@ -1,13 +1,13 @@
 //! An entry in YAML: lines of its own in a block. No library edits YAML and keeps comments, so lines are
 //! put in and taken out, and `edit` reads the result again before it is believed.
 
-use super::edit::{Entry, Unfit};
+use super::edit::{ClientEntry, EditRefusal};
 use serde_json::Value;
 
 /// Beneath its key, where nothing shows how the file does it.
-const INDENT: &str = "  ";
+const YAML_INDENT: &str = "  ";
 
-pub(super) fn read(text: &str) -> Result<Value, Unfit> {
+pub(super) fn parse_yaml(text: &str) -> Result<Value, EditRefusal> {
     serde_yaml::from_str(text).map_err(|error| format!("it is no YAML: {error}"))
 }
 
@@ -15,8 +15,8 @@ pub(super) fn insert(
     text: &str,
     servers: &str,
     name: &str,
-    entry: &Entry,
-) -> Result<String, Unfit> {
+    entry: &ClientEntry,
+) -> Result<String, EditRefusal> {
     let mut lines: Vec<String> = text.split_inclusive('\n').map(str::to_owned).collect();
     let Some(at) = lines.iter().position(|line| is_key(line, servers)) else {
         if let Some(last) = lines.last_mut()
@@ -25,10 +25,10 @@ pub(super) fn insert(
             last.push('\n');
         }
         lines.push(format!("{servers}:\n"));
-        lines.extend(block(INDENT, name, entry));
+        lines.extend(entry_block(YAML_INDENT, name, entry));
         return Ok(lines.concat());
     };
-    let rest = rest(&lines[at]);
+    let rest = value_after_key(&lines[at]);
     match rest {
         "" => {}
         "{}" => lines[at] = lines[at].replacen(" {}", "", 1),
@@ -37,13 +37,13 @@ pub(super) fn insert(
     if !lines[at].ends_with('\n') {
         lines[at].push('\n');
     }
-    let indent =
-        children(&lines[at + 1..]).map_or(INDENT.to_owned(), |(_, indent)| indent.to_owned());
-    let (begin, end) = match place(&lines, at, name) {
+    let indent = first_child(&lines[at + 1..])
+        .map_or(YAML_INDENT.to_owned(), |(_, indent)| indent.to_owned());
+    let (begin, end) = match find_entry_lines(&lines, at, name) {
         Some(place) => place,
         None => (at + 1, at + 1),
     };
-    lines.splice(begin..end, block(&indent, name, entry));
+    lines.splice(begin..end, entry_block(&indent, name, entry));
     Ok(lines.concat())
 }
 
@@ -52,13 +52,13 @@ pub(super) fn remove(
     servers: &str,
     name: &str,
     holder_stays: bool,
-) -> Result<String, Unfit> {
+) -> Result<String, EditRefusal> {
     let mut lines: Vec<String> = text.split_inclusive('\n').map(str::to_owned).collect();
     let at = lines.iter().position(|line| is_key(line, servers));
-    let found = at.and_then(|at| Some((at, place(&lines, at, name)?)));
+    let found = at.and_then(|at| Some((at, find_entry_lines(&lines, at, name)?)));
     let (at, (begin, end)) = found.ok_or("the entry is not written as a block")?;
     lines.drain(begin..end);
-    if children(&lines[at + 1..]).is_none() {
+    if first_child(&lines[at + 1..]).is_none() {
         match holder_stays {
             true => lines[at] = format!("{servers}: {{}}\n"),
             false => {
@@ -70,19 +70,19 @@ pub(super) fn remove(
 }
 
 /// The lines of the entry of that name, beneath the key in line `at`.
-fn place(lines: &[String], at: usize, name: &str) -> Option<(usize, usize)> {
-    let (_, indent) = children(&lines[at + 1..])?;
-    let is_child = |line: &String| depth(line) == indent.len();
+fn find_entry_lines(lines: &[String], at: usize, name: &str) -> Option<(usize, usize)> {
+    let (_, indent) = first_child(&lines[at + 1..])?;
+    let is_child = |line: &String| indent_width(line) == indent.len();
     let begin = lines[at + 1..]
         .iter()
-        .take_while(|line| is_blank(line) || depth(line) > 0)
+        .take_while(|line| is_blank(line) || indent_width(line) > 0)
         .position(|line| is_child(line) && is_key(line.trim_start(), name))?;
     let begin = at + 1 + begin;
     let mut end = begin + 1;
     let mut last = end;
     while let Some(line) = lines.get(end) {
         if !is_blank(line) {
-            if depth(line) <= indent.len() {
+            if indent_width(line) <= indent.len() {
                 break;
             }
             last = end + 1;
@@ -93,13 +93,13 @@ fn place(lines: &[String], at: usize, name: &str) -> Option<(usize, usize)> {
 }
 
 /// Where the first child of a block is, and its indentation.
-fn children(lines: &[String]) -> Option<(usize, &str)> {
+fn first_child(lines: &[String]) -> Option<(usize, &str)> {
     let (at, line) = lines.iter().enumerate().find(|(_, line)| !is_blank(line))?;
-    let depth = depth(line);
+    let depth = indent_width(line);
     (depth > 0).then(|| (at, &line[..depth]))
 }
 
-fn depth(line: &str) -> usize {
+fn indent_width(line: &str) -> usize {
     line.len() - line.trim_start_matches(' ').len()
 }
 
@@ -121,7 +121,7 @@ fn is_key(line: &str, key: &str) -> bool {
 }
 
 /// What stands behind a key, without a comment.
-fn rest(line: &str) -> &str {
+fn value_after_key(line: &str) -> &str {
     let rest = line.split_once(':').map_or("", |(_, rest)| rest).trim();
     match rest.starts_with('#') {
         true => "",
@@ -130,7 +130,7 @@ fn rest(line: &str) -> &str {
 }
 
 /// Texts are in quotes, as JSON has them, which is YAML, too.
-fn block(indent: &str, name: &str, entry: &Entry) -> Vec<String> {
+fn entry_block(indent: &str, name: &str, entry: &ClientEntry) -> Vec<String> {
     let field = |(key, value): &(&str, Value)| format!("{indent}{indent}{key}: {value}\n");
     let head = [format!("{indent}{name}:\n")];
     head.into_iter().chain(entry.0.iter().map(field)).collect()

@@ -1,47 +1,50 @@
 //! Questions that a front end asks beside running code; answered at once, also while a cell runs.
 
-use super::attached::Attached;
-use super::content::{Access, CursorRequest, HistoryRequest, IsCompleteRequest};
-use super::wire::{PROTOCOL, Request};
+use super::attached::NotebookSession;
+use super::content::{CursorRequest, HistoryAccess, HistoryRequest, IsCompleteRequest};
+use super::wire::{JUPYTER_PROTOCOL_VERSION, JupyterRequest};
 use crate::error::Result;
-use crate::protocol::session::{At, Code};
+use crate::protocol::session::{CodeCursor, CompletenessQuery};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::time::Duration;
 
 /// A front end takes a kernel that does not introduce itself for dead.
-const PATIENCE: Duration = Duration::from_secs(2);
+const JUPYTER_INFO_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// As many cells as a kernel remembers.
-const ALL: u64 = 1_000_000;
+const MAX_JUPYTER_HISTORY_CELLS: u64 = 1_000_000;
 
 /// The content of the reply; `None` for what is no question.
-pub(super) async fn answer(request: &Request, attached: &Attached<'_>) -> Option<Result<Value>> {
+pub(super) async fn answer_shell_request(
+    request: &JupyterRequest,
+    attached: &NotebookSession<'_>,
+) -> Option<Result<Value>> {
     Some(match request.kind.as_str() {
         "kernel_info_request" => Ok(kernel_info(attached).await),
-        "complete_request" => complete(request, attached).await,
-        "inspect_request" => inspect(request, attached).await,
-        "is_complete_request" => is_complete(request, attached).await,
-        "history_request" => history(request, attached).await,
+        "complete_request" => complete_reply(request, attached).await,
+        "inspect_request" => inspect_reply(request, attached).await,
+        "is_complete_request" => is_complete_reply(request, attached).await,
+        "history_request" => history_reply(request, attached).await,
         "comm_info_request" => Ok(json!({"status": "ok", "comms": {}})),
         _ => return None,
     })
 }
 
-async fn kernel_info(attached: &Attached<'_>) -> Value {
-    let session = attached.session();
-    let python = attached.ask(async |client| {
-        let found = client.sessions().await?.sessions.into_iter();
+async fn kernel_info(attached: &NotebookSession<'_>) -> Value {
+    let session = attached.session_name();
+    let python = attached.with_client(async |client| {
+        let found = client.list_sessions().await?.sessions.into_iter();
         Ok(found.filter(|s| s.name == session).find_map(|s| s.python))
     });
-    let python = tokio::time::timeout(PATIENCE, python).await;
+    let python = tokio::time::timeout(JUPYTER_INFO_TIMEOUT, python).await;
     // Which one it is does not matter as long as there is none.
     let python = python.ok().and_then(Result::ok).flatten();
     let python = python.unwrap_or_else(|| "3".into());
     let osctl = env!("CARGO_PKG_VERSION");
     json!({
         "status": "ok",
-        "protocol_version": PROTOCOL,
+        "protocol_version": JUPYTER_PROTOCOL_VERSION,
         "implementation": "osctl",
         "implementation_version": osctl,
         "language_info": {
@@ -58,18 +61,18 @@ async fn kernel_info(attached: &Attached<'_>) -> Value {
     })
 }
 
-async fn complete(request: &Request, attached: &Attached<'_>) -> Result<Value> {
-    let asked: CursorRequest = request.content()?;
+async fn complete_reply(request: &JupyterRequest, attached: &NotebookSession<'_>) -> Result<Value> {
+    let asked: CursorRequest = request.parse_content()?;
     let cursor = asked.cursor_pos;
-    let at = At {
+    let at = CodeCursor {
         code: asked.code,
         cursor,
         detail: None,
-        session: attached.session(),
+        session: attached.session_name(),
     };
     // While code runs, there is nothing to offer.
     let found = attached
-        .ask(async |client| client.complete(&at).await)
+        .with_client(async |client| client.complete(&at).await)
         .await;
     let found = found.unwrap_or_default();
     let types: Vec<Value> = found
@@ -95,28 +98,35 @@ async fn complete(request: &Request, attached: &Attached<'_>) -> Result<Value> {
     }))
 }
 
-async fn inspect(request: &Request, attached: &Attached<'_>) -> Result<Value> {
-    let asked: CursorRequest = request.content()?;
-    let at = At {
+async fn inspect_reply(request: &JupyterRequest, attached: &NotebookSession<'_>) -> Result<Value> {
+    let asked: CursorRequest = request.parse_content()?;
+    let at = CodeCursor {
         code: asked.code,
         cursor: asked.cursor_pos,
         detail: Some(asked.detail_level.min(1)),
-        session: attached.session(),
+        session: attached.session_name(),
     };
-    let found = attached.ask(async |client| client.inspect(&at).await).await;
+    let found = attached
+        .with_client(async |client| client.inspect(&at).await)
+        .await;
     let found = found.unwrap_or_default();
-    let (data, metadata) = attached.outputs().bundle(&found.data, &Default::default());
+    let (data, metadata) = attached
+        .output_policy()
+        .filter_bundle(&found.data, &Default::default());
     Ok(json!({"status": "ok", "found": found.found, "data": data, "metadata": metadata}))
 }
 
-async fn is_complete(request: &Request, attached: &Attached<'_>) -> Result<Value> {
-    let asked: IsCompleteRequest = request.content()?;
-    let code = Code {
+async fn is_complete_reply(
+    request: &JupyterRequest,
+    attached: &NotebookSession<'_>,
+) -> Result<Value> {
+    let asked: IsCompleteRequest = request.parse_content()?;
+    let code = CompletenessQuery {
         code: asked.code,
-        session: attached.session(),
+        session: attached.session_name(),
     };
     let told = attached
-        .ask(async |client| client.is_complete(&code).await)
+        .with_client(async |client| client.is_complete(&code).await)
         .await;
     Ok(match told {
         Ok(told) if told.status == "incomplete" => {
@@ -127,18 +137,18 @@ async fn is_complete(request: &Request, attached: &Attached<'_>) -> Result<Value
     })
 }
 
-async fn history(request: &Request, attached: &Attached<'_>) -> Result<Value> {
-    let asked: HistoryRequest = request.content()?;
-    let session = attached.session();
+async fn history_reply(request: &JupyterRequest, attached: &NotebookSession<'_>) -> Result<Value> {
+    let asked: HistoryRequest = request.parse_content()?;
+    let session = attached.session_name();
     let n = match asked.hist_access_type {
-        Access::Tail => asked.n.unwrap_or(ALL),
-        Access::Range | Access::Search => ALL,
+        HistoryAccess::Tail => asked.n.unwrap_or(MAX_JUPYTER_HISTORY_CELLS),
+        HistoryAccess::Range | HistoryAccess::Search => MAX_JUPYTER_HISTORY_CELLS,
     };
     let told = attached
-        .ask(async |client| client.history(&session, n).await)
+        .with_client(async |client| client.fetch_history(&session, n).await)
         .await;
     let cells = told.map(|told| told.cells).unwrap_or_default();
-    let history: Vec<Value> = chosen(cells, &asked)
+    let history: Vec<Value> = select_cells(cells, &asked)
         .into_iter()
         // All are of the session at hand, which is number 0.
         .map(|(line, input)| match asked.output {
@@ -150,19 +160,19 @@ async fn history(request: &Request, attached: &Attached<'_>) -> Result<Value> {
 }
 
 /// The cells that are asked for, the oldest first.
-fn chosen(mut cells: Vec<(u64, String)>, asked: &HistoryRequest) -> Vec<(u64, String)> {
+fn select_cells(mut cells: Vec<(u64, String)>, asked: &HistoryRequest) -> Vec<(u64, String)> {
     match asked.hist_access_type {
-        Access::Tail => {}
-        Access::Range if asked.session != 0 => cells.clear(),
-        Access::Range => {
+        HistoryAccess::Tail => {}
+        HistoryAccess::Range if asked.session != 0 => cells.clear(),
+        HistoryAccess::Range => {
             let number = |at: i64| u64::try_from(at).unwrap_or_default();
             let start = asked.start.map_or(0, number);
             let stop = asked.stop.map_or(u64::MAX, number);
             cells.retain(|(line, _)| (start..stop).contains(line));
         }
-        Access::Search => {
+        HistoryAccess::Search => {
             let pattern: Vec<char> = asked.pattern.as_deref().unwrap_or("*").chars().collect();
-            cells.retain(|(_, input)| matches(&pattern, input));
+            cells.retain(|(_, input)| matches_glob(&pattern, input));
             if asked.unique {
                 let mut seen = HashSet::new();
                 cells.reverse();
@@ -171,7 +181,10 @@ fn chosen(mut cells: Vec<(u64, String)>, asked: &HistoryRequest) -> Vec<(u64, St
             }
         }
     }
-    if let Some(n) = asked.n.filter(|_| asked.hist_access_type != Access::Range) {
+    if let Some(n) = asked
+        .n
+        .filter(|_| asked.hist_access_type != HistoryAccess::Range)
+    {
         let n = usize::try_from(n).unwrap_or(usize::MAX);
         cells.drain(..cells.len().saturating_sub(n));
     }
@@ -179,7 +192,7 @@ fn chosen(mut cells: Vec<(u64, String)>, asked: &HistoryRequest) -> Vec<(u64, St
 }
 
 /// Whether the text as a whole fits the pattern: `*` stands for any text, `?` for one character.
-fn matches(pattern: &[char], text: &str) -> bool {
+fn matches_glob(pattern: &[char], text: &str) -> bool {
     // What the pattern so far may have read: the places in the text, by whether they are reached.
     let text: Vec<char> = text.chars().collect();
     let mut reached = vec![false; text.len() + 1];
@@ -200,14 +213,14 @@ fn matches(pattern: &[char], text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{chosen, matches};
+    use super::{matches_glob, select_cells};
     use serde_json::{Value, json};
 
     fn lines(asked: Value) -> Vec<u64> {
         let cells = ["a = 1", "b = 2", "a = 1", "print(a)"];
         let cells = (1..).zip(cells.map(str::to_owned)).collect();
         let asked = serde_json::from_value(asked).unwrap();
-        chosen(cells, &asked)
+        select_cells(cells, &asked)
             .into_iter()
             .map(|(line, _)| line)
             .collect()
@@ -237,7 +250,7 @@ mod tests {
 
     #[test]
     fn patterns_fit_the_whole_text() {
-        let fits = |pattern: &str, text| matches(&pattern.chars().collect::<Vec<_>>(), text);
+        let fits = |pattern: &str, text| matches_glob(&pattern.chars().collect::<Vec<_>>(), text);
         assert!(fits("1?2*", "1+2 == 3"));
         assert!(fits("*", "") && fits("**", "äö") && fits("?", "ä"));
         assert!(fits("*b*d", "abcbd"));

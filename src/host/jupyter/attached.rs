@@ -3,33 +3,33 @@
 
 use super::outputs::OutputPolicy;
 use crate::error::{Error, Result};
-use crate::host::client::Client;
+use crate::host::client::CompanionClient;
 use crate::protocol::kernel::DEFAULT_SESSION;
 use std::cell::RefCell;
 use std::fmt;
 
-pub(crate) struct Attached<'a> {
-    connect: Box<dyn Fn() -> Result<Client> + 'a>,
+pub(crate) struct NotebookSession<'a> {
+    connect: Box<dyn Fn() -> Result<CompanionClient> + 'a>,
     session: String,
     outputs: OutputPolicy,
-    client: RefCell<Option<Client>>,
+    client: RefCell<Option<CompanionClient>>,
 }
 
-impl fmt::Debug for Attached<'_> {
+impl fmt::Debug for NotebookSession<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let session = &self.session;
-        f.debug_struct("Attached")
+        f.debug_struct("NotebookSession")
             .field("session", session)
             .finish_non_exhaustive()
     }
 }
 
-impl<'a> Attached<'a> {
+impl<'a> NotebookSession<'a> {
     /// `connect` makes a client of the instance as it is then.
     pub(crate) fn new(
         session: String,
         outputs: OutputPolicy,
-        connect: impl Fn() -> Result<Client> + 'a,
+        connect: impl Fn() -> Result<CompanionClient> + 'a,
     ) -> Self {
         Self {
             connect: Box::new(connect),
@@ -39,20 +39,20 @@ impl<'a> Attached<'a> {
         }
     }
 
-    pub(super) fn outputs(&self) -> OutputPolicy {
+    pub(super) fn output_policy(&self) -> OutputPolicy {
         self.outputs
     }
 
-    pub(super) fn session(&self) -> String {
+    pub(super) fn session_name(&self) -> String {
         self.session.clone()
     }
 
     /// Asks the instance something.
-    pub(super) async fn ask<T>(
+    pub(super) async fn with_client<T>(
         &self,
-        question: impl AsyncFnOnce(&Client) -> Result<T>,
+        question: impl AsyncFnOnce(&CompanionClient) -> Result<T>,
     ) -> Result<T> {
-        let answer = match self.client().await {
+        let answer = match self.connect_client().await {
             Ok(client) => question(&client).await,
             Err(error) => Err(error),
         };
@@ -64,19 +64,19 @@ impl<'a> Attached<'a> {
         answer
     }
 
-    async fn client(&self) -> Result<Client> {
+    async fn connect_client(&self) -> Result<CompanionClient> {
         let known = self.client.borrow().clone();
         if let Some(client) = known {
             return Ok(client);
         }
         let client = (self.connect)()?;
-        self.ensure(&client).await?;
+        self.ensure_session(&client).await?;
         self.client.replace(Some(client.clone()));
         Ok(client)
     }
 
     /// The default session is always there; another one is made when there is none.
-    pub(super) async fn ensure(&self, client: &Client) -> Result<()> {
+    pub(super) async fn ensure_session(&self, client: &CompanionClient) -> Result<()> {
         if self.session != DEFAULT_SESSION {
             client.create_session(Some(&self.session)).await?;
         }

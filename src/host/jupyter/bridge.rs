@@ -4,15 +4,15 @@
 //! `control`, the cells, the heartbeat. It ends when a front end says so, and when the Jupyter
 //! that started it is gone.
 
-use super::answers::answer;
-use super::attached::Attached;
-use super::cells::Cells;
-use super::connection::Connection;
-use super::content::{CommOpen, ShutdownRequest, error_reply, failure};
-use super::sockets::{Inbox, Iopub, Replies, Sockets, mirror};
-use super::wire::Request;
+use super::answers::answer_shell_request;
+use super::attached::NotebookSession;
+use super::cells::CellRunner;
+use super::connection::ConnectionFile;
+use super::content::{CommOpen, ShutdownRequest, error_reply, error_to_raised};
+use super::sockets::{IopubSocket, JupyterSockets, ReplySocket, RequestSocket, echo_heartbeat};
+use super::wire::JupyterRequest;
 use crate::error::Result;
-use crate::host::client::Client;
+use crate::host::client::CompanionClient;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use serde_json::{Value, json};
@@ -21,54 +21,60 @@ use tokio::sync::mpsc::{self, UnboundedSender};
 use tracing::debug;
 
 /// How long the sockets' own tasks have to pass on the last words.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const JUPYTER_FLUSH_DELAY: Duration = Duration::from_millis(200);
 
 /// Serves the front ends of one kernel until it is shut down.
 ///
 /// # Errors
 /// When a port is taken.
-pub(crate) async fn serve(connection: &Connection, attached: &Attached<'_>) -> Result<()> {
-    let sockets = Sockets::bind(connection).await?;
+pub(crate) async fn serve_kernel(
+    connection: &ConnectionFile,
+    attached: &NotebookSession<'_>,
+) -> Result<()> {
+    let sockets = JupyterSockets::bind(connection).await?;
     let iopub = sockets.iopub;
     let (queue, mut queued) = mpsc::unbounded_channel();
-    let cells = Cells::new(attached, &iopub, sockets.shell.1.clone());
-    let bridge = Bridge {
+    let cells = CellRunner::new(attached, &iopub, sockets.shell.1.clone());
+    let bridge = JupyterBridge {
         attached,
         iopub: &iopub,
         cells: &cells,
         queue,
     };
-    iopub.starting().await?;
+    iopub.publish_starting().await?;
     let _stdin = sockets.stdin;
     let served = tokio::select! {
-        ended = bridge.requests(sockets.shell) => ended,
-        ended = bridge.requests(sockets.control) => ended,
-        ended = cells.run(&mut queued) => ended,
-        ended = mirror(sockets.heartbeat) => ended,
-        () = orphaned() => Ok(()),
+        ended = bridge.serve_requests(sockets.shell) => ended,
+        ended = bridge.serve_requests(sockets.control) => ended,
+        ended = cells.run_queued(&mut queued) => ended,
+        ended = echo_heartbeat(sockets.heartbeat) => ended,
+        () = wait_for_parent_exit() => Ok(()),
     };
-    tokio::time::sleep(LAST_WORDS).await;
+    tokio::time::sleep(JUPYTER_FLUSH_DELAY).await;
     served
 }
 
-struct Bridge<'a> {
-    attached: &'a Attached<'a>,
-    iopub: &'a Iopub,
-    cells: &'a Cells<'a>,
-    queue: UnboundedSender<Request>,
+struct JupyterBridge<'a> {
+    attached: &'a NotebookSession<'a>,
+    iopub: &'a IopubSocket,
+    cells: &'a CellRunner<'a>,
+    queue: UnboundedSender<JupyterRequest>,
 }
 
 /// Whether the kernel goes on after a request.
 #[derive(PartialEq, Eq)]
-enum Next {
+enum AfterRequest {
     GoOn,
     End,
 }
 
-impl Bridge<'_> {
+impl JupyterBridge<'_> {
     /// Takes requests until one ends the kernel. Cells wait for their turn, the rest is answered
     /// beside them.
-    async fn requests(&self, (mut inbox, replies): (Inbox, Replies)) -> Result<()> {
+    async fn serve_requests(
+        &self,
+        (mut inbox, replies): (RequestSocket, ReplySocket),
+    ) -> Result<()> {
         let mut answers = FuturesUnordered::new();
         loop {
             tokio::select! {
@@ -77,79 +83,86 @@ impl Bridge<'_> {
                     debug!(kind = request.kind, "asked");
                     match request.kind.as_str() {
                         "execute_request" => self.queue.send(request)?,
-                        _ => answers.push(self.request(request, &replies)),
+                        _ => answers.push(self.handle_request(request, &replies)),
                     }
                 }
-                Some(next) = answers.next() => if next? == Next::End {
+                Some(next) = answers.next() => if next? == AfterRequest::End {
                     return Ok(());
                 },
             }
         }
     }
 
-    async fn request(&self, request: Request, replies: &Replies) -> Result<Next> {
-        self.iopub.busy(&request).await?;
-        let mut next = Next::GoOn;
+    async fn handle_request(
+        &self,
+        request: JupyterRequest,
+        replies: &ReplySocket,
+    ) -> Result<AfterRequest> {
+        self.iopub.publish_busy(&request).await?;
+        let mut next = AfterRequest::GoOn;
         let reply = match request.kind.as_str() {
-            "interrupt_request" => Some(self.cells.interrupt().await.map(|()| done())),
+            "interrupt_request" => Some(self.cells.interrupt_running().await.map(|()| ok_reply())),
             "shutdown_request" => {
                 let reply = self.shut_down(&request).await;
                 self.iopub
-                    .say(Some(&request), "shutdown_reply", &reply)
+                    .publish(Some(&request), "shutdown_reply", &reply)
                     .await?;
-                next = Next::End;
+                next = AfterRequest::End;
                 Some(Ok(reply))
             }
             "comm_open" => {
-                self.refuse(&request).await?;
+                self.close_comm(&request).await?;
                 None
             }
-            _ => answer(&request, self.attached).await,
+            _ => answer_shell_request(&request, self.attached).await,
         };
         if let Some(reply) = reply {
-            let reply = reply.unwrap_or_else(|error| error_reply(&failure(&error)));
+            let reply = reply.unwrap_or_else(|error| error_reply(&error_to_raised(&error)));
             replies.send(&request, &reply).await?;
         }
-        self.iopub.idle(&request).await?;
+        self.iopub.publish_idle(&request).await?;
         Ok(next)
     }
 
     /// A restart is the session's; otherwise the session lives on, without the cell that runs.
-    async fn shut_down(&self, request: &Request) -> Value {
-        let asked: ShutdownRequest = request.content().unwrap_or_default();
-        let session = self.attached.session();
+    async fn shut_down(&self, request: &JupyterRequest) -> Value {
+        let asked: ShutdownRequest = request.parse_content().unwrap_or_default();
+        let session = self.attached.session_name();
         let ended = match asked.restart {
             true => {
-                let restart = async |client: &Client| client.restart_session(&session).await;
-                self.attached.ask(restart).await.map(drop)
+                let restart =
+                    async |client: &CompanionClient| client.restart_session(&session).await;
+                self.attached.with_client(restart).await.map(drop)
             }
-            false => self.cells.interrupt().await,
+            false => self.cells.interrupt_running().await,
         };
         let mut reply = match ended {
-            Ok(()) => done(),
-            Err(error) => error_reply(&failure(&error)),
+            Ok(()) => ok_reply(),
+            Err(error) => error_reply(&error_to_raised(&error)),
         };
         reply["restart"] = asked.restart.into();
         reply
     }
 
     /// There is nobody to whom a comm could be opened.
-    async fn refuse(&self, request: &Request) -> Result<()> {
-        let Ok(asked) = request.content::<CommOpen>() else {
+    async fn close_comm(&self, request: &JupyterRequest) -> Result<()> {
+        let Ok(asked) = request.parse_content::<CommOpen>() else {
             return Ok(());
         };
         let closed = json!({"comm_id": asked.comm_id, "data": {}});
-        self.iopub.say(Some(request), "comm_close", &closed).await
+        self.iopub
+            .publish(Some(request), "comm_close", &closed)
+            .await
     }
 }
 
-fn done() -> Value {
+fn ok_reply() -> Value {
     json!({"status": "ok"})
 }
 
 /// When the Jupyter that started this is gone; it would have ended it otherwise.
 #[cfg(unix)]
-async fn orphaned() {
+async fn wait_for_parent_exit() {
     use std::os::unix::process::parent_id;
     let parent = parent_id();
     let named = std::env::var("JPY_PARENT_PID").ok();
@@ -162,6 +175,6 @@ async fn orphaned() {
 }
 
 #[cfg(not(unix))]
-async fn orphaned() {
+async fn wait_for_parent_exit() {
     std::future::pending().await
 }

@@ -3,21 +3,23 @@
 //! A cell is a run like any other: it queues behind runs of others, has an id by which it is found
 //! again when the connection is lost, and stays in `osctl runs`.
 
-use super::attached::Attached;
-use super::content::{ExecuteRequest, error_reply, failure};
-use super::sockets::{Iopub, Replies};
-use super::story::{Ended, Story};
-use super::wire::{Request, fresh_id};
+use super::attached::NotebookSession;
+use super::content::{ExecuteRequest, error_reply, error_to_raised};
+use super::sockets::{IopubSocket, ReplySocket};
+use super::story::{CellOutcome, CellPublisher};
+use super::wire::{JupyterRequest, fresh_id};
 use crate::error::Result;
-use crate::protocol::kernel::{Execute, Happened, KernelReport, KernelState, Raised, Reply};
+use crate::protocol::kernel::{
+    ExecReply, Execute, KernelReport, KernelState, RunError, RunEventKind,
+};
 use serde_json::{Map, Value, json};
 use std::cell::{Cell, RefCell};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-pub(super) struct Cells<'a> {
-    pub(super) attached: &'a Attached<'a>,
-    pub(super) iopub: &'a Iopub,
-    pub(super) replies: Replies,
+pub(super) struct CellRunner<'a> {
+    pub(super) attached: &'a NotebookSession<'a>,
+    pub(super) iopub: &'a IopubSocket,
+    pub(super) replies: ReplySocket,
     /// The id of the run that goes on.
     running: RefCell<Option<String>>,
     /// The generation of the kernel that answered last.
@@ -28,8 +30,12 @@ pub(super) struct Cells<'a> {
     untold: RefCell<Option<String>>,
 }
 
-impl<'a> Cells<'a> {
-    pub(super) fn new(attached: &'a Attached<'a>, iopub: &'a Iopub, replies: Replies) -> Self {
+impl<'a> CellRunner<'a> {
+    pub(super) fn new(
+        attached: &'a NotebookSession<'a>,
+        iopub: &'a IopubSocket,
+        replies: ReplySocket,
+    ) -> Self {
         Self {
             attached,
             iopub,
@@ -42,18 +48,21 @@ impl<'a> Cells<'a> {
     }
 
     /// Runs what comes in, in order.
-    pub(super) async fn run(&self, queue: &mut UnboundedReceiver<Request>) -> Result<()> {
+    pub(super) async fn run_queued(
+        &self,
+        queue: &mut UnboundedReceiver<JupyterRequest>,
+    ) -> Result<()> {
         while let Some(request) = queue.recv().await {
-            let asked: ExecuteRequest = match request.content() {
+            let asked: ExecuteRequest = match request.parse_content() {
                 Ok(asked) => asked,
                 Err(error) => {
-                    let reply = error_reply(&failure(&error));
+                    let reply = error_reply(&error_to_raised(&error));
                     self.replies.send(&request, &reply).await?;
                     continue;
                 }
             };
-            self.iopub.begin(&request).await?;
-            let ended = self.cell(&request, &asked).await?;
+            self.iopub.begin_cell(&request).await?;
+            let ended = self.run_cell(&request, &asked).await?;
             // What was asked before the failure was told is given up; so those that wait in the
             // socket are taken in first.
             let mut aborted = Vec::new();
@@ -61,72 +70,83 @@ impl<'a> Cells<'a> {
                 tokio::task::yield_now().await;
                 aborted.extend(std::iter::from_fn(|| queue.try_recv().ok()));
             }
-            let reply = self.reply(&asked, ended).await;
+            let reply = self.execute_reply(&asked, ended).await;
             self.replies.send(&request, &reply).await?;
-            self.iopub.end(&request).await?;
+            self.iopub.end_cell(&request).await?;
             for request in aborted {
-                self.iopub.busy(&request).await?;
+                self.iopub.publish_busy(&request).await?;
                 let reply = json!({"status": "aborted"});
                 self.replies.send(&request, &reply).await?;
-                self.iopub.idle(&request).await?;
+                self.iopub.publish_idle(&request).await?;
             }
         }
         Ok(())
     }
 
     /// Interrupts the cell that runs, if there is one; runs of others go on.
-    pub(super) async fn interrupt(&self) -> Result<()> {
+    pub(super) async fn interrupt_running(&self) -> Result<()> {
         let running = self.running.borrow().clone();
         let Some(id) = running else {
             return Ok(());
         };
         let asked = self
             .attached
-            .ask(async |client| client.interrupt_begun(&id).await);
+            .with_client(async |client| client.interrupt_begun(&id).await);
         asked.await.map(drop)
     }
 
-    async fn cell(&self, request: &Request, asked: &ExecuteRequest) -> Result<Ended> {
+    async fn run_cell(
+        &self,
+        request: &JupyterRequest,
+        asked: &ExecuteRequest,
+    ) -> Result<CellOutcome> {
         if !asked.silent {
             let input = json!({"code": asked.code, "execution_count": self.next_count().await});
             self.iopub
-                .say(Some(request), "execute_input", &input)
+                .publish(Some(request), "execute_input", &input)
                 .await?;
         }
-        let mut story = Story::new(request, self.iopub, asked.silent, self.attached.outputs());
+        let mut story = CellPublisher::new(
+            request,
+            self.iopub,
+            asked.silent,
+            self.attached.output_policy(),
+        );
         let reply = self
-            .follow(asked.into(), async |happened| story.tell(happened).await)
+            .execute_to_end(asked.into(), async |happened| {
+                story.publish_event(happened).await
+            })
             .await;
         match reply {
             // What a front end runs silently, nobody sees.
-            Ok(reply) if asked.silent => story.end(reply, None).await,
-            Ok(reply) => story.end(reply, self.untold.take()).await,
-            Err(error) => story.fail(&error).await,
+            Ok(reply) if asked.silent => story.publish_end(reply, None).await,
+            Ok(reply) => story.publish_end(reply, self.untold.take()).await,
+            Err(error) => story.publish_failure(&error).await,
         }
     }
 
     /// Runs code to its end.
-    async fn follow(
+    async fn execute_to_end(
         &self,
         cell: Execute,
-        mut tell: impl AsyncFnMut(Happened) -> Result<()>,
-    ) -> Result<Reply> {
+        mut tell: impl AsyncFnMut(RunEventKind) -> Result<()>,
+    ) -> Result<ExecReply> {
         let id = fresh_id()?;
         let execute = Execute {
             id: Some(id.clone()),
-            session: self.attached.session(),
+            session: self.attached.session_name(),
             queue: true,
             seen: self.seen.get(),
             ..cell
         };
         self.running.replace(Some(id));
-        let followed = self.attached.ask(async |client| {
+        let followed = self.attached.with_client(async |client| {
             // One that nobody used for long is gone.
-            self.attached.ensure(client).await?;
+            self.attached.ensure_session(client).await?;
             let mut events = client.execute(&execute).await?;
             while let Some(event) = events.next().await? {
                 match event.happened {
-                    Happened::Done { reply } => return Ok(*reply),
+                    RunEventKind::Done { reply } => return Ok(*reply),
                     happened => tell(happened).await?,
                 }
             }
@@ -136,7 +156,7 @@ impl<'a> Cells<'a> {
         self.running.take();
         if let Ok(reply) = &followed {
             self.seen.set(Some(reply.kernel.generation));
-            if let Some(text) = became(&reply.kernel) {
+            if let Some(text) = state_warning(&reply.kernel) {
                 self.untold.replace(Some(text));
             }
         }
@@ -145,21 +165,25 @@ impl<'a> Cells<'a> {
 
     /// What the next cell will count as, unless others come first.
     async fn next_count(&self) -> u64 {
-        let name = self.attached.session();
-        let sessions = self.attached.ask(async |client| client.sessions().await);
+        let name = self.attached.session_name();
+        let sessions = self
+            .attached
+            .with_client(async |client| client.list_sessions().await);
         let sessions = sessions.await.map(|found| found.sessions);
         let mut found = sessions.into_iter().flatten().filter(|s| s.name == name);
         let count = found.next().map_or(self.count.get(), |s| s.exec_count);
         count.saturating_add(1)
     }
 
-    async fn reply(&self, asked: &ExecuteRequest, ended: Ended) -> Value {
+    async fn execute_reply(&self, asked: &ExecuteRequest, ended: CellOutcome) -> Value {
         let count = ended.count.unwrap_or(self.count.get());
         self.count.set(count);
         let mut reply = match ended.raised {
             Some(raised) => error_reply(&raised),
             None => {
-                let values = self.values(asked.user_expressions.as_ref()).await;
+                let values = self
+                    .evaluate_expressions(asked.user_expressions.as_ref())
+                    .await;
                 json!({"status": "ok", "user_expressions": values, "payload": []})
             }
         };
@@ -168,7 +192,10 @@ impl<'a> Cells<'a> {
     }
 
     /// The values of a front end's own expressions, each shown by a run that leaves no trace.
-    async fn values(&self, expressions: Option<&Map<String, Value>>) -> Map<String, Value> {
+    async fn evaluate_expressions(
+        &self,
+        expressions: Option<&Map<String, Value>>,
+    ) -> Map<String, Value> {
         let mut values = Map::new();
         for (name, expression) in expressions.into_iter().flatten() {
             let code = format!("display(eval({expression}))");
@@ -178,8 +205,8 @@ impl<'a> Cells<'a> {
             };
             let mut shown = None;
             let told = self
-                .follow(cell, async |happened| {
-                    if let Happened::Display(found) = happened {
+                .execute_to_end(cell, async |happened| {
+                    if let RunEventKind::Display(found) = happened {
                         shown = Some(found);
                     }
                     Ok(())
@@ -187,12 +214,12 @@ impl<'a> Cells<'a> {
                 .await;
             let value = match (told.map(|reply| reply.error), shown) {
                 (Ok(None), Some(shown)) => {
-                    let outputs = self.attached.outputs();
-                    let (data, metadata) = outputs.bundle(&shown.data, &shown.metadata);
+                    let outputs = self.attached.output_policy();
+                    let (data, metadata) = outputs.filter_bundle(&shown.data, &shown.metadata);
                     json!({"status": "ok", "data": data, "metadata": metadata})
                 }
-                (Ok(raised), _) => error_reply(&raised.unwrap_or_else(|| nothing(name))),
-                (Err(error), _) => error_reply(&failure(&error)),
+                (Ok(raised), _) => error_reply(&raised.unwrap_or_else(|| no_value_error(name))),
+                (Err(error), _) => error_reply(&error_to_raised(&error)),
             };
             values.insert(name.clone(), value);
         }
@@ -200,8 +227,8 @@ impl<'a> Cells<'a> {
     }
 }
 
-fn nothing(name: &str) -> Raised {
-    Raised {
+fn no_value_error(name: &str) -> RunError {
+    RunError {
         kind: "ValueError".into(),
         message: format!("`{name}` has shown nothing"),
         traceback: Vec::new(),
@@ -209,12 +236,12 @@ fn nothing(name: &str) -> Raised {
 }
 
 /// What a person has to know about the namespace.
-fn became(kernel: &KernelReport) -> Option<String> {
+fn state_warning(kernel: &KernelReport) -> Option<String> {
     let became = match (kernel.state, &kernel.restored_from) {
         (KernelState::Kept, _) => return None,
         (KernelState::Lost, _) => "lost".into(),
         (KernelState::Restored, None) => "restored".into(),
-        (KernelState::Restored, Some(from)) => format!("restored from {}", from.words()),
+        (KernelState::Restored, Some(from)) => format!("restored from {}", from.describe()),
     };
     let generation = kernel.generation;
     Some(format!(

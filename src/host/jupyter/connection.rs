@@ -5,7 +5,7 @@ use serde::Deserialize;
 use std::path::Path;
 
 #[derive(Debug, Deserialize)]
-pub(crate) struct Connection {
+pub(crate) struct ConnectionFile {
     #[serde(default = "tcp")]
     transport: String,
     ip: String,
@@ -28,7 +28,7 @@ fn sha256() -> String {
     "hmac-sha256".into()
 }
 
-impl Connection {
+impl ConnectionFile {
     /// # Errors
     /// When the file can't be read, or asks for what this kernel does not speak.
     pub(crate) fn read(path: &Path) -> Result<Self> {
@@ -66,10 +66,10 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
-    use super::Connection;
+    use super::ConnectionFile;
     use serde_json::{Value, json};
 
-    fn read(change: &str, value: Value) -> Result<Connection, String> {
+    fn read(change: &str, value: Value) -> Result<ConnectionFile, String> {
         let mut file = json!({
             "transport": "tcp", "ip": "127.0.0.1", "key": "k", "signature_scheme": "hmac-sha256",
             "shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 4, "hb_port": 5,
@@ -78,7 +78,7 @@ mod tests {
         file[change] = value;
         let path = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(path.path(), file.to_string()).unwrap();
-        Connection::read(path.path()).map_err(|e| e.to_string())
+        ConnectionFile::read(path.path()).map_err(|e| e.to_string())
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! What front ends ask, as far as it means something here, and failures as they are told them.
 
 use crate::error::Error;
-use crate::protocol::kernel::{Execute, Raised};
+use crate::protocol::kernel::{Execute, RunError};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 /// What the companion calls the end of a run that was to be stopped.
-pub(super) const INTERRUPTED: &str = "Interrupted";
+pub(super) const JUPYTER_INTERRUPTED_KIND: &str = "Interrupted";
 
 fn yes() -> bool {
     true
@@ -56,7 +56,7 @@ pub(super) struct IsCompleteRequest {
 pub(super) struct HistoryRequest {
     #[serde(default)]
     pub(super) output: bool,
-    pub(super) hist_access_type: Access,
+    pub(super) hist_access_type: HistoryAccess,
     #[serde(default)]
     pub(super) session: i64,
     #[serde(default)]
@@ -73,7 +73,7 @@ pub(super) struct HistoryRequest {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Access {
+pub(super) enum HistoryAccess {
     Range,
     Tail,
     Search,
@@ -91,7 +91,7 @@ pub(super) struct CommOpen {
 }
 
 /// An exception in Jupyter's words.
-pub(super) fn error(raised: &Raised) -> Value {
+pub(super) fn error_content(raised: &RunError) -> Value {
     let traceback: Vec<&str> = raised
         .traceback
         .iter()
@@ -99,21 +99,21 @@ pub(super) fn error(raised: &Raised) -> Value {
         .collect();
     // Front ends know an interrupt by Python's name for it.
     let name = match raised.kind.as_str() {
-        INTERRUPTED => "KeyboardInterrupt",
+        JUPYTER_INTERRUPTED_KIND => "KeyboardInterrupt",
         kind => kind,
     };
     json!({"ename": name, "evalue": raised.message, "traceback": traceback})
 }
 
 /// The same as a reply.
-pub(super) fn error_reply(raised: &Raised) -> Value {
-    let mut reply = error(raised);
+pub(super) fn error_reply(raised: &RunError) -> Value {
+    let mut reply = error_content(raised);
     reply["status"] = "error".into();
     reply
 }
 
 /// A failure of ours with its cure, to be shown where a traceback would be.
-pub(super) fn failure(error: &anyhow::Error) -> Raised {
+pub(super) fn error_to_raised(error: &anyhow::Error) -> RunError {
     let expected = error.downcast_ref::<Error>();
     let message = match expected {
         Some(expected) => expected.to_string(),
@@ -121,7 +121,7 @@ pub(super) fn failure(error: &anyhow::Error) -> Raised {
     };
     let hint = expected.and_then(Error::hint);
     let hint = hint.map(|hint| format!("hint: {hint}"));
-    Raised {
+    RunError {
         kind: expected.map_or("bug", Error::kind).into(),
         traceback: std::iter::once(message.clone()).chain(hint).collect(),
         message,

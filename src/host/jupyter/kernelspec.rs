@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// The file in each kernelspec's folder.
-const FILE: &str = "kernel.json";
+const KERNELSPEC_FILE: &str = "kernel.json";
 /// Bytes of that file at most.
 const MAX_KERNELSPEC_BYTES: u64 = 1 << 20;
 /// Kernelspecs in one folder at most.
@@ -32,28 +32,28 @@ pub(crate) struct Kernelspec {
     pub(crate) argv: Vec<String>,
     pub(crate) env: BTreeMap<String, String>,
     #[serde(flatten)]
-    pub(crate) opens: Opens,
+    pub(crate) opens: KernelspecTarget,
 }
 
 /// What it opens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Opens {
+pub(crate) struct KernelspecTarget {
     pub(crate) instance: String,
     pub(crate) session: String,
 }
 
 #[derive(Debug, Deserialize)]
-struct Read {
+struct KernelspecFile {
     display_name: String,
     argv: Vec<String>,
     #[serde(default)]
     env: BTreeMap<String, String>,
-    metadata: Metadata,
+    metadata: KernelspecMetadata,
 }
 
 #[derive(Debug, Deserialize)]
-struct Metadata {
-    osctl: Opens,
+struct KernelspecMetadata {
+    osctl: KernelspecTarget,
 }
 
 impl Kernelspec {
@@ -62,7 +62,7 @@ impl Kernelspec {
     /// # Errors
     /// When the name does not fit, or belongs to a kernel that is not ours.
     pub(crate) fn write(&self, data: &Path) -> Result<PathBuf> {
-        let folder = self.free(data)?;
+        let folder = self.free_folder(data)?;
         fs::create_dir_all(&folder).map_err(|error| {
             let message = format!("`{}` can't be made: {error}", folder.display());
             Error::precondition(
@@ -71,16 +71,16 @@ impl Kernelspec {
             )
         })?;
         let mut file = tempfile::NamedTempFile::new_in(&folder)?;
-        serde_json::to_writer_pretty(&mut file, &self.file())?;
+        serde_json::to_writer_pretty(&mut file, &self.to_json())?;
         file.write_all(b"\n")?;
         file.as_file().sync_all()?;
-        let path = folder.join(FILE);
+        let path = folder.join(KERNELSPEC_FILE);
         file.persist(&path)
             .with_context(|| format!("writing `{}`", path.display()))?;
         Ok(folder)
     }
 
-    fn file(&self) -> Value {
+    fn to_json(&self) -> Value {
         json!({
             "argv": self.argv,
             "display_name": self.display_name,
@@ -91,25 +91,25 @@ impl Kernelspec {
         })
     }
 
-    fn free(&self, data: &Path) -> Result<PathBuf> {
+    fn free_folder(&self, data: &Path) -> Result<PathBuf> {
         let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if self.name.is_empty() || self.name.starts_with('.') || !self.name.chars().all(fits) {
             let message = format!("`{}` can't be a kernelspec's name", self.name);
             let hint = "letters, digits, `-`, `_` and `.`: `osctl jupyter install --name NAME`";
             return Err(Error::usage(message, hint).into());
         }
-        let folder = kernels(data).join(&self.name);
-        let own = Folder::open(&kernels(data)).ok();
-        let own = own.and_then(|kernels| read(&kernels, self.name.as_ref()));
+        let folder = kernels_folder(data).join(&self.name);
+        let own = Folder::open(&kernels_folder(data)).ok();
+        let own = own.and_then(|kernels| read_kernelspec(&kernels, self.name.as_ref()));
         match folder.exists() && own.is_none() {
-            true => Err(foreign(&folder)),
+            true => Err(foreign_error(&folder)),
             false => Ok(folder),
         }
     }
 
     /// Those of ours in Jupyter's data folder, by name.
-    pub(crate) fn all(data: &Path) -> Result<Vec<Self>> {
-        let kernels = match Folder::open(&kernels(data)) {
+    pub(crate) fn list_all(data: &Path) -> Result<Vec<Self>> {
+        let kernels = match Folder::open(&kernels_folder(data)) {
             Ok(kernels) => kernels,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(e) => return Err(e).context("reading the kernelspecs"),
@@ -117,7 +117,7 @@ impl Kernelspec {
         let names = kernels.names_up_to(MAX_KERNELSPECS)?;
         Ok(names
             .iter()
-            .filter_map(|name| read(&kernels, name))
+            .filter_map(|name| read_kernelspec(&kernels, name))
             .collect())
     }
 
@@ -126,28 +126,30 @@ impl Kernelspec {
     /// # Errors
     /// When it is not ours.
     pub(crate) fn remove(data: &Path, name: &str) -> Result<bool> {
-        let found = Self::all(data)?.into_iter().find(|spec| spec.name == name);
-        let folder = kernels(data).join(name);
+        let found = Self::list_all(data)?
+            .into_iter()
+            .find(|spec| spec.name == name);
+        let folder = kernels_folder(data).join(name);
         match found {
             Some(_) => fs::remove_dir_all(&folder)
                 .with_context(|| format!("removing `{}`", folder.display()))
                 .map(|()| true),
-            None if folder.exists() => Err(foreign(&folder)),
+            None if folder.exists() => Err(foreign_error(&folder)),
             None => Ok(false),
         }
     }
 }
 
-fn kernels(data: &Path) -> PathBuf {
+fn kernels_folder(data: &Path) -> PathBuf {
     data.join("kernels")
 }
 
-fn read(kernels: &Folder, name: &OsStr) -> Option<Kernelspec> {
-    let folder = kernels.folder(name).ok()?;
+fn read_kernelspec(kernels: &Folder, name: &OsStr) -> Option<Kernelspec> {
+    let folder = kernels.open_folder(name).ok()?;
     let text = folder
-        .read_file(FILE.as_ref(), MAX_KERNELSPEC_BYTES)
+        .read_file(KERNELSPEC_FILE.as_ref(), MAX_KERNELSPEC_BYTES)
         .ok()??;
-    let read: Read = serde_json::from_slice(&text).ok()?;
+    let read: KernelspecFile = serde_json::from_slice(&text).ok()?;
     Some(Kernelspec {
         name: name.to_str()?.into(),
         display_name: read.display_name,
@@ -157,7 +159,7 @@ fn read(kernels: &Folder, name: &OsStr) -> Option<Kernelspec> {
     })
 }
 
-fn foreign(folder: &Path) -> anyhow::Error {
+fn foreign_error(folder: &Path) -> anyhow::Error {
     let message = format!(
         "the kernelspec in `{}` is not osctl's; it was not touched",
         folder.display()
@@ -191,7 +193,7 @@ pub(crate) fn data_folder(home: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::{Kernelspec, Opens};
+    use super::{Kernelspec, KernelspecTarget};
     use std::fs;
 
     fn spec(name: &str) -> Kernelspec {
@@ -200,7 +202,7 @@ mod tests {
             display_name: "os-host (default)".into(),
             argv: vec!["osctl".into()],
             env: [("HOST_HOME".into(), "/home".into())].into(),
-            opens: Opens {
+            opens: KernelspecTarget {
                 instance: "default".into(),
                 session: "default".into(),
             },
@@ -210,11 +212,11 @@ mod tests {
     #[test]
     fn what_is_written_is_found_and_removed() {
         let data = tempfile::tempdir().unwrap();
-        assert_eq!(Kernelspec::all(data.path()).unwrap(), []);
+        assert_eq!(Kernelspec::list_all(data.path()).unwrap(), []);
         spec("osctl").write(data.path()).unwrap();
         let again = spec("osctl").write(data.path()).unwrap();
         assert_eq!(fs::read_dir(&again).unwrap().count(), 1);
-        assert_eq!(Kernelspec::all(data.path()).unwrap(), [spec("osctl")]);
+        assert_eq!(Kernelspec::list_all(data.path()).unwrap(), [spec("osctl")]);
         assert!(Kernelspec::remove(data.path(), "osctl").unwrap());
         assert!(!Kernelspec::remove(data.path(), "osctl").unwrap());
     }
@@ -234,7 +236,7 @@ mod tests {
         std::os::unix::fs::symlink(own.join("kernel.json"), link).unwrap();
         let huge = text + &" ".repeat(2 << 20);
         fs::write(kernels.join("huge/kernel.json"), huge).unwrap();
-        assert_eq!(Kernelspec::all(data.path()).unwrap(), [spec("osctl")]);
+        assert_eq!(Kernelspec::list_all(data.path()).unwrap(), [spec("osctl")]);
         for name in ["folder", "file", "huge"] {
             assert!(spec(name).write(data.path()).is_err(), "{name}");
         }
@@ -261,7 +263,7 @@ mod tests {
                 "{told}"
             );
         }
-        assert_eq!(Kernelspec::all(data.path()).unwrap(), []);
+        assert_eq!(Kernelspec::list_all(data.path()).unwrap(), []);
         assert!(theirs.join("kernel.json").exists());
     }
 }

@@ -30,8 +30,8 @@ mod sockets;
 mod story;
 mod wire;
 
-pub(crate) use attached::Attached;
-pub(crate) use bridge::serve;
-pub(crate) use connection::Connection;
-pub(crate) use kernelspec::{Kernelspec, Opens, data_folder};
+pub(crate) use attached::NotebookSession;
+pub(crate) use bridge::serve_kernel;
+pub(crate) use connection::ConnectionFile;
+pub(crate) use kernelspec::{Kernelspec, KernelspecTarget, data_folder};
 pub(crate) use outputs::OutputPolicy;

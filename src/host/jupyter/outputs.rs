@@ -11,19 +11,19 @@
 use crate::host::sanitize::{
     markdown_as_html, plain_markdown, quiet_tex, sanitize_html, sanitize_svg, shows_something,
 };
-use crate::protocol::kernel::Bundle;
+use crate::protocol::kernel::MimeBundle;
 use serde_json::{Map, Value, json};
 
 /// Of a text that is sanitized; a longer one is not shown.
 const MAX_SANITIZED_BYTES: usize = 4 << 20;
 /// Of what passes as it is.
-const MAX_OUTPUT_BYTES: usize = 64 << 20;
+const MAX_JUPYTER_OUTPUT_BYTES: usize = 64 << 20;
 
-const PLAIN: &str = "text/plain";
-const HTML: &str = "text/html";
-const MARKDOWN: &str = "text/markdown";
-const SVG: &str = "image/svg+xml";
-const PICTURES: [&str; 2] = ["image/png", "image/jpeg"];
+const JUPYTER_PLAIN_TYPE: &str = "text/plain";
+const JUPYTER_HTML_TYPE: &str = "text/html";
+const JUPYTER_MARKDOWN_TYPE: &str = "text/markdown";
+const JUPYTER_SVG_TYPE: &str = "image/svg+xml";
+const JUPYTER_IMAGE_TYPES: [&str; 2] = ["image/png", "image/jpeg"];
 
 /// What a front end is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,11 +36,11 @@ pub(crate) enum OutputPolicy {
 
 impl OutputPolicy {
     /// `data` and `metadata` of an output for the front end.
-    pub(super) fn bundle(self, data: &Bundle, metadata: &Bundle) -> (Value, Value) {
+    pub(super) fn filter_bundle(self, data: &MimeBundle, metadata: &MimeBundle) -> (Value, Value) {
         match self {
             Self::Trusted => (json!(data), json!(metadata)),
             Self::Sanitized => {
-                let safe = sanitize(data);
+                let safe = sanitize_bundle(data);
                 let metadata = known_metadata(metadata, &safe);
                 (safe.into(), metadata.into())
             }
@@ -48,55 +48,66 @@ impl OutputPolicy {
     }
 }
 
-fn sanitize(data: &Bundle) -> Map<String, Value> {
+fn sanitize_bundle(data: &MimeBundle) -> Map<String, Value> {
     let mut safe = Map::new();
     let mut dropped = Vec::new();
     for (kind, value) in data {
-        match passed(kind, value, data) {
+        match sanitize_representation(kind, value, data) {
             Some((kind, value)) => drop(safe.insert(kind.into(), value)),
             None => dropped.push(kind.as_str()),
         }
     }
     // The plain text of an output in HTML only names the object.
-    let was_page = dropped.contains(&HTML) && safe.keys().all(|kind| kind == PLAIN);
+    let was_page =
+        dropped.contains(&JUPYTER_HTML_TYPE) && safe.keys().all(|kind| kind == JUPYTER_PLAIN_TYPE);
     if !dropped.is_empty() && (safe.is_empty() || was_page) {
         let kinds = dropped.join("`, `");
         let note = format!(
             "(`{kinds}` is not shown; `osctl jupyter install --trust-html` lets code inside run scripts here)"
         );
-        let text = safe.get(PLAIN).and_then(Value::as_str);
+        let text = safe.get(JUPYTER_PLAIN_TYPE).and_then(Value::as_str);
         let text = text.map(|text| format!("{text}\n")).unwrap_or_default();
-        safe.insert(PLAIN.into(), (text + &note).into());
+        safe.insert(JUPYTER_PLAIN_TYPE.into(), (text + &note).into());
     }
     safe
 }
 
 /// One representation, and the type under which it passes.
-fn passed<'a>(kind: &'a str, value: &Value, data: &Bundle) -> Option<(&'a str, Value)> {
+fn sanitize_representation<'a>(
+    kind: &'a str,
+    value: &Value,
+    data: &MimeBundle,
+) -> Option<(&'a str, Value)> {
     let text = value.as_str();
     let short = text.filter(|text| text.len() <= MAX_SANITIZED_BYTES);
     match kind {
         "application/json" => Some((kind, value.clone())),
-        PLAIN => text
-            .filter(|text| text.len() <= MAX_OUTPUT_BYTES)
+        JUPYTER_PLAIN_TYPE => text
+            .filter(|text| text.len() <= MAX_JUPYTER_OUTPUT_BYTES)
             .map(|text| (kind, text.into())),
-        _ if PICTURES.contains(&kind) => text
-            .filter(|text| text.len() <= MAX_OUTPUT_BYTES && is_base64(text))
+        _ if JUPYTER_IMAGE_TYPES.contains(&kind) => text
+            .filter(|text| text.len() <= MAX_JUPYTER_OUTPUT_BYTES && is_base64(text))
             .map(|text| (kind, text.into())),
         // Of a page of scripts an empty one is left.
-        HTML => {
+        JUPYTER_HTML_TYPE => {
             let clean = sanitize_html(short?);
             let is_left = shows_something(&clean) || short?.trim().is_empty();
-            is_left.then(|| (HTML, clean.into()))
+            is_left.then(|| (JUPYTER_HTML_TYPE, clean.into()))
         }
         // The same picture without anything that could act.
-        SVG if PICTURES.iter().any(|picture| data.contains_key(*picture)) => None,
-        SVG => sanitize_svg(short?).map(|svg| (SVG, svg.into())),
+        JUPYTER_SVG_TYPE
+            if JUPYTER_IMAGE_TYPES
+                .iter()
+                .any(|picture| data.contains_key(*picture)) =>
+        {
+            None
+        }
+        JUPYTER_SVG_TYPE => sanitize_svg(short?).map(|svg| (JUPYTER_SVG_TYPE, svg.into())),
         "text/latex" => short.map(|tex| (kind, quiet_tex(tex).into())),
-        MARKDOWN => match plain_markdown(short?) {
-            Some(plain) => Some((MARKDOWN, plain.into())),
-            None if data.contains_key(HTML) => None,
-            None => Some((HTML, markdown_as_html(short?).into())),
+        JUPYTER_MARKDOWN_TYPE => match plain_markdown(short?) {
+            Some(plain) => Some((JUPYTER_MARKDOWN_TYPE, plain.into())),
+            None if data.contains_key(JUPYTER_HTML_TYPE) => None,
+            None => Some((JUPYTER_HTML_TYPE, markdown_as_html(short?).into())),
         },
         _ => None,
     }
@@ -108,7 +119,7 @@ fn is_base64(text: &str) -> bool {
 }
 
 /// Of what is passed, the keys that front ends lay pictures and trees out by.
-fn known_metadata(metadata: &Bundle, data: &Map<String, Value>) -> Map<String, Value> {
+fn known_metadata(metadata: &MimeBundle, data: &Map<String, Value>) -> Map<String, Value> {
     let is_known = |key: &str, value: &Value| match key {
         "width" | "height" => value.is_number(),
         "unconfined" | "expanded" | "isolated" => value.is_boolean(),
@@ -128,16 +139,16 @@ fn known_metadata(metadata: &Bundle, data: &Map<String, Value>) -> Map<String, V
 #[cfg(test)]
 mod tests {
     use super::OutputPolicy;
-    use crate::protocol::kernel::Bundle;
+    use crate::protocol::kernel::MimeBundle;
     use serde_json::{Value, json};
 
-    fn bundle(value: Value) -> Bundle {
+    fn bundle(value: Value) -> MimeBundle {
         value.as_object().unwrap().clone()
     }
 
     fn sanitized(data: Value) -> Value {
         OutputPolicy::Sanitized
-            .bundle(&bundle(data), &Bundle::new())
+            .filter_bundle(&bundle(data), &MimeBundle::new())
             .0
     }
 
@@ -153,7 +164,8 @@ mod tests {
             "text/plain": "1",
         });
         assert_eq!(sanitized(data.clone()), json!({"text/plain": "1"}));
-        let (trusted, _) = OutputPolicy::Trusted.bundle(&bundle(data.clone()), &Bundle::new());
+        let (trusted, _) =
+            OutputPolicy::Trusted.filter_bundle(&bundle(data.clone()), &MimeBundle::new());
         assert_eq!(trusted, data);
     }
 
@@ -233,7 +245,7 @@ mod tests {
             "trusted": true,
             "text/plain": {"y": 1},
         }));
-        let (_, kept) = OutputPolicy::Sanitized.bundle(&data, &metadata);
+        let (_, kept) = OutputPolicy::Sanitized.filter_bundle(&data, &metadata);
         assert_eq!(
             kept,
             json!({"image/png": {"width": 5, "needs_background": "light"}})

@@ -4,8 +4,8 @@
 //! what happens. The heartbeat is a mirror. `stdin` listens so that front ends can connect to it,
 //! and says nothing.
 
-use super::connection::Connection;
-use super::wire::{Request, Speech};
+use super::connection::ConnectionFile;
+use super::wire::{JupyterCodec, JupyterRequest};
 use crate::error::{Error, Result};
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -18,47 +18,47 @@ use zeromq::{
 };
 
 /// All of them, bound.
-pub(super) struct Sockets {
-    pub(super) shell: (Inbox, Replies),
-    pub(super) control: (Inbox, Replies),
-    pub(super) iopub: Iopub,
+pub(super) struct JupyterSockets {
+    pub(super) shell: (RequestSocket, ReplySocket),
+    pub(super) control: (RequestSocket, ReplySocket),
+    pub(super) iopub: IopubSocket,
     pub(super) heartbeat: RouterSocket,
     pub(super) stdin: RouterSocket,
 }
 
-impl Sockets {
+impl JupyterSockets {
     /// # Errors
     /// When a port is taken.
-    pub(super) async fn bind(connection: &Connection) -> Result<Self> {
-        let speech = Speech::new(&connection.key)?;
+    pub(super) async fn bind(connection: &ConnectionFile) -> Result<Self> {
+        let speech = JupyterCodec::new(&connection.key)?;
         let channel = |socket: RouterSocket| {
             let (replies, requests) = socket.split();
-            let inbox = Inbox {
+            let inbox = RequestSocket {
                 socket: requests,
                 speech: speech.clone(),
             };
-            let replies = Replies {
+            let replies = ReplySocket {
                 socket: replies,
                 speech: speech.clone(),
             };
             (inbox, replies)
         };
         Ok(Self {
-            shell: channel(bound(connection, connection.shell_port).await?),
-            control: channel(bound(connection, connection.control_port).await?),
-            iopub: Iopub {
-                socket: Mutex::new(bound(connection, connection.iopub_port).await?),
+            shell: channel(bind_jupyter_socket(connection, connection.shell_port).await?),
+            control: channel(bind_jupyter_socket(connection, connection.control_port).await?),
+            iopub: IopubSocket {
+                socket: Mutex::new(bind_jupyter_socket(connection, connection.iopub_port).await?),
                 speech: speech.clone(),
                 cell: RefCell::default(),
             },
             // Answers as REP would, and to several at once.
-            heartbeat: bound(connection, connection.hb_port).await?,
-            stdin: bound(connection, connection.stdin_port).await?,
+            heartbeat: bind_jupyter_socket(connection, connection.hb_port).await?,
+            stdin: bind_jupyter_socket(connection, connection.stdin_port).await?,
         })
     }
 }
 
-async fn bound<S: Socket>(connection: &Connection, port: u16) -> Result<S> {
+async fn bind_jupyter_socket<S: Socket>(connection: &ConnectionFile, port: u16) -> Result<S> {
     let mut socket = S::new();
     let endpoint = connection.endpoint(port);
     socket.bind(&endpoint).await.map_err(|e| {
@@ -68,12 +68,12 @@ async fn bound<S: Socket>(connection: &Connection, port: u16) -> Result<S> {
     Ok(socket)
 }
 
-fn multipart(frames: Vec<Bytes>) -> Result<ZmqMessage> {
+fn to_multipart(frames: Vec<Bytes>) -> Result<ZmqMessage> {
     ZmqMessage::try_from(frames).map_err(|_| anyhow::anyhow!("a message without frames"))
 }
 
 /// Sends back what comes in.
-pub(super) async fn mirror(mut socket: RouterSocket) -> Result<()> {
+pub(super) async fn echo_heartbeat(mut socket: RouterSocket) -> Result<()> {
     loop {
         let beat = socket.recv().await?;
         // Who asked may be gone.
@@ -82,17 +82,17 @@ pub(super) async fn mirror(mut socket: RouterSocket) -> Result<()> {
 }
 
 /// Where requests come in.
-pub(super) struct Inbox {
+pub(super) struct RequestSocket {
     socket: RouterRecvHalf,
-    speech: Speech,
+    speech: JupyterCodec,
 }
 
-impl Inbox {
+impl RequestSocket {
     /// The next request. Loses nothing when dropped.
-    pub(super) async fn next(&mut self) -> Result<Request> {
+    pub(super) async fn next(&mut self) -> Result<JupyterRequest> {
         loop {
             let frames = self.socket.recv().await?.into_vec();
-            match self.speech.read(frames) {
+            match self.speech.decode_request(frames) {
                 Some(request) => return Ok(request),
                 None => warn!("a message that is malformed or wrongly signed was passed over"),
             }
@@ -102,16 +102,16 @@ impl Inbox {
 
 /// Where they are answered.
 #[derive(Clone)]
-pub(super) struct Replies {
+pub(super) struct ReplySocket {
     socket: RouterSendHalf,
-    speech: Speech,
+    speech: JupyterCodec,
 }
 
-impl Replies {
-    pub(super) async fn send(&self, to: &Request, content: &Value) -> Result<()> {
+impl ReplySocket {
+    pub(super) async fn send(&self, to: &JupyterRequest, content: &Value) -> Result<()> {
         let kind = to.kind.replace("_request", "_reply");
-        let frames = self.speech.reply(to, &kind, content)?;
-        if let Err(error) = self.socket.clone().send(multipart(frames)?).await {
+        let frames = self.speech.encode_reply(to, &kind, content)?;
+        if let Err(error) = self.socket.clone().send(to_multipart(frames)?).await {
             warn!("a `{kind}` reached nobody: {error}");
         }
         Ok(())
@@ -119,58 +119,58 @@ impl Replies {
 }
 
 /// What everybody hears.
-pub(super) struct Iopub {
+pub(super) struct IopubSocket {
     socket: Mutex<PubSocket>,
-    speech: Speech,
+    speech: JupyterCodec,
     /// The cell that runs.
-    cell: RefCell<Option<Request>>,
+    cell: RefCell<Option<JupyterRequest>>,
 }
 
-impl Iopub {
-    pub(super) async fn say(
+impl IopubSocket {
+    pub(super) async fn publish(
         &self,
-        parent: Option<&Request>,
+        parent: Option<&JupyterRequest>,
         kind: &str,
         content: &Value,
     ) -> Result<()> {
-        let frames = self.speech.announce(parent, kind, content)?;
-        let message = multipart(frames)?;
+        let frames = self.speech.encode_iopub(parent, kind, content)?;
+        let message = to_multipart(frames)?;
         Ok(self.socket.lock().await.send(message).await?)
     }
 
-    pub(super) async fn starting(&self) -> Result<()> {
-        self.status(None, "starting").await
+    pub(super) async fn publish_starting(&self) -> Result<()> {
+        self.publish_status(None, "starting").await
     }
 
-    /// A question is worked on, until [`Iopub::idle`].
-    pub(super) async fn busy(&self, request: &Request) -> Result<()> {
-        self.status(Some(request), "busy").await
+    /// A question is worked on, until [`IopubSocket::publish_idle`].
+    pub(super) async fn publish_busy(&self, request: &JupyterRequest) -> Result<()> {
+        self.publish_status(Some(request), "busy").await
     }
 
     /// A question is answered. Front ends show the last word that they heard, so a cell that goes
     /// on says so again.
-    pub(super) async fn idle(&self, request: &Request) -> Result<()> {
-        self.status(Some(request), "idle").await?;
+    pub(super) async fn publish_idle(&self, request: &JupyterRequest) -> Result<()> {
+        self.publish_status(Some(request), "idle").await?;
         let cell = self.cell.borrow().clone();
         match cell {
-            Some(cell) => self.status(Some(&cell), "busy").await,
+            Some(cell) => self.publish_status(Some(&cell), "busy").await,
             None => Ok(()),
         }
     }
 
-    /// A cell begins, until [`Iopub::end`].
-    pub(super) async fn begin(&self, cell: &Request) -> Result<()> {
+    /// A cell begins, until [`IopubSocket::end_cell`].
+    pub(super) async fn begin_cell(&self, cell: &JupyterRequest) -> Result<()> {
         self.cell.replace(Some(cell.clone()));
-        self.busy(cell).await
+        self.publish_busy(cell).await
     }
 
-    pub(super) async fn end(&self, cell: &Request) -> Result<()> {
+    pub(super) async fn end_cell(&self, cell: &JupyterRequest) -> Result<()> {
         self.cell.take();
-        self.idle(cell).await
+        self.publish_idle(cell).await
     }
 
-    async fn status(&self, parent: Option<&Request>, state: &str) -> Result<()> {
-        self.say(parent, "status", &json!({"execution_state": state}))
+    async fn publish_status(&self, parent: Option<&JupyterRequest>, state: &str) -> Result<()> {
+        self.publish(parent, "status", &json!({"execution_state": state}))
             .await
     }
 }

@@ -1,35 +1,35 @@
 //! What front ends hear of one cell while it runs: its events in the words of Jupyter.
 
-use super::content::{INTERRUPTED, error, failure};
+use super::content::{JUPYTER_INTERRUPTED_KIND, error_content, error_to_raised};
 use super::outputs::OutputPolicy;
-use super::sockets::Iopub;
-use super::wire::Request;
+use super::sockets::IopubSocket;
+use super::wire::JupyterRequest;
 use crate::error::Result;
-use crate::protocol::kernel::{Happened, Raised, Reply, RunStatus, Shown};
+use crate::protocol::kernel::{DisplayData, ExecReply, RunError, RunEventKind, RunStatus};
 use serde_json::{Value, json};
 
 /// How a cell ended.
-pub(super) struct Ended {
+pub(super) struct CellOutcome {
     pub(super) count: Option<u64>,
-    pub(super) raised: Option<Raised>,
+    pub(super) raised: Option<RunError>,
 }
 
 /// One cell's events on their way to the front ends.
-pub(super) struct Story<'a> {
-    request: &'a Request,
-    iopub: &'a Iopub,
+pub(super) struct CellPublisher<'a> {
+    request: &'a JupyterRequest,
+    iopub: &'a IopubSocket,
     silent: bool,
     outputs: OutputPolicy,
     /// Held until the end, which brings its number.
-    result: Option<Shown>,
+    result: Option<DisplayData>,
     /// Held until the end, which may say more of the same.
-    raised: Option<Raised>,
+    raised: Option<RunError>,
 }
 
-impl<'a> Story<'a> {
+impl<'a> CellPublisher<'a> {
     pub(super) fn new(
-        request: &'a Request,
-        iopub: &'a Iopub,
+        request: &'a JupyterRequest,
+        iopub: &'a IopubSocket,
         silent: bool,
         outputs: OutputPolicy,
     ) -> Self {
@@ -43,13 +43,13 @@ impl<'a> Story<'a> {
         }
     }
 
-    pub(super) async fn tell(&mut self, happened: Happened) -> Result<()> {
+    pub(super) async fn publish_event(&mut self, happened: RunEventKind) -> Result<()> {
         match happened {
-            Happened::Result(shown) => self.result = Some(shown),
-            Happened::Error { error } => self.raise(error).await?,
+            RunEventKind::Result(shown) => self.result = Some(shown),
+            RunEventKind::Error { error } => self.hold_exception(error).await?,
             other => {
-                if let Some((kind, content)) = spoken(&other, self.outputs) {
-                    self.say(kind, &content).await?;
+                if let Some((kind, content)) = event_to_message(&other, self.outputs) {
+                    self.publish(kind, &content).await?;
                 }
             }
         }
@@ -57,43 +57,47 @@ impl<'a> Story<'a> {
     }
 
     /// The cell has ended; `news` is what became of the namespace.
-    pub(super) async fn end(mut self, reply: Reply, news: Option<String>) -> Result<Ended> {
+    pub(super) async fn publish_end(
+        mut self,
+        reply: ExecReply,
+        news: Option<String>,
+    ) -> Result<CellOutcome> {
         let count = reply.execution_count;
         if let Some(shown) = self.result.take().filter(|_| !self.silent) {
-            let (data, metadata) = self.outputs.bundle(&shown.data, &shown.metadata);
+            let (data, metadata) = self.outputs.filter_bundle(&shown.data, &shown.metadata);
             let content = json!({
                 "execution_count": count, "data": data, "metadata": metadata,
             });
-            self.say("execute_result", &content).await?;
+            self.publish("execute_result", &content).await?;
         }
         if let Some(text) = news {
             let content = json!({"name": "stderr", "text": text});
-            self.say("stream", &content).await?;
+            self.publish("stream", &content).await?;
         }
         if reply.status == RunStatus::Completed {
             // The code has shown an exception and gone on.
             self.tell_raised().await?;
             let raised = None;
-            return Ok(Ended { count, raised });
+            return Ok(CellOutcome { count, raised });
         }
         let raised = reply.error.or_else(|| self.raised.take());
-        self.raised = Some(shown_whole(raised.unwrap_or_else(|| Raised {
-            kind: INTERRUPTED.into(),
+        self.raised = Some(shown_whole(raised.unwrap_or_else(|| RunError {
+            kind: JUPYTER_INTERRUPTED_KIND.into(),
             message: "the run was interrupted".into(),
             traceback: Vec::new(),
         })));
         self.tell_raised().await?;
-        Ok(Ended {
+        Ok(CellOutcome {
             count,
             raised: self.raised,
         })
     }
 
     /// The cell can't be run, or not be followed any further.
-    pub(super) async fn fail(mut self, error: &anyhow::Error) -> Result<Ended> {
-        self.raise(failure(error)).await?;
+    pub(super) async fn publish_failure(mut self, error: &anyhow::Error) -> Result<CellOutcome> {
+        self.hold_exception(error_to_raised(error)).await?;
         self.tell_raised().await?;
-        Ok(Ended {
+        Ok(CellOutcome {
             count: None,
             raised: self.raised,
         })
@@ -101,7 +105,7 @@ impl<'a> Story<'a> {
 
     /// Keeps what was raised; an interrupt comes twice, as Python's exception and in the words of
     /// who asked for it.
-    async fn raise(&mut self, raised: Raised) -> Result<()> {
+    async fn hold_exception(&mut self, raised: RunError) -> Result<()> {
         if (self.raised.as_ref()).is_some_and(|before| before.traceback != raised.traceback) {
             self.tell_raised().await?;
         }
@@ -111,35 +115,38 @@ impl<'a> Story<'a> {
 
     async fn tell_raised(&self) -> Result<()> {
         match &self.raised {
-            Some(raised) if !self.silent => self.say("error", &error(raised)).await,
+            Some(raised) if !self.silent => self.publish("error", &error_content(raised)).await,
             _ => Ok(()),
         }
     }
 
-    async fn say(&self, kind: &str, content: &Value) -> Result<()> {
-        self.iopub.say(Some(self.request), kind, content).await
+    async fn publish(&self, kind: &str, content: &Value) -> Result<()> {
+        self.iopub.publish(Some(self.request), kind, content).await
     }
 }
 
 /// Front ends show the traceback alone, and it ends with the code's exception: what became of the
 /// run is put beneath.
-fn shown_whole(mut raised: Raised) -> Raised {
-    if raised.traceback.is_empty() || raised.kind == INTERRUPTED {
-        let Raised { kind, message, .. } = &raised;
+fn shown_whole(mut raised: RunError) -> RunError {
+    if raised.traceback.is_empty() || raised.kind == JUPYTER_INTERRUPTED_KIND {
+        let RunError { kind, message, .. } = &raised;
         raised.traceback.push(format!("{kind}: {message}"));
     }
     raised
 }
 
 /// What front ends hear of an event that says all by itself.
-fn spoken(happened: &Happened, outputs: OutputPolicy) -> Option<(&'static str, Value)> {
+fn event_to_message(
+    happened: &RunEventKind,
+    outputs: OutputPolicy,
+) -> Option<(&'static str, Value)> {
     Some(match happened {
-        Happened::Stdout { text, .. } => ("stream", json!({"name": "stdout", "text": text})),
-        Happened::Stderr { text, .. } => ("stream", json!({"name": "stderr", "text": text})),
-        Happened::Display(shown) => {
+        RunEventKind::Stdout { text, .. } => ("stream", json!({"name": "stdout", "text": text})),
+        RunEventKind::Stderr { text, .. } => ("stream", json!({"name": "stderr", "text": text})),
+        RunEventKind::Display(shown) => {
             let transient = shown.display_id.as_ref();
             let transient = transient.map_or(json!({}), |id| json!({"display_id": id}));
-            let (data, metadata) = outputs.bundle(&shown.data, &shown.metadata);
+            let (data, metadata) = outputs.filter_bundle(&shown.data, &shown.metadata);
             let content = json!({"data": data, "metadata": metadata, "transient": transient});
             let kind = match shown.update {
                 true => "update_display_data",
@@ -147,21 +154,21 @@ fn spoken(happened: &Happened, outputs: OutputPolicy) -> Option<(&'static str, V
             };
             (kind, content)
         }
-        Happened::Clear { wait } => ("clear_output", json!({"wait": wait})),
-        Happened::Result(_)
-        | Happened::Error { .. }
-        | Happened::Heartbeat
-        | Happened::Done { .. } => return None,
+        RunEventKind::Clear { wait } => ("clear_output", json!({"wait": wait})),
+        RunEventKind::Result(_)
+        | RunEventKind::Error { .. }
+        | RunEventKind::Heartbeat
+        | RunEventKind::Done { .. } => return None,
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{OutputPolicy, spoken};
+    use super::{OutputPolicy, event_to_message};
     use serde_json::{Value, json};
 
     fn told(event: Value) -> Option<(&'static str, Value)> {
-        spoken(
+        event_to_message(
             &serde_json::from_value(event).unwrap(),
             OutputPolicy::Sanitized,
         )

@@ -14,13 +14,13 @@ use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
 /// The version of the messaging protocol.
-pub(super) const PROTOCOL: &str = "5.3";
+pub(super) const JUPYTER_PROTOCOL_VERSION: &str = "5.3";
 
-const DELIMITER: &[u8] = b"<IDS|MSG>";
+const JUPYTER_DELIMITER: &[u8] = b"<IDS|MSG>";
 
 /// What a front end asks.
 #[derive(Debug, Clone)]
-pub(super) struct Request {
+pub(super) struct JupyterRequest {
     /// By which the answer finds its way.
     identities: Vec<Bytes>,
     /// Goes back unchanged, as the parent of every answer.
@@ -29,28 +29,28 @@ pub(super) struct Request {
     content: Bytes,
 }
 
-impl Request {
+impl JupyterRequest {
     /// # Errors
     /// When the content does not fit its type.
-    pub(super) fn content<T: DeserializeOwned>(&self) -> Result<T> {
+    pub(super) fn parse_content<T: DeserializeOwned>(&self) -> Result<T> {
         Ok(serde_json::from_slice(&self.content)?)
     }
 }
 
 #[derive(Debug, Deserialize)]
-struct Header {
+struct JupyterHeader {
     msg_type: String,
 }
 
 /// This side of the conversation: reads what is signed, and signs.
 #[derive(Debug, Clone)]
-pub(super) struct Speech {
+pub(super) struct JupyterCodec {
     /// No key: nothing is signed.
     key: Option<Hmac<Sha256>>,
     session: String,
 }
 
-impl Speech {
+impl JupyterCodec {
     pub(super) fn new(key: &str) -> Result<Self> {
         let signed = !key.is_empty();
         Ok(Self {
@@ -62,8 +62,10 @@ impl Speech {
     }
 
     /// Reads a request; `None` for one that is malformed or wrongly signed.
-    pub(super) fn read(&self, mut frames: Vec<Bytes>) -> Option<Request> {
-        let at = frames.iter().position(|frame| **frame == *DELIMITER)?;
+    pub(super) fn decode_request(&self, mut frames: Vec<Bytes>) -> Option<JupyterRequest> {
+        let at = frames
+            .iter()
+            .position(|frame| **frame == *JUPYTER_DELIMITER)?;
         let parts = frames.split_off(at + 1);
         frames.truncate(at);
         let [signature, header, parent, metadata, content, ..] = parts.as_slice() else {
@@ -73,34 +75,41 @@ impl Speech {
         if self.key.is_some() && !bool::from(expected.as_bytes().ct_eq(signature)) {
             return None;
         }
-        Some(Request {
+        Some(JupyterRequest {
             identities: frames,
-            kind: serde_json::from_slice::<Header>(header).ok()?.msg_type,
+            kind: serde_json::from_slice::<JupyterHeader>(header)
+                .ok()?
+                .msg_type,
             header: serde_json::from_slice(header).ok()?,
             content: content.clone(),
         })
     }
 
     /// An answer, on its way back to who asked.
-    pub(super) fn reply(&self, to: &Request, kind: &str, content: &Value) -> Result<Vec<Bytes>> {
-        self.write(to.identities.clone(), Some(to), kind, content)
+    pub(super) fn encode_reply(
+        &self,
+        to: &JupyterRequest,
+        kind: &str,
+        content: &Value,
+    ) -> Result<Vec<Bytes>> {
+        self.encode_message(to.identities.clone(), Some(to), kind, content)
     }
 
     /// What all who listen hear; its topic is its type.
-    pub(super) fn announce(
+    pub(super) fn encode_iopub(
         &self,
-        parent: Option<&Request>,
+        parent: Option<&JupyterRequest>,
         kind: &str,
         content: &Value,
     ) -> Result<Vec<Bytes>> {
         let topic = Bytes::copy_from_slice(kind.as_bytes());
-        self.write(vec![topic], parent, kind, content)
+        self.encode_message(vec![topic], parent, kind, content)
     }
 
-    fn write(
+    fn encode_message(
         &self,
         mut frames: Vec<Bytes>,
-        parent: Option<&Request>,
+        parent: Option<&JupyterRequest>,
         kind: &str,
         content: &Value,
     ) -> Result<Vec<Bytes>> {
@@ -110,7 +119,7 @@ impl Speech {
             "username": "osctl",
             "date": Utc::now().to_rfc3339_opts(SecondsFormat::Micros, true),
             "msg_type": kind,
-            "version": PROTOCOL,
+            "version": JUPYTER_PROTOCOL_VERSION,
         });
         let header = Bytes::from(serde_json::to_vec(&header)?);
         let parent = parent.map_or("{}", |parent| parent.header.get());
@@ -119,7 +128,7 @@ impl Speech {
         let content = Bytes::from(serde_json::to_vec(content)?);
         let signature = self.sign([&header, &parent, &metadata, &content]);
         frames.extend([
-            Bytes::from_static(DELIMITER),
+            Bytes::from_static(JUPYTER_DELIMITER),
             signature.into(),
             header,
             parent,
@@ -149,13 +158,13 @@ pub(super) fn fresh_id() -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Request, Speech};
+    use super::{JupyterCodec, JupyterRequest};
     use bytes::Bytes;
     use serde_json::{Value, json};
 
     /// A request as a front end with this key would send it.
     fn frames(key: &str, header: &str, content: &str) -> Vec<Bytes> {
-        let speech = Speech::new(key).unwrap();
+        let speech = JupyterCodec::new(key).unwrap();
         let parts =
             [header, "{}", "{}", content].map(|part| Bytes::copy_from_slice(part.as_bytes()));
         let signature = speech.sign(parts.each_ref());
@@ -166,14 +175,14 @@ mod tests {
 
     const HEADER: &str = r#"{"msg_id": "1",  "msg_type":"execute_request"}"#;
 
-    fn read(key: &str, frames: Vec<Bytes>) -> Option<Request> {
-        Speech::new(key).unwrap().read(frames)
+    fn read(key: &str, frames: Vec<Bytes>) -> Option<JupyterRequest> {
+        JupyterCodec::new(key).unwrap().decode_request(frames)
     }
 
     #[test]
     fn a_signature_is_the_one_that_others_compute() {
         let parts = ["a", "b", "c", "d"].map(Bytes::from);
-        let signed = Speech::new("key").unwrap().sign(parts.each_ref());
+        let signed = JupyterCodec::new("key").unwrap().sign(parts.each_ref());
         // Python: hmac.new(b'key', b'abcd', 'sha256').hexdigest()
         assert_eq!(
             signed,
@@ -206,18 +215,23 @@ mod tests {
     fn a_reply_goes_back_where_its_request_came_from() {
         let request = read("key", frames("key", HEADER, r#"{"code": "1"}"#)).unwrap();
         assert_eq!(request.kind, "execute_request");
-        assert_eq!(request.content::<Value>().unwrap(), json!({"code": "1"}));
-        let speech = Speech::new("key").unwrap();
-        let reply = speech.reply(&request, "execute_reply", &json!({})).unwrap();
+        assert_eq!(
+            request.parse_content::<Value>().unwrap(),
+            json!({"code": "1"})
+        );
+        let speech = JupyterCodec::new("key").unwrap();
+        let reply = speech
+            .encode_reply(&request, "execute_reply", &json!({}))
+            .unwrap();
         assert_eq!(reply[0], "who");
         assert_eq!(reply[4], HEADER);
-        assert_eq!(speech.read(reply).unwrap().kind, "execute_reply");
+        assert_eq!(speech.decode_request(reply).unwrap().kind, "execute_reply");
     }
 
     #[test]
     fn an_announcement_is_found_by_its_type() {
-        let speech = Speech::new("").unwrap();
-        let said = speech.announce(None, "status", &json!({})).unwrap();
+        let speech = JupyterCodec::new("").unwrap();
+        let said = speech.encode_iopub(None, "status", &json!({})).unwrap();
         assert_eq!((&*said[0], &*said[4]), (&b"status"[..], &b"{}"[..]));
     }
 }

@@ -17,7 +17,7 @@ mod tests;
 use super::folders::Folders;
 use super::instance::Instance;
 use super::reach::all_agents_folders;
-use crate::archive::{Folder, Look};
+use crate::archive::{EntryStat, Folder};
 use crate::error::{Error, Result};
 use crate::protocol::files::EntryKind;
 use crate::protocol::quote::quote_word;
@@ -25,7 +25,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use walk::{Stop, Walk};
+use walk::{PathWalk, PathWalkStop};
 
 /// Resolves paths with the knowledge of which folders agents write.
 #[derive(Debug)]
@@ -39,24 +39,24 @@ struct AgentFolder {
     /// Without links.
     path: PathBuf,
     /// Recognizes the folder by whichever name it is reached; nothing while it does not exist.
-    look: Option<Look>,
+    look: Option<EntryStat>,
 }
 
 /// What a path leads to.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum ResolvedPath {
     Folder(Folder),
     /// A file, something else, or a name that is free.
-    Name(Place),
+    Name(ResolvedName),
 }
 
 /// A name in a folder that is held open.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ResolvedName {
     pub(crate) folder: Folder,
     pub(crate) name: OsString,
     /// What has the name; nothing if it is free.
-    pub(crate) look: Option<Look>,
+    pub(crate) look: Option<EntryStat>,
     /// Without links, for messages.
     pub(crate) path: PathBuf,
     /// Whether an agent writes in the folder.
@@ -65,7 +65,7 @@ pub(crate) struct Place {
 
 /// Why a path was not resolved.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unresolved {
+pub(crate) enum PathResolveError {
     #[error("`{}` is a link out of `{}`, and the agent can write in that folder", link.display(), folder.display())]
     LeadsOut { link: PathBuf, folder: PathBuf },
     #[error("{0}")]
@@ -86,13 +86,15 @@ impl PathResolver {
     /// # Errors
     /// When the state folder can't be read.
     pub(crate) fn new(instance: &Instance, folders: &Folders) -> Result<Self> {
-        Ok(Self::of(all_agents_folders(instance, folders)?))
+        Ok(Self::with_agent_folders(all_agents_folders(
+            instance, folders,
+        )?))
     }
 
     /// A resolver that knows these folders.
-    pub(crate) fn of(agents: impl IntoIterator<Item = PathBuf>) -> Self {
+    pub(crate) fn with_agent_folders(agents: impl IntoIterator<Item = PathBuf>) -> Self {
         let known = |path: PathBuf| AgentFolder {
-            look: Look::through(&path).ok(),
+            look: EntryStat::stat_path(&path).ok(),
             path,
         };
         Self {
@@ -104,37 +106,47 @@ impl PathResolver {
     ///
     /// # Errors
     /// When a link of an agent leads out of its folder, or the path can't be opened.
-    pub(crate) fn find(&self, path: &Path) -> std::result::Result<Found, Unresolved> {
-        let mut walk = Walk::start(self, path)?;
-        match walk.run()? {
-            Stop::Folder => Ok(Found::Folder(walk.into_folder()?)),
-            Stop::Name(name, look) => Ok(Found::Name(walk.into_place(name, Some(look))?)),
-            Stop::Missing(name, _) => Ok(Found::Name(walk.into_place(name, None)?)),
+    pub(crate) fn resolve(
+        &self,
+        path: &Path,
+    ) -> std::result::Result<ResolvedPath, PathResolveError> {
+        let mut walk = PathWalk::start(self, path)?;
+        match walk.run_to_end()? {
+            PathWalkStop::Folder => Ok(ResolvedPath::Folder(walk.into_folder()?)),
+            PathWalkStop::Name(name, look) => {
+                Ok(ResolvedPath::Name(walk.into_place(name, Some(look))?))
+            }
+            PathWalkStop::Missing(name, _) => Ok(ResolvedPath::Name(walk.into_place(name, None)?)),
         }
     }
 
     /// The place of a file that is to be written.
     ///
     /// # Errors
-    /// As [`PathResolver::find`], and when the path is a folder.
-    pub(crate) fn place(&self, path: &Path) -> std::result::Result<Place, Unresolved> {
-        match self.find(path)? {
-            Found::Name(place) => Ok(place),
-            Found::Folder(_) => Err(io::Error::from(ErrorKind::IsADirectory).into()),
+    /// As [`PathResolver::resolve`], and when the path is a folder.
+    pub(crate) fn resolve_name(
+        &self,
+        path: &Path,
+    ) -> std::result::Result<ResolvedName, PathResolveError> {
+        match self.resolve(path)? {
+            ResolvedPath::Name(place) => Ok(place),
+            ResolvedPath::Folder(_) => Err(io::Error::from(ErrorKind::IsADirectory).into()),
         }
     }
 
     /// The folder at the path, which is created with its parents where it is missing.
     ///
     /// # Errors
-    /// As [`PathResolver::find`], and when a folder can't be created.
-    pub(crate) fn make_folder(&self, path: &Path) -> std::result::Result<Folder, Unresolved> {
-        let mut walk = Walk::start(self, path)?;
+    /// As [`PathResolver::resolve`], and when a folder can't be created.
+    pub(crate) fn make_folder(&self, path: &Path) -> std::result::Result<Folder, PathResolveError> {
+        let mut walk = PathWalk::start(self, path)?;
         loop {
             match walk.run_to_missing()? {
-                Stop::Folder => return Ok(walk.into_folder()?),
-                Stop::Name(..) => return Err(io::Error::from(ErrorKind::NotADirectory).into()),
-                Stop::Missing(name, _) => walk.make(&name)?,
+                PathWalkStop::Folder => return Ok(walk.into_folder()?),
+                PathWalkStop::Name(..) => {
+                    return Err(io::Error::from(ErrorKind::NotADirectory).into());
+                }
+                PathWalkStop::Missing(name, _) => walk.make_folder(&name)?,
             }
         }
     }
@@ -142,9 +154,14 @@ impl PathResolver {
     /// A file to read and what it is. In an agent's folder only a regular file is opened.
     ///
     /// # Errors
-    /// As [`PathResolver::find`], and when the file can't be opened.
-    pub(crate) fn open_file(&self, path: &Path) -> std::result::Result<(File, Look), Unresolved> {
-        self.place(path)?.open().map_err(Unresolved::from)
+    /// As [`PathResolver::resolve`], and when the file can't be opened.
+    pub(crate) fn open_file(
+        &self,
+        path: &Path,
+    ) -> std::result::Result<(File, EntryStat), PathResolveError> {
+        self.resolve_name(path)?
+            .open()
+            .map_err(PathResolveError::from)
     }
 
     /// The path without links, if no agent can redirect it: no component of the path as written, links
@@ -152,8 +169,11 @@ impl PathResolver {
     ///
     /// # Errors
     /// When a component lies in an agent's folder.
-    pub(crate) fn trusted(&self, path: &Path) -> std::result::Result<PathBuf, Redirectable> {
-        let Ok(mut walk) = Walk::start(self, path) else {
+    pub(crate) fn resolve_trusted(
+        &self,
+        path: &Path,
+    ) -> std::result::Result<PathBuf, Redirectable> {
+        let Ok(mut walk) = PathWalk::start(self, path) else {
             return Ok(path.into());
         };
         let stop = walk.run_to_missing();
@@ -161,7 +181,7 @@ impl PathResolver {
             return Err(Redirectable { folder });
         }
         let mut found = walk.location;
-        if let Ok(Stop::Name(name, _) | Stop::Missing(name, _)) = stop {
+        if let Ok(PathWalkStop::Name(name, _) | PathWalkStop::Missing(name, _)) = stop {
             found.push(name);
         }
         found.extend(walk.pending);
@@ -169,7 +189,7 @@ impl PathResolver {
     }
 
     /// Whether this is an agent's folder.
-    fn agent(&self, path: &Path, look: &Look) -> bool {
+    fn is_agent_folder(&self, path: &Path, look: &EntryStat) -> bool {
         // Where folders have no identity, names may differ in case.
         #[cfg(not(unix))]
         let path = &std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
@@ -181,7 +201,7 @@ impl PathResolver {
     }
 }
 
-impl Place {
+impl ResolvedName {
     /// A name in a folder, whatever has it.
     pub(crate) fn new(folder: Folder, name: OsString, path: PathBuf) -> Self {
         Self {
@@ -194,24 +214,24 @@ impl Place {
     }
 
     /// The file, and what it is.
-    pub(crate) fn open(&self) -> io::Result<(File, Look)> {
+    pub(crate) fn open(&self) -> io::Result<(File, EntryStat)> {
         let file = match self.is_agents {
-            true => self.folder.read(&self.name)?,
+            true => self.folder.open_file(&self.name)?,
             // Also what the system gives out by names of its own, such as `/dev/stdin`.
             false => File::open(&self.path)?,
         };
-        let look = Look::of(&file)?;
+        let look = EntryStat::stat_file(&file)?;
         match self.is_agents && look.kind != EntryKind::File {
             true => Err(io::Error::other(format!(
                 "it is {}, not a file",
-                look.kind.words()
+                look.kind.with_article()
             ))),
             false => Ok((file, look)),
         }
     }
 }
 
-impl Unresolved {
+impl PathResolveError {
     /// The error for the user: the refusal of a link, else what `word` makes of the system's error.
     pub(crate) fn into_error(self, word: impl FnOnce(io::Error) -> anyhow::Error) -> anyhow::Error {
         match self {

@@ -1,7 +1,7 @@
 //! Attacks on the resolver: the agent writes in `agent`, and `outside` is not its own.
 
-use super::{Found, PathResolver};
-use crate::archive::{Folder, Look};
+use super::{PathResolver, ResolvedPath};
+use crate::archive::{EntryStat, Folder};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -29,7 +29,7 @@ impl Machine {
             fs::create_dir(folder).unwrap();
         }
         fs::write(outside.join("file"), "secret").unwrap();
-        let resolver = PathResolver::of([agent.clone()]);
+        let resolver = PathResolver::with_agent_folders([agent.clone()]);
         Self {
             _keep: keep,
             root,
@@ -47,7 +47,10 @@ impl Machine {
     }
 
     fn write(&self, path: &Path) -> Result<(), String> {
-        let place = self.resolver.place(path).map_err(|e| e.to_string())?;
+        let place = self
+            .resolver
+            .resolve_name(path)
+            .map_err(|e| e.to_string())?;
         let written = place.folder.replace_file(&place.name, 0o666, b"written");
         written.map_err(|e| e.to_string())
     }
@@ -83,7 +86,7 @@ fn a_link_of_an_agent_is_followed_in_its_folder_and_refused_where_it_leads_out()
         let link = at("link");
         symlink(&target, &link).unwrap();
         for path in [link.join("file"), link.join("new"), link.clone()] {
-            let why = machine.resolver.find(&path).unwrap_err().to_string();
+            let why = machine.resolver.resolve(&path).unwrap_err().to_string();
             let named = format!(
                 "`{}` is a link out of `{}`",
                 link.display(),
@@ -126,7 +129,7 @@ fn a_link_of_the_user_is_followed_and_leads_into_an_agents_folder_too() {
     machine.write(&at("work/new")).unwrap();
     machine.make(&at("mine/a/b")).unwrap();
     assert!(machine.agent.join("new").is_file() && machine.outside.join("a/b").is_dir());
-    let missing = machine.resolver.find(&at("mine/none/file")).unwrap_err();
+    let missing = machine.resolver.resolve(&at("mine/none/file")).unwrap_err();
     assert!(missing.to_string().contains("No such file"), "{missing}");
 }
 
@@ -177,7 +180,7 @@ fn a_path_that_crosses_an_agents_folder_is_not_trusted() {
         "agent/absent",
         "agent/x/../y",
     ] {
-        let trap = machine.resolver.trusted(&at(path)).unwrap_err();
+        let trap = machine.resolver.resolve_trusted(&at(path)).unwrap_err();
         assert_eq!(trap.folder, machine.agent, "{path}");
     }
     for (path, real) in [
@@ -187,7 +190,7 @@ fn a_path_that_crosses_an_agents_folder_is_not_trusted() {
         ("mine/none/deep", "outside/none/deep"),
     ] {
         assert_eq!(
-            machine.resolver.trusted(&at(path)).unwrap(),
+            machine.resolver.resolve_trusted(&at(path)).unwrap(),
             at(real),
             "{path}"
         );
@@ -195,10 +198,10 @@ fn a_path_that_crosses_an_agents_folder_is_not_trusted() {
 }
 
 /// A file's mode, inode, times and content by its path.
-type Listing = BTreeMap<PathBuf, (u32, u64, i64, i64, i64, Vec<u8>)>;
+type OutsideListing = BTreeMap<PathBuf, (u32, u64, i64, i64, i64, Vec<u8>)>;
 
 /// All that is outside, with what would tell a write, a change of rights, or a read.
-fn listing(folder: &Path) -> Listing {
+fn listing(folder: &Path) -> OutsideListing {
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -339,9 +342,9 @@ proptest! {
         let named = machine.agent.join(&path);
         let read = machine.read(&named);
         prop_assert_ne!(read, Ok("secret".to_owned()));
-        if let Ok(Found::Folder(folder)) = machine.resolver.find(&named) {
+        if let Ok(ResolvedPath::Folder(folder)) = machine.resolver.resolve(&named) {
             let found = folder.look_here().unwrap().identity;
-            let outside = Look::through(&machine.outside).unwrap().identity;
+            let outside = EntryStat::stat_path(&machine.outside).unwrap().identity;
             prop_assert_ne!(found, outside);
         }
         let _ = machine.write(&named);

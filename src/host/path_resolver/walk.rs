@@ -1,7 +1,7 @@
 //! One walk along a path, from the root of the file system on.
 
-use super::{PathResolver, Place, Unresolved};
-use crate::archive::{Folder, Look};
+use super::{PathResolveError, PathResolver, ResolvedName};
+use crate::archive::{EntryStat, Folder};
 use crate::protocol::files::EntryKind;
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -13,20 +13,20 @@ use std::path::{Component, Path, PathBuf};
 const MAX_LINKS: u32 = 40;
 
 /// Where a walk ends.
-pub(super) enum Stop {
+pub(super) enum PathWalkStop {
     /// At the folder that it is in.
     Folder,
     /// At a name in the folder that it is in.
-    Name(OsString, Look),
+    Name(OsString, EntryStat),
     /// At a name that is free in the folder that it is in, and why it was not found.
     Missing(OsString, io::Error),
 }
 
-pub(super) struct Walk<'a> {
+pub(super) struct PathWalk<'a> {
     resolver: &'a PathResolver,
     /// The folder that the walk is in, without links.
     pub(super) location: PathBuf,
-    inside: Option<Inside>,
+    inside: Option<AgentFolderWalk>,
     pub(super) pending: VecDeque<OsString>,
     links: u32,
     /// The first agent's folder in which a name was looked up.
@@ -34,7 +34,7 @@ pub(super) struct Walk<'a> {
 }
 
 /// The part of a walk in an agent's folder.
-struct Inside {
+struct AgentFolderWalk {
     root: PathBuf,
     /// From the agent's folder to where the walk is, each held open.
     way: Vec<Folder>,
@@ -42,7 +42,7 @@ struct Inside {
     link: Option<PathBuf>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> PathWalk<'a> {
     pub(super) fn start(resolver: &'a PathResolver, path: &Path) -> io::Result<Self> {
         let mut walk = Self {
             resolver,
@@ -79,58 +79,58 @@ impl<'a> Walk<'a> {
     }
 
     /// Walks to the end; only the last name may be missing.
-    pub(super) fn run(&mut self) -> std::result::Result<Stop, Unresolved> {
+    pub(super) fn run_to_end(&mut self) -> std::result::Result<PathWalkStop, PathResolveError> {
         match self.run_to_missing()? {
-            Stop::Missing(_, error) if !self.pending.is_empty() => Err(error.into()),
+            PathWalkStop::Missing(_, error) if !self.pending.is_empty() => Err(error.into()),
             stop => Ok(stop),
         }
     }
 
     /// Walks to the end, or to the first name that is missing.
-    pub(super) fn run_to_missing(&mut self) -> std::result::Result<Stop, Unresolved> {
+    pub(super) fn run_to_missing(&mut self) -> std::result::Result<PathWalkStop, PathResolveError> {
         while let Some(name) = self.pending.pop_front() {
             if name == ".." {
-                self.leave()?;
+                self.go_up()?;
                 continue;
             }
             if let Some(inside) = &self.inside {
                 self.crossed.get_or_insert_with(|| inside.root.clone());
             }
-            let look = match self.look(&name) {
+            let look = match self.look_up(&name) {
                 Ok(look) => look,
                 Err(error) if error.kind() == ErrorKind::NotFound => {
-                    return Ok(Stop::Missing(name, error));
+                    return Ok(PathWalkStop::Missing(name, error));
                 }
                 Err(error) => return Err(error.into()),
             };
             match look.kind {
                 EntryKind::Folder => self.enter(&name, &look)?,
                 EntryKind::Symlink if !self.is_kernels(&name) => self.expand(&name)?,
-                _ if self.pending.is_empty() => return Ok(Stop::Name(name, look)),
+                _ if self.pending.is_empty() => return Ok(PathWalkStop::Name(name, look)),
                 _ => return Err(io::Error::from(ErrorKind::NotADirectory).into()),
             }
         }
-        Ok(Stop::Folder)
+        Ok(PathWalkStop::Folder)
     }
 
-    fn look(&self, name: &OsStr) -> io::Result<Look> {
+    fn look_up(&self, name: &OsStr) -> io::Result<EntryStat> {
         match &self.inside {
-            Some(inside) => inside.here().look(name),
-            None => Look::at(&self.location.join(name)),
+            Some(inside) => inside.current_folder().stat(name),
+            None => EntryStat::lstat_path(&self.location.join(name)),
         }
     }
 
-    fn enter(&mut self, name: &OsStr, look: &Look) -> io::Result<()> {
+    fn enter(&mut self, name: &OsStr, look: &EntryStat) -> io::Result<()> {
         match &mut self.inside {
             Some(inside) => {
-                let next = inside.here().folder(name)?;
+                let next = inside.current_folder().open_folder(name)?;
                 inside.way.push(next);
                 self.location.push(name);
             }
             None => {
                 self.location.push(name);
-                if self.resolver.agent(&self.location, look) {
-                    self.inside = Some(Inside {
+                if self.resolver.is_agent_folder(&self.location, look) {
+                    self.inside = Some(AgentFolderWalk {
                         way: vec![Folder::open(&self.location)?],
                         root: self.location.clone(),
                         link: None,
@@ -142,13 +142,13 @@ impl<'a> Walk<'a> {
     }
 
     /// Goes to the folder above.
-    fn leave(&mut self) -> std::result::Result<(), Unresolved> {
+    fn go_up(&mut self) -> std::result::Result<(), PathResolveError> {
         if let Some(inside) = &mut self.inside {
             if inside.way.len() > 1 {
                 inside.way.pop();
             } else if let Some(link) = inside.link.take() {
                 let folder = inside.root.clone();
-                return Err(Unresolved::LeadsOut { link, folder });
+                return Err(PathResolveError::LeadsOut { link, folder });
             } else {
                 self.inside = None;
             }
@@ -158,7 +158,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Puts what a link leads to in the place of its name.
-    fn expand(&mut self, name: &OsStr) -> std::result::Result<(), Unresolved> {
+    fn expand(&mut self, name: &OsStr) -> std::result::Result<(), PathResolveError> {
         self.links += 1;
         if self.links > MAX_LINKS {
             return Err(io::Error::other("too many links").into());
@@ -172,7 +172,7 @@ impl<'a> Walk<'a> {
             }
             return Ok(());
         };
-        let target = link_target(inside.here().target(name)?);
+        let target = link_target(inside.current_folder().read_link(name)?);
         inside.link.get_or_insert(link);
         if !target.has_root() {
             self.push_front(&target);
@@ -181,7 +181,7 @@ impl<'a> Walk<'a> {
         let Ok(rest) = target.strip_prefix(&inside.root) else {
             let link = inside.link.take().unwrap_or_default();
             let folder = inside.root.clone();
-            return Err(Unresolved::LeadsOut { link, folder });
+            return Err(PathResolveError::LeadsOut { link, folder });
         };
         inside.way.truncate(1);
         self.location.clone_from(&inside.root);
@@ -196,10 +196,10 @@ impl<'a> Walk<'a> {
     }
 
     /// Makes a missing folder, which the walk then enters.
-    pub(super) fn make(&mut self, name: &OsStr) -> io::Result<()> {
+    pub(super) fn make_folder(&mut self, name: &OsStr) -> io::Result<()> {
         match &mut self.inside {
             Some(inside) => {
-                let next = inside.here().ensure_folder(name)?;
+                let next = inside.current_folder().ensure_folder(name)?;
                 inside.way.push(next);
                 self.location.push(name);
             }
@@ -219,8 +219,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    pub(super) fn into_place(self, name: OsString, look: Option<Look>) -> io::Result<Place> {
-        Ok(Place {
+    pub(super) fn into_place(
+        self,
+        name: OsString,
+        look: Option<EntryStat>,
+    ) -> io::Result<ResolvedName> {
+        Ok(ResolvedName {
             path: self.location.join(&name),
             is_agents: self.inside.is_some(),
             folder: self.into_folder()?,
@@ -237,8 +241,8 @@ fn link_target(bytes: Vec<u8>) -> PathBuf {
     return String::from_utf8_lossy(&bytes).into_owned().into();
 }
 
-impl Inside {
-    fn here(&self) -> &Folder {
+impl AgentFolderWalk {
+    fn current_folder(&self) -> &Folder {
         // The agent's folder is never popped.
         &self.way[self.way.len() - 1]
     }

@@ -1,27 +1,27 @@
 //! What a replacement changes beside the image, and the question about it.
 
-use super::Raise;
+use super::UpRunner;
 use crate::engine::{Container, Engine};
 use crate::error::Result;
-use crate::host::instance::Record;
-use crate::host::passed_env::passing;
-use crate::protocol::spec::Spec;
+use crate::host::instance::InstanceRecord;
+use crate::host::passed_env::passed_variable_names;
+use crate::protocol::spec::ContainerSpec;
 use std::collections::{BTreeMap, BTreeSet};
 
-impl Raise<'_> {
+impl UpRunner<'_> {
     /// The names of the variables that the container has and the next one does not have. Variables of the image, of
     /// osctl and of proxies are none of them.
     pub(super) async fn lost_variables(
         &self,
         container: &Container,
         mut held: BTreeMap<String, String>,
-        spec: &Spec,
+        spec: &ContainerSpec,
     ) -> Result<BTreeSet<String>> {
         let of_image = match self.engine {
             Engine::Docker(docker) => docker.image_environment(&container.image).await?,
             Engine::Embedded(_) => BTreeMap::new(),
         };
-        let passing = passing(&spec.env, &self.resolved.config);
+        let passing = passed_variable_names(&spec.env, &self.resolved.config);
         held.retain(|name, value| {
             let is_of_image = of_image.get(name) == Some(value);
             !is_of_image
@@ -36,14 +36,16 @@ impl Raise<'_> {
     /// container that an earlier version has made without a record of them.
     pub(super) fn check_changes(
         &self,
-        before: &Record,
-        after: &Record,
+        before: &InstanceRecord,
+        after: &InstanceRecord,
         lost: &BTreeSet<String>,
         is_other_image: bool,
     ) -> Result<()> {
         let ports = (before.ports, after.ports);
         let (applied, said) = (&after.applied, self.said.names());
-        let mut changes = before.applied.changes(applied, ports, self.resolved, &said);
+        let mut changes = before
+            .applied
+            .diff_settings(applied, ports, self.resolved, &said);
         changes.add_lost_variables(lost, &said);
         if is_other_image {
             changes.add_image();

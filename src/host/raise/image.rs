@@ -1,10 +1,10 @@
 //! The image of the container that `up` makes: built from `body/`, or the one that a rollback has brought back.
 
-use super::Raise;
+use super::UpRunner;
 use crate::config::Config;
-use crate::engine::{Docker, Embedded, Engine};
+use crate::engine::{Docker, EmbeddedEngine, Engine};
 use crate::error::Result;
-use crate::host::build::{self, Options};
+use crate::host::build::{self, ImageBuildOptions};
 use crate::host::passed_env::PassedEnv;
 use crate::host::provision;
 use crate::image::Body;
@@ -21,8 +21,12 @@ pub(super) struct ChosenImage {
     pub(super) note: Option<String>,
 }
 
-impl Raise<'_> {
-    pub(super) async fn image(&self, project: &Path, passed: &PassedEnv) -> Result<ChosenImage> {
+impl UpRunner<'_> {
+    pub(super) async fn choose_image(
+        &self,
+        project: &Path,
+        passed: &PassedEnv,
+    ) -> Result<ChosenImage> {
         let config = &self.resolved.config;
         match self.engine {
             Engine::Docker(docker) => self.docker_image(docker, (project, passed)).await,
@@ -36,7 +40,7 @@ impl Raise<'_> {
         (project, passed): (&Path, &PassedEnv),
     ) -> Result<ChosenImage> {
         let config = &self.resolved.config;
-        let recipe = build::recipe(docker, config, project);
+        let recipe = build::load_recipe(docker, config, project);
         if self.build {
             build::forget_rollback(docker, self.instance).await?;
         } else if let Some(kept) = build::rolled_back(docker, self.instance).await? {
@@ -49,13 +53,13 @@ impl Raise<'_> {
             });
         }
         let recipe = recipe?;
-        let options = Options {
+        let options = ImageBuildOptions {
             folders: self.folders,
             may_install: self.may_install,
             force: false,
             proxies: passed.proxies(),
         };
-        let built = build::ensure(
+        let built = build::ensure_image(
             docker,
             config,
             self.instance,
@@ -73,20 +77,20 @@ impl Raise<'_> {
 
     async fn embedded_body(
         &self,
-        embedded: &Embedded,
+        embedded: &EmbeddedEngine,
         config: &Config,
         project: &Path,
     ) -> Result<ChosenImage> {
         let body = Body::of_project(project, &config.body)?;
         let question = "Python's environments, which the kernel needs, are missing. Install them?";
-        if !Embedded::has_python().await
+        if !EmbeddedEngine::has_python().await
             && provision::can_install()
             && (self.may_install)(question)?
         {
             self.progress.step("installing Python");
-            provision::install(&["python3", "python3-venv"], self.progress).await?;
+            provision::install_packages(&["python3", "python3-venv"], self.progress).await?;
         }
-        let prepared = embedded.prepare(&body.files, self.progress).await?;
+        let prepared = embedded.prepare_body(&body.files, self.progress).await?;
         Ok(ChosenImage {
             image: prepared,
             body: Some(body),

@@ -1,7 +1,7 @@
 //! What of HTML and SVG passes.
 
 /// Attributes of presentation that pandas, Styler, scikit-learn and IPython write.
-pub(super) const STYLES: [&str; 33] = [
+pub(super) const HTML_STYLES: [&str; 33] = [
     "background",
     "background-color",
     "border",

@@ -1,7 +1,7 @@
 //! Markdown that is passed as it is, or as HTML that shows and does nothing.
 
 use super::tex::quiet_tex;
-use super::{DIAGRAM, is_elsewhere, sanitize_html};
+use super::{DIAGRAM_KEYWORD, is_elsewhere, sanitize_html};
 use pulldown_cmark::{Event, Options, Parser};
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ pub(crate) fn plain_markdown(text: &str) -> Option<Cow<'_, str>> {
     let is_plain = !text.contains(['<', '&'])
         && !text.contains("![")
         && has_no_code_address(text)
-        && !text.to_lowercase().contains(DIAGRAM)
+        && !text.to_lowercase().contains(DIAGRAM_KEYWORD)
         && has_links_elsewhere_alone(text);
     is_plain.then(|| quiet_tex(text))
 }

@@ -12,7 +12,7 @@ mod tex;
 pub(crate) use markdown::{markdown_as_html, plain_markdown};
 pub(crate) use tex::quiet_tex;
 
-use allowed::{STYLES, SVG_ATTRIBUTES, SVG_STYLES, SVG_TAGS};
+use allowed::{HTML_STYLES, SVG_ATTRIBUTES, SVG_STYLES, SVG_TAGS};
 use ammonia::{Builder, UrlRelative};
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -20,9 +20,9 @@ use std::sync::LazyLock;
 /// Classes with these prefixes belong to JupyterLab's own page.
 const PAGE_CLASSES: [&str; 6] = ["jp-", "lm-", "p-", "bp", "cm-", "fa"];
 /// What makes a page draw a text as a diagram, as part of a class or behind a fence.
-const DIAGRAM: &str = "mermaid";
+const DIAGRAM_KEYWORD: &str = "mermaid";
 
-static HTML: LazyLock<Builder<'static>> = LazyLock::new(|| {
+static HTML_SANITIZER: LazyLock<Builder<'static>> = LazyLock::new(|| {
     let mut builder = Builder::default();
     builder
         // A `wbr` does not end a command of TeX.
@@ -31,7 +31,7 @@ static HTML: LazyLock<Builder<'static>> = LazyLock::new(|| {
         .add_generic_attributes(["class", "style", "align", "valign", "dir"])
         .add_tag_attributes("table", ["border", "cellpadding", "cellspacing", "width"])
         .add_tag_attributes("details", ["open"])
-        .filter_style_properties(STYLES.into())
+        .filter_style_properties(HTML_STYLES.into())
         .url_schemes(["http", "https", "mailto", "data"].into())
         .url_relative(UrlRelative::Deny)
         .set_tag_attribute_value("a", "target", "_blank")
@@ -45,7 +45,7 @@ static HTML: LazyLock<Builder<'static>> = LazyLock::new(|| {
     builder
 });
 
-static SVG: LazyLock<Builder<'static>> = LazyLock::new(|| {
+static SVG_SANITIZER: LazyLock<Builder<'static>> = LazyLock::new(|| {
     let mut builder = Builder::empty();
     builder
         .add_tags(SVG_TAGS)
@@ -67,7 +67,7 @@ static SVG: LazyLock<Builder<'static>> = LazyLock::new(|| {
 
 /// HTML that shows and does nothing.
 pub(crate) fn sanitize_html(html: &str) -> String {
-    quiet_tex(&HTML.clean(html).to_string()).into_owned()
+    quiet_tex(&HTML_SANITIZER.clean(html).to_string()).into_owned()
 }
 
 /// Whether sanitized HTML has anything to be seen.
@@ -87,14 +87,14 @@ pub(crate) fn shows_something(html: &str) -> bool {
 
 /// A picture that draws and does nothing; nothing where it is no picture.
 pub(crate) fn sanitize_svg(svg: &str) -> Option<String> {
-    const NAMESPACES: &str =
+    const SVG_NAMESPACES: &str =
         r#"<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink""#;
-    let clean = SVG.clean(svg).to_string();
+    let clean = SVG_SANITIZER.clean(svg).to_string();
     let (_, drawn) = clean.split_once("<svg")?;
     let (drawn, _) = drawn.rsplit_once("</svg>")?;
     // Front ends read it as XML, which knows no entity of that name.
     Some(format!(
-        "{NAMESPACES}{}</svg>",
+        "{SVG_NAMESPACES}{}</svg>",
         drawn.replace("&nbsp;", "&#160;")
     ))
 }
@@ -102,7 +102,7 @@ pub(crate) fn sanitize_svg(svg: &str) -> Option<String> {
 fn own_classes(value: &str) -> Cow<'_, str> {
     let is_own = |class: &&str| {
         !PAGE_CLASSES.iter().any(|prefix| class.starts_with(prefix))
-            && !class.to_ascii_lowercase().contains(DIAGRAM)
+            && !class.to_ascii_lowercase().contains(DIAGRAM_KEYWORD)
     };
     let own: Vec<&str> = value.split_ascii_whitespace().filter(is_own).collect();
     own.join(" ").into()

@@ -2,8 +2,8 @@
 //! never holds up the other; it is lost when either has an error or nothing came for long.
 
 use crate::error::{Error, Result};
-use crate::host::client::Client;
-use crate::protocol::pty::{Attach, FromTerminal, ToTerminal};
+use crate::host::client::CompanionClient;
+use crate::protocol::pty::{AttachQuery, FromTerminal, ToTerminal};
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
 use std::time::Duration;
@@ -16,41 +16,41 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::{Message, Role, WebSocketConfig};
 
 /// The companion pings every five seconds.
-const SILENCE: Duration = Duration::from_secs(15);
+const TERMINAL_READ_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Of a message of the companion, which sends the screen and what was missed in pieces.
-const MAX_MESSAGE_BYTES: usize = 4 << 20;
+const MAX_TERMINAL_MESSAGE_BYTES: usize = 4 << 20;
 
 /// How long the companion may take to hear that we leave.
-const GOODBYE: Duration = Duration::from_secs(1);
+const TERMINAL_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(super) struct Link {
-    frames: mpsc::Receiver<Frame>,
+pub(super) struct TerminalSocket {
+    frames: mpsc::Receiver<TerminalFrame>,
     words: mpsc::Sender<Message>,
     carriers: JoinSet<()>,
 }
 
 #[derive(Debug)]
-pub(super) enum Frame {
+pub(super) enum TerminalFrame {
     Output(Bytes),
     Word(FromTerminal),
 }
 
-impl Link {
+impl TerminalSocket {
     /// # Errors
     /// When the companion can't be reached, or refuses.
-    pub(super) async fn open(client: &Client, attach: &Attach) -> Result<Self> {
+    pub(super) async fn open(client: &CompanionClient, attach: &AttachQuery) -> Result<Self> {
         let key = generate_key();
-        let (stream, accepted) = client.upgrade("/pty", attach, &key).await?;
+        let (stream, accepted) = client.upgrade_connection("/pty", attach, &key).await?;
         if accepted != derive_accept_key(key.as_bytes()) {
             let message = "whoever answers at the companion's address speaks no WebSocket";
             let hint = "a proxy may be in between; `osctl doctor` tells more";
             return Err(Error::precondition(message, hint).into());
         }
         let limits = WebSocketConfig::default()
-            .max_message_size(Some(MAX_MESSAGE_BYTES))
-            .max_frame_size(Some(MAX_MESSAGE_BYTES));
+            .max_message_size(Some(MAX_TERMINAL_MESSAGE_BYTES))
+            .max_frame_size(Some(MAX_TERMINAL_MESSAGE_BYTES));
         let socket = WebSocketStream::from_raw_socket(stream, Role::Client, Some(limits)).await;
         let (mut sink, mut stream) = socket.split();
         let (frame, frames) = mpsc::channel(16);
@@ -66,11 +66,11 @@ impl Link {
             let _ = sink.close().await;
         });
         carriers.spawn(async move {
-            while let Ok(Some(Ok(message))) = timeout(SILENCE, stream.next()).await {
+            while let Ok(Some(Ok(message))) = timeout(TERMINAL_READ_TIMEOUT, stream.next()).await {
                 let next = match message {
-                    Message::Binary(bytes) => Frame::Output(bytes),
+                    Message::Binary(bytes) => TerminalFrame::Output(bytes),
                     Message::Text(text) => match serde_json::from_str(&text) {
-                        Ok(word) => Frame::Word(word),
+                        Ok(word) => TerminalFrame::Word(word),
                         // A word of a later companion.
                         Err(_) => continue,
                     },
@@ -90,7 +90,7 @@ impl Link {
     }
 
     /// The next frame; nothing when the connection is lost. Loses nothing when dropped.
-    pub(super) async fn next(&mut self) -> Option<Frame> {
+    pub(super) async fn next(&mut self) -> Option<TerminalFrame> {
         self.frames.recv().await
     }
 
@@ -100,28 +100,28 @@ impl Link {
     }
 
     /// Sends keys, which are sent again when this connection is lost.
-    pub(super) fn keys(&self, keys: Bytes) {
-        self.send(Message::Binary(keys));
+    pub(super) fn send_keys(&self, keys: Bytes) {
+        self.try_send(Message::Binary(keys));
     }
 
-    pub(super) fn say(&self, word: &ToTerminal) {
+    pub(super) fn send_message(&self, word: &ToTerminal) {
         // Numbers and names can't fail to be written.
         let text = serde_json::to_string(word).unwrap_or_default();
-        self.send(Message::Text(text.into()));
+        self.try_send(Message::Text(text.into()));
     }
 
-    fn send(&self, message: Message) {
+    fn try_send(&self, message: Message) {
         // A connection that is lost tells it when it is listened to. One that takes nothing will
         // be; what is said again and again may be missing once.
         let _ = self.words.try_send(message);
     }
 
     /// Says that we leave, and waits a moment until that is heard.
-    pub(super) async fn leave(mut self) {
+    pub(super) async fn close(mut self) {
         self.frames.close();
         drop(self.words);
         let all = async { while self.carriers.join_next().await.is_some() {} };
         // The companion notices by itself, later.
-        let _ = timeout(GOODBYE, all).await;
+        let _ = timeout(TERMINAL_CLOSE_TIMEOUT, all).await;
     }
 }

@@ -13,34 +13,34 @@
 mod link;
 mod typed;
 
-use super::client::Client;
+use super::client::CompanionClient;
 use crate::error::{Error, Result};
 use crate::protocol::hex::hex;
-use crate::protocol::pty::{Attach, FromTerminal, ToTerminal, Why};
+use crate::protocol::pty::{AttachQuery, FromTerminal, TerminalEndReason, ToTerminal};
 use bytes::Bytes;
-use link::{Frame, Link};
+use link::{TerminalFrame, TerminalSocket};
 use std::future::pending;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
-use typed::Typed;
+use typed::KeyBuffer;
 
 /// Between two attempts to connect again, the first and the longest.
-const PAUSE: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(2);
+const TERMINAL_RECONNECT_DELAY: Duration = Duration::from_millis(100);
+const MAX_TERMINAL_RECONNECT_DELAY: Duration = Duration::from_secs(2);
 /// How long one attempt may take.
-const ATTEMPT: Duration = Duration::from_secs(10);
+const TERMINAL_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// After which a port at which nobody listens is no restart any more.
-const GONE: Duration = Duration::from_secs(30);
+const TERMINAL_RESTART_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes shown, after which that is told.
-const TELL: u64 = 32 << 10;
+const TERMINAL_ACK_BYTES: u64 = 32 << 10;
 
 #[derive(Debug)]
-pub(crate) struct Terminal {
-    client: Client,
-    attach: Attach,
-    state: State,
-    typed: Typed,
+pub(crate) struct TerminalClient {
+    client: CompanionClient,
+    attach: AttachQuery,
+    state: TerminalClientState,
+    typed: KeyBuffer,
     /// Offset of the next byte of output.
     offset: u64,
     /// Bytes of output that were shown, as told last.
@@ -51,18 +51,18 @@ pub(crate) struct Terminal {
 }
 
 #[derive(Debug)]
-enum State {
+enum TerminalClientState {
     Waiting(Instant),
-    Connecting(JoinHandle<Result<Link>>),
+    Connecting(JoinHandle<Result<TerminalSocket>>),
     /// Connected; not greeted yet.
-    Silent(Link),
-    Open(Link),
+    Silent(TerminalSocket),
+    Open(TerminalSocket),
     Ended,
 }
 
 /// What happens at the other end.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub(crate) enum TerminalEvent {
     /// Connected, for the first time or again. `given_up`: bytes typed that may not have arrived.
     Open {
         writer: bool,
@@ -76,30 +76,30 @@ pub(crate) enum Event {
     Writer(bool),
     /// Keys were not typed, because another one writes.
     Ignored,
-    Exit(u8, Why),
+    Exit(u8, TerminalEndReason),
 }
 
-impl Terminal {
+impl TerminalClient {
     /// Connects for the first time.
     ///
     /// # Errors
     /// When the companion can't be reached, or refuses.
-    pub(crate) async fn open(client: Client, mut attach: Attach) -> Result<Self> {
+    pub(crate) async fn open(client: CompanionClient, mut attach: AttachQuery) -> Result<Self> {
         let mut name = [0u8; 8];
         getrandom::fill(&mut name).map_err(|e| anyhow::anyhow!("no randomness: {e}"))?;
         attach.client = Some(hex(name));
-        let link = Link::open(&client, &attach).await?;
+        let link = TerminalSocket::open(&client, &attach).await?;
         // What was taken once is taken from nobody again by connecting again.
         attach.take = false;
         Ok(Self {
             client,
             attach,
-            state: State::Silent(link),
-            typed: Typed::default(),
+            state: TerminalClientState::Silent(link),
+            typed: KeyBuffer::default(),
             offset: 0,
             told: 0,
             lost: None,
-            pause: PAUSE,
+            pause: TERMINAL_RECONNECT_DELAY,
         })
     }
 
@@ -112,43 +112,45 @@ impl Terminal {
     ///
     /// # Errors
     /// When the terminal is gone for good.
-    pub(crate) async fn next(&mut self) -> Result<Event> {
+    pub(crate) async fn next(&mut self) -> Result<TerminalEvent> {
         loop {
             match &mut self.state {
-                State::Waiting(until) => {
+                TerminalClientState::Waiting(until) => {
                     sleep_until(*until).await;
                     let (client, attach) = (self.client.clone(), self.attach.clone());
-                    let attempt = async move { Link::open(&client, &attach).await };
+                    let attempt = async move { TerminalSocket::open(&client, &attach).await };
                     let attempt = tokio::spawn(async move {
                         let late = || anyhow::Error::from(Error::Interrupted);
-                        timeout(ATTEMPT, attempt).await.map_err(|_| late())?
+                        timeout(TERMINAL_CONNECT_TIMEOUT, attempt)
+                            .await
+                            .map_err(|_| late())?
                     });
-                    self.state = State::Connecting(attempt);
+                    self.state = TerminalClientState::Connecting(attempt);
                 }
-                State::Connecting(attempt) => match attempt.await? {
-                    Ok(link) => self.state = State::Silent(link),
-                    Err(error) => self.retry(error)?,
+                TerminalClientState::Connecting(attempt) => match attempt.await? {
+                    Ok(link) => self.state = TerminalClientState::Silent(link),
+                    Err(error) => self.retry_connect(error)?,
                 },
-                State::Silent(link) | State::Open(link) => {
+                TerminalClientState::Silent(link) | TerminalClientState::Open(link) => {
                     let event = match link.next().await {
-                        Some(Frame::Output(bytes)) => {
+                        Some(TerminalFrame::Output(bytes)) => {
                             self.offset = self.offset.saturating_add(bytes.len() as u64);
                             self.attach.since = Some(self.offset);
-                            Some(Event::Output(bytes))
+                            Some(TerminalEvent::Output(bytes))
                         }
-                        Some(Frame::Word(word)) => self.hear(word),
-                        None => self.lose(),
+                        Some(TerminalFrame::Word(word)) => self.handle_message(word),
+                        None => self.connection_lost(),
                     };
                     if let Some(event) = event {
                         return Ok(event);
                     }
                 }
-                State::Ended => pending().await,
+                TerminalClientState::Ended => pending().await,
             }
         }
     }
 
-    fn hear(&mut self, word: FromTerminal) -> Option<Event> {
+    fn handle_message(&mut self, word: FromTerminal) -> Option<TerminalEvent> {
         match word {
             FromTerminal::Hello {
                 id,
@@ -157,54 +159,54 @@ impl Terminal {
                 writer,
                 ..
             } => {
-                let given_up = self.typed.again(typed);
+                let given_up = self.typed.rewind(typed);
                 let skipped = offset.saturating_sub(self.offset);
                 tracing::debug!(id, offset, ?typed, writer, skipped, "greeted");
                 self.attach.id = Some(id);
                 (self.offset, self.attach.since) = (offset, Some(offset));
-                (self.lost, self.pause) = (None, PAUSE);
-                let before = std::mem::replace(&mut self.state, State::Ended);
-                if let State::Silent(link) = before {
-                    link.say(&ToTerminal::Seen { offset: self.told });
-                    self.state = State::Open(link);
+                (self.lost, self.pause) = (None, TERMINAL_RECONNECT_DELAY);
+                let before = std::mem::replace(&mut self.state, TerminalClientState::Ended);
+                if let TerminalClientState::Silent(link) = before {
+                    link.send_message(&ToTerminal::Seen { offset: self.told });
+                    self.state = TerminalClientState::Open(link);
                 }
-                self.send();
-                Some(Event::Open { writer, given_up })
+                self.send_typed();
+                Some(TerminalEvent::Open { writer, given_up })
             }
-            FromTerminal::Screen { text } => Some(Event::Output(text.into())),
+            FromTerminal::Screen { text } => Some(TerminalEvent::Output(text.into())),
             FromTerminal::Lost { bytes } => {
                 self.offset = self.offset.saturating_add(bytes);
                 self.attach.since = Some(self.offset);
-                Some(Event::Skipped(bytes))
+                Some(TerminalEvent::Skipped(bytes))
             }
             FromTerminal::Typed { offset } => {
-                self.typed.arrived(offset);
-                self.send();
+                self.typed.acknowledge(offset);
+                self.send_typed();
                 None
             }
-            FromTerminal::Writer { held } => Some(Event::Writer(held)),
-            FromTerminal::Ignored { .. } => Some(Event::Ignored),
+            FromTerminal::Writer { held } => Some(TerminalEvent::Writer(held)),
+            FromTerminal::Ignored { .. } => Some(TerminalEvent::Ignored),
             FromTerminal::Exit { code, why } => {
-                self.state = State::Ended;
-                Some(Event::Exit(code, why))
+                self.state = TerminalClientState::Ended;
+                Some(TerminalEvent::Exit(code, why))
             }
             // The window is the person's.
             FromTerminal::Resize { .. } => None,
         }
     }
 
-    fn lose(&mut self) -> Option<Event> {
+    fn connection_lost(&mut self) -> Option<TerminalEvent> {
         if self.lost.is_none() {
             self.lost = Some(Instant::now());
-            self.state = State::Waiting(Instant::now());
-            return Some(Event::Lost);
+            self.state = TerminalClientState::Waiting(Instant::now());
+            return Some(TerminalEvent::Lost);
         }
-        self.wait();
+        self.schedule_reconnect();
         None
     }
 
     /// Waits and tries again, unless that is of no use.
-    fn retry(&mut self, error: anyhow::Error) -> Result<()> {
+    fn retry_connect(&mut self, error: anyhow::Error) -> Result<()> {
         let since = *self.lost.get_or_insert_with(Instant::now);
         tracing::debug!("not connected: {error:#}");
         match error.downcast_ref::<Error>() {
@@ -215,17 +217,17 @@ impl Terminal {
                 .into());
             }
             Some(Error::Refused { status: 503, .. }) => {}
-            Some(Error::NotRunning { .. }) if since.elapsed() < GONE => {}
+            Some(Error::NotRunning { .. }) if since.elapsed() < TERMINAL_RESTART_TIMEOUT => {}
             Some(Error::Unreachable { .. } | Error::Interrupted) => {}
             _ => return Err(error),
         }
-        self.wait();
+        self.schedule_reconnect();
         Ok(())
     }
 
-    fn wait(&mut self) {
-        self.state = State::Waiting(Instant::now() + self.pause);
-        self.pause = (self.pause * 2).min(LONGEST);
+    fn schedule_reconnect(&mut self) {
+        self.state = TerminalClientState::Waiting(Instant::now() + self.pause);
+        self.pause = (self.pause * 2).min(MAX_TERMINAL_RECONNECT_DELAY);
     }
 
     /// Whether more can be typed.
@@ -235,51 +237,53 @@ impl Terminal {
 
     pub(crate) fn type_keys(&mut self, keys: &[u8]) {
         self.typed.push(keys);
-        self.send();
+        self.send_typed();
     }
 
-    fn send(&mut self) {
-        if let State::Open(link) = &self.state {
+    fn send_typed(&mut self) {
+        if let TerminalClientState::Open(link) = &self.state {
             while link.is_free()
-                && let Some(due) = self.typed.due()
+                && let Some(due) = self.typed.take_due()
             {
-                link.keys(due);
+                link.send_keys(due);
             }
         }
     }
 
     pub(crate) fn resize(&mut self, cols: u16, rows: u16) {
         (self.attach.cols, self.attach.rows) = (cols, rows);
-        self.say(&ToTerminal::Resize { cols, rows });
+        self.send_message(&ToTerminal::Resize { cols, rows });
     }
 
     /// Lets the program that has the screen draw it again.
     pub(crate) fn repaint(&self) {
-        self.say(&ToTerminal::Repaint {});
+        self.send_message(&ToTerminal::Repaint {});
     }
 
     /// All but the last `unshown` bytes that came were shown.
-    pub(crate) fn shown(&mut self, unshown: u64) {
+    pub(crate) fn acknowledge_shown(&mut self, unshown: u64) {
         // The screen that it began with waits to be shown, too, and has no offset.
         let seen = self.offset.saturating_sub(unshown);
-        if seen.saturating_sub(self.told) >= TELL {
+        if seen.saturating_sub(self.told) >= TERMINAL_ACK_BYTES {
             self.told = seen;
-            self.say(&ToTerminal::Seen { offset: seen });
+            self.send_message(&ToTerminal::Seen { offset: seen });
         }
     }
 
-    fn say(&self, word: &ToTerminal) {
-        if let State::Open(link) = &self.state {
-            link.say(word);
+    fn send_message(&self, word: &ToTerminal) {
+        if let TerminalClientState::Open(link) = &self.state {
+            link.send_message(word);
         }
     }
 
     /// Leaves the terminal as it is.
-    pub(crate) async fn leave(self) {
+    pub(crate) async fn detach(self) {
         match self.state {
-            State::Open(link) | State::Silent(link) => link.leave().await,
-            State::Connecting(attempt) => attempt.abort(),
-            State::Waiting(_) | State::Ended => {}
+            TerminalClientState::Open(link) | TerminalClientState::Silent(link) => {
+                link.close().await
+            }
+            TerminalClientState::Connecting(attempt) => attempt.abort(),
+            TerminalClientState::Waiting(_) | TerminalClientState::Ended => {}
         }
     }
 }

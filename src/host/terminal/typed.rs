@@ -1,14 +1,14 @@
 //! What a person typed, until the terminal has taken it: after a lost connection exactly the rest
 //! is sent again.
 
-use crate::protocol::pty::AHEAD;
+use crate::protocol::pty::MAX_TYPE_AHEAD_BYTES;
 use bytes::{Buf, Bytes, BytesMut};
 
 /// Bytes that wait at most; the person waits then, too.
-const MOST: usize = 1 << 20;
+const MAX_TYPED_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Default)]
-pub(super) struct Typed {
+pub(super) struct KeyBuffer {
     /// Offset of the first byte that is kept: all before it has arrived.
     begin: u64,
     /// Offset behind the last byte that was sent.
@@ -16,18 +16,18 @@ pub(super) struct Typed {
     kept: BytesMut,
 }
 
-impl Typed {
+impl KeyBuffer {
     pub(super) fn push(&mut self, keys: &[u8]) {
         self.kept.extend_from_slice(keys);
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.kept.len() < MOST
+        self.kept.len() < MAX_TYPED_BYTES
     }
 
     /// What may be sent now.
-    pub(super) fn due(&mut self) -> Option<Bytes> {
-        let until = (self.begin + self.kept.len() as u64).min(self.begin + AHEAD);
+    pub(super) fn take_due(&mut self) -> Option<Bytes> {
+        let until = (self.begin + self.kept.len() as u64).min(self.begin + MAX_TYPE_AHEAD_BYTES);
         let from = self.index(self.sent);
         let due = self.kept.get(from..self.index(until))?;
         if due.is_empty() {
@@ -38,7 +38,7 @@ impl Typed {
     }
 
     /// The terminal has taken everything before `offset`.
-    pub(super) fn arrived(&mut self, offset: u64) {
+    pub(super) fn acknowledge(&mut self, offset: u64) {
         // More than was sent can't have arrived, and what has arrived once stays.
         let offset = offset.min(self.sent);
         let fresh = self.index(offset);
@@ -49,10 +49,10 @@ impl Typed {
     /// A new connection, to a terminal that has `arrived` bytes of ours; or that knows nothing of
     /// us: then nobody can tell what arrived, and typing something twice is worse than losing it.
     /// Tells how many bytes are given up.
-    pub(super) fn again(&mut self, arrived: Option<u64>) -> u64 {
+    pub(super) fn rewind(&mut self, arrived: Option<u64>) -> u64 {
         match arrived {
             Some(offset) => {
-                self.arrived(offset);
+                self.acknowledge(offset);
                 self.sent = self.begin;
                 0
             }
@@ -76,46 +76,46 @@ impl Typed {
 
 #[cfg(test)]
 mod tests {
-    use super::Typed;
-    use crate::protocol::pty::AHEAD;
+    use super::KeyBuffer;
+    use crate::protocol::pty::MAX_TYPE_AHEAD_BYTES;
     use proptest::prelude::*;
 
     #[test]
     fn what_did_not_arrive_is_sent_again_once() {
-        let mut typed = Typed::default();
+        let mut typed = KeyBuffer::default();
         typed.push(b"hello");
-        assert_eq!(typed.due().unwrap(), "hello");
+        assert_eq!(typed.take_due().unwrap(), "hello");
         typed.push(b" world");
-        assert_eq!(typed.due().unwrap(), " world");
-        assert_eq!(typed.due(), None);
-        typed.arrived(3);
-        assert_eq!(typed.again(Some(7)), 0);
-        assert_eq!(typed.due().unwrap(), "orld");
-        typed.arrived(5);
-        assert_eq!(typed.due(), None);
+        assert_eq!(typed.take_due().unwrap(), " world");
+        assert_eq!(typed.take_due(), None);
+        typed.acknowledge(3);
+        assert_eq!(typed.rewind(Some(7)), 0);
+        assert_eq!(typed.take_due().unwrap(), "orld");
+        typed.acknowledge(5);
+        assert_eq!(typed.take_due(), None);
     }
 
     #[test]
     fn no_more_than_agreed_is_ahead() {
-        let mut typed = Typed::default();
-        typed.push(&vec![b'x'; AHEAD as usize + 7]);
-        assert_eq!(typed.due().unwrap().len() as u64, AHEAD);
-        assert_eq!(typed.due(), None);
-        typed.arrived(AHEAD);
-        assert_eq!(typed.due().unwrap().len(), 7);
+        let mut typed = KeyBuffer::default();
+        typed.push(&vec![b'x'; MAX_TYPE_AHEAD_BYTES as usize + 7]);
+        assert_eq!(typed.take_due().unwrap().len() as u64, MAX_TYPE_AHEAD_BYTES);
+        assert_eq!(typed.take_due(), None);
+        typed.acknowledge(MAX_TYPE_AHEAD_BYTES);
+        assert_eq!(typed.take_due().unwrap().len(), 7);
     }
 
     #[test]
     fn where_nothing_is_known_only_what_was_never_sent_is_sent() {
-        let mut typed = Typed::default();
+        let mut typed = KeyBuffer::default();
         typed.push(b"gone");
-        typed.due();
+        typed.take_due();
         typed.push(b"rest");
-        assert_eq!(typed.again(None), 4);
-        assert_eq!(typed.due().unwrap(), "rest");
-        typed.arrived(4);
-        assert_eq!(typed.again(Some(4)), 0);
-        assert_eq!(typed.due(), None);
+        assert_eq!(typed.rewind(None), 4);
+        assert_eq!(typed.take_due().unwrap(), "rest");
+        typed.acknowledge(4);
+        assert_eq!(typed.rewind(Some(4)), 0);
+        assert_eq!(typed.take_due(), None);
     }
 
     proptest! {
@@ -124,23 +124,23 @@ mod tests {
         fn connections_may_break_anywhere(
             pieces in proptest::collection::vec((proptest::collection::vec(any::<u8>(), 1..9), any::<u8>()), 1..40),
         ) {
-            let (mut typed, mut all, mut got) = (Typed::default(), Vec::new(), Vec::new());
+            let (mut typed, mut all, mut got) = (KeyBuffer::default(), Vec::new(), Vec::new());
             for (piece, fate) in &pieces {
                 typed.push(piece);
                 all.extend_from_slice(piece);
-                if let Some(due) = typed.due() {
+                if let Some(due) = typed.take_due() {
                     // A part of it arrives before the connection breaks, or all.
                     let arrives = match fate % 3 { 0 => due.len(), _ => usize::from(*fate) % (due.len() + 1) };
                     got.extend_from_slice(&due[..arrives]);
                     if arrives == due.len() && fate % 2 == 0 {
-                        typed.arrived(got.len() as u64);
+                        typed.acknowledge(got.len() as u64);
                     } else {
-                        typed.again(Some(got.len() as u64));
+                        typed.rewind(Some(got.len() as u64));
                     }
                 }
             }
-            typed.again(Some(got.len() as u64));
-            if let Some(due) = typed.due() {
+            typed.rewind(Some(got.len() as u64));
+            if let Some(due) = typed.take_due() {
                 got.extend_from_slice(&due);
             }
             prop_assert_eq!(got, all);

@@ -1,12 +1,12 @@
 //! What each instruction may say.
 
-use super::Refusal;
-use super::syntax::Instruction;
+use super::DockerfileRefusal;
+use super::syntax::DockerfileInstruction;
 use crate::image::GROUND_STAGE;
 use std::collections::BTreeSet;
 
 /// Instructions that say nothing about where anything comes from.
-const PLAIN: &[&str] = &[
+const PLAIN_INSTRUCTIONS: &[&str] = &[
     "ARG",
     "CMD",
     "ENTRYPOINT",
@@ -22,18 +22,18 @@ const PLAIN: &[&str] = &[
 
 /// The only keys of labels that images get. Other tools obey labels of images and of the containers made from them.
 /// No list of those labels is complete.
-const LABELS: &str = "org.opencontainers.";
+const ALLOWED_LABEL_PREFIX: &str = "org.opencontainers.";
 
 /// What a `FROM` may write for the images that the host chooses.
-const BASE: [&str; 2] = ["${BASE}", "$BASE"];
-pub(super) const GROUND: [&str; 2] = ["${GROUND}", "$GROUND"];
+const BASE_IMAGE_VARIABLES: [&str; 2] = ["${BASE}", "$BASE"];
+pub(super) const GROUND_IMAGE_VARIABLES: [&str; 2] = ["${GROUND}", "$GROUND"];
 
 /// Folders of the kernel. Some versions of runc lead a step that begins in `/proc/self/fd/N` to the host.
-const KERNEL_FOLDERS: &[&str] = &["proc", "sys", "dev"];
+const KERNEL_FS_FOLDERS: &[&str] = &["proc", "sys", "dev"];
 
 /// What becomes of cache mounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Caches<'a> {
+pub(super) enum CacheMountPolicy<'a> {
     /// Their ids stay.
     Kept,
     /// Their ids become those of the scope.
@@ -43,7 +43,7 @@ pub(super) enum Caches<'a> {
 }
 
 /// What may be said of a cache mount; where it comes `from` is not among it.
-const CACHE: &[&str] = &[
+const CACHE_MOUNT_KEYS: &[&str] = &[
     "type",
     "id",
     "target",
@@ -59,15 +59,15 @@ const CACHE: &[&str] = &[
 
 /// What was read so far.
 #[derive(Debug, Default)]
-pub(super) struct Checked {
+pub(super) struct InstructionChecker {
     /// The names of the stages, where they have one, in small letters.
     stages: Vec<Option<String>>,
     /// Keys of labels that are left out.
     left_out: BTreeSet<String>,
 }
 
-impl Checked {
-    pub(super) fn stages(&self) -> usize {
+impl InstructionChecker {
+    pub(super) fn stage_count(&self) -> usize {
         self.stages.len()
     }
 
@@ -76,37 +76,40 @@ impl Checked {
     }
 
     /// The instruction as a line, unless nothing of it is left.
-    pub(super) fn permit(
+    pub(super) fn check_instruction(
         &mut self,
-        instruction: &Instruction,
-        caches: Caches<'_>,
-    ) -> Result<Option<String>, Refusal> {
-        let Instruction {
+        instruction: &DockerfileInstruction,
+        caches: CacheMountPolicy<'_>,
+    ) -> Result<Option<String>, DockerfileRefusal> {
+        let DockerfileInstruction {
             line,
             keyword,
             rest,
         } = instruction;
         let checked = match keyword.as_str() {
-            "FROM" => self.from(rest),
-            "RUN" => run(rest, caches),
-            "COPY" => self.copy(rest),
-            "ADD" => add(rest),
-            "LABEL" => self.label(rest),
-            "WORKDIR" => workdir(rest),
+            "FROM" => self.check_from(rest),
+            "RUN" => check_run(rest, caches),
+            "COPY" => self.check_copy(rest),
+            "ADD" => check_add(rest),
+            "LABEL" => self.filter_labels(rest),
+            "WORKDIR" => check_workdir(rest),
             "ONBUILD" => Err("`ONBUILD` is not allowed: it acts in builds that nobody sees".into()),
-            plain if PLAIN.contains(&plain) => Ok(rest.clone()),
-            unknown => Err(format!("`{}` is no instruction", printable(unknown))),
+            plain if PLAIN_INSTRUCTIONS.contains(&plain) => Ok(rest.clone()),
+            unknown => Err(format!(
+                "`{}` is no instruction",
+                escape_for_message(unknown)
+            )),
         };
         match checked {
             Ok(rest) if keyword == "LABEL" && rest.is_empty() => Ok(None),
             Ok(rest) => Ok(Some(format!("{keyword} {rest}"))),
-            Err(why) => Err(Refusal::new(*line, why)),
+            Err(why) => Err(DockerfileRefusal::new(*line, why)),
         }
     }
 
-    fn from(&mut self, rest: &str) -> Result<String, String> {
-        let (flags, rest) = flags(rest)?;
-        if let Some(Flag { name, .. }) = flags.first() {
+    fn check_from(&mut self, rest: &str) -> Result<String, String> {
+        let (flags, rest) = split_flags(rest)?;
+        if let Some(InstructionFlag { name, .. }) = flags.first() {
             return Err(format!("`FROM --{name}` is not allowed"));
         }
         let words: Vec<&str> = rest.split_ascii_whitespace().collect();
@@ -120,11 +123,11 @@ impl Checked {
             }
         };
         // Without that stage, the builder would look for an image of its name.
-        let is_ground = GROUND.contains(&image) && self.is_stage(GROUND_STAGE);
-        if !BASE.contains(&image) && !is_ground && !self.is_stage(image) {
+        let is_ground = GROUND_IMAGE_VARIABLES.contains(&image) && self.is_stage(GROUND_STAGE);
+        if !BASE_IMAGE_VARIABLES.contains(&image) && !is_ground && !self.is_stage(image) {
             return Err(format!(
                 "`FROM {}` is not allowed, only `FROM ${{BASE}}`, `FROM ${{GROUND}}` after a stage `ground`, and earlier stages",
-                printable(image)
+                escape_for_message(image)
             ));
         }
         let name = name.map(str::to_ascii_lowercase);
@@ -136,7 +139,7 @@ impl Checked {
             if !fits {
                 return Err(format!(
                     "`{}` can't be the name of a stage",
-                    printable(name)
+                    escape_for_message(name)
                 ));
             }
         }
@@ -151,7 +154,7 @@ impl Checked {
     }
 
     /// Of labels in the form that every builder reads the same way, those that no other tool obeys.
-    fn label(&mut self, rest: &str) -> Result<String, String> {
+    fn filter_labels(&mut self, rest: &str) -> Result<String, String> {
         if rest.contains(['$', '\\']) {
             return Err("a variable or a backslash in a `LABEL` is not allowed".into());
         }
@@ -161,20 +164,20 @@ impl Checked {
                 return Err("a `LABEL` takes the form `KEY=VALUE`".into());
             };
             let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-            match key.starts_with(LABELS) && key.chars().all(plain) {
+            match key.starts_with(ALLOWED_LABEL_PREFIX) && key.chars().all(plain) {
                 true => kept.push(word),
-                false => drop(self.left_out.insert(printable(key))),
+                false => drop(self.left_out.insert(escape_for_message(key))),
             }
         }
         Ok(kept.join(" "))
     }
 
-    fn copy(&self, rest: &str) -> Result<String, String> {
+    fn check_copy(&self, rest: &str) -> Result<String, String> {
         no_heredoc(rest)?;
-        let (flags, _) = flags(rest)?;
+        let (flags, _) = split_flags(rest)?;
         // The present stage is the last one, and no source.
         let earlier = self.stages.len().saturating_sub(1);
-        for Flag { name, value } in flags {
+        for InstructionFlag { name, value } in flags {
             match name.as_str() {
                 "chown" | "chmod" | "link" | "parents" | "exclude" => {}
                 "from" => {
@@ -184,33 +187,41 @@ impl Checked {
                     if !by_number && !by_name {
                         return Err(format!(
                             "`COPY --from={}` is not allowed, only earlier stages",
-                            printable(&value)
+                            escape_for_message(&value)
                         ));
                     }
                 }
-                _ => return Err(format!("`COPY --{}` is not allowed", printable(&name))),
+                _ => {
+                    return Err(format!(
+                        "`COPY --{}` is not allowed",
+                        escape_for_message(&name)
+                    ));
+                }
             }
         }
         Ok(rest.to_owned())
     }
 }
 
-fn run(rest: &str, caches: Caches<'_>) -> Result<String, String> {
+fn check_run(rest: &str, caches: CacheMountPolicy<'_>) -> Result<String, String> {
     no_heredoc(rest)?;
-    let (flags, command) = flags(rest)?;
+    let (flags, command) = split_flags(rest)?;
     let mut words = Vec::new();
-    for Flag { name, value } in flags {
+    for InstructionFlag { name, value } in flags {
         if name != "mount" {
-            return Err(format!("`RUN --{}` is not allowed", printable(&name)));
+            return Err(format!(
+                "`RUN --{}` is not allowed",
+                escape_for_message(&name)
+            ));
         }
-        words.extend(cache(&value, caches)?);
+        words.extend(check_cache_mount(&value, caches)?);
     }
     words.push(command.to_owned());
     Ok(words.join(" "))
 }
 
 /// The flag of a cache mount, if the builder is to have it.
-fn cache(value: &str, caches: Caches<'_>) -> Result<Option<String>, String> {
+fn check_cache_mount(value: &str, caches: CacheMountPolicy<'_>) -> Result<Option<String>, String> {
     let mut fields: Vec<(String, &str)> = Vec::new();
     for field in value.split(',') {
         let (key, value) = field.split_once('=').unwrap_or((field, ""));
@@ -218,11 +229,14 @@ fn cache(value: &str, caches: Caches<'_>) -> Result<Option<String>, String> {
         if key == "type" && !value.eq_ignore_ascii_case("cache") {
             return Err(format!(
                 "`--mount=type={}` is not allowed, only `cache`",
-                printable(value)
+                escape_for_message(value)
             ));
         }
-        if !CACHE.contains(&key.as_str()) {
-            return Err(format!("`{}` of a mount is not allowed", printable(&key)));
+        if !CACHE_MOUNT_KEYS.contains(&key.as_str()) {
+            return Err(format!(
+                "`{}` of a mount is not allowed",
+                escape_for_message(&key)
+            ));
         }
         if value.contains('$') {
             return Err("a variable in a mount is not allowed".into());
@@ -241,9 +255,9 @@ fn cache(value: &str, caches: Caches<'_>) -> Result<Option<String>, String> {
         return Err("a mount without a target is not allowed".into());
     };
     let scope = match caches {
-        Caches::Kept => return Ok(Some(format!("--mount={value}"))),
-        Caches::Dropped => return Ok(None),
-        Caches::Scoped(scope) => scope,
+        CacheMountPolicy::Kept => return Ok(Some(format!("--mount={value}"))),
+        CacheMountPolicy::Dropped => return Ok(None),
+        CacheMountPolicy::Scoped(scope) => scope,
     };
     let id = field("id").unwrap_or(target);
     let others = fields.iter().filter(|(key, _)| key != "id");
@@ -259,12 +273,15 @@ fn cache(value: &str, caches: Caches<'_>) -> Result<Option<String>, String> {
     )))
 }
 
-fn add(rest: &str) -> Result<String, String> {
+fn check_add(rest: &str) -> Result<String, String> {
     no_heredoc(rest)?;
-    let (flags, places) = flags(rest)?;
-    for Flag { name, .. } in flags {
+    let (flags, places) = split_flags(rest)?;
+    for InstructionFlag { name, .. } in flags {
         if !["chown", "chmod", "link"].contains(&name.as_str()) {
-            return Err(format!("`ADD --{}` is not allowed", printable(&name)));
+            return Err(format!(
+                "`ADD --{}` is not allowed",
+                escape_for_message(&name)
+            ));
         }
     }
     // A backslash may stand for either: `["http\\u003a//…"]`.
@@ -299,7 +316,7 @@ fn quoted_words(rest: &str) -> Result<Vec<&str>, String> {
 }
 
 /// A folder that steps and containers begin in.
-fn workdir(rest: &str) -> Result<String, String> {
+fn check_workdir(rest: &str) -> Result<String, String> {
     if rest.contains(['$', '"', '\'', '\\']) {
         return Err("a variable, quote or backslash in a `WORKDIR` is not allowed".into());
     }
@@ -312,24 +329,24 @@ fn workdir(rest: &str) -> Result<String, String> {
     // A relative path may begin in `/`.
     if parts
         .next()
-        .is_some_and(|first| KERNEL_FOLDERS.contains(&first))
+        .is_some_and(|first| KERNEL_FS_FOLDERS.contains(&first))
     {
         return Err(format!(
             "`WORKDIR {}` is not allowed: it is a folder of the kernel",
-            printable(rest)
+            escape_for_message(rest)
         ));
     }
     Ok(rest.to_owned())
 }
 
 /// `--name=value` before everything else.
-struct Flag {
+struct InstructionFlag {
     name: String,
     value: String,
 }
 
 /// The flags that an instruction begins with, and the rest.
-fn flags(rest: &str) -> Result<(Vec<Flag>, &str), String> {
+fn split_flags(rest: &str) -> Result<(Vec<InstructionFlag>, &str), String> {
     let mut flags = Vec::new();
     let mut rest = rest;
     while rest.starts_with("--") {
@@ -338,7 +355,7 @@ fn flags(rest: &str) -> Result<(Vec<Flag>, &str), String> {
             return Err("quotes and backslashes in a flag are not allowed".into());
         }
         let (name, value) = word[2..].split_once('=').unwrap_or((&word[2..], ""));
-        flags.push(Flag {
+        flags.push(InstructionFlag {
             name: name.to_ascii_lowercase(),
             value: value.to_owned(),
         });
@@ -360,6 +377,6 @@ fn no_heredoc(rest: &str) -> Result<(), String> {
 }
 
 /// What an agent wrote, in a message that people read.
-fn printable(text: &str) -> String {
+fn escape_for_message(text: &str) -> String {
     text.escape_debug().take(80).collect()
 }

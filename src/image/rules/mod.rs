@@ -22,29 +22,29 @@ mod syntax;
 
 use super::{Body, GROUND_ARG, GROUND_STAGE};
 use crate::protocol::spec::BUILD_LABEL;
-use check::{Caches, Checked, GROUND};
+use check::{CacheMountPolicy, GROUND_IMAGE_VARIABLES, InstructionChecker};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use syntax::Instruction;
+use syntax::DockerfileInstruction;
 
 /// Keys of labels that a note names.
-const NAMED_KEYS: usize = 10;
+const MAX_NAMED_LABEL_KEYS: usize = 10;
 
 /// Why a Dockerfile is not built, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct DockerfileRefusal {
     /// The first line of the instruction, counted from 1.
     pub(crate) line: usize,
     pub(crate) why: String,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for DockerfileRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {} of the Dockerfile: {}", self.line, self.why)
     }
 }
 
-impl Refusal {
+impl DockerfileRefusal {
     fn new(line: usize, why: impl Into<String>) -> Self {
         Self {
             line,
@@ -55,7 +55,7 @@ impl Refusal {
 
 /// A Dockerfile that the engine may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Permitted {
+pub(crate) struct PermittedDockerfile {
     pub(crate) text: String,
     /// Keys of labels that are left out of it.
     left_out: BTreeSet<String>,
@@ -64,7 +64,7 @@ pub(crate) struct Permitted {
     has_usual_ground: bool,
 }
 
-impl Permitted {
+impl PermittedDockerfile {
     /// The published image that the build arguments name, where it has what the stage `ground` would have.
     pub(crate) fn published_image<'a>(
         &self,
@@ -75,12 +75,12 @@ impl Permitted {
     }
 
     /// The warning for the user, if labels are left out.
-    pub(crate) fn note(&self) -> Option<String> {
-        let named = self.left_out.iter().take(NAMED_KEYS);
+    pub(crate) fn left_out_warning(&self) -> Option<String> {
+        let named = self.left_out.iter().take(MAX_NAMED_LABEL_KEYS);
         let keys: Vec<String> = named.map(|key| format!("`{key}`")).collect();
         (!keys.is_empty()).then(|| {
             let mut keys = keys.join(", ");
-            if let more @ 1.. = self.left_out.len().saturating_sub(NAMED_KEYS) {
+            if let more @ 1.. = self.left_out.len().saturating_sub(MAX_NAMED_LABEL_KEYS) {
                 keys.push_str(&format!(" and {more} more"));
             }
             format!("the image gets no label {keys}: other tools obey labels, so only `org.opencontainers.*` is taken from the Dockerfile")
@@ -90,7 +90,7 @@ impl Permitted {
 
 /// The builder that reads the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Dialect {
+pub(crate) enum DockerfileDialect {
     BuildKit,
     /// Knows no cache mounts.
     Classic,
@@ -100,7 +100,11 @@ pub(crate) enum Dialect {
 ///
 /// # Errors
 /// The first line that is against the rules.
-pub(crate) fn permit(body: &Body, scope: &str, dialect: Dialect) -> Result<Permitted, Refusal> {
+pub(crate) fn permit_dockerfile(
+    body: &Body,
+    scope: &str,
+    dialect: DockerfileDialect,
+) -> Result<PermittedDockerfile, DockerfileRefusal> {
     permit_beside(body, &Body::embedded(), scope, dialect)
 }
 
@@ -108,41 +112,42 @@ fn permit_beside(
     body: &Body,
     trusted: &Body,
     scope: &str,
-    dialect: Dialect,
-) -> Result<Permitted, Refusal> {
-    let instructions = syntax::read(dockerfile(body))?;
-    let shared = shared::length(&instructions, body, trusted);
-    let begins_at_ground =
-        |i: &Instruction| i.keyword == "FROM" && GROUND.iter().any(|g| i.rest.starts_with(g));
+    dialect: DockerfileDialect,
+) -> Result<PermittedDockerfile, DockerfileRefusal> {
+    let instructions = syntax::parse_instructions(dockerfile_content(body))?;
+    let shared = shared::trusted_prefix_length(&instructions, body, trusted);
+    let begins_at_ground = |i: &DockerfileInstruction| {
+        i.keyword == "FROM" && GROUND_IMAGE_VARIABLES.iter().any(|g| i.rest.starts_with(g))
+    };
     // The classic builder builds every stage, also those that are not needed.
-    let has_usual_ground =
-        dialect == Dialect::BuildKit && instructions[..shared].iter().any(begins_at_ground);
-    let mut checked = Checked::default();
+    let has_usual_ground = dialect == DockerfileDialect::BuildKit
+        && instructions[..shared].iter().any(begins_at_ground);
+    let mut checked = InstructionChecker::default();
     let mut text = String::new();
     // Of each line of the text, the line in the file.
     let mut places = Vec::new();
     for (index, instruction) in instructions.iter().enumerate() {
         let caches = match dialect {
-            Dialect::Classic => Caches::Dropped,
-            Dialect::BuildKit if index < shared => Caches::Kept,
-            Dialect::BuildKit => Caches::Scoped(scope),
+            DockerfileDialect::Classic => CacheMountPolicy::Dropped,
+            DockerfileDialect::BuildKit if index < shared => CacheMountPolicy::Kept,
+            DockerfileDialect::BuildKit => CacheMountPolicy::Scoped(scope),
         };
-        if let Some(line) = checked.permit(instruction, caches)? {
+        if let Some(line) = checked.check_instruction(instruction, caches)? {
             text.push_str(&line);
             text.push('\n');
             places.push(instruction.line);
         }
     }
-    if checked.stages() == 0 {
-        return Err(Refusal::new(1, "it has no `FROM ${BASE}`"));
+    if checked.stage_count() == 0 {
+        return Err(DockerfileRefusal::new(1, "it has no `FROM ${BASE}`"));
     }
     check_again(&text, &places)?;
     let text = match dialect {
-        Dialect::BuildKit => text,
-        Dialect::Classic => mark(&text, scope),
+        DockerfileDialect::BuildKit => text,
+        DockerfileDialect::Classic => add_build_labels(&text, scope),
     };
     let left_out = checked.into_left_out();
-    Ok(Permitted {
+    Ok(PermittedDockerfile {
         text,
         left_out,
         has_usual_ground,
@@ -151,7 +156,7 @@ fn permit_beside(
 
 /// Labels what the classic builder leaves between the steps: each step is an image, and no image of a build that
 /// failed has the labels of the whole.
-fn mark(text: &str, scope: &str) -> String {
+fn add_build_labels(text: &str, scope: &str) -> String {
     let mut marked = String::with_capacity(text.len());
     for line in text.lines() {
         marked.push_str(line);
@@ -165,26 +170,27 @@ fn mark(text: &str, scope: &str) -> String {
 
 /// Checks the text that the engine receives: it is under the rules, each line is one instruction, and a second
 /// reading gives the same text.
-fn check_again(text: &str, places: &[usize]) -> Result<(), Refusal> {
+fn check_again(text: &str, places: &[usize]) -> Result<(), DockerfileRefusal> {
     let in_file = |line: usize| places.get(line - 1).copied().unwrap_or(1);
-    let in_place = |refusal: Refusal| Refusal::new(in_file(refusal.line), refusal.why);
-    let again = syntax::read(text.as_bytes()).map_err(in_place)?;
-    let mut checked = Checked::default();
+    let in_place =
+        |refusal: DockerfileRefusal| DockerfileRefusal::new(in_file(refusal.line), refusal.why);
+    let again = syntax::parse_instructions(text.as_bytes()).map_err(in_place)?;
+    let mut checked = InstructionChecker::default();
     let mut lines = text.lines();
     for instruction in &again {
         let line = checked
-            .permit(instruction, Caches::Kept)
+            .check_instruction(instruction, CacheMountPolicy::Kept)
             .map_err(in_place)?;
         if lines.next() != line.as_deref() {
             let why = "builders read this instruction differently";
-            return Err(Refusal::new(in_file(instruction.line), why));
+            return Err(DockerfileRefusal::new(in_file(instruction.line), why));
         }
     }
     match lines.next() {
         None => Ok(()),
         Some(_) => {
             let line = places.last().copied().unwrap_or(1);
-            Err(Refusal::new(
+            Err(DockerfileRefusal::new(
                 line,
                 "builders read this instruction differently",
             ))
@@ -192,7 +198,7 @@ fn check_again(text: &str, places: &[usize]) -> Result<(), Refusal> {
     }
 }
 
-fn dockerfile(body: &Body) -> &[u8] {
+fn dockerfile_content(body: &Body) -> &[u8] {
     body.files.get("Dockerfile").map_or(&[], Vec::as_slice)
 }
 

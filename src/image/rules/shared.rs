@@ -1,17 +1,21 @@
 //! How far a Dockerfile is the one inside of osctl.
 
-use super::syntax::{self, Instruction};
-use super::{Body, dockerfile};
+use super::syntax::{self, DockerfileInstruction};
+use super::{Body, dockerfile_content};
 
 /// How many instructions, from the first on, are those of the trusted body and copy the same files.
 ///
 /// Whatever comes after a difference may run what the difference brought, so it is not looked at.
-pub(super) fn length(instructions: &[Instruction], body: &Body, trusted: &Body) -> usize {
+pub(super) fn trusted_prefix_length(
+    instructions: &[DockerfileInstruction],
+    body: &Body,
+    trusted: &Body,
+) -> usize {
     let ignores = [".dockerignore", "Dockerfile.dockerignore"];
     if ignores.iter().any(|name| body.files.contains_key(*name)) {
         return 0;
     }
-    let Ok(ours) = syntax::read(dockerfile(trusted)) else {
+    let Ok(ours) = syntax::parse_instructions(dockerfile_content(trusted)) else {
         return 0;
     };
     let pairs = instructions.iter().zip(&ours);
@@ -23,7 +27,7 @@ pub(super) fn length(instructions: &[Instruction], body: &Body, trusted: &Body) 
         .count()
 }
 
-fn copies_the_same(instruction: &Instruction, body: &Body, trusted: &Body) -> bool {
+fn copies_the_same(instruction: &DockerfileInstruction, body: &Body, trusted: &Body) -> bool {
     if !["COPY", "ADD"].contains(&instruction.keyword.as_str()) {
         return true;
     }
@@ -37,12 +41,12 @@ fn copies_the_same(instruction: &Instruction, body: &Body, trusted: &Body) -> bo
     let sources = sources.iter().filter(|word| !word.starts_with("--"));
     sources.into_iter().all(|source| {
         let plain = !source.contains(['*', '?', '[', '"', '$', '\\']);
-        plain && beneath(body, source).eq(beneath(trusted, source))
+        plain && files_beneath(body, source).eq(files_beneath(trusted, source))
     })
 }
 
 /// The files that a source names.
-fn beneath<'a>(
+fn files_beneath<'a>(
     body: &'a Body,
     source: &str,
 ) -> impl Iterator<Item = (&'a String, &'a Vec<u8>)> + use<'a> {

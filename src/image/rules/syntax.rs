@@ -1,16 +1,16 @@
 //! A Dockerfile's text as instructions. Only what every builder reads the same way is read at all.
 
-use super::Refusal;
+use super::DockerfileRefusal;
 
 /// Builders give up at lines that are longer than 64 KiB.
-const LONGEST: usize = 60_000;
+const MAX_INSTRUCTION_BYTES: usize = 60_000;
 /// Bytes of a Dockerfile, and instructions: an image has 127 layers at most, and each is named in logs.
-const MOST_BYTES: usize = 1 << 20;
-const MOST: usize = 500;
+const MAX_DOCKERFILE_BYTES: usize = 1 << 20;
+const MAX_DOCKERFILE_INSTRUCTIONS: usize = 500;
 
 /// A keyword and what follows it, on however many lines it stood.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Instruction {
+pub(super) struct DockerfileInstruction {
     pub(super) line: usize,
     /// In capitals.
     pub(super) keyword: String,
@@ -18,19 +18,21 @@ pub(super) struct Instruction {
     pub(super) rest: String,
 }
 
-pub(super) fn read(text: &[u8]) -> Result<Vec<Instruction>, Refusal> {
+pub(super) fn parse_instructions(
+    text: &[u8],
+) -> Result<Vec<DockerfileInstruction>, DockerfileRefusal> {
     let text = std::str::from_utf8(text).map_err(|e| {
         let line = text[..e.valid_up_to()].iter().filter(|b| **b == b'\n');
-        Refusal::new(line.count() + 1, "it is not UTF-8")
+        DockerfileRefusal::new(line.count() + 1, "it is not UTF-8")
     })?;
-    if text.len() > MOST_BYTES {
-        return Err(Refusal::new(
+    if text.len() > MAX_DOCKERFILE_BYTES {
+        return Err(DockerfileRefusal::new(
             1,
-            format!("it is longer than {MOST_BYTES} bytes"),
+            format!("it is longer than {MAX_DOCKERFILE_BYTES} bytes"),
         ));
     }
     let mut instructions = Vec::new();
-    let mut open: Option<Instruction> = None;
+    let mut open: Option<DockerfileInstruction> = None;
     for (index, line) in text.split('\n').enumerate() {
         let number = index + 1;
         let line = line.strip_suffix('\r').unwrap_or(line);
@@ -45,32 +47,34 @@ pub(super) fn read(text: &[u8]) -> Result<Vec<Instruction>, Refusal> {
         if trimmed.is_empty() {
             continue;
         }
-        if instructions.len() == MOST {
-            let why = format!("there are more than {MOST} instructions");
-            return Err(Refusal::new(number, why));
+        if instructions.len() == MAX_DOCKERFILE_INSTRUCTIONS {
+            let why = format!("there are more than {MAX_DOCKERFILE_INSTRUCTIONS} instructions");
+            return Err(DockerfileRefusal::new(number, why));
         }
         let (content, continues) = split_end(line, number)?;
-        let mut instruction = open.take().unwrap_or(Instruction {
+        let mut instruction = open.take().unwrap_or(DockerfileInstruction {
             line: number,
             keyword: String::new(),
             rest: String::new(),
         });
         instruction.rest.push_str(content);
-        if instruction.rest.len() > LONGEST {
-            let why = format!("it is longer than {LONGEST} characters: put it into a script");
-            return Err(Refusal::new(instruction.line, why));
+        if instruction.rest.len() > MAX_INSTRUCTION_BYTES {
+            let why = format!(
+                "it is longer than {MAX_INSTRUCTION_BYTES} characters: put it into a script"
+            );
+            return Err(DockerfileRefusal::new(instruction.line, why));
         }
         match continues {
             true => open = Some(instruction),
-            false => instructions.extend(finish(instruction)),
+            false => instructions.extend(finish_instruction(instruction)),
         }
     }
-    instructions.extend(open.and_then(finish));
+    instructions.extend(open.and_then(finish_instruction));
     Ok(instructions)
 }
 
 /// What some parser takes for a space, an end of line or nothing.
-fn check_characters(line: &str, number: usize) -> Result<(), Refusal> {
+fn check_characters(line: &str, number: usize) -> Result<(), DockerfileRefusal> {
     let odd = |c: char| {
         let space = c.is_whitespace() && c != ' ' && c != '\t';
         space || (c.is_control() && c != '\t') || c == '\u{feff}'
@@ -78,43 +82,46 @@ fn check_characters(line: &str, number: usize) -> Result<(), Refusal> {
     match line.chars().find(|c| odd(*c)) {
         Some(c) => {
             let why = format!("the character U+{:04X} is not allowed", u32::from(c));
-            Err(Refusal::new(number, why))
+            Err(DockerfileRefusal::new(number, why))
         }
         None => Ok(()),
     }
 }
 
 /// `# syntax=` has another program read the file, `# escape=` has it read otherwise.
-fn check_directive(comment: &str, number: usize) -> Result<(), Refusal> {
+fn check_directive(comment: &str, number: usize) -> Result<(), DockerfileRefusal> {
     let Some((name, _)) = comment.trim_start_matches('#').split_once('=') else {
         return Ok(());
     };
     let name = name.trim().to_ascii_lowercase();
     match ["syntax", "escape", "check"].contains(&name.as_str()) {
-        true => Err(Refusal::new(number, format!("`# {name}=` is not allowed"))),
+        true => Err(DockerfileRefusal::new(
+            number,
+            format!("`# {name}=` is not allowed"),
+        )),
         false => Ok(()),
     }
 }
 
 /// The line without the backslash that joins it to the next one.
-fn split_end(line: &str, number: usize) -> Result<(&str, bool), Refusal> {
+fn split_end(line: &str, number: usize) -> Result<(&str, bool), DockerfileRefusal> {
     let Some(content) = line.trim_end_matches([' ', '\t']).strip_suffix('\\') else {
         return Ok((line, false));
     };
     if content.ends_with('\\') {
         let why = "builders differ over two backslashes at the end of a line: put a space or a quote between them";
-        return Err(Refusal::new(number, why));
+        return Err(DockerfileRefusal::new(number, why));
     }
     Ok((content, true))
 }
 
-fn finish(joined: Instruction) -> Option<Instruction> {
+fn finish_instruction(joined: DockerfileInstruction) -> Option<DockerfileInstruction> {
     let text = joined.rest.trim_matches([' ', '\t']);
     if text.is_empty() {
         return None;
     }
     let (keyword, rest) = text.split_once([' ', '\t']).unwrap_or((text, ""));
-    Some(Instruction {
+    Some(DockerfileInstruction {
         line: joined.line,
         keyword: keyword.to_ascii_uppercase(),
         rest: rest.trim_start_matches([' ', '\t']).to_owned(),

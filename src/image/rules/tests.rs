@@ -2,7 +2,7 @@
 
 mod ground;
 
-use super::{Dialect, Refusal, permit, permit_beside};
+use super::{DockerfileDialect, DockerfileRefusal, permit_beside, permit_dockerfile};
 use crate::image::Body;
 
 fn body(dockerfile: &str) -> Body {
@@ -13,11 +13,14 @@ fn body(dockerfile: &str) -> Body {
     }
 }
 
-fn permitted(dockerfile: &str) -> Result<String, Refusal> {
-    permitted_for(Dialect::BuildKit, dockerfile)
+fn permitted(dockerfile: &str) -> Result<String, DockerfileRefusal> {
+    permitted_for(DockerfileDialect::BuildKit, dockerfile)
 }
 
-fn permitted_for(dialect: Dialect, dockerfile: &str) -> Result<String, Refusal> {
+fn permitted_for(
+    dialect: DockerfileDialect,
+    dockerfile: &str,
+) -> Result<String, DockerfileRefusal> {
     let trusted = body("FROM ${BASE}\nRUN ours");
     permit_beside(&body(dockerfile), &trusted, "osctl-x", dialect).map(|permitted| permitted.text)
 }
@@ -35,7 +38,7 @@ fn refused(dockerfile: &str, line: usize, words: &str) {
 
 #[test]
 fn the_embedded_body_is_permitted_and_keeps_its_layers() {
-    let text = permit(&Body::embedded(), "osctl-x", Dialect::BuildKit)
+    let text = permit_dockerfile(&Body::embedded(), "osctl-x", DockerfileDialect::BuildKit)
         .unwrap()
         .text;
     assert!(!text.contains("osctl-x"), "{text}");
@@ -48,7 +51,9 @@ fn what_comes_after_a_change_has_caches_of_its_own() {
     let text = |body: &Body| String::from_utf8(body.files["Dockerfile"].clone()).unwrap();
     let more = text(&changed) + "RUN --mount=type=cache,target=/c make\n";
     changed.files.insert("Dockerfile".into(), more.into_bytes());
-    let permitted = permit(&changed, "osctl-x", Dialect::BuildKit).unwrap().text;
+    let permitted = permit_dockerfile(&changed, "osctl-x", DockerfileDialect::BuildKit)
+        .unwrap()
+        .text;
     assert_eq!(permitted.matches("osctl-x/").count(), 1, "{permitted}");
     assert!(permitted.contains("RUN --mount=type=cache,target=/c,id=osctl-x//c make"));
     // A file that an early instruction copies.
@@ -58,7 +63,9 @@ fn what_comes_after_a_change_has_caches_of_its_own() {
         .get_mut("requirements/uv.txt")
         .unwrap()
         .push(b'\n');
-    let permitted = permit(&changed, "osctl-x", Dialect::BuildKit).unwrap().text;
+    let permitted = permit_dockerfile(&changed, "osctl-x", DockerfileDialect::BuildKit)
+        .unwrap()
+        .text;
     assert!(permitted.contains("id=apt-archives"), "the stage before");
     assert!(permitted.contains("id=osctl-x/pip"), "{permitted}");
     assert!(!permitted.contains("id=uv,"), "{permitted}");
@@ -66,14 +73,14 @@ fn what_comes_after_a_change_has_caches_of_its_own() {
     let mut changed = Body::embedded();
     changed.files.insert("notes".into(), b"x".to_vec());
     assert!(
-        !permit(&changed, "osctl-x", Dialect::BuildKit)
+        !permit_dockerfile(&changed, "osctl-x", DockerfileDialect::BuildKit)
             .unwrap()
             .text
             .contains("osctl-x")
     );
     changed.files.insert(".dockerignore".into(), b"x".to_vec());
     assert!(
-        permit(&changed, "osctl-x", Dialect::BuildKit)
+        permit_dockerfile(&changed, "osctl-x", DockerfileDialect::BuildKit)
             .unwrap()
             .text
             .contains("id=osctl-x/apt-archives")
@@ -287,9 +294,12 @@ fn nothing_is_read_otherwise_by_another_parser() {
         },
         &body(""),
         "x",
-        Dialect::BuildKit,
+        DockerfileDialect::BuildKit,
     );
-    assert_eq!(why.unwrap_err(), Refusal::new(2, "it is not UTF-8"));
+    assert_eq!(
+        why.unwrap_err(),
+        DockerfileRefusal::new(2, "it is not UTF-8")
+    );
     let long = format!("FROM ${{BASE}}\nRUN {}", "x".repeat(70_000));
     refused(&long, 2, "longer than");
     let many = format!("FROM ${{BASE}}\n{}", "USER root\n".repeat(500));
@@ -304,8 +314,12 @@ fn nothing_is_read_otherwise_by_another_parser() {
 fn a_label_that_a_tool_of_the_host_could_obey_is_left_out_and_named() {
     let label = |text: &str| format!("FROM ${{BASE}}\nLABEL {text}\nUSER root\n");
     let left_out = |text: &str| {
-        let permitted = permit(&body(&label(text)), "osctl-x", Dialect::BuildKit).unwrap();
-        (permitted.text.clone(), permitted.note().unwrap_or_default())
+        let permitted =
+            permit_dockerfile(&body(&label(text)), "osctl-x", DockerfileDialect::BuildKit).unwrap();
+        (
+            permitted.text.clone(),
+            permitted.left_out_warning().unwrap_or_default(),
+        )
     };
     let title = "org.opencontainers.image.title=\"a b\"";
     for key in [
@@ -359,7 +373,12 @@ fn a_label_that_a_tool_of_the_host_could_obey_is_left_out_and_named() {
 
 #[test]
 fn the_classic_builder_gets_no_text_that_the_rules_have_not_seen() {
-    let classic = |text: &str| permitted_for(Dialect::Classic, &format!("FROM ${{BASE}}\n{text}"));
+    let classic = |text: &str| {
+        permitted_for(
+            DockerfileDialect::Classic,
+            &format!("FROM ${{BASE}}\n{text}"),
+        )
+    };
     // Only the flags that an instruction begins with are left out.
     for (text, line) in [
         (
@@ -394,7 +413,7 @@ fn the_classic_builder_gets_no_text_that_the_rules_have_not_seen() {
         let refusal = classic(text).unwrap_err();
         assert!(refusal.why.contains(why), "{text}: {refusal}");
     }
-    let text = permit(&Body::embedded(), "osctl-x", Dialect::Classic)
+    let text = permit_dockerfile(&Body::embedded(), "osctl-x", DockerfileDialect::Classic)
         .unwrap()
         .text;
     assert!(!text.contains("--mount="), "{text}");

@@ -1,11 +1,13 @@
 //! What is answered, and what is refused, without an engine.
 
-use super::Desk;
-use crate::keeper::Settings;
-use crate::keeper::owner::Owner;
+use super::KeeperServer;
+use crate::keeper::KeeperSettings;
+use crate::keeper::owner::RunController;
 use crate::keeper::samples;
-use crate::keeper::shelf::Shelf;
-use crate::protocol::evolve::{Asker, LONGEST_ASK, Record, Reply, Stage, refusal};
+use crate::keeper::shelf::KeeperRunStore;
+use crate::protocol::evolve::{
+    EvolveCaller, EvolveRecord, EvolveStage, KeeperReply, MAX_KEEPER_REQUEST_BYTES, refusal,
+};
 use serde_json::json;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -14,33 +16,33 @@ use tokio::net::UnixStream;
 /// A desk with a shelf of its own, whose owner does nothing.
 struct Office {
     _folder: tempfile::TempDir,
-    _owner: Owner,
-    shelf: Shelf,
-    desk: Desk,
+    _owner: RunController,
+    shelf: KeeperRunStore,
+    desk: KeeperServer,
 }
 
 impl Office {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let shelf = Shelf::open(folder.path()).unwrap();
-        let settings = Settings {
+        let shelf = KeeperRunStore::open(folder.path()).unwrap();
+        let settings = KeeperSettings {
             state: folder.path().into(),
-            ..Settings::default()
+            ..KeeperSettings::default()
         };
-        let (owner, handle) = Owner::new(settings, shelf.clone());
+        let (owner, handle) = RunController::new(settings, shelf.clone());
         Self {
             _folder: folder,
             _owner: owner,
-            desk: Desk::new(shelf.clone(), handle),
+            desk: KeeperServer::new(shelf.clone(), handle),
             shelf,
         }
     }
 
     /// Everything that is answered to a question.
-    async fn ask(&self, by: Asker, question: &[u8]) -> Vec<Reply> {
+    async fn ask(&self, by: EvolveCaller, question: &[u8]) -> Vec<KeeperReply> {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let desk = self.desk.clone();
-        let talk = tokio::spawn(async move { desk.talk(theirs, by).await });
+        let talk = tokio::spawn(async move { desk.handle_connection(theirs, by).await });
         ours.write_all(question).await.unwrap();
         ours.shutdown().await.unwrap();
         let mut text = String::new();
@@ -53,8 +55,8 @@ impl Office {
     }
 
     async fn refused(&self, question: &[u8], kind: &str, words: &str) {
-        let replies = self.ask(Asker::Agent, question).await;
-        let [Reply::Refused { error }] = replies.as_slice() else {
+        let replies = self.ask(EvolveCaller::Agent, question).await;
+        let [KeeperReply::Refused { error }] = replies.as_slice() else {
             panic!("{replies:?}");
         };
         assert_eq!(error.kind, kind, "{error:?}");
@@ -62,12 +64,12 @@ impl Office {
     }
 
     /// A run of which nothing is kept but its record.
-    fn run(&self, status: Stage) -> Record {
-        let record = Record {
-            run: self.shelf.make(1e9).unwrap(),
-            ..samples::record(status, "new", "before")
+    fn run(&self, status: EvolveStage) -> EvolveRecord {
+        let record = EvolveRecord {
+            run: self.shelf.create_run(1e9).unwrap(),
+            ..samples::sample_record(status, "new", "before")
         };
-        self.shelf.save(&record).unwrap();
+        self.shelf.save_record(&record).unwrap();
         record
     }
 }
@@ -79,7 +81,7 @@ fn line(question: &serde_json::Value) -> Vec<u8> {
 #[tokio::test]
 async fn what_has_no_meaning_or_no_leave_is_refused_with_its_reason() {
     let office = Office::new();
-    let bad = refusal::BAD_REQUEST;
+    let bad = refusal::KEEPER_BAD_REQUEST;
     for (question, words) in [
         (
             line(&json!({"ask": "evolve", "image": "debian"})),
@@ -102,7 +104,10 @@ async fn what_has_no_meaning_or_no_leave_is_refused_with_its_reason() {
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "has no meaning"),
         (b"{\"ask\": \"sta".to_vec(), "has no meaning"),
         (b"\xff\n".to_vec(), "has no meaning"),
-        (vec![b'x'; 2 * LONGEST_ASK], "longer than 65536 bytes"),
+        (
+            vec![b'x'; 2 * MAX_KEEPER_REQUEST_BYTES],
+            "longer than 65536 bytes",
+        ),
         (
             line(&json!({"ask": "evolve", "reason": "x".repeat(1001)})),
             "the reason is longer than 1000 characters",
@@ -116,7 +121,11 @@ async fn what_has_no_meaning_or_no_leave_is_refused_with_its_reason() {
     }
     let stop = line(&json!({"ask": "stop"}));
     office
-        .refused(&stop, refusal::FORBIDDEN, "stopped from the host alone")
+        .refused(
+            &stop,
+            refusal::KEEPER_FORBIDDEN,
+            "stopped from the host alone",
+        )
         .await;
 }
 
@@ -126,21 +135,24 @@ async fn of_runs_that_nobody_knows_nothing_is_told() {
     for ask in ["show", "log", "diff", "body"] {
         let question = line(&json!({"ask": ask, "run": "20200101-000000"}));
         office
-            .refused(&question, refusal::NO_SUCH_RUN, "there is no run")
+            .refused(&question, refusal::KEEPER_NO_SUCH_RUN, "there is no run")
             .await;
     }
-    let run = office.run(Stage::Failed).run;
+    let run = office.run(EvolveStage::Failed).run;
     let question = line(&json!({"ask": "diff", "run": run}));
     office
-        .refused(&question, refusal::NO_SUCH_RUN, "has read no body")
+        .refused(&question, refusal::KEEPER_NO_SUCH_RUN, "has read no body")
         .await;
     let shown = office
-        .ask(Asker::Agent, &line(&json!({"ask": "show", "run": run})))
+        .ask(
+            EvolveCaller::Agent,
+            &line(&json!({"ask": "show", "run": run})),
+        )
         .await;
-    let [Reply::Record(record)] = shown.as_slice() else {
+    let [KeeperReply::Record(record)] = shown.as_slice() else {
         panic!("{shown:?}");
     };
-    assert_eq!((&record.run, record.status), (&run, Stage::Failed));
+    assert_eq!((&record.run, record.status), (&run, EvolveStage::Failed));
 }
 
 /// A question about a body reads archives of up to 64 MiB, and from inside come 32 questions at once.
@@ -148,29 +160,31 @@ async fn of_runs_that_nobody_knows_nothing_is_told() {
 async fn one_question_of_the_agent_at_a_time_holds_a_body_and_others_are_refused_as_busy() {
     let mut office = Office::new();
     office.desk.body_questions.timeout = Duration::ZERO;
-    let run = office.run(Stage::Failed).run;
+    let run = office.run(EvolveStage::Failed).run;
     let turns = &office.desk.body_questions;
-    let turn = turns.take_turn(Asker::Agent).await.unwrap().unwrap();
+    let turn = turns.take_turn(EvolveCaller::Agent).await.unwrap().unwrap();
     for ask in ["diff", "body"] {
         let question = line(&json!({"ask": ask, "run": run}));
-        office.refused(&question, refusal::BUSY, "is busy").await;
+        office
+            .refused(&question, refusal::KEEPER_BUSY, "is busy")
+            .await;
         // The host has its own turn.
-        let replies = office.ask(Asker::Host, &question).await;
-        let [Reply::Refused { error }] = replies.as_slice() else {
+        let replies = office.ask(EvolveCaller::Host, &question).await;
+        let [KeeperReply::Refused { error }] = replies.as_slice() else {
             panic!("{replies:?}");
         };
-        assert_eq!(error.kind, refusal::NO_SUCH_RUN, "{error:?}");
+        assert_eq!(error.kind, refusal::KEEPER_NO_SUCH_RUN, "{error:?}");
     }
     let status = office
-        .ask(Asker::Agent, &line(&json!({"ask": "status"})))
+        .ask(EvolveCaller::Agent, &line(&json!({"ask": "status"})))
         .await;
     assert!(
-        matches!(status.as_slice(), [Reply::Status(_)]),
+        matches!(status.as_slice(), [KeeperReply::Status(_)]),
         "{status:?}"
     );
     drop(turn);
     let question = line(&json!({"ask": "diff", "run": run}));
     office
-        .refused(&question, refusal::NO_SUCH_RUN, "has read no body")
+        .refused(&question, refusal::KEEPER_NO_SUCH_RUN, "has read no body")
         .await;
 }

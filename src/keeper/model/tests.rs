@@ -1,80 +1,80 @@
 //! The protocol as it is holds, and each earlier order does not.
 
-use super::{Order, State, Violation, first, left_aside};
+use super::{SwapModel, SwapState, SwapViolation, first, left_aside};
 use crate::model::{assert_finds, assert_holds};
 
 #[test]
 fn one_container_runs_after_every_death() {
-    let search = assert_holds(&Order::default(), first());
+    let search = assert_holds(&SwapModel::default(), first());
     assert!(search.len() > 1000, "{} states", search.len());
-    assert_holds(&Order::default(), left_aside());
+    assert_holds(&SwapModel::default(), left_aside());
 }
 
 #[test]
 fn every_other_order_of_a_swap_breaks_a_promise() {
-    let finds = |name: &str, first: State, violation, change: &dyn Fn(&mut Order)| {
-        let mut order = Order::default();
+    let finds = |name: &str, first: SwapState, violation, change: &dyn Fn(&mut SwapModel)| {
+        let mut order = SwapModel::default();
         change(&mut order);
         assert_finds(name, &order, first, violation);
     };
     finds(
         "write the end before the swap",
         first(),
-        Violation::NoneRuns,
+        SwapViolation::NoneRuns,
         &|order| order.writes_the_end_before_the_swap = true,
     );
     finds(
         "add no record of what is there",
         first(),
-        Violation::HistoryNamesAnother,
+        SwapViolation::HistoryNamesAnother,
         &|order| order.adds_no_record_of_what_is_there = true,
     );
     finds(
         "let the engine start the old container again",
         first(),
-        Violation::TwoRun,
+        SwapViolation::TwoRun,
         &|order| order.keeps_the_restart_policy = true,
     );
     finds(
         "pause before the restart policy",
         first(),
-        Violation::TwoRun,
+        SwapViolation::TwoRun,
         &|order| order.pauses_before_the_restart_policy = true,
     );
     finds(
         "start nothing that has ended",
         first(),
-        Violation::NoneRuns,
+        SwapViolation::NoneRuns,
         &|order| order.starts_nothing_that_has_ended = true,
     );
     finds(
         "let requests in before the journal",
         first(),
-        Violation::WorkIsLost,
+        SwapViolation::WorkIsLost,
         &|order| order.lets_in_before_the_journal = true,
     );
     finds(
         "start the new container before the pause",
         first(),
-        Violation::TwoRun,
+        SwapViolation::TwoRun,
         &|order| order.starts_the_new_before_the_pause = true,
     );
     finds(
         "let requests in by the keeper alone",
         first(),
-        Violation::AdmissionIsClosed,
+        SwapViolation::AdmissionIsClosed,
         &|order| order.opens_by_the_keeper_alone = true,
     );
     finds(
         "swap a container that has gone on",
         first(),
-        Violation::WorkIsLost,
+        SwapViolation::WorkIsLost,
         &|order| order.swaps_what_has_gone_on = true,
     );
     finds(
         "rename what is aside before its start",
         left_aside(),
-        Violation::NoneRuns,
+        SwapViolation::NoneRuns,
         &|order| order.renames_before_the_start = true,
     );
 }

@@ -1,44 +1,44 @@
 //! *building*: an image from the project's body, under the keeper's rules.
 
-use super::Work;
-use crate::engine::{Build, Builder, ClassicBuild, IMAGE_LABEL, Progress};
+use super::RunExecutor;
+use crate::engine::{ClassicBuild, EngineProgress, IMAGE_LABEL, ImageBuild, ImageBuilder};
 use crate::error::Result;
 use crate::image::resource_watch;
 use crate::image::{
-    Body, Certificate, Companion, DIGEST_LABEL, Dialect, GROUND_ARG, GROUND_STAGE, Limit, Recipe,
-    permit, set_ground,
+    Body, BodyReadLimit, CaCertificate, CompanionBinary, DockerfileDialect, GROUND_ARG,
+    GROUND_STAGE, IMAGE_DIGEST_LABEL, ImageRecipe, permit_dockerfile, set_ground,
 };
-use crate::keeper::Settings;
-use crate::protocol::evolve::Charge;
+use crate::keeper::KeeperSettings;
+use crate::protocol::evolve::DeployConfig;
 use crate::protocol::spec::BUILD_MARK;
 use anyhow::{Context, bail};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// What the engine is sent.
-struct Prepared {
+struct PreparedBuild {
     digest: String,
-    build: Build,
+    build: ImageBuild,
     /// What the log tells of the Dockerfile.
     notes: Vec<String>,
 }
 
 /// What the engine has to build with.
-struct Means {
+struct BuildCapabilities {
     buildkit: bool,
     published: bool,
     /// The image that holds the binary.
     binary_image: Option<String>,
 }
 
-impl Work {
-    pub(super) async fn build(&mut self) -> Result<()> {
+impl RunExecutor {
+    pub(super) async fn run_building(&mut self) -> Result<()> {
         self.log.step("reading the body");
         let (charge, settings) = (self.site.charge.clone(), self.settings.clone());
         let architecture = self.site.docker.architecture().to_owned();
-        let tag = self.site.tag(&format!("run-{}", self.record.run));
+        let tag = self.site.image_tag(&format!("run-{}", self.record.run));
         let (shelf, run) = (self.shelf.clone(), self.record.run.clone());
-        let means = Means {
+        let means = BuildCapabilities {
             buildkit: self.site.docker.has_buildkit(),
             published: self.has_published_image().await?,
             binary_image: self.binary_image().await?,
@@ -46,16 +46,16 @@ impl Work {
         let limit = Duration::from_secs(self.site.charge.bounds.read);
         let deadline = Instant::now() + limit;
         let prepare = move || {
-            let recipe = recipe(&settings, &charge, &architecture, deadline)?;
-            shelf.save_body(&run, &recipe.body.archive()?)?;
-            prepared(&recipe, &charge, tag, &means)
+            let recipe = read_recipe(&settings, &charge, &architecture, deadline)?;
+            shelf.save_body(&run, &recipe.body.to_archive()?)?;
+            prepare_build(&recipe, &charge, tag, &means)
         };
         // A disk that is far away may not answer. The thread that waits for it reads nothing more then.
         let prepare = tokio::time::timeout(limit, tokio::task::spawn_blocking(prepare)).await;
         let Ok(prepared) = prepare else {
             bail!("the body could not be read within {} s", limit.as_secs());
         };
-        let Prepared {
+        let PreparedBuild {
             digest,
             build,
             notes,
@@ -65,27 +65,27 @@ impl Work {
         }
         self.record.body = Some(digest.clone());
         let docker = self.site.docker.clone();
-        let latest = docker.image(&self.site.tag("latest")).await?;
+        let latest = docker.find_image(&self.site.image_tag("latest")).await?;
         if let Some(image) = latest
-            && image.labels.get(DIGEST_LABEL) == Some(&digest)
+            && image.labels.get(IMAGE_DIGEST_LABEL) == Some(&digest)
         {
             self.log
                 .step("nothing of it has changed since the present image was built");
-            docker.tag(&image.id, &build.tag).await?;
-            self.built(image.id);
+            docker.tag_image(&image.id, &build.tag).await?;
+            self.set_image(image.id);
             return Ok(());
         }
         self.log.step("building the image");
         let limit = Duration::from_secs(self.site.charge.bounds.build);
         tokio::select! {
-            built = docker.build(&build, &self.log) => built?,
+            built = docker.build_image(&build, &self.log) => built?,
             () = tokio::time::sleep(limit) => bail!("it took longer than {} s", limit.as_secs()),
             full = resource_watch::runs_out(&self.settings.state) => return Err(full),
         }
-        let image = docker.image(&build.tag).await?;
-        let image = image.filter(|image| image.labels.get(DIGEST_LABEL) == Some(&digest));
+        let image = docker.find_image(&build.tag).await?;
+        let image = image.filter(|image| image.labels.get(IMAGE_DIGEST_LABEL) == Some(&digest));
         let image = image.context("the image that was just built is gone")?;
-        self.built(image.id);
+        self.set_image(image.id);
         Ok(())
     }
 
@@ -98,7 +98,7 @@ impl Work {
             return Ok(None);
         }
         // Without its name, which anybody may remove, the binary is sent along.
-        let found = self.site.docker.image(name).await?;
+        let found = self.site.docker.find_image(name).await?;
         Ok(found.map(|_| name.clone()))
     }
 
@@ -111,19 +111,19 @@ impl Work {
         }
     }
 
-    fn built(&mut self, image: String) {
+    fn set_image(&mut self, image: String) {
         self.record.image = Some(image.clone());
         self.entry.image = Some(image);
     }
 }
 
-fn recipe(
-    settings: &Settings,
-    charge: &Charge,
+fn read_recipe(
+    settings: &KeeperSettings,
+    charge: &DeployConfig,
     architecture: &str,
     deadline: Instant,
-) -> Result<Recipe> {
-    let limit = Limit {
+) -> Result<ImageRecipe> {
+    let limit = BodyReadLimit {
         bytes: charge.bounds.context,
         deadline: Some(deadline),
     };
@@ -132,11 +132,11 @@ fn recipe(
         bail!("`{path}` lies where osctl puts what is its own");
     }
     let certificates = charge.certificates.iter().cloned();
-    Ok(Recipe {
+    Ok(ImageRecipe {
         body,
-        companion: Companion::load(None, architecture)?,
+        companion: CompanionBinary::load(None, architecture)?,
         certificates: certificates
-            .map(|a| Certificate {
+            .map(|a| CaCertificate {
                 name: a.name,
                 pem: a.pem,
             })
@@ -145,24 +145,29 @@ fn recipe(
     })
 }
 
-fn prepared(recipe: &Recipe, charge: &Charge, tag: String, means: &Means) -> Result<Prepared> {
+fn prepare_build(
+    recipe: &ImageRecipe,
+    charge: &DeployConfig,
+    tag: String,
+    means: &BuildCapabilities,
+) -> Result<PreparedBuild> {
     let scope = format!("{BUILD_MARK}{}", charge.instance);
     let (dialect, builder) = match means.buildkit && !charge.classic {
-        true => (Dialect::BuildKit, Builder::BuildKit),
+        true => (DockerfileDialect::BuildKit, ImageBuilder::BuildKit),
         false => {
             let spec = &charge.spec;
             let network = spec.network.clone();
             let classic = ClassicBuild::new(scope.clone(), &spec.limits, network);
-            (Dialect::Classic, Builder::Classic(classic))
+            (DockerfileDialect::Classic, ImageBuilder::Classic(classic))
         }
     };
     let binary_image = means.binary_image.as_deref();
-    let binary_image = binary_image.filter(|_| dialect == Dialect::BuildKit);
-    let dockerfile = permit(&recipe.body, &scope, dialect);
+    let binary_image = binary_image.filter(|_| dialect == DockerfileDialect::BuildKit);
+    let dockerfile = permit_dockerfile(&recipe.body, &scope, dialect);
     let dockerfile = dockerfile.map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
     let mut args: BTreeMap<String, String> = recipe.args.clone();
     args.insert("BASE".into(), charge.base.clone());
-    let mut notes: Vec<String> = dockerfile.note().into_iter().collect();
+    let mut notes: Vec<String> = dockerfile.left_out_warning().into_iter().collect();
     let mut published = dockerfile.published_image(&recipe.args);
     if let Some(reference) = published.filter(|_| !means.published) {
         notes.push(format!(
@@ -174,14 +179,14 @@ fn prepared(recipe: &Recipe, charge: &Charge, tag: String, means: &Means) -> Res
     let mut labels = recipe.labels();
     labels.insert(IMAGE_LABEL.into(), charge.instance.clone());
     set_ground(published, &mut args, &mut labels);
-    let build = Build {
+    let build = ImageBuild {
         tag,
-        context: recipe.archive(&dockerfile.text, binary_image)?,
+        context: recipe.to_context_archive(&dockerfile.text, binary_image)?,
         args,
         labels,
         builder,
     };
-    Ok(Prepared {
+    Ok(PreparedBuild {
         digest: recipe.digest(),
         build,
         notes,

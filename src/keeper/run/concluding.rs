@@ -1,17 +1,17 @@
 //! The end that is success: the new container stays, the old one goes, and its image is kept.
 
-use super::Work;
-use crate::engine::Progress;
+use super::RunExecutor;
+use crate::engine::EngineProgress;
 use crate::error::Result;
-use crate::keeper::journal::Step;
-use crate::protocol::evolve::{ROLLED_BACK, Task};
+use crate::keeper::journal::RunJournalStep;
+use crate::protocol::evolve::{ROLLED_BACK_TAG, Task};
 
-impl Work {
-    pub(super) async fn conclude(&mut self) -> Result<()> {
-        self.note(Step::Concluding)?;
-        self.log.begin("concluding");
+impl RunExecutor {
+    pub(super) async fn finalize_run(&mut self) -> Result<()> {
+        self.write_step(RunJournalStep::Concluding)?;
+        self.log.begin_stage("concluding");
         // It is proved: what was refused until now is let in. One that does not hear it asks.
-        if let Err(error) = self.site.resume(self.site.name()).await {
+        if let Err(error) = self.site.resume_requests(self.site.container_name()).await {
             self.log.log(&format!("{error:#}"));
         }
         if let Some(since) = self.refusing.take() {
@@ -19,11 +19,13 @@ impl Work {
         }
         let docker = &self.site.docker;
         if let Some(image) = &self.entry.image {
-            docker.tag(image, &self.site.tag("latest")).await?;
+            docker
+                .tag_image(image, &self.site.image_tag("latest"))
+                .await?;
         }
         // Ended as it is: it holds nothing that is not stored, and must not run beside the new one.
         if let Some(old) = &self.entry.old
-            && self.site.find(old).await?.is_some()
+            && self.site.find_container(old).await?.is_some()
         {
             self.log.step("ending the old container");
             docker.remove(old).await?;
@@ -31,13 +33,17 @@ impl Work {
         self.log.step("keeping the image before");
         if let Some(previous) = &self.entry.previous
             && self.entry.previous != self.entry.image
-            && docker.image(previous).await?.is_some()
+            && docker.find_image(previous).await?.is_some()
         {
-            docker.tag(previous, &self.site.tag("previous")).await?;
+            docker
+                .tag_image(previous, &self.site.image_tag("previous"))
+                .await?;
         }
-        let rolled_back = self.site.tag(ROLLED_BACK);
+        let rolled_back = self.site.image_tag(ROLLED_BACK_TAG);
         match (self.record.task, &self.entry.image) {
-            (Task::Rollback | Task::Rescue, Some(image)) => docker.tag(image, &rolled_back).await,
+            (Task::Rollback | Task::Rescue, Some(image)) => {
+                docker.tag_image(image, &rolled_back).await
+            }
             // The image keeps another name: it runs, or is the one before.
             _ => docker.remove_image(&rolled_back).await,
         }

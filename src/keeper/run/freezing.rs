@@ -1,38 +1,38 @@
 //! *freezing*: what runs comes to rest, and its state is stored.
 
-use super::Work;
-use crate::engine::{Phase, Progress};
+use super::RunExecutor;
+use crate::engine::{ContainerPhase, EngineProgress};
 use crate::error::Result;
 use crate::keeper::hearsay;
-use crate::keeper::journal::Step;
-use crate::keeper::site::Pulse;
+use crate::keeper::journal::RunJournalStep;
+use crate::keeper::site::TargetHealth;
 use crate::protocol::evolve::inside::Quiesced;
 use anyhow::bail;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
 /// How long and how often a container is told that it is not to come to rest, and between two times.
-const CALLED_OFF: Duration = Duration::from_secs(20);
-const TIMES: u32 = 50;
-const AGAIN: Duration = Duration::from_millis(200);
+const QUIESCE_CANCEL_TIMEOUT: Duration = Duration::from_secs(20);
+const MAX_QUIESCE_CANCELS: u32 = 50;
+const QUIESCE_CANCEL_INTERVAL: Duration = Duration::from_millis(200);
 /// What storing the state takes beyond the grace time.
-const STORING: Duration = Duration::from_secs(300);
+const QUIESCE_STORE_TIMEOUT: Duration = Duration::from_secs(300);
 
-impl Work {
-    pub(super) async fn freeze(&mut self) -> Result<()> {
+impl RunExecutor {
+    pub(super) async fn run_freezing(&mut self) -> Result<()> {
         let Some(old) = self.entry.old.clone() else {
             return Ok(());
         };
-        self.note(Step::Freezing)?;
-        let found = self.site.find(&old).await?;
+        self.write_step(RunJournalStep::Freezing)?;
+        let found = self.site.find_container(&old).await?;
         let restarts = found.as_ref().map_or(0, |found| found.restarts);
         match found.map(|found| found.phase) {
-            Some(Phase::Running) => {}
+            Some(ContainerPhase::Running) => {}
             // Its memory holds what nobody has stored.
-            Some(Phase::Paused) if !self.is_forced() => bail!(
+            Some(ContainerPhase::Paused) if !self.is_forced() => bail!(
                 "the container is paused: `docker unpause {}` lets it go on, and --force replaces it as \
                  it was stored last",
-                self.site.name()
+                self.site.container_name()
             ),
             _ => {
                 self.log.step("what is to be replaced does not run");
@@ -40,7 +40,13 @@ impl Work {
             }
         }
         // One that hangs is not waited for as long as one that stores much.
-        if self.is_forced() && self.stop.or(self.site.pulse(&old)).await? == Pulse::Silent {
+        if self.is_forced()
+            && self
+                .stop
+                .run_until_cancelled(self.site.probe_health(&old))
+                .await?
+                == TargetHealth::Silent
+        {
             self.log.log(
                 "the companion gives no answer; the container is replaced as it was stored last",
             );
@@ -55,14 +61,14 @@ impl Work {
         if self.record.force {
             verb.push("--force");
         }
-        let limit = Duration::from_secs(grace) + STORING;
+        let limit = Duration::from_secs(grace) + QUIESCE_STORE_TIMEOUT;
         let Some(answered) = self.ask_to_rest(&old, &verb, limit).await else {
-            return self.stop.check();
+            return self.stop.check_cancelled();
         };
-        match answered.and_then(|quiesced| self.quiesced(quiesced, restarts)) {
+        match answered.and_then(|quiesced| self.accept_quiesced(quiesced, restarts)) {
             // The person's way out of a body that does not come to rest any more.
             Err(error) if self.is_forced() => {
-                let said = hearsay::sentence(&format!("{error:#}"));
+                let said = hearsay::sanitize_sentence(&format!("{error:#}"));
                 self.log.log(&format!(
                     "{said}; it is replaced nevertheless, as it was stored last"
                 ));
@@ -79,10 +85,10 @@ impl Work {
         verb: &[&str],
         limit: Duration,
     ) -> Option<Result<Quiesced>> {
-        let mut asked = pin!(self.site.ask(old, verb, limit));
+        let mut asked = pin!(self.site.exec_verb(old, verb, limit));
         tokio::select! {
             answered = &mut asked => return Some(answered),
-            () = self.stop.wished() => {}
+            () = self.stop.wait_cancelled() => {}
         }
         self.call_off(old, asked).await;
         None
@@ -92,22 +98,22 @@ impl Work {
     /// One that has not begun to wait yet is told again.
     async fn call_off(&self, old: &str, asked: impl Future<Output = Result<Quiesced>>) {
         let told = async {
-            for _ in 0..TIMES {
-                if let Err(error) = self.site.resume(old).await {
+            for _ in 0..MAX_QUIESCE_CANCELS {
+                if let Err(error) = self.site.resume_requests(old).await {
                     self.log.log(&format!("{error:#}"));
                 }
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(QUIESCE_CANCEL_INTERVAL).await;
             }
         };
         tokio::select! {
             // Whatever it says, it does not wait any more.
             _ = asked => {}
             () = told => {}
-            () = tokio::time::sleep(CALLED_OFF) => {}
+            () = tokio::time::sleep(QUIESCE_CANCEL_TIMEOUT) => {}
         }
     }
 
-    fn quiesced(&mut self, quiesced: Quiesced, restarts: u64) -> Result<()> {
+    fn accept_quiesced(&mut self, quiesced: Quiesced, restarts: u64) -> Result<()> {
         if !quiesced.quiesced {
             let why = quiesced
                 .why
@@ -118,12 +124,12 @@ impl Work {
             }
         }
         let told = serde_json::to_vec(&quiesced.expected)?.len();
-        if told > hearsay::LONGEST_EXPECTED {
+        if told > hearsay::MAX_EXPECTED_BYTES {
             bail!("what it says that it has is too long: {told} bytes");
         }
         self.at_rest = Some((Instant::now(), restarts));
-        self.record.receipt = hearsay::receipt(quiesced.receipt);
-        self.record.besides = hearsay::besides(quiesced.besides, Vec::new());
+        self.record.receipt = hearsay::sanitize_receipt(quiesced.receipt);
+        self.record.besides = hearsay::merge_non_variables(quiesced.besides, Vec::new());
         self.entry.expected = quiesced.expected;
         self.entry.expected.run = Some(self.record.run.to_string());
         Ok(())

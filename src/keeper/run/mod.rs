@@ -8,32 +8,32 @@ mod swapping;
 mod testing;
 mod verifying;
 
-use super::journal::{Entry, Journal, Step};
-use super::log::Log;
-use super::policy::{self, Event};
-use super::shelf::{Shelf, now};
-use super::site::Site;
-use super::stop::Stop;
-use super::{Settings, hearsay, leftovers};
-use crate::engine::Progress;
+use super::journal::{RunJournal, RunJournalEntry, RunJournalStep};
+use super::log::RunLog;
+use super::policy::{self, StageOutcome};
+use super::shelf::{KeeperRunStore, unix_seconds};
+use super::site::DeployTarget;
+use super::stop::RunCancellation;
+use super::{KeeperSettings, hearsay, leftovers};
+use crate::engine::EngineProgress;
 use crate::error::{Error, Result};
-use crate::protocol::evolve::{Asker, Passed, Record, Stage, Task};
+use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, PassedStage, Task};
 use std::time::{Duration, Instant};
 
 /// How often the record of an end is tried to be written, and how long after one another.
-const TRIES: u32 = 40;
-const AGAIN: Duration = Duration::from_millis(500);
+const MAX_RUN_RECORD_WRITES: u32 = 40;
+const RUN_RECORD_WRITE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A run, and everything that its stages work with.
 #[derive(Debug)]
-pub(super) struct Work {
-    pub(super) settings: Settings,
-    pub(super) site: Site,
-    pub(super) shelf: Shelf,
-    pub(super) journal: Journal,
-    pub(super) log: Log,
-    pub(super) record: Record,
-    pub(super) entry: Entry,
+pub(super) struct RunExecutor {
+    pub(super) settings: KeeperSettings,
+    pub(super) site: DeployTarget,
+    pub(super) shelf: KeeperRunStore,
+    pub(super) journal: RunJournal,
+    pub(super) log: RunLog,
+    pub(super) record: EvolveRecord,
+    pub(super) entry: RunJournalEntry,
     /// Since when requests are refused.
     pub(super) refusing: Option<Instant>,
     /// Since when the old container is at rest for certain, and how often the engine had started it again by then.
@@ -42,44 +42,44 @@ pub(super) struct Work {
     pub(super) robbed: Option<u16>,
     /// Whether a container that no run has brought is in the place of the old one.
     pub(super) is_displaced: bool,
-    pub(super) stop: Stop,
+    pub(super) stop: RunCancellation,
 }
 
-impl Work {
+impl RunExecutor {
     /// Goes through the stages. The record of the end is written, and there is nothing in the journal
     /// but, after success, the probation.
     ///
     /// # Errors
     /// When the engine or the keeper's own disk leaves it alone with a half of a run; the journal tells
     /// where to go on.
-    pub(super) async fn drive(mut self) -> Result<Record> {
-        let mut stage = policy::first(self.record.task);
+    pub(super) async fn run_stages(mut self) -> Result<EvolveRecord> {
+        let mut stage = policy::first_stage(self.record.task);
         while !stage.has_ended() {
-            self.enter(stage)?;
+            self.enter_stage(stage)?;
             let begin = Instant::now();
             let stop = self.stop.clone();
             let passed = match stage {
-                Stage::Building => stop.or(self.build()).await,
+                EvolveStage::Building => stop.run_until_cancelled(self.run_building()).await,
                 // They stop by themselves where nothing is half made.
-                Stage::Testing => self.test().await,
-                Stage::Freezing => self.freeze().await,
-                Stage::Swapping => self.swap().await,
-                Stage::Verifying => stop.or(self.verify()).await,
-                Stage::Succeeded | Stage::RolledBack | Stage::Failed => Ok(()),
+                EvolveStage::Testing => self.run_testing().await,
+                EvolveStage::Freezing => self.run_freezing().await,
+                EvolveStage::Swapping => self.run_swapping().await,
+                EvolveStage::Verifying => stop.run_until_cancelled(self.run_verifying()).await,
+                EvolveStage::Succeeded | EvolveStage::RolledBack | EvolveStage::Failed => Ok(()),
             };
-            self.leave(begin);
-            let event = match passed.and_then(|()| stop.check()) {
-                Ok(()) => Event::Passed,
+            self.leave_stage(begin);
+            let event = match passed.and_then(|()| stop.check_cancelled()) {
+                Ok(()) => StageOutcome::Passed,
                 Err(error) => {
-                    self.blame(stage, &error);
-                    Event::Failed
+                    self.record_failure(stage, &error);
+                    StageOutcome::Failed
                 }
             };
-            stage = policy::after(stage, event, self.record.dry_run);
+            stage = policy::next_stage(stage, event, self.record.dry_run);
         }
-        if let Err(error) = self.end(stage).await {
+        if let Err(error) = self.end_run(stage).await {
             // Who goes on from the journal knows then why it failed.
-            if let Err(error) = self.shelf.save(&self.record) {
+            if let Err(error) = self.shelf.save_record(&self.record) {
                 tracing::warn!("{error:#}");
             }
             return Err(error);
@@ -90,41 +90,41 @@ impl Work {
     /// Does what the end takes, and says that it is reached.
     ///
     /// # Errors
-    /// As [`Work::drive`].
-    pub(super) async fn end(&mut self, end: Stage) -> Result<()> {
-        if end != Stage::Succeeded {
+    /// As [`RunExecutor::run_stages`].
+    pub(super) async fn end_run(&mut self, end: EvolveStage) -> Result<()> {
+        if end != EvolveStage::Succeeded {
             self.forgo_rescue()?;
         }
         match end {
-            Stage::Succeeded if self.record.dry_run => self.undo_nothing().await?,
-            Stage::Succeeded => self.conclude().await?,
-            Stage::RolledBack => self.back().await?,
+            EvolveStage::Succeeded if self.record.dry_run => self.undo_nothing().await?,
+            EvolveStage::Succeeded => self.finalize_run().await?,
+            EvolveStage::RolledBack => self.roll_back().await?,
             _ => self.undo_nothing().await?,
         }
         if let Some(since) = self.refusing.take() {
             self.record.refused_ms = Some(since.elapsed().as_secs_f64() * 1e3);
         }
-        if end != Stage::Succeeded {
+        if end != EvolveStage::Succeeded {
             // What was to end with the old container has gone on with it.
             self.record.receipt.clear();
             self.record.besides.clear();
         }
         let end = match self.is_displaced {
-            true => Stage::Failed,
+            true => EvolveStage::Failed,
             false => end,
         };
         self.record.status = end;
-        self.log.step(&format!("{end}{}", self.because()));
-        self.keep().await?;
-        match end == Stage::Succeeded && !self.record.dry_run {
+        self.log.step(&format!("{end}{}", self.reason_suffix()));
+        self.save_final_record().await?;
+        match end == EvolveStage::Succeeded && !self.record.dry_run {
             true => {
                 self.entry.after = None;
-                self.note(Step::Probation)?;
+                self.write_step(RunJournalStep::Probation)?;
             }
-            false => self.journal.restore(&self.entry)?,
+            false => self.journal.restore_previous(&self.entry)?,
         }
         let left = self.journal.read()?;
-        leftovers::remove(&self.site, &self.shelf, left.as_ref()).await;
+        leftovers::collect_garbage(&self.site, &self.shelf, left.as_ref()).await;
         Ok(())
     }
 
@@ -135,59 +135,59 @@ impl Work {
             return Ok(());
         }
         self.entry.after = None;
-        self.add("it is not tried again");
+        self.add_reason("it is not tried again");
         self.journal.write(&self.entry)
     }
 
     /// Whether what runs is to be replaced however it stands: only who sits outside of it may say so.
     pub(super) fn is_forced(&self) -> bool {
-        self.record.force && self.record.by != Asker::Agent
+        self.record.force && self.record.by != EvolveCaller::Agent
     }
 
     /// Adds to why the run did not succeed what else is true.
-    pub(super) fn add(&mut self, what: &str) {
+    pub(super) fn add_reason(&mut self, what: &str) {
         self.log.log(what);
         let before = self.record.why.iter().map(String::as_str);
         let whole: Vec<&str> = before.chain([what]).collect();
-        self.record.why = Some(hearsay::sentence(&whole.join("; ")));
+        self.record.why = Some(hearsay::sanitize_sentence(&whole.join("; ")));
     }
 
     /// Writes the record of the end. The disk that a build has filled has room again soon, and nobody
     /// but this run knows why it has failed.
-    async fn keep(&self) -> Result<()> {
-        for _ in 0..TRIES {
-            match self.shelf.save(&self.record) {
+    async fn save_final_record(&self) -> Result<()> {
+        for _ in 0..MAX_RUN_RECORD_WRITES {
+            match self.shelf.save_record(&self.record) {
                 Ok(()) => return Ok(()),
                 Err(error) => tracing::warn!("{error:#}"),
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RUN_RECORD_WRITE_INTERVAL).await;
         }
-        self.shelf.save(&self.record)
+        self.shelf.save_record(&self.record)
     }
 
-    fn because(&self) -> String {
+    fn reason_suffix(&self) -> String {
         let why = self.record.why.iter();
         why.map(|why| format!(": {why}")).collect()
     }
 
     /// Writes down what is about to be done.
-    pub(super) fn note(&mut self, step: Step) -> Result<()> {
+    pub(super) fn write_step(&mut self, step: RunJournalStep) -> Result<()> {
         self.entry.step = step;
         self.journal.write(&self.entry)
     }
 
-    fn enter(&mut self, stage: Stage) -> Result<()> {
-        self.log.begin(stage.word());
+    fn enter_stage(&mut self, stage: EvolveStage) -> Result<()> {
+        self.log.begin_stage(stage.word());
         self.record.status = stage;
-        self.record.stages.push(Passed {
+        self.record.stages.push(PassedStage {
             stage,
-            began: now(),
+            began: unix_seconds(),
             seconds: None,
         });
-        self.shelf.save(&self.record)
+        self.shelf.save_record(&self.record)
     }
 
-    fn leave(&mut self, begin: Instant) {
+    fn leave_stage(&mut self, begin: Instant) {
         if let Some(last) = self.record.stages.last_mut() {
             // The clock may have been set meanwhile.
             last.seconds = Some(begin.elapsed().as_secs_f64());
@@ -195,14 +195,14 @@ impl Work {
     }
 
     /// The first gate that was not passed is the one that counts.
-    pub(super) fn blame(&mut self, stage: Stage, error: &anyhow::Error) {
+    pub(super) fn record_failure(&mut self, stage: EvolveStage, error: &anyhow::Error) {
         if let Some(Error::PortTaken { port, .. }) = error.downcast_ref() {
             self.robbed = Some(*port);
         }
-        let said = hearsay::sentence(&format!("{error:#}"));
-        let mut lines = self.log.tail();
+        let said = hearsay::sanitize_sentence(&format!("{error:#}"));
+        let mut lines = self.log.tail_lines();
         if let (true, Some(named)) = (lines.is_empty(), error.downcast_ref::<Error>()) {
-            lines = named.log().to_vec();
+            lines = named.log_tail().to_vec();
         }
         self.log.log(&format!("failed: {said}"));
         if self.record.gate.is_none() {

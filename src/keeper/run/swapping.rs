@@ -1,9 +1,9 @@
 //! *swapping*: the old container waits, with all that it has in memory, and the new one is in its place.
 
-use super::Work;
-use crate::engine::{Phase, Progress};
+use super::RunExecutor;
+use crate::engine::{ContainerPhase, EngineProgress};
 use crate::error::Result;
-use crate::keeper::journal::Step;
+use crate::keeper::journal::RunJournalStep;
 use crate::keeper::patience::is_away;
 use crate::protocol::evolve::Task;
 use anyhow::{Context, bail};
@@ -11,32 +11,32 @@ use std::time::{Duration, Instant};
 
 /// A container at rest goes on by itself after a minute, which an engine that is slow must not make of
 /// this: what it then does would be lost.
-const AT_REST: Duration = Duration::from_secs(40);
+const PAUSE_AFTER_QUIESCE_TIMEOUT: Duration = Duration::from_secs(40);
 
-impl Work {
-    pub(super) async fn swap(&mut self) -> Result<()> {
+impl RunExecutor {
+    pub(super) async fn run_swapping(&mut self) -> Result<()> {
         let image = self
             .entry
             .image
             .clone()
             .context("there is no image to run")?;
-        let spec = self.site.successor(&image, &self.record.run)?;
+        let spec = self.site.successor_spec(&image, &self.record.run)?;
         if self.record.task == Task::Rescue {
             // What ports were tried with may be left.
             self.site.remove_trial().await?;
         }
-        self.note(Step::Swapping)?;
+        self.write_step(RunJournalStep::Swapping)?;
         self.refusing.get_or_insert_with(Instant::now);
         if let Some(old) = self.entry.old.clone() {
             self.set_aside(&old).await?;
         }
         self.log.step("starting the new container");
-        self.site.docker.create(&spec).await
+        self.site.docker.create_and_start(&spec).await
     }
 
     async fn set_aside(&mut self, old: &str) -> Result<()> {
         let docker = &self.site.docker;
-        let Some(found) = self.site.find(old).await? else {
+        let Some(found) = self.site.find_container(old).await? else {
             return Ok(());
         };
         self.log.step("setting the old container aside");
@@ -44,14 +44,17 @@ impl Work {
         docker.let_restart(old, false).await?;
         match found.phase {
             // It comes back from what was stored.
-            Phase::Running if docker.keeps_ports() => docker.stop(old).await?,
-            Phase::Running => self.pause(old).await?,
+            ContainerPhase::Running if docker.keeps_ports() => docker.stop(old).await?,
+            ContainerPhase::Running => self.pause_old_container(old).await?,
             // It crashes again and again.
-            Phase::Restarting => docker.stop(old).await?,
-            Phase::Created | Phase::Paused | Phase::Stopped | Phase::Dead => {}
+            ContainerPhase::Restarting => docker.stop(old).await?,
+            ContainerPhase::Created
+            | ContainerPhase::Paused
+            | ContainerPhase::Stopped
+            | ContainerPhase::Dead => {}
         }
         let aside = &self.site.charge.aside;
-        if let Some(left) = self.site.find(aside).await?
+        if let Some(left) = self.site.find_container(aside).await?
             && left.id != old
         {
             self.log.step("removing what an earlier run has left");
@@ -65,7 +68,7 @@ impl Work {
     }
 
     /// First of all, because it does not stay at rest for ever otherwise.
-    async fn pause(&self, old: &str) -> Result<()> {
+    async fn pause_old_container(&self, old: &str) -> Result<()> {
         let docker = &self.site.docker;
         match docker.pause(old).await {
             Err(error) if self.is_forced() && !is_away(&error) => {
@@ -78,14 +81,14 @@ impl Work {
             return Ok(());
         };
         let waited = since.elapsed();
-        if waited > AT_REST {
+        if waited > PAUSE_AFTER_QUIESCE_TIMEOUT {
             bail!(
                 "the engine took {} s to set the old container aside, which may have gone on meanwhile",
                 waited.as_secs()
             );
         }
         // It lets requests in again when it was started again, and what those do is stored nowhere.
-        let found = self.site.find(old).await?;
+        let found = self.site.find_container(old).await?;
         if found.is_some_and(|found| found.restarts != restarts) {
             bail!("the old container ended after its state was stored, and was started again");
         }

@@ -1,36 +1,36 @@
 //! *testing*: the image beside what runs, with data to throw away.
 
-use super::Work;
-use crate::engine::Progress;
+use super::RunExecutor;
+use crate::engine::EngineProgress;
 use crate::error::Result;
 use crate::image::resource_watch;
 use crate::keeper::hearsay;
-use crate::keeper::site::{BEFORE, Pulse};
-use crate::protocol::evolve::inside::{Check, Remembered, SelfTest};
+use crate::keeper::site::{TRIAL_STATE_FOLDER, TargetHealth};
+use crate::protocol::evolve::inside::{EvolveCheck, Remembered, SelfTest};
 use anyhow::{Context, bail};
 use std::time::Duration;
 
 /// How long storing what is idle may take.
-const STORING: Duration = Duration::from_secs(60);
+const TRIAL_SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(60);
 
-impl Work {
-    pub(super) async fn test(&mut self) -> Result<()> {
+impl RunExecutor {
+    pub(super) async fn run_testing(&mut self) -> Result<()> {
         let image = self
             .entry
             .image
             .clone()
             .context("there is no image to test")?;
         self.site.remove_trial().await?;
-        self.stop.check()?;
-        self.remember().await;
-        self.stop.check()?;
-        let trial = self.site.trial(&image, Some(&self.record.run));
+        self.stop.check_cancelled()?;
+        self.store_old_state().await;
+        self.stop.check_cancelled()?;
+        let trial = self.site.trial_spec(&image, Some(&self.record.run));
         self.log.step("starting the image beside what runs");
-        self.site.docker.create(&trial).await?;
+        self.site.docker.create_and_start(&trial).await?;
         // Not before it is made: what is half made can't be removed.
         let (stop, volume) = (self.stop.clone(), self.settings.state.clone());
         let passed = tokio::select! {
-            passed = stop.or(self.try_out(&trial.name)) => passed,
+            passed = stop.run_until_cancelled(self.try_out(&trial.name)) => passed,
             full = resource_watch::runs_out(&volume) => Err(full),
         };
         let removed = self.site.remove_trial().await;
@@ -39,17 +39,21 @@ impl Work {
 
     /// What the trial brings back is what there is now. What can't be stored now holds nothing up: it is
     /// stored again before the swap.
-    async fn remember(&self) {
+    async fn store_old_state(&self) {
         let Some(old) = self.entry.old.as_deref().filter(|_| self.entry.running) else {
             return;
         };
         // One that hangs has what was stored last.
-        if self.is_forced() && matches!(self.site.pulse(old).await, Ok(Pulse::Silent)) {
+        if self.is_forced() && matches!(self.site.probe_health(old).await, Ok(TargetHealth::Silent))
+        {
             self.log.log("the companion gives no answer");
             return;
         }
         self.log.step("storing the present state");
-        let asked = self.site.ask(old, &["remember", "--json"], STORING).await;
+        let asked = self
+            .site
+            .exec_verb(old, &["remember", "--json"], TRIAL_SNAPSHOT_TIMEOUT)
+            .await;
         match asked {
             Ok(Remembered { sessions }) => {
                 for (session, why) in sessions {
@@ -72,9 +76,9 @@ impl Work {
         self.log.step("waiting until it is healthy");
         self.site.until_healthy(trial, start, &self.log).await?;
         self.log.step("testing it");
-        let verb = ["selftest", "--json", "--snapshot", BEFORE];
-        let asked: Result<SelfTest> = self.site.ask(trial, &verb, limit).await;
-        let passed = asked.and_then(|tested| self.judge(tested.passed, tested.checks));
+        let verb = ["selftest", "--json", "--snapshot", TRIAL_STATE_FOLDER];
+        let asked: Result<SelfTest> = self.site.exec_verb(trial, &verb, limit).await;
+        let passed = asked.and_then(|tested| self.record_checks(tested.passed, tested.checks));
         if passed.is_err() {
             self.site.last_words(trial, &self.log).await;
             return passed;
@@ -84,7 +88,7 @@ impl Work {
     }
 
     /// Logs what was looked at, and says what did not pass.
-    pub(super) fn judge(&mut self, passed: bool, checks: Vec<Check>) -> Result<()> {
+    pub(super) fn record_checks(&mut self, passed: bool, checks: Vec<EvolveCheck>) -> Result<()> {
         for check in &checks {
             let how = if check.passed { "ok" } else { "not ok" };
             self.log.log(&format!(
@@ -92,7 +96,7 @@ impl Work {
                 check.name, check.ms, check.detail
             ));
         }
-        self.record.checks = hearsay::checks(checks);
+        self.record.checks = hearsay::sanitize_checks(checks);
         let failed: Vec<_> = self.record.checks.iter().filter(|c| !c.passed).collect();
         match (passed, failed.as_slice()) {
             (true, []) => Ok(()),

@@ -1,15 +1,15 @@
 //! *verifying*: the new container in place is as healthy as the old one was, and has its state.
 
-use super::Work;
-use crate::engine::Progress;
+use super::RunExecutor;
+use crate::engine::EngineProgress;
 use crate::error::Result;
 use crate::keeper::hearsay;
 use crate::protocol::evolve::inside::Verified;
 use std::time::Duration;
 
-impl Work {
-    pub(super) async fn verify(&mut self) -> Result<()> {
-        let name = self.site.name().to_owned();
+impl RunExecutor {
+    pub(super) async fn run_verifying(&mut self) -> Result<()> {
+        let name = self.site.container_name().to_owned();
         let bounds = self.site.charge.bounds.clone();
         let (start, limit) = (
             Duration::from_secs(bounds.start),
@@ -20,7 +20,7 @@ impl Work {
         self.log.step("looking whether everything is there");
         let expected = serde_json::to_string(&self.entry.expected)?;
         let verb = ["verify", "--json", "--expected", &expected];
-        let asked: Result<Verified> = self.site.ask(&name, &verb, limit).await;
+        let asked: Result<Verified> = self.site.exec_verb(&name, &verb, limit).await;
         let verified = match asked {
             Ok(verified) => verified,
             Err(error) => {
@@ -29,11 +29,11 @@ impl Work {
             }
         };
         if !verified.receipt.is_empty() {
-            self.record.receipt = hearsay::receipt(verified.receipt);
+            self.record.receipt = hearsay::sanitize_receipt(verified.receipt);
         }
         let told = std::mem::take(&mut self.record.besides);
-        self.record.besides = hearsay::besides(told, verified.besides);
-        self.judge(verified.passed, verified.checks)?;
+        self.record.besides = hearsay::merge_non_variables(told, verified.besides);
+        self.record_checks(verified.passed, verified.checks)?;
         self.site.check_runs(&name, &self.log).await
     }
 }

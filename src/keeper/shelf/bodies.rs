@@ -1,9 +1,9 @@
 //! The bodies that runs were made of, and those that ran when they began.
 
-use super::Shelf;
+use super::KeeperRunStore;
 use crate::error::Result;
-use crate::keeper::journal::replace;
-use crate::protocol::evolve::{Record, Run, Task, built, is_built};
+use crate::keeper::journal::replace_file_synced;
+use crate::protocol::evolve::{EvolveRecord, EvolveRunId, Task, built_body_name, is_built};
 use anyhow::Context;
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,22 +12,23 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 /// The body of a run, in its folder.
-const BODY: &str = "body.tar";
+const RUN_BODY_FILE: &str = "body.tar";
 /// The one that ran before.
-const BEFORE: &str = "before.tar";
+const PREVIOUS_BODY_FILE: &str = "before.tar";
 
-impl Shelf {
+impl KeeperRunStore {
     /// The body that a run was made of, as an archive.
-    pub(in crate::keeper) fn save_body(&self, run: &Run, archive: &[u8]) -> Result<()> {
-        replace(&self.place(run).join(BODY), archive).context("keeping the run's body")
+    pub(in crate::keeper) fn save_body(&self, run: &EvolveRunId, archive: &[u8]) -> Result<()> {
+        replace_file_synced(&self.folder_of_run(run).join(RUN_BODY_FILE), archive)
+            .context("keeping the run's body")
     }
 
     /// Keeps the body that runs now, whichever runs are forgotten before this one.
-    pub(in crate::keeper) fn keep_before(&self, record: &Record) -> Result<()> {
+    pub(in crate::keeper) fn keep_before(&self, record: &EvolveRecord) -> Result<()> {
         let Some(found) = self.archive_of(record.previous.as_deref())? else {
             return Ok(());
         };
-        let place = self.place(&record.run).join(BEFORE);
+        let place = self.folder_of_run(&record.run).join(PREVIOUS_BODY_FILE);
         if place.exists() {
             return Ok(());
         }
@@ -38,19 +39,21 @@ impl Shelf {
     }
 
     /// The body that ran when the run began, as an archive.
-    pub(in crate::keeper) fn body_before(&self, record: &Record) -> Result<Option<Vec<u8>>> {
-        let own = self.place(&record.run).join(BEFORE);
+    pub(in crate::keeper) fn body_before(&self, record: &EvolveRecord) -> Result<Option<Vec<u8>>> {
+        let own = self.folder_of_run(&record.run).join(PREVIOUS_BODY_FILE);
         match own.exists() {
-            true => read(Some(own)),
-            false => read(self.archive_of(record.previous.as_deref())?),
+            true => read_archive(Some(own)),
+            false => read_archive(self.archive_of(record.previous.as_deref())?),
         }
     }
 
     /// The body that the run was made of, or that of the image which it goes back to.
-    pub(in crate::keeper) fn body_of(&self, record: &Record) -> Result<Option<Vec<u8>>> {
+    pub(in crate::keeper) fn body_of(&self, record: &EvolveRecord) -> Result<Option<Vec<u8>>> {
         match record.task {
-            Task::Evolve => read(Some(self.place(&record.run).join(BODY))),
-            Task::Rollback | Task::Rescue => read(self.archive_of(record.image.as_deref())?),
+            Task::Evolve => read_archive(Some(self.folder_of_run(&record.run).join(RUN_BODY_FILE))),
+            Task::Rollback | Task::Rescue => {
+                read_archive(self.archive_of(record.image.as_deref())?)
+            }
         }
     }
 
@@ -59,13 +62,16 @@ impl Shelf {
         let Some(image) = image else {
             return Ok(None);
         };
-        let laid_down = self.state.join(built(image));
+        let laid_down = self.state.join(built_body_name(image));
         if laid_down.exists() {
             return Ok(Some(laid_down));
         }
-        for record in self.records()? {
-            let place = self.place(&record.run);
-            let of = [(&record.image, BODY), (&record.previous, BEFORE)];
+        for record in self.list_records()? {
+            let place = self.folder_of_run(&record.run);
+            let of = [
+                (&record.image, RUN_BODY_FILE),
+                (&record.previous, PREVIOUS_BODY_FILE),
+            ];
             let named = of
                 .into_iter()
                 .filter(|(id, _)| id.as_deref() == Some(image));
@@ -78,11 +84,11 @@ impl Shelf {
     }
 
     /// Removes the bodies that the host has laid down, but that of `image`; runs have their own.
-    pub(in crate::keeper) fn clear(&self, image: &str) -> Result<()> {
+    pub(in crate::keeper) fn remove_uploaded_bodies(&self, image: &str) -> Result<()> {
         for entry in fs::read_dir(&self.state)? {
             let name = entry?.file_name();
             let name = name.to_string_lossy();
-            if is_built(&name) && name != built(image) {
+            if is_built(&name) && name != built_body_name(image) {
                 fs::remove_file(self.state.join(&*name))?;
             }
         }
@@ -90,14 +96,16 @@ impl Shelf {
     }
 
     /// Forgets all but the newest, and of those the bodies that together are larger than `bodies` bytes.
-    pub(in crate::keeper) fn prune(&self, keep: usize, bodies: u64) -> Result<()> {
-        let runs = self.runs()?;
+    pub(in crate::keeper) fn prune_runs(&self, keep: usize, bodies: u64) -> Result<()> {
+        let runs = self.list_runs()?;
         for run in runs.iter().skip(keep) {
-            fs::remove_dir_all(self.place(run))?;
+            fs::remove_dir_all(self.folder_of_run(run))?;
         }
         let (mut room, mut known) = (bodies, BTreeSet::new());
-        let kept = runs.iter().take(keep).map(|run| self.place(run));
-        for place in kept.flat_map(|place| [BODY, BEFORE].map(|name| place.join(name))) {
+        let kept = runs.iter().take(keep).map(|run| self.folder_of_run(run));
+        for place in
+            kept.flat_map(|place| [RUN_BODY_FILE, PREVIOUS_BODY_FILE].map(|name| place.join(name)))
+        {
             let Ok(found) = fs::metadata(&place) else {
                 continue;
             };
@@ -121,7 +129,7 @@ impl Shelf {
 }
 
 /// What lies there, if anything does.
-fn read(archive: Option<PathBuf>) -> Result<Option<Vec<u8>>> {
+fn read_archive(archive: Option<PathBuf>) -> Result<Option<Vec<u8>>> {
     match archive.map(fs::read) {
         None => Ok(None),
         Some(Ok(archive)) => Ok(Some(archive)),
@@ -132,37 +140,45 @@ fn read(archive: Option<PathBuf>) -> Result<Option<Vec<u8>>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{BEFORE, BODY, Shelf};
-    use crate::protocol::evolve::built;
+    use super::{KeeperRunStore, PREVIOUS_BODY_FILE, RUN_BODY_FILE};
+    use crate::protocol::evolve::built_body_name;
 
     #[test]
     fn bodies_are_kept_as_far_as_there_is_room() {
         let folder = tempfile::tempdir().unwrap();
-        let shelf = Shelf::open(folder.path()).unwrap();
-        let runs: Vec<_> = (0..4).map(|n| shelf.make(f64::from(n)).unwrap()).collect();
+        let shelf = KeeperRunStore::open(folder.path()).unwrap();
+        let runs: Vec<_> = (0..4)
+            .map(|n| shelf.create_run(f64::from(n)).unwrap())
+            .collect();
         for (run, size) in runs.iter().zip([1, 40, 40, 40]) {
             shelf.save_body(run, &vec![0; size]).unwrap();
         }
-        shelf.prune(4, 100).unwrap();
-        let kept = runs.iter().map(|run| shelf.place(run).join(BODY).exists());
+        shelf.prune_runs(4, 100).unwrap();
+        let kept = runs
+            .iter()
+            .map(|run| shelf.folder_of_run(run).join(RUN_BODY_FILE).exists());
         assert_eq!(kept.collect::<Vec<_>>(), [false, false, true, true]);
         // What two runs have in common takes room once.
-        let shared = shelf.place(&runs[3]).join(BEFORE);
-        std::fs::hard_link(shelf.place(&runs[2]).join(BODY), &shared).unwrap();
-        shelf.prune(4, 80).unwrap();
-        assert!(shared.exists() && shelf.place(&runs[2]).join(BODY).exists());
-        shelf.prune(4, 40).unwrap();
-        assert!(!shared.exists() && !shelf.place(&runs[2]).join(BODY).exists());
+        let shared = shelf.folder_of_run(&runs[3]).join(PREVIOUS_BODY_FILE);
+        std::fs::hard_link(shelf.folder_of_run(&runs[2]).join(RUN_BODY_FILE), &shared).unwrap();
+        shelf.prune_runs(4, 80).unwrap();
+        assert!(shared.exists() && shelf.folder_of_run(&runs[2]).join(RUN_BODY_FILE).exists());
+        shelf.prune_runs(4, 40).unwrap();
+        assert!(!shared.exists() && !shelf.folder_of_run(&runs[2]).join(RUN_BODY_FILE).exists());
     }
 
     #[test]
     fn of_what_the_host_lays_down_the_last_stays() {
         let folder = tempfile::tempdir().unwrap();
-        let shelf = Shelf::open(folder.path()).unwrap();
-        for name in [built("sha256:a"), built("sha256:b"), "charge.json".into()] {
+        let shelf = KeeperRunStore::open(folder.path()).unwrap();
+        for name in [
+            built_body_name("sha256:a"),
+            built_body_name("sha256:b"),
+            "charge.json".into(),
+        ] {
             std::fs::write(folder.path().join(name), "x").unwrap();
         }
-        shelf.clear("sha256:b").unwrap();
+        shelf.remove_uploaded_bodies("sha256:b").unwrap();
         let there = |name: &str| folder.path().join(name).exists();
         assert!(!there("built-a.tar") && there("built-b.tar") && there("charge.json"));
     }

@@ -1,38 +1,41 @@
 //! What the host lays down for the keeper at each `osctl up`: all that it may do, and with what.
 
-use crate::protocol::spec::Spec;
+use crate::protocol::spec::ContainerSpec;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 
 /// Where the host puts it, in a volume that no container but the keeper sees.
-pub(crate) const CHARGE: &str = "charge.json";
+pub(crate) const DEPLOY_CONFIG_FILE: &str = "charge.json";
 
 /// Where the host puts the body of an image that it has built, beside the charge: what runs are compared
 /// with that replace it.
-pub(crate) fn built(image: &str) -> String {
-    format!("{BUILT}{}.tar", image.trim_start_matches("sha256:"))
+pub(crate) fn built_body_name(image: &str) -> String {
+    format!(
+        "{BUILT_BODY_PREFIX}{}.tar",
+        image.trim_start_matches("sha256:")
+    )
 }
 
 /// Whether a file is such a body.
 pub(crate) fn is_built(name: &str) -> bool {
-    name.starts_with(BUILT)
+    name.starts_with(BUILT_BODY_PREFIX)
 }
 
-const BUILT: &str = "built-";
+const BUILT_BODY_PREFIX: &str = "built-";
 
 /// The name of the network beside an instance's that publishes no ports.
-pub(crate) fn portless(network: &str) -> String {
+pub(crate) fn portless_network(network: &str) -> String {
     format!("{network}.portless")
 }
 
 /// The keeper's whole leave. Nobody but the host can change it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Charge {
+pub(crate) struct DeployConfig {
     pub(crate) instance: String,
     /// The container, which differs from one run to the next in its image alone.
-    pub(crate) spec: Spec,
+    pub(crate) spec: ContainerSpec,
     /// Variables that do not tell one specification from another.
     pub(crate) passing: BTreeSet<String>,
     /// Where the container waits while another one proves itself.
@@ -49,16 +52,16 @@ pub(crate) struct Charge {
     /// Build arguments that shape the image.
     pub(crate) args: BTreeMap<String, String>,
     /// Build arguments that do not.
-    pub(crate) proxies: Proxies,
-    pub(crate) certificates: Vec<Authority>,
+    pub(crate) proxies: ProxyVariables,
+    pub(crate) certificates: Vec<CertificateAuthority>,
     /// Whether BuildKit is not to be tried.
     pub(crate) classic: bool,
-    pub(crate) bounds: Bounds,
+    pub(crate) bounds: EvolveBounds,
 }
 
 /// A certificate authority that the host trusts beyond the usual ones.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Authority {
+pub(crate) struct CertificateAuthority {
     pub(crate) name: String,
     pub(crate) pem: Vec<u8>,
 }
@@ -66,9 +69,9 @@ pub(crate) struct Authority {
 /// Proxies may have passwords in their addresses, which never reach a log.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct Proxies(pub(crate) BTreeMap<String, String>);
+pub(crate) struct ProxyVariables(pub(crate) BTreeMap<String, String>);
 
-impl fmt::Debug for Proxies {
+impl fmt::Debug for ProxyVariables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
@@ -79,7 +82,7 @@ impl fmt::Debug for Proxies {
 /// What the host of another version has not said is as it is by default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct Bounds {
+pub(crate) struct EvolveBounds {
     /// Until the body is read, however slow its disk is.
     pub(crate) read: u64,
     pub(crate) build: u64,
@@ -104,7 +107,7 @@ pub(crate) struct Bounds {
     pub(crate) runs: usize,
 }
 
-impl Default for Bounds {
+impl Default for EvolveBounds {
     fn default() -> Self {
         Self {
             read: 60,
@@ -126,14 +129,14 @@ impl Default for Bounds {
 
 #[cfg(test)]
 mod tests {
-    use super::Bounds;
+    use super::EvolveBounds;
 
     #[test]
     fn what_an_older_host_does_not_know_is_as_usual() {
-        let read: Bounds = serde_json::from_str(r#"{"grace":7}"#).unwrap();
-        let meant = Bounds {
+        let read: EvolveBounds = serde_json::from_str(r#"{"grace":7}"#).unwrap();
+        let meant = EvolveBounds {
             grace: 7,
-            ..Bounds::default()
+            ..EvolveBounds::default()
         };
         assert_eq!(read, meant);
     }

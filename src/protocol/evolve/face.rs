@@ -1,6 +1,6 @@
-//! What is said of evolving over HTTP, beside [`Record`] and [`Status`](super::Status).
+//! What is said of evolving over HTTP, beside [`EvolveRecord`] and [`EvolveStatus`](super::EvolveStatus).
 
-use super::{Record, Run};
+use super::{EvolveRecord, EvolveRunId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -8,32 +8,32 @@ use utoipa::ToSchema;
 /// The reply to `POST /evolve` and `POST /evolve/rollback`: it goes on by itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[schema(as = EvolveStarted)]
-pub(crate) struct Started {
+pub(crate) struct EvolveStarted {
     /// Always `started`.
     pub(crate) status: String,
-    pub(crate) run: Run,
+    pub(crate) run: EvolveRunId,
 }
 
 /// `GET /evolve/runs`, the newest first, each without its checks and its receipt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = EvolveRuns)]
-pub(crate) struct Runs {
-    pub(crate) runs: Vec<Record>,
+pub(crate) struct EvolveRuns {
+    pub(crate) runs: Vec<EvolveRecord>,
 }
 
 /// `GET /evolve/runs/{run}`: how it stands, and a piece of its log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = EvolveRun)]
-pub(crate) struct Found {
+pub(crate) struct EvolveRun {
     #[serde(flatten)]
-    pub(crate) record: Record,
-    pub(crate) log: Piece,
+    pub(crate) record: EvolveRecord,
+    pub(crate) log: EvolveLog,
 }
 
 /// A piece of a run's log.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = EvolveLog)]
-pub(crate) struct Piece {
+pub(crate) struct EvolveLog {
     /// Where it begins, in bytes.
     pub(crate) offset: u64,
     pub(crate) text: String,
@@ -45,8 +45,8 @@ pub(crate) struct Piece {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[schema(as = EvolveEvent)]
-pub(crate) enum Event {
-    Log(Piece),
+pub(crate) enum EvolveEvent {
+    Log(EvolveLog),
     /// How it stands now; the last one is of a run that has ended.
-    Record(Box<Record>),
+    Record(Box<EvolveRecord>),
 }

@@ -12,14 +12,14 @@
 //! osctl verify --json --expected DOC              → Verified   in the new one, DOC is Expected
 //! ```
 
-use crate::protocol::cryo::Row;
+use crate::protocol::cryo::ReceiptRow;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Check {
+pub(crate) struct EvolveCheck {
     /// Short and stable: `services`, `exec`, `shell`, `cryo`, `mcp:linux`, `selftest.d/10-mine`.
     pub(crate) name: String,
     pub(crate) passed: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Check {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SelfTest {
     pub(crate) passed: bool,
-    pub(crate) checks: Vec<Check>,
+    pub(crate) checks: Vec<EvolveCheck>,
 }
 
 /// `osctl remember`: what is idle is stored, so that a trial has the present state to bring back.
@@ -60,31 +60,31 @@ pub(crate) struct Quiesced {
     pub(crate) running: Vec<String>,
     /// What was stored of each session.
     #[serde(default)]
-    pub(crate) receipt: Vec<Kept>,
+    pub(crate) receipt: Vec<SessionReceipt>,
     /// What becomes of all else.
     #[serde(default)]
-    pub(crate) besides: Vec<Besides>,
+    pub(crate) besides: Vec<NonVariableState>,
     /// What the new container has to live up to; the keeper hands it on as it is, with the run's name.
     #[serde(default)]
-    pub(crate) expected: Expected,
+    pub(crate) expected: ExpectedState,
 }
 
 /// `osctl resume`: whether requests are answered again. Not an error when nothing was quiesced.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Resumed {
+pub(crate) struct EvolveResumed {
     pub(crate) resumed: bool,
 }
 
 /// What the old container had, which the new one must have. It is small: an argument carries it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Expected {
+pub(crate) struct ExpectedState {
     /// The run that brings the new container, so that it can tell which one made it.
     #[serde(default)]
     pub(crate) run: Option<String>,
     /// The services that were ready.
     pub(crate) healthy_before: Vec<String>,
     /// The sessions that were there.
-    pub(crate) sessions: Vec<Session>,
+    pub(crate) sessions: Vec<ExpectedSession>,
     /// The MCP servers that answered.
     #[serde(default)]
     pub(crate) servers: Vec<String>,
@@ -98,7 +98,7 @@ pub(crate) struct Expected {
 
 /// A session that has to come back.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Session {
+pub(crate) struct ExpectedSession {
     pub(crate) session: String,
     /// The kernel's generation; a later one answers afterwards.
     pub(crate) kernel: u64,
@@ -118,23 +118,23 @@ pub(crate) struct Session {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Verified {
     pub(crate) passed: bool,
-    pub(crate) checks: Vec<Check>,
+    pub(crate) checks: Vec<EvolveCheck>,
     /// What came back of each session.
     #[serde(default)]
-    pub(crate) receipt: Vec<Kept>,
+    pub(crate) receipt: Vec<SessionReceipt>,
     /// What it found of all else; what it does not speak of is as the old container said.
     #[serde(default)]
-    pub(crate) besides: Vec<Besides>,
+    pub(crate) besides: Vec<NonVariableState>,
 }
 
 /// What became of one session's variables.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Kept {
+pub(crate) struct SessionReceipt {
     pub(crate) session: String,
     /// `process` when the whole kernel was frozen and thawed, `objects` when its variables were
     /// stored and reloaded, `nothing` when neither could be.
     pub(crate) by: KeptBy,
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<ReceiptRow>,
     /// Why something is missing, beyond what the rows tell.
     #[serde(default)]
     pub(crate) why: Option<String>,
@@ -142,7 +142,7 @@ pub(crate) struct Kept {
 
 /// What became of something that is no variable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Besides {
+pub(crate) struct NonVariableState {
     /// Short and stable: `shell:default`, `job:default`, `terminals`, `mcp`, `mcp:sse`, `browser`.
     pub(crate) what: String,
     pub(crate) kept: bool,
@@ -160,7 +160,7 @@ pub(crate) enum KeptBy {
 
 #[cfg(test)]
 mod tests {
-    use super::{Expected, Quiesced, Resumed, SelfTest, Verified};
+    use super::{EvolveResumed, ExpectedState, Quiesced, SelfTest, Verified};
 
     #[test]
     fn the_shortest_answers_can_be_read() {
@@ -168,10 +168,10 @@ mod tests {
         assert!(read.passed);
         let read: Quiesced =
             serde_json::from_str(r#"{"quiesced":false,"why":"a run is on"}"#).unwrap();
-        assert_eq!(read.expected, Expected::default());
+        assert_eq!(read.expected, ExpectedState::default());
         let read: Verified = serde_json::from_str(r#"{"passed":false,"checks":[]}"#).unwrap();
         assert!(!read.passed && read.receipt.is_empty());
-        let read: Resumed = serde_json::from_str(r#"{"resumed":true}"#).unwrap();
+        let read: EvolveResumed = serde_json::from_str(r#"{"resumed":true}"#).unwrap();
         assert!(read.resumed);
     }
 }

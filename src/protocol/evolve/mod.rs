@@ -2,12 +2,12 @@
 //!
 //! Three wires carry these words:
 //!
-//! - **To the keeper**, through a Unix socket: one [`Ask`] as a line of JSON, then [`Reply`]s as lines
-//!   of JSON until it hangs up. The agent's side is [`SOCKET`] inside `os-host`; who asks there can
+//! - **To the keeper**, through a Unix socket: one [`KeeperRequest`] as a line of JSON, then [`KeeperReply`]s as lines
+//!   of JSON until it hangs up. The agent's side is [`KEEPER_SOCKET`] inside `os-host`; who asks there can
 //!   name no image, mount, command or environment, because no question has a place for one.
 //! - **From the keeper into `os-host`**, by an engine exec of the hidden verbs of [`inside`], whose
 //!   answer is one JSON document on stdout.
-//! - **To everybody else** [`Status`] and [`Record`], over HTTP and from the command line.
+//! - **To everybody else** [`EvolveStatus`] and [`EvolveRecord`], over HTTP and from the command line.
 
 mod charge;
 mod face;
@@ -15,39 +15,45 @@ pub(crate) mod inside;
 mod record;
 pub(crate) mod repository;
 
-pub(crate) use charge::{Authority, Bounds, CHARGE, Charge, Proxies, built, is_built, portless};
-pub(crate) use face::{Event, Found, Piece, Runs, Started};
-pub(crate) use record::{Asker, Change, Edit, Passed, Record, Run, Stage, Status, Task};
+pub(crate) use charge::{
+    CertificateAuthority, DEPLOY_CONFIG_FILE, DeployConfig, EvolveBounds, ProxyVariables,
+    built_body_name, is_built, portless_network,
+};
+pub(crate) use face::{EvolveEvent, EvolveLog, EvolveRun, EvolveRuns, EvolveStarted};
+pub(crate) use record::{
+    BodyChange, Edit, EvolveCaller, EvolveRecord, EvolveRunId, EvolveStage, EvolveStatus,
+    PassedStage, Task,
+};
 
-use super::fault::Fault;
+use super::fault::ApiError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// The folder where `os-host` finds the keeper, mounted read-only there, so that the socket can be
 /// connected to and nothing in the folder changed.
-pub(crate) const DOOR: &str = "/run/os";
+pub(crate) const KEEPER_SOCKET_FOLDER: &str = "/run/os";
 
 /// The keeper's socket in it.
-pub(crate) const SOCKET: &str = "/run/os/keeper.sock";
+pub(crate) const KEEPER_SOCKET: &str = "/run/os/keeper.sock";
 
 /// The variable that tells the keeper the name of its own image.
-pub(crate) const KEEPER_IMAGE: &str = "OSCTL_KEEPER_IMAGE";
+pub(crate) const KEEPER_IMAGE_VARIABLE: &str = "OSCTL_KEEPER_IMAGE";
 
 /// The tag of the image that a rollback has brought back. The keeper sets it, and removes it when another image is
 /// evolved; as long as it is set, `up` builds no other image.
-pub(crate) const ROLLED_BACK: &str = "rolled-back";
+pub(crate) const ROLLED_BACK_TAG: &str = "rolled-back";
 
 /// Bytes of a question at most, with its line feed.
-pub(crate) const LONGEST_ASK: usize = 64 << 10;
+pub(crate) const MAX_KEEPER_REQUEST_BYTES: usize = 64 << 10;
 
 /// Characters of a reason at most.
-pub(crate) const LONGEST_REASON: usize = 1000;
+pub(crate) const MAX_REASON_CHARS: usize = 1000;
 
 /// `POST /evolve`, and what the keeper is told of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Evolve {
+pub(crate) struct EvolveRequest {
     /// Why, for the history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
@@ -65,7 +71,7 @@ pub(crate) struct Evolve {
 pub(crate) struct Rollback {
     /// Back to the image that this run brought; to the one before the present one when missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) run: Option<Run>,
+    pub(crate) run: Option<EvolveRunId>,
     /// Why, for the history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
@@ -77,60 +83,60 @@ pub(crate) struct Rollback {
 /// Everything that the keeper can be asked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum Ask {
-    /// [`Reply::Started`], or a refusal.
-    Evolve(Evolve),
-    /// [`Reply::Started`], or a refusal.
+pub(crate) enum KeeperRequest {
+    /// [`KeeperReply::Started`], or a refusal.
+    Evolve(EvolveRequest),
+    /// [`KeeperReply::Started`], or a refusal.
     Rollback(Rollback),
-    /// [`Reply::Stopping`], or a refusal: nobody but the host may ask it.
+    /// [`KeeperReply::Stopping`], or a refusal: nobody but the host may ask it.
     Stop {},
-    /// [`Reply::Status`].
+    /// [`KeeperReply::Status`].
     Status {},
-    /// [`Reply::History`].
+    /// [`KeeperReply::History`].
     History {},
-    /// [`Reply::Record`].
-    Show { run: Run },
-    /// [`Reply::Log`] from that byte on, then [`Reply::Record`]. Following, both come as they happen,
+    /// [`KeeperReply::Record`].
+    Show { run: EvolveRunId },
+    /// [`KeeperReply::Log`] from that byte on, then [`KeeperReply::Record`]. Following, both come as they happen,
     /// and the last record is of a run that has ended.
     Log {
-        run: Run,
+        run: EvolveRunId,
         #[serde(default)]
         offset: u64,
         #[serde(default)]
         follow: bool,
     },
-    /// [`Reply::Diff`].
-    Diff { run: Run },
-    /// [`Reply::File`]s: the body that the run was made of or has gone back to, where it is kept.
-    Body { run: Run },
+    /// [`KeeperReply::Diff`].
+    Diff { run: EvolveRunId },
+    /// [`KeeperReply::File`]s: the body that the run was made of or has gone back to, where it is kept.
+    Body { run: EvolveRunId },
 }
 
 /// One line of what the keeper answers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
-pub(crate) enum Reply {
+pub(crate) enum KeeperReply {
     /// The run goes on by itself, whoever hangs up.
     Started {
-        run: Run,
+        run: EvolveRunId,
     },
     /// Another run is on: 409.
     Busy {
-        run: Run,
+        run: EvolveRunId,
     },
     /// It is not done; `error.type` is one of [`refusal`].
     Refused {
-        error: Fault,
+        error: ApiError,
     },
     /// The run that is on comes to an end, with what ran before it.
     Stopping {
-        run: Run,
+        run: EvolveRunId,
     },
-    Status(Status),
+    Status(EvolveStatus),
     /// The newest first, each without its checks and its receipt.
     History {
-        runs: Vec<Record>,
+        runs: Vec<EvolveRecord>,
     },
-    Record(Box<Record>),
+    Record(Box<EvolveRecord>),
     /// A piece of a run's log.
     Log {
         /// Where it begins, in bytes.
@@ -141,8 +147,8 @@ pub(crate) enum Reply {
     },
     /// What in `body/` differs from the body before.
     Diff {
-        run: Run,
-        changes: Vec<Change>,
+        run: EvolveRunId,
+        changes: Vec<BodyChange>,
     },
     /// A piece of a file of a body; those of one file follow each other.
     File {
@@ -155,41 +161,46 @@ pub(crate) enum Reply {
 /// Names of refusals, for programs, and what they are in HTTP.
 pub(crate) mod refusal {
     /// 400: the question has no meaning.
-    pub(crate) const BAD_REQUEST: &str = "bad_request";
+    pub(crate) const KEEPER_BAD_REQUEST: &str = "bad_request";
     /// 403: who asks may not have it.
-    pub(crate) const FORBIDDEN: &str = "forbidden";
+    pub(crate) const KEEPER_FORBIDDEN: &str = "forbidden";
     /// 404: no such run, or none that could be gone back to.
-    pub(crate) const NO_SUCH_RUN: &str = "no_such_run";
+    pub(crate) const KEEPER_NO_SUCH_RUN: &str = "no_such_run";
     /// 429: too soon after the one before.
-    pub(crate) const TOO_OFTEN: &str = "too_often";
+    pub(crate) const KEEPER_TOO_OFTEN: &str = "too_often";
     /// 503: the keeper answers another question of the same kind.
-    pub(crate) const BUSY: &str = "busy";
+    pub(crate) const KEEPER_BUSY: &str = "busy";
     /// 503: the keeper can't begin; the message says what is missing.
-    pub(crate) const NOT_READY: &str = "not_ready";
+    pub(crate) const KEEPER_NOT_READY: &str = "not_ready";
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Ask, Evolve, Record, Reply, Rollback, Run, Stage};
+    use super::{
+        EvolveRecord, EvolveRequest, EvolveRunId, EvolveStage, KeeperReply, KeeperRequest, Rollback,
+    };
 
-    fn ask(text: &str) -> Result<Ask, String> {
+    fn ask(text: &str) -> Result<KeeperRequest, String> {
         serde_json::from_str(text).map_err(|e| e.to_string())
     }
 
     #[test]
     fn a_question_has_no_place_for_an_image_a_mount_a_command_or_an_environment() {
         let asked = ask(r#"{"ask":"evolve","reason":"more","force":true}"#).unwrap();
-        let meant = Evolve {
+        let meant = EvolveRequest {
             reason: Some("more".into()),
             force: true,
             dry_run: false,
         };
-        assert_eq!(asked, Ask::Evolve(meant));
-        assert_eq!(ask(r#"{"ask":"status"}"#).unwrap(), Ask::Status {});
-        assert_eq!(ask(r#"{"ask":"stop"}"#).unwrap(), Ask::Stop {});
+        assert_eq!(asked, KeeperRequest::Evolve(meant));
+        assert_eq!(
+            ask(r#"{"ask":"status"}"#).unwrap(),
+            KeeperRequest::Status {}
+        );
+        assert_eq!(ask(r#"{"ask":"stop"}"#).unwrap(), KeeperRequest::Stop {});
         assert_eq!(
             ask(r#"{"ask":"rollback"}"#).unwrap(),
-            Ask::Rollback(Rollback::default())
+            KeeperRequest::Rollback(Rollback::default())
         );
         for more in [
             r#""image":"debian""#,
@@ -215,7 +226,7 @@ mod tests {
     #[test]
     fn a_run_names_no_path() {
         for fine in ["20261120-193600", "20240229-000000"] {
-            assert_eq!(fine.parse::<Run>().unwrap().to_string(), fine);
+            assert_eq!(fine.parse::<EvolveRunId>().unwrap().to_string(), fine);
         }
         for bad in [
             "",
@@ -225,7 +236,7 @@ mod tests {
             "2026112-0193600",
             "20261120-19360\u{661}",
         ] {
-            assert!(bad.parse::<Run>().is_err(), "{bad}");
+            assert!(bad.parse::<EvolveRunId>().is_err(), "{bad}");
             let text = serde_json::json!({"ask": "show", "run": bad}).to_string();
             assert!(ask(&text).unwrap_err().contains("names no run"), "{bad}");
         }
@@ -236,16 +247,19 @@ mod tests {
 
     #[test]
     fn what_the_first_version_recorded_can_be_read_for_ever() {
-        let Reply::Record(record) = serde_json::from_str(RECORD).unwrap() else {
+        let KeeperReply::Record(record) = serde_json::from_str(RECORD).unwrap() else {
             panic!("no record");
         };
-        let Record {
+        let EvolveRecord {
             run, status, gate, ..
         } = record.as_ref();
         assert_eq!(run.as_str(), "20261121-100000");
-        assert_eq!((*status, *gate), (Stage::RolledBack, Some(Stage::Testing)));
+        assert_eq!(
+            (*status, *gate),
+            (EvolveStage::RolledBack, Some(EvolveStage::Testing))
+        );
         assert!(status.has_ended());
-        let again = serde_json::to_string(&Reply::Record(record)).unwrap();
+        let again = serde_json::to_string(&KeeperReply::Record(record)).unwrap();
         assert_eq!(again, RECORD);
     }
 }

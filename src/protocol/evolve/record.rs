@@ -1,6 +1,6 @@
 //! What is told of a run, while it is on and for ever after.
 
-use super::inside::{Besides, Check, Kept};
+use super::inside::{EvolveCheck, NonVariableState, SessionReceipt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -14,15 +14,15 @@ use utoipa::ToSchema;
 #[serde(try_from = "String", into = "String")]
 #[schema(value_type = String, example = "20261120-193600")]
 #[schemars(with = "String")]
-pub(crate) struct Run(String);
+pub(crate) struct EvolveRunId(String);
 
-impl Run {
+impl EvolveRunId {
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-impl FromStr for Run {
+impl FromStr for EvolveRunId {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -41,7 +41,7 @@ impl FromStr for Run {
     }
 }
 
-impl TryFrom<String> for Run {
+impl TryFrom<String> for EvolveRunId {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -49,13 +49,13 @@ impl TryFrom<String> for Run {
     }
 }
 
-impl From<Run> for String {
-    fn from(run: Run) -> Self {
+impl From<EvolveRunId> for String {
+    fn from(run: EvolveRunId) -> Self {
         run.0
     }
 }
 
-impl fmt::Display for Run {
+impl fmt::Display for EvolveRunId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -77,7 +77,7 @@ impl fmt::Display for Run {
     JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Stage {
+pub(crate) enum EvolveStage {
     /// The image is made from `/repo/body`.
     Building,
     /// The image proves itself beside what runs.
@@ -96,7 +96,7 @@ pub(crate) enum Stage {
     Failed,
 }
 
-impl Stage {
+impl EvolveStage {
     /// As it is written.
     pub(crate) fn word(self) -> &'static str {
         match self {
@@ -117,7 +117,7 @@ impl Stage {
     }
 }
 
-impl fmt::Display for Stage {
+impl fmt::Display for EvolveStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.word())
     }
@@ -137,7 +137,7 @@ pub(crate) enum Task {
 /// Who wanted it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Asker {
+pub(crate) enum EvolveCaller {
     /// A person, from the host.
     Host,
     /// Code inside `os-host`.
@@ -148,8 +148,8 @@ pub(crate) enum Asker {
 
 /// A stage that was gone through.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Passed {
-    pub(crate) stage: Stage,
+pub(crate) struct PassedStage {
+    pub(crate) stage: EvolveStage,
     /// In seconds since 1970.
     pub(crate) began: f64,
     /// `null` while it is on.
@@ -158,27 +158,27 @@ pub(crate) struct Passed {
 
 /// Everything about a run. What is not known yet is missing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Record {
-    pub(crate) run: Run,
+pub(crate) struct EvolveRecord {
+    pub(crate) run: EvolveRunId,
     pub(crate) task: Task,
     pub(crate) reason: Option<String>,
-    pub(crate) by: Asker,
+    pub(crate) by: EvolveCaller,
     pub(crate) force: bool,
     pub(crate) dry_run: bool,
     /// In seconds since 1970.
     pub(crate) began: f64,
     /// The stage it is in, or how it ended.
-    pub(crate) status: Stage,
-    pub(crate) stages: Vec<Passed>,
+    pub(crate) status: EvolveStage,
+    pub(crate) stages: Vec<PassedStage>,
     /// The stage that was not passed.
-    pub(crate) gate: Option<Stage>,
+    pub(crate) gate: Option<EvolveStage>,
     /// Why not, in a sentence.
     pub(crate) why: Option<String>,
     /// The last lines that tell more about it.
     pub(crate) log_tail: Vec<String>,
     /// What the last self-test or verification looked at.
     #[serde(default)]
-    pub(crate) checks: Vec<Check>,
+    pub(crate) checks: Vec<EvolveCheck>,
     /// The id of the image that it made or went back to.
     pub(crate) image: Option<String>,
     /// The id of the image that ran before.
@@ -189,10 +189,10 @@ pub(crate) struct Record {
     pub(crate) refused_ms: Option<f64>,
     /// What became of each session's variables.
     #[serde(default)]
-    pub(crate) receipt: Vec<Kept>,
+    pub(crate) receipt: Vec<SessionReceipt>,
     /// What became of all else: shells, jobs, terminals, sessions of MCP.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) besides: Vec<Besides>,
+    pub(crate) besides: Vec<NonVariableState>,
     /// Where the body lies beneath the project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) folder: Option<String>,
@@ -201,15 +201,15 @@ pub(crate) struct Record {
     pub(crate) untold: Option<String>,
 }
 
-impl Record {
+impl EvolveRecord {
     /// What its stages have taken until now.
-    pub(crate) fn seconds(&self) -> f64 {
+    pub(crate) fn total_seconds(&self) -> f64 {
         let stages = self.stages.iter().filter_map(|stage| stage.seconds);
         stages.fold(0.0, |all, seconds| all + seconds)
     }
 
     /// As a list has it: without what may be long.
-    pub(crate) fn outline(self) -> Self {
+    pub(crate) fn without_details(self) -> Self {
         Self {
             checks: Vec::new(),
             receipt: Vec::new(),
@@ -221,15 +221,15 @@ impl Record {
 
 /// `GET /evolve/status`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema, JsonSchema)]
-pub(crate) struct Status {
+pub(crate) struct EvolveStatus {
     pub(crate) evolve_in_progress: bool,
     /// Whether what runs is about to be replaced: the new container has not answered yet.
     pub(crate) restart_pending: bool,
-    pub(crate) latest_run: Option<Run>,
+    pub(crate) latest_run: Option<EvolveRunId>,
     /// `succeeded` only after the new container has answered.
-    pub(crate) latest_status: Option<Stage>,
+    pub(crate) latest_status: Option<EvolveStage>,
     /// Where the run is that is on.
-    pub(crate) stage: Option<Stage>,
+    pub(crate) stage: Option<EvolveStage>,
     /// Why the latest run was asked for.
     pub(crate) reason: Option<String>,
     /// Why the latest run did not succeed.
@@ -239,7 +239,7 @@ pub(crate) struct Status {
 
 /// A file of `body/` that is not as it was before.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Change {
+pub(crate) struct BodyChange {
     /// Beneath `body/`.
     pub(crate) path: String,
     pub(crate) edit: Edit,

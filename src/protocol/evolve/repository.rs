@@ -3,14 +3,14 @@
 use std::path::{Component, Path, PathBuf};
 
 /// How a `.git` begins that is a file.
-const LEADS: &str = "gitdir:";
+const GITDIR_PREFIX: &str = "gitdir:";
 
 /// Bytes of such a file at most.
-pub(crate) const LONGEST: u64 = 4096;
+pub(crate) const MAX_GIT_FILE_BYTES: u64 = 4096;
 
 /// What a `.git` says that is a link.
-pub(crate) fn leads(to: &Path) -> String {
-    format!("{LEADS} {}", to.display())
+pub(crate) fn gitdir_line(to: &Path) -> String {
+    format!("{GITDIR_PREFIX} {}", to.display())
 }
 
 /// The folder to which a `.git` leads that holds that text, where it lies in the `project`: nothing else of
@@ -19,7 +19,7 @@ pub(crate) fn leads(to: &Path) -> String {
 /// # Errors
 /// Where it leads instead.
 pub(crate) fn led_to(project: &Path, text: &str) -> Result<PathBuf, String> {
-    let named = text.strip_prefix(LEADS).map_or("", str::trim);
+    let named = text.strip_prefix(GITDIR_PREFIX).map_or("", str::trim);
     let folder = project.join(named);
     let plain = |part| !matches!(part, Component::ParentDir);
     match folder.components().all(plain) && folder.starts_with(project) && folder != project {
@@ -30,7 +30,7 @@ pub(crate) fn led_to(project: &Path, text: &str) -> Result<PathBuf, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{leads, led_to};
+    use super::{gitdir_line, led_to};
     use std::path::Path;
 
     #[test]
@@ -40,7 +40,7 @@ mod tests {
         assert_eq!(within.as_deref(), Ok(Path::new("/repo/.meta/git")));
         let whole = led_to(project, "gitdir: /repo/meta.git\n");
         assert_eq!(whole.as_deref(), Ok(Path::new("/repo/meta.git")));
-        let linked = led_to(project, &leads(Path::new("meta.git")));
+        let linked = led_to(project, &gitdir_line(Path::new("meta.git")));
         assert_eq!(linked.as_deref(), Ok(Path::new("/repo/meta.git")));
         for (text, there) in [
             (

@@ -5,7 +5,7 @@
 //! questions, so the second one is the end. The terminal's mode is restored in any case. What is
 //! typed in this moment, once per process, is lost.
 
-use super::Answers;
+use super::TerminalAnswers;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::{self, LocalFlags, SetArg, Termios};
 use nix::unistd::{getpgrp, tcgetpgrp};
@@ -15,19 +15,19 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 /// `CSI 14 t`, then `CSI c`.
-const QUESTIONS: &[u8] = b"\x1b[14t\x1b[c";
+const TERMINAL_QUERIES: &[u8] = b"\x1b[14t\x1b[c";
 
 /// A terminal at the other end of a slow line answers in this time; a pipe never does.
-const PATIENCE: Duration = Duration::from_millis(500);
+const TERMINAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// More is no answer.
-const LONGEST: usize = 1024;
+const MAX_ANSWER_BYTES: usize = 1024;
 
 /// The attribute of terminals that draw sixels.
-const SIXEL: &str = "4";
+const SIXEL_ATTRIBUTE: &str = "4";
 
 /// Nothing where there is no terminal, or it is another job's.
-pub(super) fn ask() -> Option<Answers> {
+pub(super) fn query_terminal() -> Option<TerminalAnswers> {
     let terminal = OpenOptions::new()
         .read(true)
         .write(true)
@@ -37,19 +37,19 @@ pub(super) fn ask() -> Option<Answers> {
     if tcgetpgrp(&terminal).ok()? != getpgrp() {
         return None;
     }
-    let mut raw = Raw::new(terminal)?;
-    raw.terminal.write_all(QUESTIONS).ok()?;
-    Some(read(&raw.listen()))
+    let mut raw = UnbufferedTerminal::new(terminal)?;
+    raw.terminal.write_all(TERMINAL_QUERIES).ok()?;
+    Some(parse_answers(&raw.read_answers()))
 }
 
 /// The terminal while it hands over what comes letter by letter and unseen.
 #[derive(Debug)]
-struct Raw {
+struct UnbufferedTerminal {
     terminal: File,
     before: Termios,
 }
 
-impl Raw {
+impl UnbufferedTerminal {
     fn new(terminal: File) -> Option<Self> {
         let before = termios::tcgetattr(&terminal).ok()?;
         let mut mode = before.clone();
@@ -61,10 +61,10 @@ impl Raw {
     }
 
     /// What comes until the answers are complete or it has taken too long.
-    fn listen(&mut self) -> String {
+    fn read_answers(&mut self) -> String {
         let mut heard = Vec::new();
-        let end = Instant::now() + PATIENCE;
-        while !is_complete(&heard) && heard.len() < LONGEST {
+        let end = Instant::now() + TERMINAL_ANSWER_TIMEOUT;
+        while !is_complete(&heard) && heard.len() < MAX_ANSWER_BYTES {
             let left = end.saturating_duration_since(Instant::now());
             let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
             let mut asked = [PollFd::new(self.terminal.as_fd(), PollFlags::POLLIN)];
@@ -81,7 +81,7 @@ impl Raw {
     }
 }
 
-impl Drop for Raw {
+impl Drop for UnbufferedTerminal {
     fn drop(&mut self) {
         // A terminal that is gone has no mode.
         let _ = termios::tcsetattr(&self.terminal, SetArg::TCSANOW, &self.before);
@@ -90,15 +90,15 @@ impl Drop for Raw {
 
 fn is_complete(heard: &[u8]) -> bool {
     let heard = String::from_utf8_lossy(heard);
-    parameters(&heard, "\x1b[?", 'c').is_some()
+    find_parameters(&heard, "\x1b[?", 'c').is_some()
 }
 
-fn read(heard: &str) -> Answers {
-    let attributes = parameters(heard, "\x1b[?", 'c').unwrap_or_default();
-    let size = parameters(heard, "\x1b[4;", 't').unwrap_or_default();
-    Answers {
+fn parse_answers(heard: &str) -> TerminalAnswers {
+    let attributes = find_parameters(heard, "\x1b[?", 'c').unwrap_or_default();
+    let size = find_parameters(heard, "\x1b[4;", 't').unwrap_or_default();
+    TerminalAnswers {
         // The first one is the class of the terminal.
-        sixel: attributes.iter().skip(1).any(|a| *a == SIXEL),
+        sixel: attributes.iter().skip(1).any(|a| *a == SIXEL_ATTRIBUTE),
         width: size
             .get(1)
             .and_then(|width| width.parse().ok())
@@ -107,7 +107,7 @@ fn read(heard: &str) -> Answers {
 }
 
 /// What stands between `begin` and `end`, when nothing but numbers does.
-fn parameters<'a>(heard: &'a str, begin: &str, end: char) -> Option<Vec<&'a str>> {
+fn find_parameters<'a>(heard: &'a str, begin: &str, end: char) -> Option<Vec<&'a str>> {
     heard.split(begin).skip(1).find_map(|rest| {
         let (inner, _) = rest.split_once(end)?;
         let is_numbers = inner.chars().all(|c| c.is_ascii_digit() || c == ';');
@@ -117,17 +117,17 @@ fn parameters<'a>(heard: &'a str, begin: &str, end: char) -> Option<Vec<&'a str>
 
 #[cfg(test)]
 mod tests {
-    use super::{Answers, is_complete, read};
+    use super::{TerminalAnswers, is_complete, parse_answers};
 
     #[test]
     fn the_attributes_tell_of_sixels_and_the_size_of_pixels() {
-        let both = read("\x1b[4;600;800t\x1b[?62;4;22c");
+        let both = parse_answers("\x1b[4;600;800t\x1b[?62;4;22c");
         let sixel = true;
         let width = Some(800);
-        assert_eq!(both, Answers { sixel, width });
-        let silent = read("\x1b[?62;4c");
-        assert_eq!(silent, Answers { sixel, width: None });
-        assert_eq!(read("\x1b[4;0;0t\x1b[?62;4c"), silent);
+        assert_eq!(both, TerminalAnswers { sixel, width });
+        let silent = parse_answers("\x1b[?62;4c");
+        assert_eq!(silent, TerminalAnswers { sixel, width: None });
+        assert_eq!(parse_answers("\x1b[4;0;0t\x1b[?62;4c"), silent);
     }
 
     #[test]
@@ -139,13 +139,13 @@ mod tests {
             "\x1b[?62;14;44c",
             "",
         ] {
-            assert!(!read(answer).sixel, "{answer:?}");
+            assert!(!parse_answers(answer).sixel, "{answer:?}");
         }
     }
 
     #[test]
     fn what_was_typed_meanwhile_is_no_answer() {
-        assert!(read("abc\x1b[A\x1b[?62;4cxyz").sixel);
+        assert!(parse_answers("abc\x1b[A\x1b[?62;4cxyz").sixel);
         assert!(!is_complete(b"cc\x1b[?62;4"));
         assert!(!is_complete(b"\x1b[4;600;800t"));
         assert!(is_complete(b"ls\n\x1b[?62;4c"));

@@ -4,15 +4,15 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
 /// Bytes of base64 in one command of kitty's protocol, which allows no more.
-const CHUNK: usize = 4096;
+const KITTY_CHUNK_BYTES: usize = 4096;
 
-pub(super) fn kitty(png: &[u8]) -> String {
+pub(super) fn encode_kitty(png: &[u8]) -> String {
     let packed = BASE64_STANDARD.encode(png);
     let mut commands = String::with_capacity(packed.len() + packed.len() / 64 + 64);
     let mut rest = packed.as_str();
     let mut is_first = true;
     while is_first || !rest.is_empty() {
-        let (chunk, later) = rest.split_at(rest.len().min(CHUNK));
+        let (chunk, later) = rest.split_at(rest.len().min(KITTY_CHUNK_BYTES));
         // `a=T`: take it and show it; `f=100`: a PNG; `q=2`: answer nothing, which would be read
         // as typed.
         let control = if is_first { "a=T,f=100,q=2," } else { "q=2," };
@@ -24,7 +24,7 @@ pub(super) fn kitty(png: &[u8]) -> String {
     commands
 }
 
-pub(super) fn iterm2(bytes: &[u8]) -> String {
+pub(super) fn encode_iterm2(bytes: &[u8]) -> String {
     let packed = BASE64_STANDARD.encode(bytes);
     let size = bytes.len();
     format!("\x1b]1337;File=inline=1;size={size};preserveAspectRatio=1:{packed}\x07\n")
@@ -32,7 +32,7 @@ pub(super) fn iterm2(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{CHUNK, iterm2, kitty};
+    use super::{KITTY_CHUNK_BYTES, encode_iterm2, encode_kitty};
     use base64::Engine;
     use base64::prelude::BASE64_STANDARD;
 
@@ -54,22 +54,22 @@ mod tests {
         // Around one and two chunks of base64, which holds three bytes in four letters.
         for length in [0, 1, 3071, 3072, 3073, 6144, 6145, 20_000] {
             let file: Vec<u8> = (0..length).map(|n| (n % 251) as u8).collect();
-            let commands = commands(&kitty(&file));
+            let commands = commands(&encode_kitty(&file));
             let payload: String = commands.iter().map(|(_, p)| p.as_str()).collect();
             assert_eq!(BASE64_STANDARD.decode(payload).unwrap(), file, "{length}");
             let last = commands.len() - 1;
             for (number, (control, payload)) in commands.iter().enumerate() {
                 assert_eq!(control.starts_with("a=T,f=100,"), number == 0);
                 assert_eq!(control.ends_with("m=0"), number == last, "{length}");
-                assert!(payload.len() <= CHUNK);
-                assert!(number == last || payload.len() == CHUNK);
+                assert!(payload.len() <= KITTY_CHUNK_BYTES);
+                assert!(number == last || payload.len() == KITTY_CHUNK_BYTES);
             }
         }
     }
 
     #[test]
     fn iterm2s_command_holds_the_file_and_its_size() {
-        let command = iterm2(b"a picture");
+        let command = encode_iterm2(b"a picture");
         let (head, rest) = command.split_once(':').unwrap();
         assert!(
             head.starts_with("\x1b]1337;File=inline=1;size=9;"),

@@ -12,11 +12,11 @@ use std::env;
 use std::io::{self, IsTerminal};
 
 /// Pixels of a column where the terminal does not tell: those of a small font.
-const COLUMN: usize = 8;
+const COLUMN_PIXELS: usize = 8;
 
 /// What a terminal understands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Protocol {
+enum PictureProtocol {
     Kitty,
     Iterm2,
     Sixel,
@@ -24,31 +24,37 @@ enum Protocol {
 
 /// What the variables tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
-    Shows(Protocol),
+enum PictureSupport {
+    Shows(PictureProtocol),
     /// Nothing: the terminal has to be asked.
     Unknown,
     ShowsNone,
 }
 
 /// Shows a picture in the terminal on stdout; `false` where that can't be done.
-pub(crate) fn show(bytes: &[u8], ending: &str) -> bool {
+pub(crate) fn show_picture(bytes: &[u8], ending: &str) -> bool {
     if !io::stdout().is_terminal() {
         return false;
     }
     let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
-    let protocol = match told(variable) {
-        Told::Shows(protocol) => protocol,
-        Told::Unknown if ending == "png" && answers().sixel => Protocol::Sixel,
-        Told::Unknown | Told::ShowsNone => return false,
+    let protocol = match detect_support(variable) {
+        PictureSupport::Shows(protocol) => protocol,
+        PictureSupport::Unknown if ending == "png" && terminal_answers().sixel => {
+            PictureProtocol::Sixel
+        }
+        PictureSupport::Unknown | PictureSupport::ShowsNone => return false,
     };
     let commands = match protocol {
-        Protocol::Kitty if ending == "png" => inline::kitty(bytes),
-        Protocol::Iterm2 if ["png", "jpg", "gif"].contains(&ending) => inline::iterm2(bytes),
-        Protocol::Sixel if ending == "png" => match sixel::encode(bytes, width()) {
-            Some(commands) => commands,
-            None => return false,
-        },
+        PictureProtocol::Kitty if ending == "png" => inline::encode_kitty(bytes),
+        PictureProtocol::Iterm2 if ["png", "jpg", "gif"].contains(&ending) => {
+            inline::encode_iterm2(bytes)
+        }
+        PictureProtocol::Sixel if ending == "png" => {
+            match sixel::encode_sixel(bytes, max_picture_width()) {
+                Some(commands) => commands,
+                None => return false,
+            }
+        }
         _ => return false,
     };
     // The text that goes with it tells what is wrong.
@@ -56,17 +62,17 @@ pub(crate) fn show(bytes: &[u8], ending: &str) -> bool {
     true
 }
 
-fn told(variable: impl Fn(&str) -> Option<String>) -> Told {
+fn detect_support(variable: impl Fn(&str) -> Option<String>) -> PictureSupport {
     let term = variable("TERM").unwrap_or_default();
     let program = variable("TERM_PROGRAM").unwrap_or_default();
     let is_set = |name| variable(name).is_some();
     let is_multiplexed = ["TMUX", "STY", "ZELLIJ"].into_iter().any(is_set)
         || ["screen", "tmux"].iter().any(|name| term.starts_with(name));
     if is_multiplexed || ["", "dumb", "linux"].contains(&term.as_str()) {
-        return Told::ShowsNone;
+        return PictureSupport::ShowsNone;
     }
     if is_set("KITTY_WINDOW_ID") || term.contains("kitty") || program == "ghostty" {
-        return Told::Shows(Protocol::Kitty);
+        return PictureSupport::Shows(PictureProtocol::Kitty);
     }
     // `LC_` variables pass through ssh, the others do not.
     if ["iTerm.app", "WezTerm", "mintty"].contains(&program.as_str())
@@ -75,47 +81,47 @@ fn told(variable: impl Fn(&str) -> Option<String>) -> Told {
             .into_iter()
             .any(is_set)
     {
-        return Told::Shows(Protocol::Iterm2);
+        return PictureSupport::Shows(PictureProtocol::Iterm2);
     }
     if ["foot", "mlterm"].iter().any(|name| term.starts_with(name)) {
-        return Told::Shows(Protocol::Sixel);
+        return PictureSupport::Shows(PictureProtocol::Sixel);
     }
-    Told::Unknown
+    PictureSupport::Unknown
 }
 
 /// What the terminal answers when it is asked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Answers {
+struct TerminalAnswers {
     sixel: bool,
     /// Of its text area, in pixels.
     width: Option<usize>,
 }
 
 #[cfg(unix)]
-fn answers() -> Answers {
-    static ANSWERS: std::sync::OnceLock<Answers> = std::sync::OnceLock::new();
-    *ANSWERS.get_or_init(|| answers::ask().unwrap_or_default())
+fn terminal_answers() -> TerminalAnswers {
+    static CACHED_ANSWERS: std::sync::OnceLock<TerminalAnswers> = std::sync::OnceLock::new();
+    *CACHED_ANSWERS.get_or_init(|| answers::query_terminal().unwrap_or_default())
 }
 
 #[cfg(not(unix))]
-fn answers() -> Answers {
-    Answers::default()
+fn terminal_answers() -> TerminalAnswers {
+    TerminalAnswers::default()
 }
 
 /// How wide a picture may be, in pixels.
-fn width() -> usize {
-    answers().width.unwrap_or_else(|| {
+fn max_picture_width() -> usize {
+    terminal_answers().width.unwrap_or_else(|| {
         let (_, columns) = console::Term::stdout().size();
-        usize::from(columns) * COLUMN
+        usize::from(columns) * COLUMN_PIXELS
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Protocol, Told, told};
+    use super::{PictureProtocol, PictureSupport, detect_support};
 
-    fn of(variables: &[(&str, &str)]) -> Told {
-        told(|name| {
+    fn of(variables: &[(&str, &str)]) -> PictureSupport {
+        detect_support(|name| {
             let found = variables.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
         })
@@ -125,11 +131,17 @@ mod tests {
     fn terminals_are_known_by_their_variables() {
         let xterm = ("TERM", "xterm-256color");
         let iterm = ("TERM_PROGRAM", "iTerm.app");
-        assert_eq!(of(&[xterm, iterm]), Told::Shows(Protocol::Iterm2));
+        assert_eq!(
+            of(&[xterm, iterm]),
+            PictureSupport::Shows(PictureProtocol::Iterm2)
+        );
         let over_ssh = [xterm, ("LC_TERMINAL", "iTerm2")];
-        assert_eq!(of(&over_ssh), Told::Shows(Protocol::Iterm2));
+        assert_eq!(
+            of(&over_ssh),
+            PictureSupport::Shows(PictureProtocol::Iterm2)
+        );
         let wezterm = [xterm, ("WEZTERM_PANE", "0")];
-        assert_eq!(of(&wezterm), Told::Shows(Protocol::Iterm2));
+        assert_eq!(of(&wezterm), PictureSupport::Shows(PictureProtocol::Iterm2));
         for kitty in [
             ("KITTY_WINDOW_ID", "1"),
             ("TERM", "xterm-kitty"),
@@ -137,14 +149,17 @@ mod tests {
         ] {
             assert_eq!(
                 of(&[kitty, xterm]),
-                Told::Shows(Protocol::Kitty),
+                PictureSupport::Shows(PictureProtocol::Kitty),
                 "{kitty:?}"
             );
         }
         for sixel in ["foot", "foot-extra", "mlterm-256color"] {
-            assert_eq!(of(&[("TERM", sixel)]), Told::Shows(Protocol::Sixel));
+            assert_eq!(
+                of(&[("TERM", sixel)]),
+                PictureSupport::Shows(PictureProtocol::Sixel)
+            );
         }
-        assert_eq!(of(&[xterm]), Told::Unknown);
+        assert_eq!(of(&[xterm]), PictureSupport::Unknown);
     }
 
     #[test]
@@ -156,11 +171,15 @@ mod tests {
             ("ZELLIJ", "0"),
         ] {
             let variables = [("TERM", "xterm-256color"), iterm, hidden];
-            assert_eq!(of(&variables), Told::ShowsNone, "{hidden:?}");
+            assert_eq!(of(&variables), PictureSupport::ShowsNone, "{hidden:?}");
         }
         for term in ["screen-256color", "tmux-256color", "dumb", "linux"] {
-            assert_eq!(of(&[("TERM", term), iterm]), Told::ShowsNone, "{term}");
+            assert_eq!(
+                of(&[("TERM", term), iterm]),
+                PictureSupport::ShowsNone,
+                "{term}"
+            );
         }
-        assert_eq!(of(&[]), Told::ShowsNone);
+        assert_eq!(of(&[]), PictureSupport::ShowsNone);
     }
 }

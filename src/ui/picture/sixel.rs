@@ -3,7 +3,7 @@
 use icy_sixel::SixelImage;
 
 /// Bytes that a picture may have when it is unpacked; a larger one is not for a terminal.
-const LARGEST: usize = 256 << 20;
+const MAX_PIXELS_BYTES: usize = 256 << 20;
 
 /// Red, green, blue and opacity of each pixel, row by row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,24 +14,28 @@ struct Pixels {
 }
 
 /// The PNG, scaled down to `width` pixels where it is wider; nothing when it can't be read.
-pub(super) fn encode(png: &[u8], width: usize) -> Option<String> {
+pub(super) fn encode_sixel(png: &[u8], width: usize) -> Option<String> {
     let Pixels {
         width,
         height,
         bytes,
-    } = decode(png)?.at_most(width.max(1));
+    } = decode_png(png)?.at_most(width.max(1));
     let image = SixelImage::try_from_rgba(bytes, width, height).ok()?;
     Some(image.encode().ok()? + "\n")
 }
 
-fn decode(file: &[u8]) -> Option<Pixels> {
+fn decode_png(file: &[u8]) -> Option<Pixels> {
     let mut decoder = png::Decoder::new(std::io::Cursor::new(file));
-    decoder.set_limits(png::Limits { bytes: LARGEST });
+    decoder.set_limits(png::Limits {
+        bytes: MAX_PIXELS_BYTES,
+    });
     decoder.set_transformations(
         png::Transformations::normalize_to_color8() | png::Transformations::ALPHA,
     );
     let mut reader = decoder.read_info().ok()?;
-    let size = reader.output_buffer_size().filter(|s| *s <= LARGEST)?;
+    let size = reader
+        .output_buffer_size()
+        .filter(|s| *s <= MAX_PIXELS_BYTES)?;
     let mut bytes = vec![0; size];
     let frame = reader.next_frame(&mut bytes).ok()?;
     bytes.truncate(frame.buffer_size());
@@ -59,10 +63,10 @@ impl Pixels {
         let height = (self.height * width / self.width).max(1);
         let mut bytes = Vec::with_capacity(width * height * 4);
         for row in 0..height {
-            let rows = span(row, height, self.height);
+            let rows = source_span(row, height, self.height);
             for column in 0..width {
-                let columns = span(column, width, self.width);
-                bytes.extend(self.mean(rows.clone(), columns));
+                let columns = source_span(column, width, self.width);
+                bytes.extend(self.mean_pixel(rows.clone(), columns));
             }
         }
         Self {
@@ -72,7 +76,7 @@ impl Pixels {
         }
     }
 
-    fn mean(&self, rows: std::ops::Range<usize>, columns: std::ops::Range<usize>) -> [u8; 4] {
+    fn mean_pixel(&self, rows: std::ops::Range<usize>, columns: std::ops::Range<usize>) -> [u8; 4] {
         let count = rows.len() * columns.len();
         let (mut colour, mut opacity) = ([0; 3], 0);
         for row in rows {
@@ -94,14 +98,14 @@ impl Pixels {
 }
 
 /// What the `number`th of `few` stands for among `many`.
-fn span(number: usize, few: usize, many: usize) -> std::ops::Range<usize> {
+fn source_span(number: usize, few: usize, many: usize) -> std::ops::Range<usize> {
     let begin = number * many / few;
     begin..((number + 1) * many / few).max(begin + 1)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Pixels, decode, encode};
+    use super::{Pixels, decode_png, encode_sixel};
     use icy_sixel::SixelImage;
 
     const RED: [u8; 4] = [255, 0, 0, 255];
@@ -125,7 +129,7 @@ mod tests {
     }
 
     fn shown(file: &[u8], width: usize) -> SixelImage {
-        SixelImage::decode(encode(file, width).unwrap().as_bytes()).unwrap()
+        SixelImage::decode(encode_sixel(file, width).unwrap().as_bytes()).unwrap()
     }
 
     #[test]
@@ -143,7 +147,7 @@ mod tests {
         assert_eq!((image.width, image.height), (40, 12));
         assert_eq!(image.pixels, halves(40, 12));
         let line = png(400, 1, png::ColorType::Rgba, &halves(400, 1));
-        assert_eq!(decode(&line).unwrap().at_most(7).height, 1);
+        assert_eq!(decode_png(&line).unwrap().at_most(7).height, 1);
     }
 
     #[test]
@@ -159,7 +163,7 @@ mod tests {
     #[test]
     fn every_form_of_png_is_read() {
         use png::ColorType::{Grayscale, GrayscaleAlpha, Rgb};
-        let read = |color, bytes: &[u8]| decode(&png(1, 1, color, bytes)).unwrap().bytes;
+        let read = |color, bytes: &[u8]| decode_png(&png(1, 1, color, bytes)).unwrap().bytes;
         assert_eq!(read(Rgb, &[1, 2, 3]), [1, 2, 3, 255]);
         assert_eq!(read(Grayscale, &[7]), [7, 7, 7, 255]);
         assert_eq!(read(GrayscaleAlpha, &[7, 9]), [7, 7, 7, 9]);
@@ -167,9 +171,9 @@ mod tests {
 
     #[test]
     fn what_is_no_png_is_not_shown() {
-        assert_eq!(encode(b"GIF89a", 80), None);
-        assert_eq!(encode(b"", 80), None);
+        assert_eq!(encode_sixel(b"GIF89a", 80), None);
+        assert_eq!(encode_sixel(b"", 80), None);
         let file = png(4, 4, png::ColorType::Rgba, &halves(4, 4));
-        assert_eq!(encode(&file[..file.len() / 2], 80), None);
+        assert_eq!(encode_sixel(&file[..file.len() / 2], 80), None);
     }
 }

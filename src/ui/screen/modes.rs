@@ -7,17 +7,17 @@
 use std::collections::BTreeSet;
 
 /// Bytes of one sequence's parameters; more is none of those known here.
-const LONGEST: usize = 64;
+const MAX_SEQUENCE_BYTES: usize = 64;
 
 /// The other screen, which full-screen programs use, by its three names.
-const ALTERNATE: &[u16] = &[47, 1047, 1049];
+const ALTERNATE_SCREEN_MODES: &[u16] = &[47, 1047, 1049];
 
 /// Cursor keys that send something else, mice that are reported, focus, pasted text in brackets.
-const SWITCHES: &[u16] = &[1, 9, 1000, 1002, 1003, 1004, 1005, 1006, 1015, 1016, 2004];
+const TRACKED_MODES: &[u16] = &[1, 9, 1000, 1002, 1003, 1004, 1005, 1006, 1015, 1016, 2004];
 
 #[derive(Debug, Default)]
-pub(super) struct Modes {
-    state: State,
+pub(super) struct TerminalModes {
+    state: ModeParserState,
     on: BTreeSet<u16>,
     hides_cursor: bool,
     has_keypad: bool,
@@ -30,7 +30,7 @@ pub(super) struct Modes {
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum ModeParserState {
     #[default]
     Text,
     Escape,
@@ -40,22 +40,24 @@ enum State {
     Control(Vec<u8>),
 }
 
-impl Modes {
-    pub(super) fn read(&mut self, bytes: &[u8]) {
+impl TerminalModes {
+    pub(super) fn track_output(&mut self, bytes: &[u8]) {
         for byte in bytes {
-            self.take(*byte);
+            self.parse_byte(*byte);
         }
     }
 
     /// Whether a full-screen program has the terminal.
     pub(super) fn is_alternate(&self) -> bool {
-        ALTERNATE.iter().any(|mode| self.on.contains(mode))
+        ALTERNATE_SCREEN_MODES
+            .iter()
+            .any(|mode| self.on.contains(mode))
     }
 
     /// What switches everything off that is on.
-    pub(super) fn off(&self) -> String {
+    pub(super) fn reset_sequence(&self) -> String {
         let mut off = String::new();
-        for mode in SWITCHES.iter().filter(|mode| self.on.contains(mode)) {
+        for mode in TRACKED_MODES.iter().filter(|mode| self.on.contains(mode)) {
             off += &format!("\x1b[?{mode}l");
         }
         for _ in 0..self.keyboards.min(16) {
@@ -71,7 +73,10 @@ impl Modes {
             // It moves the cursor, which shall stay.
             off += "\x1b7\x1b[r\x1b8";
         }
-        for mode in ALTERNATE.iter().filter(|mode| self.on.contains(mode)) {
+        for mode in ALTERNATE_SCREEN_MODES
+            .iter()
+            .filter(|mode| self.on.contains(mode))
+        {
             off += &format!("\x1b[?{mode}l");
         }
         if self.has_graphics {
@@ -83,16 +88,16 @@ impl Modes {
         off + "\x1b[0m"
     }
 
-    fn take(&mut self, byte: u8) {
+    fn parse_byte(&mut self, byte: u8) {
         self.state = match (std::mem::take(&mut self.state), byte) {
-            (_, 0x1b) => State::Escape,
-            (State::Escape, b'[') => State::Control(Vec::new()),
-            (State::Escape, b'(') => State::Set,
-            (State::Set, set) => {
+            (_, 0x1b) => ModeParserState::Escape,
+            (ModeParserState::Escape, b'[') => ModeParserState::Control(Vec::new()),
+            (ModeParserState::Escape, b'(') => ModeParserState::Set,
+            (ModeParserState::Set, set) => {
                 self.has_graphics = set != b'B';
-                State::Text
+                ModeParserState::Text
             }
-            (State::Escape, other) => {
+            (ModeParserState::Escape, other) => {
                 match other {
                     b'=' => self.has_keypad = true,
                     b'>' => self.has_keypad = false,
@@ -100,25 +105,27 @@ impl Modes {
                     b'c' => *self = Self::default(),
                     _ => {}
                 }
-                State::Text
+                ModeParserState::Text
             }
-            (State::Control(mut read), byte @ 0x20..=0x3f) if read.len() < LONGEST => {
+            (ModeParserState::Control(mut read), byte @ 0x20..=0x3f)
+                if read.len() < MAX_SEQUENCE_BYTES =>
+            {
                 read.push(byte);
-                State::Control(read)
+                ModeParserState::Control(read)
             }
-            (State::Control(read), last @ 0x40..=0x7e) => {
-                self.obey(&read, last);
-                State::Text
+            (ModeParserState::Control(read), last @ 0x40..=0x7e) => {
+                self.apply_control(&read, last);
+                ModeParserState::Text
             }
-            (State::Text | State::Control(_), _) => State::Text,
+            (ModeParserState::Text | ModeParserState::Control(_), _) => ModeParserState::Text,
         };
     }
 
-    fn obey(&mut self, read: &[u8], last: u8) {
+    fn apply_control(&mut self, read: &[u8], last: u8) {
         match (read, last) {
             ([b'?', modes @ ..], b'h' | b'l') => {
                 for mode in modes.split(|byte| *byte == b';') {
-                    self.switch(number(mode), last == b'h');
+                    self.set_mode(parse_number(mode), last == b'h');
                 }
             }
             ([b'>', b'4', rest @ ..], b'm') => {
@@ -133,10 +140,12 @@ impl Modes {
         }
     }
 
-    fn switch(&mut self, mode: Option<u16>, is_on: bool) {
+    fn set_mode(&mut self, mode: Option<u16>, is_on: bool) {
         match mode {
             Some(25) => self.hides_cursor = !is_on,
-            Some(mode) if SWITCHES.contains(&mode) || ALTERNATE.contains(&mode) => {
+            Some(mode)
+                if TRACKED_MODES.contains(&mode) || ALTERNATE_SCREEN_MODES.contains(&mode) =>
+            {
                 match is_on {
                     true => self.on.insert(mode),
                     false => self.on.remove(&mode),
@@ -147,18 +156,18 @@ impl Modes {
     }
 }
 
-fn number(digits: &[u8]) -> Option<u16> {
+fn parse_number(digits: &[u8]) -> Option<u16> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Modes;
+    use super::TerminalModes;
 
     fn off(written: &str) -> String {
-        let mut modes = Modes::default();
-        modes.read(written.as_bytes());
-        modes.off()
+        let mut modes = TerminalModes::default();
+        modes.track_output(written.as_bytes());
+        modes.reset_sequence()
     }
 
     #[test]
@@ -185,13 +194,13 @@ mod tests {
 
     #[test]
     fn sequences_may_come_in_pieces() {
-        let mut modes = Modes::default();
+        let mut modes = TerminalModes::default();
         for byte in b"\x1b[?10\x1b[?1049h" {
-            modes.read(&[*byte]);
+            modes.track_output(&[*byte]);
         }
         assert!(modes.is_alternate());
-        modes.read(b"\x1b[?10");
-        modes.read(b"49l");
+        modes.track_output(b"\x1b[?10");
+        modes.track_output(b"49l");
         assert!(!modes.is_alternate());
     }
 }

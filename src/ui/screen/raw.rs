@@ -5,11 +5,11 @@ use crate::error::Error;
 use crate::error::Result;
 
 #[cfg(unix)]
-pub(super) use unix::Raw;
+pub(super) use unix::RawMode;
 
 #[cfg(unix)]
 mod unix {
-    use super::refuse;
+    use super::handover_error;
     use crate::error::Result;
     use nix::sys::termios::{
         InputFlags, LocalFlags, OutputFlags, SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr,
@@ -18,35 +18,35 @@ mod unix {
 
     /// Every key goes through as it is. Restored when dropped.
     #[derive(Debug)]
-    pub(in crate::ui::screen) struct Raw {
+    pub(in crate::ui::screen) struct RawMode {
         before: Termios,
     }
 
-    impl Raw {
+    impl RawMode {
         /// # Errors
         /// Where there is no terminal.
         pub(in crate::ui::screen) fn enter() -> Result<Self> {
-            let mut before = tcgetattr(io::stdin()).map_err(|e| refuse(&e.to_string()))?;
+            let mut before = tcgetattr(io::stdin()).map_err(|e| handover_error(&e.to_string()))?;
             // Whoever had it before may have been killed, and left it like this.
             if !before.local_flags.contains(LocalFlags::ICANON) {
-                heal(&mut before);
+                restore_line_mode(&mut before);
             }
             let raw = Self { before };
-            raw.again()?;
+            raw.reenter()?;
             Ok(raw)
         }
 
         /// After somebody else had the terminal.
-        pub(in crate::ui::screen) fn again(&self) -> Result<()> {
+        pub(in crate::ui::screen) fn reenter(&self) -> Result<()> {
             let mut mode = self.before.clone();
             cfmakeraw(&mut mode);
             let done = tcsetattr(io::stdin(), SetArg::TCSANOW, &mode);
-            done.map_err(|e| refuse(&e.to_string()))
+            done.map_err(|e| handover_error(&e.to_string()))
         }
     }
 
     /// What a person expects of a terminal.
-    fn heal(mode: &mut Termios) {
+    fn restore_line_mode(mode: &mut Termios) {
         mode.local_flags.insert(
             LocalFlags::ICANON
                 | LocalFlags::ECHO
@@ -61,7 +61,7 @@ mod unix {
             .insert(OutputFlags::OPOST | OutputFlags::ONLCR);
     }
 
-    impl Drop for Raw {
+    impl Drop for RawMode {
         fn drop(&mut self) {
             // A terminal that is gone has no mode.
             let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &self.before);
@@ -71,20 +71,22 @@ mod unix {
 
 #[cfg(not(unix))]
 #[derive(Debug)]
-pub(super) struct Raw;
+pub(super) struct RawMode;
 
 #[cfg(not(unix))]
-impl Raw {
+impl RawMode {
     pub(super) fn enter() -> Result<Self> {
-        Err(refuse("this system's terminals are not supported yet"))
+        Err(handover_error(
+            "this system's terminals are not supported yet",
+        ))
     }
 
-    pub(super) fn again(&self) -> Result<()> {
+    pub(super) fn reenter(&self) -> Result<()> {
         Ok(())
     }
 }
 
-fn refuse(why: &str) -> anyhow::Error {
+fn handover_error(why: &str) -> anyhow::Error {
     let hint = "run it in a terminal of Linux or macOS, or WSL";
     Error::precondition(format!("the terminal can't be handed over: {why}"), hint).into()
 }

@@ -1,34 +1,37 @@
 //! Real folders, driven through the traces of the model, and then compared with its last state.
 //!
-//! [`Store`] and [`number`] do the companion's steps. The kernel's are done here as it does them.
+//! [`CryoStorage`] and [`number`] do the companion's steps. The kernel's are done here as it does them.
 
-use super::{Action, EMPTY, KEPT, NUMBERS, Order, STORES, State, Step, value_of};
+use super::{
+    CRYO_MODEL_KEPT, CryoModelAction, CryoModelOrder, CryoModelState, CryoModelStep, EMPTY,
+    NUMBERS, STORES, value_of,
+};
 use crate::companion::cryo::crashes::write;
-use crate::companion::cryo::manifest::Manifest;
+use crate::companion::cryo::manifest::CryoManifest;
 use crate::companion::cryo::number;
-use crate::companion::cryo::retention::Limits;
-use crate::companion::cryo::store::Store;
+use crate::companion::cryo::retention::CryoLimits;
+use crate::companion::cryo::store::CryoStorage;
 use crate::model::assert_holds;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-const NAME: &str = "default";
+const CRYO_REPLAY_NAME: &str = "default";
 
 /// Traces that are replayed.
-const REPLAYS: usize = 300;
+const CRYO_MODEL_REPLAYS: usize = 300;
 
-struct Real {
+struct RealCryoFolder {
     folder: tempfile::TempDir,
-    store: Store,
+    store: CryoStorage,
     numbers: [u64; STORES],
 }
 
-impl Real {
+impl RealCryoFolder {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path().to_owned());
+        let store = CryoStorage::new(folder.path().to_owned());
         Self {
             folder,
             store,
@@ -38,59 +41,74 @@ impl Real {
 
     fn place(&self, number: u64, suffix: &str) -> PathBuf {
         let name = format!("{number}{suffix}");
-        self.folder.path().join(NAME).join(name)
+        self.folder.path().join(CRYO_REPLAY_NAME).join(name)
     }
 
-    fn act(&mut self, action: Action) {
+    fn act(&mut self, action: CryoModelAction) {
         match action {
-            Action::Do(store, step) => self.step(store, step),
-            Action::Remove => {
-                let newest = self.store.generations(NAME).first().copied();
-                self.store.remove(NAME, newest).unwrap();
+            CryoModelAction::Do(store, step) => self.step(store, step),
+            CryoModelAction::Remove => {
+                let newest = self
+                    .store
+                    .list_generations(CRYO_REPLAY_NAME)
+                    .first()
+                    .copied();
+                self.store
+                    .remove_generations(CRYO_REPLAY_NAME, newest)
+                    .unwrap();
             }
-            Action::Sweep => self.store.sweep(),
-            Action::KernelDies(_) | Action::CompanionDies(_) | Action::ContainerDies => {}
-            Action::PowerFails => unreachable!("no test ends the machine"),
+            CryoModelAction::Sweep => self.store.sweep_unfinished(),
+            CryoModelAction::KernelDies(_)
+            | CryoModelAction::CompanionDies(_)
+            | CryoModelAction::ContainerDies => {}
+            CryoModelAction::PowerFails => unreachable!("no test ends the machine"),
         }
     }
 
-    fn step(&mut self, store: usize, step: Step) {
+    fn step(&mut self, store: usize, step: CryoModelStep) {
         let (number, value) = (self.numbers[store], f64::from(value_of(store)));
         let (part, place) = (self.place(number, ".part"), self.place(number, ""));
         match step {
             // The lock, the number and its record are one call, and no other one comes in between.
-            Step::Record => self.numbers[store] = self.store.next(NAME).unwrap().0,
-            Step::Begin => {
+            CryoModelStep::Record => {
+                self.numbers[store] = self.store.next_generation(CRYO_REPLAY_NAME).unwrap().0
+            }
+            CryoModelStep::Begin => {
                 let _ = fs::remove_dir_all(&part);
                 fs::create_dir(&part).unwrap();
             }
             // These fail where the model ends the store.
-            Step::Write => drop(write(&part, number, value)),
-            Step::Rename => drop(fs::rename(part, place)),
-            Step::Look => match self.store.stored(NAME, number, "default") {
-                Ok(manifest) => assert_eq!(manifest.created, value),
-                Err(refusal) => assert!(!place.exists(), "{refusal:?}"),
-            },
-            Step::Prune => {
-                let limits = Limits {
-                    count: KEPT,
+            CryoModelStep::Write => drop(write(&part, number, value)),
+            CryoModelStep::Rename => drop(fs::rename(part, place)),
+            CryoModelStep::Look => {
+                match self
+                    .store
+                    .verify_stored(CRYO_REPLAY_NAME, number, "default")
+                {
+                    Ok(manifest) => assert_eq!(manifest.created, value),
+                    Err(refusal) => assert!(!place.exists(), "{refusal:?}"),
+                }
+            }
+            CryoModelStep::Prune => {
+                let limits = CryoLimits {
+                    count: CRYO_MODEL_KEPT,
                     age: Duration::from_secs(u64::MAX >> 20),
                     budget: u64::MAX,
                 };
                 self.store.prune(limits, &BTreeMap::new());
             }
-            Step::Nothing
-            | Step::Lock
-            | Step::Read
-            | Step::Number
-            | Step::Sync
-            | Step::Acknowledge
-            | Step::Ended => {}
+            CryoModelStep::Nothing
+            | CryoModelStep::Lock
+            | CryoModelStep::Read
+            | CryoModelStep::Number
+            | CryoModelStep::Sync
+            | CryoModelStep::Acknowledge
+            | CryoModelStep::Ended => {}
         }
     }
 
     /// Numbers, folders and values are those of the model.
-    fn compare(&self, state: &State, trace: &[Action]) {
+    fn compare(&self, state: &CryoModelState, trace: &[CryoModelAction]) {
         for (store, doing) in state.stores.iter().enumerate() {
             if self.numbers[store] > 0 {
                 assert_eq!(self.numbers[store], u64::from(doing.number), "{trace:?}");
@@ -98,14 +116,14 @@ impl Real {
         }
         for number in 1..NUMBERS {
             let (generation, number) = (state.generations[number], number as u64);
-            let found = Manifest::read(&self.place(number, "")).ok();
+            let found = CryoManifest::read(&self.place(number, "")).ok();
             let found = found.map(|manifest| manifest.created as u8);
             assert_eq!(found, generation.whole, "generation {number}: {trace:?}");
             let is_part = self.place(number, ".part").exists();
             assert_eq!(is_part, generation.part.is_some(), "{number}: {trace:?}");
         }
         if state.last.0 > 0 {
-            let newest = number::newest(&self.folder.path().join(NAME)).unwrap();
+            let newest = number::newest_number(&self.folder.path().join(CRYO_REPLAY_NAME)).unwrap();
             assert_eq!(newest, u64::from(state.newest()), "{trace:?}");
         }
     }
@@ -113,12 +131,12 @@ impl Real {
 
 #[test]
 fn the_folders_are_what_the_model_says() {
-    let search = assert_holds(&Order::default(), EMPTY);
-    let is_replayed = |trace: &[Action]| !trace.contains(&Action::PowerFails);
+    let search = assert_holds(&CryoModelOrder::default(), EMPTY);
+    let is_replayed = |trace: &[CryoModelAction]| !trace.contains(&CryoModelAction::PowerFails);
     let traces = search.traces().filter(|(trace, _)| is_replayed(trace));
-    let every = search.len().div_ceil(REPLAYS);
+    let every = search.len().div_ceil(CRYO_MODEL_REPLAYS);
     for (trace, state) in traces.step_by(every) {
-        let mut real = Real::new();
+        let mut real = RealCryoFolder::new();
         trace.iter().for_each(|action| real.act(*action));
         real.compare(state, &trace);
     }

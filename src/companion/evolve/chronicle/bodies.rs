@@ -12,12 +12,12 @@ use std::path::{Component, Path, PathBuf};
 
 /// The folder, which was empty.
 #[derive(Debug)]
-pub(super) struct Body {
+pub(super) struct GitBodyFolder {
     folder: PathBuf,
     begun: BTreeSet<String>,
 }
 
-impl Body {
+impl GitBodyFolder {
     pub(super) fn new(folder: PathBuf) -> Result<Self> {
         match fs::remove_dir_all(&folder) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e.into()),
@@ -34,7 +34,7 @@ impl Body {
     ///
     /// # Errors
     /// When its name leads elsewhere, or it can't be written.
-    pub(super) fn add(&mut self, path: &str, base64: &str) -> Result<()> {
+    pub(super) fn append_file(&mut self, path: &str, base64: &str) -> Result<()> {
         let place = Path::new(path);
         let plain = place
             .components()
@@ -63,7 +63,7 @@ impl Body {
 
 #[cfg(test)]
 mod tests {
-    use super::Body;
+    use super::GitBodyFolder;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
@@ -73,11 +73,12 @@ mod tests {
         let place = folder.path().join("body");
         fs::create_dir(&place).unwrap();
         fs::write(place.join("of-another"), "x").unwrap();
-        let mut body = Body::new(place.clone()).unwrap();
-        body.add("deep/entry.sh", "IyEvYmluL3NoCg==").unwrap();
-        body.add("deep/entry.sh", "dHJ1ZQo=").unwrap();
+        let mut body = GitBodyFolder::new(place.clone()).unwrap();
+        body.append_file("deep/entry.sh", "IyEvYmluL3NoCg==")
+            .unwrap();
+        body.append_file("deep/entry.sh", "dHJ1ZQo=").unwrap();
         for bad in ["../x", "/etc/x", "a/../../x", ""] {
-            assert!(body.add(bad, "").is_err(), "{bad}");
+            assert!(body.append_file(bad, "").is_err(), "{bad}");
         }
         let script = place.join("deep/entry.sh");
         assert_eq!(fs::read(&script).unwrap(), b"#!/bin/sh\ntrue\n");

@@ -1,10 +1,10 @@
 //! A repository, as its owner works on it.
 
-use super::bodies::Body;
-use super::{BRANCH, TRAILER};
+use super::bodies::GitBodyFolder;
+use super::{GIT_HISTORY_BRANCH, GIT_RUN_TRAILER};
 use crate::error::Result;
-use crate::protocol::evolve::Run;
-use crate::protocol::evolve::repository::{LONGEST, leads, led_to};
+use crate::protocol::evolve::EvolveRunId;
+use crate::protocol::evolve::repository::{MAX_GIT_FILE_BYTES, gitdir_line, led_to};
 use anyhow::{Context, bail};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -16,17 +16,17 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 /// By its full path: what users install comes first on the way, and must not become the owner.
-const GIT: &str = "/usr/bin/git";
+const GIT_HISTORY_PROGRAM: &str = "/usr/bin/git";
 
 /// Commits that are looked at for runs that are told already.
-const LOOKED_AT: &str = "200";
+const MAX_SCANNED_COMMITS: &str = "200";
 
 /// How long one command may take: the repository is the agent's, and may be such that git never ends.
-const LIMIT: Duration = Duration::from_secs(60);
+const GIT_COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where a project's repository is.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum GitLocation {
     /// There is none, or it begins above the project, which is not seen here.
     Nowhere,
     At(PathBuf),
@@ -34,28 +34,28 @@ pub(super) enum Place {
     Beyond(String),
 }
 
-pub(super) fn place(project: &Path) -> Place {
+pub(super) fn locate_git_folder(project: &Path) -> GitLocation {
     let place = project.join(".git");
     let Ok(found) = fs::symlink_metadata(&place) else {
-        return Place::Nowhere;
+        return GitLocation::Nowhere;
     };
     if found.is_dir() {
-        return Place::At(place);
+        return GitLocation::At(place);
     }
     let text = match (found.is_symlink(), found.is_file()) {
-        (true, _) => fs::read_link(&place).map(|to| leads(&to)),
-        (_, true) if found.len() <= LONGEST => fs::read_to_string(&place),
+        (true, _) => fs::read_link(&place).map(|to| gitdir_line(&to)),
+        (_, true) if found.len() <= MAX_GIT_FILE_BYTES => fs::read_to_string(&place),
         _ => Ok(String::new()),
     };
     let text = text.unwrap_or_default();
     match led_to(project, &text) {
-        Ok(folder) => Place::At(folder),
-        Err(there) => Place::Beyond(there),
+        Ok(folder) => GitLocation::At(folder),
+        Err(there) => GitLocation::Beyond(there),
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Repository {
+pub(super) struct GitRepository {
     /// What git calls its folder.
     git: PathBuf,
     uid: u32,
@@ -67,7 +67,7 @@ pub(super) struct Repository {
     limit: Duration,
 }
 
-impl Repository {
+impl GitRepository {
     pub(super) fn open(git: PathBuf) -> Result<Self> {
         let owner = fs::metadata(&git)?;
         let scratch = tempfile::tempdir()?;
@@ -83,13 +83,13 @@ impl Repository {
             gid,
             is_root,
             scratch,
-            program: GIT.into(),
-            limit: LIMIT,
+            program: GIT_HISTORY_PROGRAM.into(),
+            limit: GIT_COMMAND_TIMEOUT,
         })
     }
 
     #[cfg(test)]
-    pub(super) fn with(self, program: &Path, limit: Duration) -> Self {
+    pub(super) fn with_program(self, program: &Path, limit: Duration) -> Self {
         Self {
             program: program.into(),
             limit,
@@ -98,29 +98,43 @@ impl Repository {
     }
 
     /// Where the next commit's body is laid out.
-    pub(super) fn body(&self, folder: &Path) -> Result<Body> {
-        Body::new(self.scratch.path().join("tree").join(folder))
+    pub(super) fn create_body_folder(&self, folder: &Path) -> Result<GitBodyFolder> {
+        GitBodyFolder::new(self.scratch.path().join("tree").join(folder))
     }
 
     pub(super) async fn is_checked_out(&self) -> Result<bool> {
-        let places = self.git(&["worktree", "list", "--porcelain"], "").await?;
-        let line = format!("branch {BRANCH}");
+        let places = self
+            .run_git(&["worktree", "list", "--porcelain"], "")
+            .await?;
+        let line = format!("branch {GIT_HISTORY_BRANCH}");
         Ok(places.lines().any(|place| place == line))
     }
 
-    async fn tip(&self) -> Option<String> {
-        let asked = self.git(&["rev-parse", "--quiet", "--verify", BRANCH], "");
+    async fn read_tip(&self) -> Option<String> {
+        let asked = self.run_git(
+            &["rev-parse", "--quiet", "--verify", GIT_HISTORY_BRANCH],
+            "",
+        );
         asked.await.ok()
     }
 
     /// The runs that have commits.
-    pub(super) async fn told(&self) -> Result<Vec<Run>> {
-        if self.tip().await.is_none() {
+    pub(super) async fn list_committed_runs(&self) -> Result<Vec<EvolveRunId>> {
+        if self.read_tip().await.is_none() {
             return Ok(Vec::new());
         }
-        let format = format!("--format=%(trailers:key={TRAILER},valueonly)");
+        let format = format!("--format=%(trailers:key={GIT_RUN_TRAILER},valueonly)");
         let log = self
-            .git(&["log", "-n", LOOKED_AT, &format, BRANCH], "")
+            .run_git(
+                &[
+                    "log",
+                    "-n",
+                    MAX_SCANNED_COMMITS,
+                    &format,
+                    GIT_HISTORY_BRANCH,
+                ],
+                "",
+            )
             .await?;
         Ok(log
             .lines()
@@ -130,46 +144,53 @@ impl Repository {
 
     /// A commit of the body that was laid out in `folder`, beneath the project's root.
     pub(super) async fn commit_body(&self, folder: &Path, message: &str) -> Result<()> {
-        self.git(&["read-tree", "--empty"], "").await?;
+        self.run_git(&["read-tree", "--empty"], "").await?;
         let folder = format!(":(literal){}", folder.display());
-        self.git(&["add", "--all", "--force", "--", &folder], "")
+        self.run_git(&["add", "--all", "--force", "--", &folder], "")
             .await?;
-        let tree = self.git(&["write-tree"], "").await?;
-        self.commit(&tree, message).await
+        let tree = self.run_git(&["write-tree"], "").await?;
+        self.commit_tree(&tree, message).await
     }
 
     /// A commit of a run whose body nobody knows any more, or that had none.
-    pub(super) async fn commit_as_before(&self, message: &str) -> Result<()> {
-        let tree = match self.tip().await {
+    pub(super) async fn commit_unchanged(&self, message: &str) -> Result<()> {
+        let tree = match self.read_tip().await {
             Some(tip) => {
-                self.git(&["rev-parse", &format!("{tip}^{{tree}}")], "")
+                self.run_git(&["rev-parse", &format!("{tip}^{{tree}}")], "")
                     .await?
             }
             None => {
-                self.git(&["read-tree", "--empty"], "").await?;
-                self.git(&["write-tree"], "").await?
+                self.run_git(&["read-tree", "--empty"], "").await?;
+                self.run_git(&["write-tree"], "").await?
             }
         };
-        self.commit(&tree, message).await
+        self.commit_tree(&tree, message).await
     }
 
-    async fn commit(&self, tree: &str, message: &str) -> Result<()> {
-        let tip = self.tip().await;
+    async fn commit_tree(&self, tree: &str, message: &str) -> Result<()> {
+        let tip = self.read_tip().await;
         let mut words = vec!["commit-tree", tree, "-F", "-"];
         if let Some(tip) = &tip {
             words.extend(["-p", tip]);
         }
-        let commit = self.git(&words, message).await?;
+        let commit = self.run_git(&words, message).await?;
         // Whoever has moved it meanwhile wins; an empty name says that there is none yet.
         let tip = tip.unwrap_or_else(|| "0".repeat(commit.len()));
-        let words = ["update-ref", "-m", "osctl evolve", BRANCH, &commit, &tip];
-        self.git(&words, "").await?;
+        let words = [
+            "update-ref",
+            "-m",
+            "osctl evolve",
+            GIT_HISTORY_BRANCH,
+            &commit,
+            &tip,
+        ];
+        self.run_git(&words, "").await?;
         Ok(())
     }
 
-    async fn git(&self, words: &[&str], input: &str) -> Result<String> {
+    async fn run_git(&self, words: &[&str], input: &str) -> Result<String> {
         let what = format!("`git {}`", words.join(" "));
-        let done = timeout(self.limit, self.run(words, input)).await;
+        let done = timeout(self.limit, self.spawn_git(words, input)).await;
         let Ok(done) = done else {
             bail!("{what} has not ended within {} s", self.limit.as_secs_f64());
         };
@@ -181,7 +202,7 @@ impl Repository {
         Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned())
     }
 
-    async fn run(&self, words: &[&str], input: &str) -> Result<std::process::Output> {
+    async fn spawn_git(&self, words: &[&str], input: &str) -> Result<std::process::Output> {
         let tree = self.scratch.path().join("tree");
         let mut command = Command::new(&self.program);
         command

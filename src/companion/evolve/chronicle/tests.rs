@@ -1,5 +1,8 @@
-use super::{BRANCH, Place, Repository, folder, is_news, message, place, untold};
-use crate::protocol::evolve::{Asker, Record, Stage, Status, Task};
+use super::{
+    GIT_HISTORY_BRANCH, GitLocation, GitRepository, build_commit_message, has_new_run,
+    locate_git_folder, resolve_body_folder, select_uncommitted_runs,
+};
+use crate::protocol::evolve::{EvolveCaller, EvolveRecord, EvolveStage, EvolveStatus, Task};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use std::fs;
@@ -9,12 +12,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-fn record(run: &str, status: Stage) -> Record {
-    Record {
+fn record(run: &str, status: EvolveStage) -> EvolveRecord {
+    EvolveRecord {
         run: run.parse().unwrap(),
         task: Task::Evolve,
         reason: Some("more\nOsctl-Run: 29991231-235959".into()),
-        by: Asker::Agent,
+        by: EvolveCaller::Agent,
         force: false,
         dry_run: false,
         began: 0.0,
@@ -98,29 +101,35 @@ fn owners(folder: &Path, found: &mut Vec<u32>) {
     }
 }
 
-fn open(project: &Path) -> Repository {
-    let Place::At(git) = place(project) else {
+fn open(project: &Path) -> GitRepository {
+    let GitLocation::At(git) = locate_git_folder(project) else {
         panic!("no repository in {project:?}");
     };
-    Repository::open(git).unwrap()
+    GitRepository::open(git).unwrap()
 }
 
 /// Tells runs whose bodies are kept: each is one file, with the run's name in it.
-async fn tell(project: &Path, runs: &[Record]) -> usize {
+async fn tell(project: &Path, runs: &[EvolveRecord]) -> usize {
     let repository = open(project);
-    let told = repository.told().await.unwrap();
-    let untold = untold(runs, &told);
+    let told = repository.list_committed_runs().await.unwrap();
+    let untold = select_uncommitted_runs(runs, &told);
     for run in &untold {
         // As the keeper answers: one that could not be read has none.
         if run.body.is_none() && run.image.is_none() {
-            repository.commit_as_before(&message(run)).await.unwrap();
+            repository
+                .commit_unchanged(&build_commit_message(run))
+                .await
+                .unwrap();
             continue;
         }
-        let folder = folder(run);
-        let mut body = repository.body(folder).unwrap();
+        let folder = resolve_body_folder(run);
+        let mut body = repository.create_body_folder(folder).unwrap();
         let content = BASE64_STANDARD.encode(run.run.as_str());
-        body.add("deep/Dockerfile", &content).unwrap();
-        repository.commit_body(folder, &message(run)).await.unwrap();
+        body.append_file("deep/Dockerfile", &content).unwrap();
+        repository
+            .commit_body(folder, &build_commit_message(run))
+            .await
+            .unwrap();
     }
     untold.len()
 }
@@ -130,34 +139,34 @@ async fn runs_become_commits_of_the_owner_and_nothing_else_is_touched() {
     let (folder, uid) = project();
     let git = |words: &[&str]| run(folder.path(), words);
     let before = (git(&["status", "--porcelain"]), git(&["diff", "--cached"]));
-    let first = record("20261120-100000", Stage::Succeeded);
-    let earlier = record("20261119-100000", Stage::Failed);
+    let first = record("20261120-100000", EvolveStage::Succeeded);
+    let earlier = record("20261119-100000", EvolveStage::Failed);
     let known = [first.clone(), earlier.clone()];
     assert_eq!(tell(folder.path(), &known).await, 1);
     assert_eq!(tell(folder.path(), &known).await, 0);
     // What is in the checkout by now is none of a run's.
     fs::write(folder.path().join("body/more"), "x").unwrap();
-    let on = record("20261120-130000", Stage::Building);
-    let mut second = record("20261120-110000", Stage::RolledBack);
+    let on = record("20261120-130000", EvolveStage::Building);
+    let mut second = record("20261120-110000", EvolveStage::RolledBack);
     second.image = Some("sha256:2".into());
-    let mut back = record("20261120-120000", Stage::Succeeded);
+    let mut back = record("20261120-120000", EvolveStage::Succeeded);
     (back.task, back.body) = (Task::Rollback, None);
     // A run whose body could not be read has the one before.
-    let mut unread = record("20261120-123000", Stage::Failed);
-    (unread.body, unread.image, unread.gate) = (None, None, Some(Stage::Building));
+    let mut unread = record("20261120-123000", EvolveStage::Failed);
+    (unread.body, unread.image, unread.gate) = (None, None, Some(EvolveStage::Building));
     let all = [on, unread, back, second, first, earlier];
     assert_eq!(tell(folder.path(), &all).await, 3);
-    let subjects = git(&["log", "--format=%s|%an", BRANCH]);
+    let subjects = git(&["log", "--format=%s|%an", GIT_HISTORY_BRANCH]);
     assert_eq!(
         subjects,
         "Evolve: failed|osctl\nEvolve: succeeded|osctl\nEvolve: rolled back|osctl\nEvolve: succeeded|osctl\n"
     );
-    let verdict = git(&["log", "-1", "--format=%B", BRANCH]);
+    let verdict = git(&["log", "-1", "--format=%B", GIT_HISTORY_BRANCH]);
     assert!(
         verdict.contains("Osctl-Outcome: failed\nOsctl-Gate: building\n"),
         "{verdict}"
     );
-    let files = git(&["ls-tree", "-r", "--name-only", BRANCH]);
+    let files = git(&["ls-tree", "-r", "--name-only", GIT_HISTORY_BRANCH]);
     assert_eq!(files, "body/deep/Dockerfile\n");
     for (commit, made) in [
         ("", "120000"),
@@ -167,11 +176,19 @@ async fn runs_become_commits_of_the_owner_and_nothing_else_is_touched() {
     ] {
         let made = format!("20261120-{made}");
         assert_eq!(
-            git(&["show", &format!("{BRANCH}{commit}:body/deep/Dockerfile")]),
+            git(&[
+                "show",
+                &format!("{GIT_HISTORY_BRANCH}{commit}:body/deep/Dockerfile")
+            ]),
             made
         );
     }
-    let message = git(&["log", "-1", "--format=%B", &format!("{BRANCH}~2")]);
+    let message = git(&[
+        "log",
+        "-1",
+        "--format=%B",
+        &format!("{GIT_HISTORY_BRANCH}~2"),
+    ]);
     assert!(
         message.contains("Osctl-Run: 20261120-110000\n"),
         "{message}"
@@ -190,12 +207,17 @@ async fn runs_become_commits_of_the_owner_and_nothing_else_is_touched() {
 #[tokio::test]
 async fn a_body_that_lies_deeper_is_committed_where_it_lies() {
     let (folder, _) = project();
-    let mut deep = record("20261120-100000", Stage::Succeeded);
+    let mut deep = record("20261120-100000", EvolveStage::Succeeded);
     deep.folder = Some("agents/mine".into());
-    let mut odd = record("20261120-110000", Stage::Failed);
+    let mut odd = record("20261120-110000", EvolveStage::Failed);
     odd.folder = Some("../x".into());
     assert_eq!(tell(folder.path(), &[deep.clone()]).await, 1);
-    let files = || run(folder.path(), &["ls-tree", "-r", "--name-only", BRANCH]);
+    let files = || {
+        run(
+            folder.path(),
+            &["ls-tree", "-r", "--name-only", GIT_HISTORY_BRANCH],
+        )
+    };
     assert_eq!(files(), "agents/mine/deep/Dockerfile\n");
     assert_eq!(tell(folder.path(), &[odd, deep]).await, 1);
     assert_eq!(files(), "body/deep/Dockerfile\n");
@@ -209,9 +231,12 @@ async fn a_repository_whose_folder_lies_elsewhere_in_the_project_has_the_commits
     fs::rename(&git, folder.path().join("aside/meta")).unwrap();
     fs::write(&git, "gitdir: aside/meta\n").unwrap();
     give(folder.path(), uid);
-    let first = record("20261120-100000", Stage::Succeeded);
+    let first = record("20261120-100000", EvolveStage::Succeeded);
     assert_eq!(tell(folder.path(), &[first]).await, 1);
-    let files = run(folder.path(), &["ls-tree", "-r", "--name-only", BRANCH]);
+    let files = run(
+        folder.path(),
+        &["ls-tree", "-r", "--name-only", GIT_HISTORY_BRANCH],
+    );
     assert_eq!(files, "body/deep/Dockerfile\n");
     let mut found = Vec::new();
     owners(&folder.path().join("aside/meta"), &mut found);
@@ -228,11 +253,11 @@ async fn a_repository_whose_folder_lies_elsewhere_in_the_project_has_the_commits
         "main",
     ];
     run(folder.path(), &words);
-    let Place::Beyond(there) = place(&path) else {
-        panic!("{:?}", place(&path));
+    let GitLocation::Beyond(there) = locate_git_folder(&path) else {
+        panic!("{:?}", locate_git_folder(&path));
     };
     assert!(there.contains("/worktrees/"), "{there}");
-    assert_eq!(place(tree.path()), Place::Nowhere);
+    assert_eq!(locate_git_folder(tree.path()), GitLocation::Nowhere);
 }
 
 #[tokio::test]
@@ -262,26 +287,32 @@ async fn what_a_repository_would_have_git_run_is_not_run() {
         run(folder.path(), &["config", key, value.to_str().unwrap()]);
     }
     give(folder.path(), uid);
-    let first = record("20261120-100000", Stage::Succeeded);
+    let first = record("20261120-100000", EvolveStage::Succeeded);
     assert_eq!(tell(folder.path(), &[first]).await, 1);
     assert!(!ran.exists(), "{:?}", fs::read_to_string(&ran));
 }
 
 #[test]
 fn runs_that_begin_or_end_outside_are_news() {
-    let status = |run: Option<&str>, on| Status {
+    let status = |run: Option<&str>, on| EvolveStatus {
         latest_run: run.map(|run| run.parse().unwrap()),
         evolve_in_progress: on,
-        ..Status::default()
+        ..EvolveStatus::default()
     };
     let (none, first) = (status(None, false), Some("20261120-100000"));
-    assert!(!is_news(None, &none));
-    assert!(is_news(None, &status(first, false)));
-    assert!(!is_news(Some(&status(first, false)), &status(first, false)));
-    assert!(is_news(Some(&status(first, true)), &status(first, false)));
+    assert!(!has_new_run(None, &none));
+    assert!(has_new_run(None, &status(first, false)));
+    assert!(!has_new_run(
+        Some(&status(first, false)),
+        &status(first, false)
+    ));
+    assert!(has_new_run(
+        Some(&status(first, true)),
+        &status(first, false)
+    ));
     // It has begun and failed between two looks.
     let second = status(Some("20261120-110000"), false);
-    assert!(is_news(Some(&status(first, false)), &second));
+    assert!(has_new_run(Some(&status(first, false)), &second));
 }
 
 #[tokio::test]
@@ -292,7 +323,7 @@ async fn a_git_that_does_not_end_is_ended() {
     fs::set_permissions(&slow, fs::Permissions::from_mode(0o755)).unwrap();
     let begin = Instant::now();
     let repository = open(folder.path());
-    let repository = repository.with(&slow, Duration::from_millis(100));
+    let repository = repository.with_program(&slow, Duration::from_millis(100));
     let refused = repository.is_checked_out().await.unwrap_err().to_string();
     assert!(refused.contains("has not ended within 0.1 s"), "{refused}");
     assert!(begin.elapsed() < Duration::from_secs(60));
@@ -309,7 +340,7 @@ async fn a_branch_that_somebody_works_on_is_left_alone() {
     let repository = open(folder.path());
     assert!(repository.is_checked_out().await.unwrap());
     assert_eq!(
-        run(folder.path(), &["log", "--format=%s", BRANCH]),
+        run(folder.path(), &["log", "--format=%s", GIT_HISTORY_BRANCH]),
         "mine\n"
     );
 }

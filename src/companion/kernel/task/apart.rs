@@ -1,11 +1,11 @@
 //! Letting go of a process, and taking one that was frozen.
 
-use super::jobs::Job;
-use super::{Owner, bury};
-use crate::companion::kernel::apart::{Apart, Fate, Restored};
-use crate::companion::kernel::policy::Event;
-use crate::companion::kernel::process::Process;
-use crate::companion::kernel::{Answer, Refusal, Reply};
+use super::job::KernelJob;
+use super::{KernelOwner, reap_process};
+use crate::companion::kernel::apart::{DetachResolution, DetachedKernel, RestoredKernel};
+use crate::companion::kernel::policy::KernelPolicyEvent;
+use crate::companion::kernel::process::KernelProcess;
+use crate::companion::kernel::{KernelAnswer, KernelAnswerSender, KernelRefusal};
 use crate::protocol::kernel::KernelReport;
 use std::future::pending;
 use tokio::sync::oneshot;
@@ -13,7 +13,7 @@ use tokio::sync::oneshot::error::RecvError;
 
 /// Whose life begins when a process is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Birth {
+pub(super) enum StartAction {
     /// An empty namespace.
     New,
     /// The one that was there before.
@@ -23,39 +23,41 @@ pub(super) enum Birth {
 }
 
 /// What is decided about a kernel that is apart; never, while none is.
-pub(super) async fn decided(fate: &mut Option<oneshot::Receiver<Fate>>) -> Result<Fate, RecvError> {
+pub(super) async fn wait_resolution(
+    fate: &mut Option<oneshot::Receiver<DetachResolution>>,
+) -> Result<DetachResolution, RecvError> {
     match fate {
         Some(decision) => decision.await,
         None => pending().await,
     }
 }
 
-impl Owner {
+impl KernelOwner {
     /// The kernel has told that it lets go.
-    pub(super) async fn part(&mut self) {
+    pub(super) async fn detach_kernel(&mut self) {
         self.deadline = None;
-        self.drain().await;
+        self.drain_output().await;
         let parted = match &mut self.process {
-            Some(process) => process.part().await,
+            Some(process) => process.detach().await,
             None => return,
         };
         if let Err(why) = parted {
             self.broken = Some(format!("it did not let go of its connection: {why}"));
-            return self.step(Event::Broken);
+            return self.apply_event(KernelPolicyEvent::Broken);
         }
         // Who interrupts what ends by itself has no reason to any more.
         self.stop = None;
         let (fate, decision) = oneshot::channel();
         self.fate = Some(decision);
-        self.step(Event::Part);
+        self.apply_event(KernelPolicyEvent::Part);
         let known = (&self.process, &self.hello, &mut self.current);
-        let (Some(process), Some(hello), Some(Job::Part { done })) = known else {
+        let (Some(process), Some(hello), Some(KernelJob::Part { done })) = known else {
             return;
         };
-        let apart = Apart {
+        let apart = DetachedKernel {
             pid: hello.pid,
-            root: process.root().unwrap_or_default(),
-            socket: process.socket().unwrap_or_default(),
+            root: process.root_pid().unwrap_or_default(),
+            socket: process.socket_path().unwrap_or_default(),
             generation: self.ledger.generation(),
             counts: self.counts,
             python: hello.python.clone(),
@@ -67,77 +69,79 @@ impl Owner {
     }
 
     /// It has been decided what becomes of the kernel that is apart.
-    pub(super) async fn meet(&mut self, decision: Result<Fate, RecvError>) {
+    pub(super) async fn resolve_detached(&mut self, decision: Result<DetachResolution, RecvError>) {
         self.fate = None;
         self.current = None;
         match decision {
-            Ok(Fate::Frozen(frozen, done)) => {
+            Ok(DetachResolution::Frozen(frozen, done)) => {
                 if let Some(process) = self.process.take() {
-                    bury(process, false).await;
+                    reap_process(process, false).await;
                 }
                 self.hello = None;
                 self.frozen = Some(frozen);
-                self.step(Event::Freeze);
-                let refusal = self.checkpointed();
+                self.apply_event(KernelPolicyEvent::Freeze);
+                let refusal = self.checkpointed_refusal();
                 for job in std::mem::take(&mut self.queue) {
-                    self.abandon(job, &refusal);
+                    self.abandon_job(job, &refusal);
                 }
                 // Whoever asked may have left.
                 let _ = done.send(());
             }
             decision => {
-                if let Ok(Fate::Rejoins(done)) = decision {
+                if let Ok(DetachResolution::Rejoins(done)) = decision {
                     self.returning = Some(done);
                 }
-                self.process.iter_mut().for_each(Process::rejoin);
-                self.birth = Birth::Same;
-                self.step(Event::Rejoin);
+                self.process.iter_mut().for_each(KernelProcess::reattach);
+                self.birth = StartAction::Same;
+                self.apply_event(KernelPolicyEvent::Rejoin);
             }
         }
-        let report = self.ledger.view(self.ledger.generation(), None);
+        let report = self.ledger.peek_report(self.ledger.generation(), None);
         self.answer_interrupts(&report);
     }
 
     /// What requests are told while it lies in a checkpoint.
-    pub(super) fn checkpointed(&self) -> Refusal {
+    pub(super) fn checkpointed_refusal(&self) -> KernelRefusal {
         let frozen = self.frozen.as_ref();
-        Refusal::Checkpointed {
+        KernelRefusal::Checkpointed {
             session: self.session.clone(),
             checkpoint: frozen.map_or_else(String::new, |frozen| frozen.checkpoint.clone()),
         }
     }
 
     /// The session does not lie in a checkpoint any more.
-    pub(super) fn leave_checkpoint(&mut self) {
+    pub(super) fn remove_checkpoint_mark(&mut self) {
         if let Some(frozen) = self.frozen.take() {
-            frozen.leave();
+            frozen.remove_mark();
         }
     }
 
-    pub(super) fn thaw(&mut self, restored: Restored, done: Reply) {
+    pub(super) fn restore_process(&mut self, restored: RestoredKernel, done: KernelAnswerSender) {
         if self.current.is_some() || !self.queue.is_empty() {
             // What was restored is dropped, which ends it.
-            return drop(done.send(Err(Refusal::Busy)));
+            return drop(done.send(Err(KernelRefusal::Busy)));
         }
         if let Some(old) = self.process.take() {
-            tokio::spawn(bury(old, true));
+            tokio::spawn(reap_process(old, true));
         }
-        self.returned(Err(Refusal::NoKernel("another took its place".into())));
-        let Restored { made } = restored;
-        self.process = Some(Process::restored(made, &self.session));
+        self.answer_returning(Err(KernelRefusal::NoKernel(
+            "another took its place".into(),
+        )));
+        let RestoredKernel { made } = restored;
+        self.process = Some(KernelProcess::from_restored(made, &self.session));
         // What was said of the old one is not the new one's.
         (self.hello, self.broken, self.stop) = (None, None, None);
         self.is_plain = false;
-        self.birth = Birth::Restored;
+        self.birth = StartAction::Restored;
         self.returning = Some(done);
-        self.step(Event::Thaw);
+        self.apply_event(KernelPolicyEvent::Thaw);
     }
 
     /// Tells whoever waits for a kernel to come back.
-    pub(super) fn returned(&mut self, how: Result<KernelReport, Refusal>) {
+    pub(super) fn answer_returning(&mut self, how: Result<KernelReport, KernelRefusal>) {
         if let Some(done) = self.returning.take() {
             // Whoever asked may have left.
-            let _ = done.send(how.map(Answer::of));
+            let _ = done.send(how.map(KernelAnswer::without_value));
         }
     }
 }

@@ -1,108 +1,71 @@
 //! Jobs: taken, queued, begun, finished, given up. Every job ends in exactly one answer.
 
-use super::Owner;
-use super::thaw::PATIENCE;
+use super::KernelOwner;
+use super::job::{KernelJob, KernelJobOutcome, refuse_message};
+use super::thaw::AUTO_RELOAD_TIMEOUT;
 use crate::companion::descendants;
-use crate::companion::kernel::apart::Apart;
-use crate::companion::kernel::ending::{Stop, raised};
-use crate::companion::kernel::policy::{Event, State};
-use crate::companion::kernel::wire::{Ask, Ending, Question, Request};
-use crate::companion::kernel::{Answer, Message, Refusal, Run};
-use crate::companion::runs::Spill;
-use crate::protocol::kernel::{Happened, KernelReport, Raised, RunStatus};
+use crate::companion::kernel::ending::{StopReason, raised_error};
+use crate::companion::kernel::policy::{KernelPolicyEvent, KernelPolicyState};
+use crate::companion::kernel::wire::{
+    KernelCellOutcome, KernelQuery, KernelQueryFrame, KernelRequest,
+};
+use crate::companion::kernel::{KernelAnswer, KernelMessage, KernelRefusal, KernelRun};
+use crate::companion::runs::SpillFiles;
+use crate::protocol::kernel::{KernelReport, RunError, RunEventKind, RunStatus};
 use serde_json::Value;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 /// Requests that may wait for their turn, and bytes of their code.
-const QUEUE: usize = 1024;
-const QUEUE_BYTES: usize = 64 << 20;
+const MAX_QUEUED_JOBS: usize = 1024;
+const MAX_QUEUED_CODE_BYTES: usize = 64 << 20;
 
 /// How long a question may take.
-const ASKED: Duration = Duration::from_secs(10);
+const KERNEL_QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Processes of a stopped run that are ended one by one; with more, the kernel ends, too.
-const SWARM: usize = 64;
+const MAX_LEFT_PROCESSES: usize = 64;
 
-/// What the process works on or is asked to.
-#[derive(Debug)]
-pub(super) enum Job {
-    Run(Arc<Run>),
-    Ask {
-        question: Question,
-        quiet: bool,
-        done: oneshot::Sender<Result<Answer, Refusal>>,
-    },
-    /// To let go of everything; `done` is taken by who then has the kernel.
-    Part {
-        done: Option<oneshot::Sender<Result<Apart, Refusal>>>,
-    },
-}
-
-impl Job {
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Run(run) => run.work.code.len(),
-            Self::Ask { .. } | Self::Part { .. } => 0,
-        }
-    }
-
-    /// Whether the kernel may hold something else after it.
-    fn changes(&self) -> bool {
-        match self {
-            Self::Run(_) => true,
-            Self::Ask { question, .. } => question.changes(),
-            Self::Part { .. } => false,
-        }
-    }
-}
-
-/// How a job ended, in the kernel's eyes.
-#[derive(Debug)]
-pub(super) enum Outcome {
-    Run(Ending),
-    Ask(Result<Value, Raised>),
-}
-
-impl Owner {
-    pub(super) fn hear(&mut self, message: Message) {
+impl KernelOwner {
+    pub(super) fn handle_message(&mut self, message: KernelMessage) {
         let is_asked = !matches!(
             message,
-            Message::Check | Message::Release { .. } | Message::Close { .. }
+            KernelMessage::Check | KernelMessage::Release { .. } | KernelMessage::Close { .. }
         );
         if is_asked {
             self.used = Instant::now();
         }
         match message {
-            _ if !self.leaving.takes(&message) => refuse(message, &self.farewell()),
+            _ if !self.leaving.accepts_message(&message) => {
+                refuse_message(message, &self.shutdown_refusal())
+            }
             // What lies in a checkpoint is given up for an empty one; the checkpoint stays.
-            Message::Ask {
-                question: Question::Reset,
+            KernelMessage::Ask {
+                question: KernelQuery::Reset,
                 done,
                 ..
-            } if self.state == State::Frozen => {
+            } if self.state == KernelPolicyState::Frozen => {
                 self.forget_stored();
-                self.restart(Stop::Restart, done);
+                self.restart_kernel(StopReason::Restart, done);
             }
-            Message::Execute { run, queue, taken } => {
-                let answer = self.admit(queue, run.work.code.len());
+            KernelMessage::Execute { run, queue, taken } => {
+                let answer = self.admit_job(queue, run.work.code.len());
                 if answer.is_ok() {
-                    self.queue.push_back(Job::Run(run));
+                    self.queue.push_back(KernelJob::Run(run));
                 }
                 // Whoever asked may have left; the run goes on and can be found by its id.
                 let _ = taken.send(answer);
             }
-            Message::Ask {
+            KernelMessage::Ask {
                 mut question,
                 quiet,
                 done,
-            } => match self.admit(false, 0) {
+            } => match self.admit_job(false, 0) {
                 Ok(()) => {
-                    self.bind(&mut question);
-                    self.queue.push_back(Job::Ask {
+                    self.bind_generation(&mut question);
+                    self.queue.push_back(KernelJob::Ask {
                         question,
                         quiet,
                         done,
@@ -110,93 +73,100 @@ impl Owner {
                 }
                 Err(refusal) => drop(done.send(Err(refusal))),
             },
-            Message::Part { done } => match self.admit(false, 0) {
-                Ok(()) => self.queue.push_back(Job::Part { done: Some(done) }),
+            KernelMessage::Part { done } => match self.admit_job(false, 0) {
+                Ok(()) => self.queue.push_back(KernelJob::Part { done: Some(done) }),
                 Err(refusal) => drop(done.send(Err(refusal))),
             },
-            Message::Thaw { restored, done } => self.thaw(*restored, done),
-            Message::Interrupt { id, done } => self.interrupt(id.as_deref(), done),
-            Message::Check => self.step(Event::Check(2 * self.settings.limits.check)),
-            Message::Touch => {}
-            Message::Overtake { done } => {
-                self.ledger.overtake();
-                self.run_count.overtake();
+            KernelMessage::Thaw { restored, done } => self.restore_process(*restored, done),
+            KernelMessage::Interrupt { id, done } => self.interrupt_job(id.as_deref(), done),
+            KernelMessage::Check => {
+                self.apply_event(KernelPolicyEvent::Check(2 * self.settings.limits.check))
+            }
+            KernelMessage::Touch => {}
+            KernelMessage::Overtake { done } => {
+                self.ledger.adopt_newer_generation();
+                self.run_count.adopt_newer_count();
                 drop(done);
             }
-            Message::Restart { why, done } => {
+            KernelMessage::Restart { why, done } => {
                 self.forget_stored();
-                self.restart(why, done);
+                self.restart_kernel(why, done);
             }
-            Message::Release { idle, done } => {
+            KernelMessage::Release { idle, done } => {
                 // One that lies in a checkpoint takes nothing, and is to be found there.
-                let is_idle =
-                    self.state != State::Frozen && self.rests() && self.used.elapsed() >= idle;
+                let is_idle = self.state != KernelPolicyState::Frozen
+                    && self.is_quiescent()
+                    && self.used.elapsed() >= idle;
                 if is_idle {
-                    self.shut_down(Duration::ZERO, Stop::Deleted);
+                    self.shut_down(Duration::ZERO, StopReason::Deleted);
                 }
                 // Whoever asked may have ended.
                 let _ = done.send(is_idle);
             }
-            Message::Close { grace, done } => {
-                self.leaving = self.leaving.close(Instant::now() + grace);
+            KernelMessage::Close { grace, done } => {
+                self.leaving = self.leaving.start_closing(Instant::now() + grace);
                 self.closing.push(done);
             }
-            Message::Shutdown { grace, why } => self.shut_down(grace, why),
+            KernelMessage::Shutdown { grace, why } => self.shut_down(grace, why),
         }
     }
 
     /// Nothing is on and nothing waits.
-    fn rests(&self) -> bool {
+    fn is_quiescent(&self) -> bool {
         let is_busy = self.state.is_busy() && !self.is_checked();
-        !is_busy && self.has_nothing_left()
+        !is_busy && self.has_no_jobs()
     }
 
     /// Tells who waits for it that nothing runs any more.
-    pub(super) fn look_at_closing(&mut self) {
-        if self.rests() {
-            self.leaving = self.leaving.rested();
+    pub(super) fn check_closing(&mut self) {
+        if self.is_quiescent() {
+            self.leaving = self.leaving.mark_quiescent();
             self.closing.clear();
         }
     }
 
-    fn shut_down(&mut self, grace: Duration, why: Stop) {
-        if why == Stop::Deleted {
+    fn shut_down(&mut self, grace: Duration, why: StopReason) {
+        if why == StopReason::Deleted {
             self.is_deleted = true;
             self.forget_stored();
-            self.leave_checkpoint();
+            self.remove_checkpoint_mark();
         }
-        self.leaving = self.leaving.end(Instant::now() + grace);
-        if grace.is_zero() && !self.is_over() {
+        self.leaving = self.leaving.start_ending(Instant::now() + grace);
+        if grace.is_zero() && !self.is_finished() {
             for job in std::mem::take(&mut self.queue) {
-                self.abandon(job, &Refusal::NoSession(self.session.clone()));
+                self.abandon_job(job, &KernelRefusal::NoSession(self.session.clone()));
             }
-            self.give_up(why);
+            self.end_kernel(why);
         }
     }
 
     /// What requests are told that come after that.
-    pub(super) fn farewell(&self) -> Refusal {
+    pub(super) fn shutdown_refusal(&self) -> KernelRefusal {
         match self.is_deleted {
-            true => Refusal::NoSession(self.session.clone()),
-            false => Refusal::Stopping,
+            true => KernelRefusal::NoSession(self.session.clone()),
+            false => KernelRefusal::Stopping,
         }
     }
 
-    fn restart(&mut self, why: Stop, done: oneshot::Sender<Result<Answer, Refusal>>) {
-        if self.state == State::Apart {
-            return drop(done.send(Err(Refusal::Busy)));
+    fn restart_kernel(
+        &mut self,
+        why: StopReason,
+        done: oneshot::Sender<Result<KernelAnswer, KernelRefusal>>,
+    ) {
+        if self.state == KernelPolicyState::Apart {
+            return drop(done.send(Err(KernelRefusal::Busy)));
         }
         self.restarts.push(done);
-        self.give_up(why);
+        self.end_kernel(why);
         // One that rests is tried again at once.
-        if matches!(self.state, State::Resting { .. }) {
+        if matches!(self.state, KernelPolicyState::Resting { .. }) {
             self.alarm = None;
-            self.step(Event::TimeUp);
+            self.apply_event(KernelPolicyEvent::TimeUp);
         }
     }
 
     /// Ends the kernel, whatever it does; what has not begun waits for the next one.
-    fn give_up(&mut self, why: Stop) {
+    fn end_kernel(&mut self, why: StopReason) {
         if self.current.is_some() {
             self.stop.get_or_insert(why);
         }
@@ -204,99 +174,102 @@ impl Owner {
             self.broken
                 .get_or_insert_with(|| "that was asked for".into());
         }
-        self.step(Event::Restart);
+        self.apply_event(KernelPolicyEvent::Restart);
     }
 
-    fn admit(&self, queue: bool, bytes: usize) -> Result<(), Refusal> {
+    fn admit_job(&self, queue: bool, bytes: usize) -> Result<(), KernelRefusal> {
         // A kernel that wakes up is not busy for anybody.
         let own = usize::from(self.thaw.is_on());
         let waiting = usize::from(self.current.is_some()) + self.queue.len() > own;
-        let queued = || self.queue.iter().map(Job::bytes).sum::<usize>();
-        let is_full = self.queue.len() >= QUEUE || (waiting && queued() + bytes > QUEUE_BYTES);
+        let queued = || self.queue.iter().map(KernelJob::code_bytes).sum::<usize>();
+        let is_full = self.queue.len() >= MAX_QUEUED_JOBS
+            || (waiting && queued() + bytes > MAX_QUEUED_CODE_BYTES);
         match () {
-            () if self.state == State::Frozen => Err(self.checkpointed()),
-            () if self.state.is_hopeless() => Err(Refusal::NoKernel(self.trouble.clone())),
-            () if waiting && !queue => Err(Refusal::Busy),
-            () if is_full => Err(Refusal::QueueFull),
+            () if self.state == KernelPolicyState::Frozen => Err(self.checkpointed_refusal()),
+            () if self.state.is_waiting_to_restart() => {
+                Err(KernelRefusal::NoKernel(self.trouble.clone()))
+            }
+            () if waiting && !queue => Err(KernelRefusal::Busy),
+            () if is_full => Err(KernelRefusal::QueueFull),
             () => Ok(()),
         }
     }
 
     /// Stops the run of that id, else whatever is on.
-    fn interrupt(&mut self, id: Option<&str>, done: oneshot::Sender<KernelReport>) {
-        let is_it = |job: &Job| match (job, id) {
+    fn interrupt_job(&mut self, id: Option<&str>, done: oneshot::Sender<KernelReport>) {
+        let is_it = |job: &KernelJob| match (job, id) {
             (_, None) => true,
-            (Job::Run(run), Some(id)) => run.id == id,
-            (Job::Ask { .. } | Job::Part { .. }, Some(_)) => false,
+            (KernelJob::Run(run), Some(id)) => run.id == id,
+            (KernelJob::Ask { .. } | KernelJob::Part { .. }, Some(_)) => false,
         };
         if self.current.as_ref().is_some_and(is_it) {
-            self.stop.get_or_insert(Stop::Asked);
+            self.stop.get_or_insert(StopReason::Asked);
             self.interrupts.push(done);
-            return self.step(Event::Stop);
+            return self.apply_event(KernelPolicyEvent::Stop);
         }
         // Nothing is on; whoever asked may have left.
-        let _ = done.send(self.ledger.view(self.ledger.generation(), None));
+        let _ = done.send(self.ledger.peek_report(self.ledger.generation(), None));
         if id.is_some()
             && let Some(at) = self.queue.iter().position(is_it)
-            && let Some(Job::Run(run)) = self.queue.remove(at)
+            && let Some(KernelJob::Run(run)) = self.queue.remove(at)
         {
             let message = "the run was taken out of the queue before it began".into();
-            run.add(Happened::Error {
-                error: raised("Interrupted", message),
+            run.add_event(RunEventKind::Error {
+                error: raised_error("Interrupted", message),
             });
-            let report = self.report(&run);
+            let report = self.record_run_report(&run);
             run.finish(RunStatus::Interrupted, report);
         }
     }
 
-    fn report(&mut self, run: &Run) -> KernelReport {
+    fn record_run_report(&mut self, run: &KernelRun) -> KernelReport {
         let generation = self.ledger.generation();
-        self.ledger.report(generation, run.work.seen)
+        self.ledger.record_report(generation, run.work.seen)
     }
 
     pub(super) fn begin_next(&mut self) {
-        if self.state != State::Idle || self.current.is_some() {
+        if self.state != KernelPolicyState::Idle || self.current.is_some() {
             return;
         }
         let Some(mut job) = self.queue.pop_front() else {
             return;
         };
-        if let Err(refusal) = self.prepare(&mut job) {
-            self.abandon(job, &refusal);
+        if let Err(refusal) = self.prepare_store(&mut job) {
+            self.abandon_job(job, &refusal);
             return self.begin_next();
         }
         let Some(process) = &mut self.process else {
             return;
         };
-        self.begun = descendants::now();
+        self.begun = descendants::read_boot_ticks();
         let sent = match &job {
-            Job::Run(run) => {
-                self.run_count.add();
-                run.started(self.counts.execution_count + 1);
+            KernelJob::Run(run) => {
+                self.run_count.increment();
+                run.mark_started(self.counts.execution_count + 1);
                 if let Some(seconds) = run.work.timeout {
                     self.deadline = Some((Instant::now() + seconds_from(seconds), seconds));
                 }
-                process.send(&Request::Execute {
+                process.send_frame(&KernelRequest::Execute {
                     id: &run.id,
                     code: &run.work.code,
                     silent: run.work.silent,
                     store_history: run.work.store_history,
                 })
             }
-            Job::Ask { .. } | Job::Part { .. } => {
+            KernelJob::Ask { .. } | KernelJob::Part { .. } => {
                 let question = match &job {
-                    Job::Ask { question, .. } => question,
-                    _ => &Question::LetGo,
+                    KernelJob::Ask { question, .. } => question,
+                    _ => &KernelQuery::LetGo,
                 };
                 // It may run code, too: finalizers and properties, which may not end.
                 let patience = match question.is_long() {
-                    false => Some(ASKED),
-                    true => self.thaw.is_on().then_some(PATIENCE),
+                    false => Some(KERNEL_QUERY_TIMEOUT),
+                    true => self.thaw.is_on().then_some(AUTO_RELOAD_TIMEOUT),
                 };
                 if let Some(patience) = patience {
                     self.deadline = Some((Instant::now() + patience, patience.as_secs_f64()));
                 }
-                process.send(&Ask {
+                process.send_frame(&KernelQueryFrame {
                     id: "ask",
                     question,
                 })
@@ -307,7 +280,7 @@ impl Owner {
         {
             // It is about to end, and has not heard of the job: the next one does it.
             self.deadline = None;
-            if matches!(job, Job::Run(_)) {
+            if matches!(job, KernelJob::Run(_)) {
                 self.run_count.take_back();
             }
             return self.queue.push_front(job);
@@ -316,116 +289,120 @@ impl Owner {
         self.raised = None;
         self.sent = Instant::now();
         (self.strayed, self.moved) = (0, 0);
-        self.step(Event::Work);
+        self.apply_event(KernelPolicyEvent::Work);
         if let Err(why) = sent {
             tracing::warn!("the kernel could not be reached: {why}");
-            self.step(Event::Broken);
+            self.apply_event(KernelPolicyEvent::Broken);
         }
     }
 
     /// The kernel is done with the current job; one that was to be stopped is probed first.
-    pub(super) fn finish(&mut self, outcome: Outcome) {
+    pub(super) fn finish_job(&mut self, outcome: KernelJobOutcome) {
         self.deadline = None;
         self.outcome = Some(outcome);
         if self.stop.is_none() {
-            return self.conclude();
+            return self.conclude_job();
         }
-        if self.end_children() > SWARM {
+        if self.end_children() > MAX_LEFT_PROCESSES {
             // What a swarm leaves behind in the process can't be told.
-            let why = format!("the code had left more than {SWARM} processes behind");
+            let why = format!("the code had left more than {MAX_LEFT_PROCESSES} processes behind");
             self.broken.get_or_insert(why);
-            return self.step(Event::Broken);
+            return self.apply_event(KernelPolicyEvent::Broken);
         }
-        self.step(Event::Done);
+        self.apply_event(KernelPolicyEvent::Done);
     }
 
     /// Tells those who wait what came of the current job.
-    pub(super) fn conclude(&mut self) {
+    pub(super) fn conclude_job(&mut self) {
         let stop = self.stop.take();
         self.used = Instant::now();
-        if self.current.as_ref().is_some_and(Job::changes) {
+        if self
+            .current
+            .as_ref()
+            .is_some_and(KernelJob::changes_namespace)
+        {
             self.changed = self.used;
         }
         match (self.current.take(), self.outcome.take()) {
-            (Some(Job::Run(run)), Some(Outcome::Run(ending))) => {
+            (Some(KernelJob::Run(run)), Some(KernelJobOutcome::Run(ending))) => {
                 let status = match (ending, stop) {
-                    (Ending::Completed, _) => RunStatus::Completed,
+                    (KernelCellOutcome::Completed, _) => RunStatus::Completed,
                     // Code that was interrupted may well end in another exception.
                     (_, Some(stop)) => {
-                        let traceback = self.raised.take().or_else(|| run.raised());
+                        let traceback = self.raised.take().or_else(|| run.code_error());
                         let traceback = traceback.map(|e| e.traceback).unwrap_or_default();
-                        let error = stop.kept();
-                        run.add(Happened::Error {
-                            error: Raised { traceback, ..error },
+                        let error = stop.interrupted_error();
+                        run.add_event(RunEventKind::Error {
+                            error: RunError { traceback, ..error },
                         });
                         RunStatus::Interrupted
                     }
-                    (Ending::Interrupted, None) => RunStatus::Interrupted,
-                    (Ending::Failed, None) => RunStatus::Failed,
+                    (KernelCellOutcome::Interrupted, None) => RunStatus::Interrupted,
+                    (KernelCellOutcome::Failed, None) => RunStatus::Failed,
                 };
-                let report = self.report(&run);
+                let report = self.record_run_report(&run);
                 run.finish(status, report);
             }
             (
-                Some(Job::Ask {
+                Some(KernelJob::Ask {
                     question,
                     quiet,
                     done,
                 }),
-                Some(Outcome::Ask(value)),
+                Some(KernelJobOutcome::Ask(value)),
             ) => {
                 let value = match (value, stop) {
-                    (Err(_), Some(stop)) => Err(stop.kept()),
+                    (Err(_), Some(stop)) => Err(stop.interrupted_error()),
                     (value, _) => value,
                 };
                 let known = self.ledger.generation();
                 if let Ok(value) = &value {
-                    self.note(&question, value);
+                    self.record_query_effect(&question, value);
                 }
                 let generation = self.ledger.generation();
                 // A store tells what became of the state since anyone was told; the next caller learns it, too.
-                let is_store = matches!(question, Question::CryoStore { .. });
+                let is_store = matches!(question, KernelQuery::CryoStore { .. });
                 let seen = (!is_store).then_some(known);
                 let report = match self.thaw.is_on() || quiet || is_store {
                     // Whoever asked is not told of it.
-                    true => self.ledger.view(generation, seen),
-                    false => self.ledger.report(generation, seen),
+                    true => self.ledger.peek_report(generation, seen),
+                    false => self.ledger.record_report(generation, seen),
                 };
                 // Whoever asked may have left.
-                let _ = done.send(Ok(Answer { value, report }));
-                self.look_after_thaw();
+                let _ = done.send(Ok(KernelAnswer { value, report }));
+                self.check_restore();
             }
-            (Some(Job::Part { done }), Some(Outcome::Ask(Err(error)))) => {
-                let why = stop.map_or(error.message, |stop| stop.kept().message);
+            (Some(KernelJob::Part { done }), Some(KernelJobOutcome::Ask(Err(error)))) => {
+                let why = stop.map_or(error.message, |stop| stop.interrupted_error().message);
                 // Whoever asked may have left.
-                let _ = done.map(|done| done.send(Err(Refusal::Held(why))));
+                let _ = done.map(|done| done.send(Err(KernelRefusal::Held(why))));
             }
             (job, outcome) => tracing::error!("{outcome:?} of {job:?}"),
         }
-        self.answer_interrupts(&self.ledger.view(self.ledger.generation(), None));
-        self.spill = Spill::default();
-        self.step(Event::Done);
+        self.answer_interrupts(&self.ledger.peek_report(self.ledger.generation(), None));
+        self.spill = SpillFiles::default();
+        self.apply_event(KernelPolicyEvent::Done);
     }
 
     /// What an answered question has done to the namespace's life.
-    fn note(&mut self, question: &Question, value: &Value) {
+    fn record_query_effect(&mut self, question: &KernelQuery, value: &Value) {
         match question {
             // The namespace of the old generation is gone, which those who knew it must learn.
-            Question::Reset => {
+            KernelQuery::Reset => {
                 self.emptied = self.counts.execution_count;
                 self.thaw.forget_failure();
                 self.ledger.note_stored(false);
-                self.ledger.begin();
+                self.ledger.begin_empty();
             }
             // A kernel that comes back into its own is the generation that it began as.
-            Question::CryoReload { folder } => {
+            KernelQuery::CryoReload { folder } => {
                 if !self.thaw.is_on() {
-                    self.ledger.begin();
+                    self.ledger.begin_empty();
                 }
-                let origin = self.origin(folder, value);
+                let origin = self.restored_origin(folder, value);
                 self.ledger.note_restored(origin);
             }
-            Question::CryoStore { name, dry_run, .. } if !dry_run && *name == self.session => {
+            KernelQuery::CryoStore { name, dry_run, .. } if !dry_run && *name == self.session => {
                 self.ledger.note_stored(true);
             }
             _ => {}
@@ -448,51 +425,36 @@ impl Owner {
     }
 
     /// Ends a job that never began.
-    pub(super) fn abandon(&mut self, job: Job, refusal: &Refusal) {
+    pub(super) fn abandon_job(&mut self, job: KernelJob, refusal: &KernelRefusal) {
         match job {
-            Job::Ask { done, .. } => {
+            KernelJob::Ask { done, .. } => {
                 drop(done.send(Err(refusal.clone())));
-                self.look_after_thaw();
+                self.check_restore();
             }
-            Job::Part { done } => drop(done.map(|done| done.send(Err(refusal.clone())))),
-            Job::Run(run) => {
+            KernelJob::Part { done } => drop(done.map(|done| done.send(Err(refusal.clone())))),
+            KernelJob::Run(run) => {
                 let why = match refusal {
-                    Refusal::NoKernel(why) => format!("the kernel can't be started: {why}"),
-                    Refusal::NoSession(_) => "the session was ended before the code began".into(),
-                    Refusal::Checkpointed { checkpoint, .. } => {
+                    KernelRefusal::NoKernel(why) => format!("the kernel can't be started: {why}"),
+                    KernelRefusal::NoSession(_) => {
+                        "the session was ended before the code began".into()
+                    }
+                    KernelRefusal::Checkpointed { checkpoint, .. } => {
                         format!("the kernel was frozen to `{checkpoint}` before the code began")
                     }
                     _ => "the companion was stopped before the code began".into(),
                 };
-                run.add(Happened::Error {
-                    error: raised("NotStarted", why),
+                run.add_event(RunEventKind::Error {
+                    error: raised_error("NotStarted", why),
                 });
-                let report = self.report(&run);
+                let report = self.record_run_report(&run);
                 run.finish(RunStatus::Failed, report);
             }
         }
     }
 }
 
-pub(super) fn refuse(message: Message, refusal: &Refusal) {
-    match message {
-        Message::Execute { taken, .. } => drop(taken.send(Err(refusal.clone()))),
-        Message::Ask { done, .. } | Message::Restart { done, .. } | Message::Thaw { done, .. } => {
-            drop(done.send(Err(refusal.clone())));
-        }
-        Message::Part { done } => drop(done.send(Err(refusal.clone()))),
-        Message::Interrupt { .. }
-        | Message::Release { .. }
-        | Message::Check
-        | Message::Touch
-        | Message::Overtake { .. }
-        | Message::Close { .. }
-        | Message::Shutdown { .. } => {}
-    }
-}
-
 /// Whatever is out of a clock's range is as good as never.
 fn seconds_from(seconds: f64) -> Duration {
-    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-    Duration::try_from_secs_f64(seconds).map_or(YEAR, |d| d.min(YEAR))
+    const MAX_RUN_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
+    Duration::try_from_secs_f64(seconds).map_or(MAX_RUN_TIMEOUT, |d| d.min(MAX_RUN_TIMEOUT))
 }

@@ -7,12 +7,12 @@
 //!     └──── end ─────┴──────────▶ Ending ◀─────┘        (over as soon as nothing is left)
 //! ```
 
-use crate::companion::kernel::Message;
-use crate::companion::kernel::wire::Question;
+use crate::companion::kernel::KernelMessage;
+use crate::companion::kernel::wire::KernelQuery;
 use tokio::time::Instant;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Leaving {
+pub(super) enum KernelShutdownState {
     /// Nobody has asked for its end.
     Staying,
     /// Takes no more requests. What runs may finish until then; it was stopped when that is missing.
@@ -23,8 +23,8 @@ pub(super) enum Leaving {
     Ending { until: Option<Instant> },
 }
 
-impl Leaving {
-    pub(super) fn close(self, until: Instant) -> Self {
+impl KernelShutdownState {
+    pub(super) fn start_closing(self, until: Instant) -> Self {
         match self {
             Self::Staying => Self::Closing { until: Some(until) },
             other => other,
@@ -32,7 +32,7 @@ impl Leaving {
     }
 
     /// Nothing runs any more.
-    pub(super) fn rested(self) -> Self {
+    pub(super) fn mark_quiescent(self) -> Self {
         match self {
             Self::Closing { .. } => Self::Closed,
             other => other,
@@ -40,7 +40,7 @@ impl Leaving {
     }
 
     /// What is left may not take longer than was said before.
-    pub(super) fn end(self, until: Instant) -> Self {
+    pub(super) fn start_ending(self, until: Instant) -> Self {
         match self {
             Self::Staying => Self::Ending { until: Some(until) },
             Self::Closing { until } | Self::Ending { until } => Self::Ending { until },
@@ -52,7 +52,7 @@ impl Leaving {
     }
 
     /// What ran has had its time, which is said once.
-    pub(super) fn overdue(self) -> Self {
+    pub(super) fn mark_overdue(self) -> Self {
         match self {
             Self::Closing { .. } => Self::Closing { until: None },
             Self::Ending { .. } => Self::Ending { until: None },
@@ -61,7 +61,7 @@ impl Leaving {
     }
 
     /// Until when what runs may finish.
-    pub(super) fn until(self) -> Option<Instant> {
+    pub(super) fn run_deadline(self) -> Option<Instant> {
         match self {
             Self::Closing { until } | Self::Ending { until } => until,
             Self::Staying | Self::Closed => None,
@@ -73,12 +73,14 @@ impl Leaving {
     }
 
     /// Whether a message is still for this owner.
-    pub(super) fn takes(self, message: &Message) -> bool {
+    pub(super) fn accepts_message(self, message: &KernelMessage) -> bool {
         match message {
             _ if self == Self::Staying => true,
-            Message::Interrupt { .. } | Message::Close { .. } | Message::Shutdown { .. } => true,
-            Message::Ask { question, .. } => {
-                self == Self::Closed && matches!(question, Question::CryoStore { .. })
+            KernelMessage::Interrupt { .. }
+            | KernelMessage::Close { .. }
+            | KernelMessage::Shutdown { .. } => true,
+            KernelMessage::Ask { question, .. } => {
+                self == Self::Closed && matches!(question, KernelQuery::CryoStore { .. })
             }
             _ => false,
         }
@@ -87,23 +89,23 @@ impl Leaving {
 
 #[cfg(test)]
 mod tests {
-    use super::{Leaving, Message, Question};
+    use super::{KernelMessage, KernelQuery, KernelShutdownState};
     use std::path::PathBuf;
     use std::time::Duration;
     use tokio::sync::oneshot;
     use tokio::time::Instant;
 
-    fn ask(question: Question) -> Message {
+    fn ask(question: KernelQuery) -> KernelMessage {
         let (done, _) = oneshot::channel();
-        Message::Ask {
+        KernelMessage::Ask {
             question,
             quiet: false,
             done,
         }
     }
 
-    fn store() -> Message {
-        ask(Question::CryoStore {
+    fn store() -> KernelMessage {
+        ask(KernelQuery::CryoStore {
             folder: PathBuf::new(),
             name: String::new(),
             generation: 1,
@@ -121,25 +123,41 @@ mod tests {
     #[test]
     fn only_what_rests_is_stored_and_nothing_else_is_taken() {
         let until = Instant::now() + Duration::from_secs(10);
-        let closing = Leaving::Staying.close(until);
-        assert_eq!(closing, Leaving::Closing { until: Some(until) });
-        assert!(Leaving::Staying.takes(&store()) && !closing.takes(&store()));
-        assert!(Leaving::Closed.takes(&store()));
-        assert!(!Leaving::Closed.takes(&ask(Question::Reset)));
-        assert!(!closing.end(until).takes(&store()));
+        let closing = KernelShutdownState::Staying.start_closing(until);
+        assert_eq!(closing, KernelShutdownState::Closing { until: Some(until) });
+        assert!(
+            KernelShutdownState::Staying.accepts_message(&store())
+                && !closing.accepts_message(&store())
+        );
+        assert!(KernelShutdownState::Closed.accepts_message(&store()));
+        assert!(!KernelShutdownState::Closed.accepts_message(&ask(KernelQuery::Reset)));
+        assert!(!closing.start_ending(until).accepts_message(&store()));
     }
 
     #[test]
     fn an_end_gives_no_time_that_was_not_given_before() {
         let until = Instant::now() + Duration::from_secs(10);
         let later = until + Duration::from_secs(10);
-        let closing = Leaving::Staying.close(until);
-        assert_eq!(closing.end(later).until(), Some(until));
-        assert_eq!(closing.overdue().end(later).until(), None);
-        assert!(Leaving::Closed.end(later).until() < Some(until));
-        assert_eq!(Leaving::Staying.end(later).until(), Some(later));
-        assert!(closing.end(later).is_ending() && !closing.is_ending());
+        let closing = KernelShutdownState::Staying.start_closing(until);
+        assert_eq!(closing.start_ending(later).run_deadline(), Some(until));
+        assert_eq!(
+            closing.mark_overdue().start_ending(later).run_deadline(),
+            None
+        );
+        assert!(
+            KernelShutdownState::Closed
+                .start_ending(later)
+                .run_deadline()
+                < Some(until)
+        );
+        assert_eq!(
+            KernelShutdownState::Staying
+                .start_ending(later)
+                .run_deadline(),
+            Some(later)
+        );
+        assert!(closing.start_ending(later).is_ending() && !closing.is_ending());
         // What has begun to end is not taken back.
-        assert!(closing.end(later).close(later).is_ending());
+        assert!(closing.start_ending(later).start_closing(later).is_ending());
     }
 }

@@ -1,6 +1,7 @@
 //! The task that owns the process: turns wake-ups into events, asks the policy, does as it says.
 
 mod apart;
+mod job;
 mod jobs;
 mod leaving;
 mod news;
@@ -8,53 +9,55 @@ mod thaw;
 mod view;
 mod waits;
 
-use crate::companion::kernel::apart::Fate;
-use crate::companion::kernel::ending::{Deaths, Stop};
-use crate::companion::kernel::frozen::{Frozen, Waking};
-use crate::companion::kernel::ledger::Ledger;
-use crate::companion::kernel::policy::{Action, Event, State};
-use crate::companion::kernel::process::{News, Process};
+use crate::companion::kernel::apart::DetachResolution;
+use crate::companion::kernel::ending::{ExitHistory, StopReason};
+use crate::companion::kernel::frozen::{KernelCheckpoint, SessionRestoring};
+use crate::companion::kernel::ledger::GenerationStore;
+use crate::companion::kernel::policy::{KernelPolicyAction, KernelPolicyEvent, KernelPolicyState};
+use crate::companion::kernel::process::{KernelProcess, ProcessEvent};
 use crate::companion::kernel::run_count::RunCount;
-use crate::companion::kernel::template::Template;
-use crate::companion::kernel::wire::{Ask, Counts, Hello, Question};
-use crate::companion::kernel::{Answer, Message, Refusal, Settings, View};
-use crate::companion::runs::Spill;
-use crate::protocol::kernel::{KernelReport, Raised};
-use apart::{Birth, decided};
-use jobs::{Job, Outcome, refuse};
-use leaving::Leaving;
+use crate::companion::kernel::template::KernelTemplate;
+use crate::companion::kernel::wire::{KernelCounts, KernelHello, KernelQuery, KernelQueryFrame};
+use crate::companion::kernel::{
+    KernelAnswer, KernelMessage, KernelRefusal, KernelSettings, KernelView,
+};
+use crate::companion::runs::SpillFiles;
+use crate::protocol::kernel::{KernelReport, RunError};
+use apart::{StartAction, wait_resolution};
+use job::{KernelJob, KernelJobOutcome, refuse_message};
+use leaving::KernelShutdownState;
 use std::collections::VecDeque;
 use std::future::pending;
 use std::thread::available_parallelism;
 use std::time::Duration;
-use thaw::Thaw;
+use thaw::KernelRestore;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
-use waits::{at, stay_awake};
+use waits::{spin_briefly, wait_until};
 
 /// How long a guard may take; one that is stopped is killed then.
-const BURIAL: Duration = Duration::from_secs(5);
+const KERNEL_REAP_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) struct Owner {
+pub(super) struct KernelOwner {
     session: String,
-    settings: Settings,
-    template: Template,
-    mailbox: mpsc::Receiver<Message>,
-    view: watch::Sender<View>,
-    ledger: Ledger,
+    settings: KernelSettings,
+    template: KernelTemplate,
+    mailbox: mpsc::Receiver<KernelMessage>,
+    view: watch::Sender<KernelView>,
+    ledger: GenerationStore,
     /// Runs that the session has begun in all its lives.
     run_count: RunCount,
-    state: State,
-    process: Option<Process>,
+    state: KernelPolicyState,
+    process: Option<KernelProcess>,
     /// What the policy armed.
     alarm: Option<Instant>,
-    current: Option<Job>,
+    current: Option<KernelJob>,
     /// How the current job ended, while the kernel is probed.
-    outcome: Option<Outcome>,
+    outcome: Option<KernelJobOutcome>,
     /// What it raised when it was interrupted.
-    raised: Option<Raised>,
+    raised: Option<RunError>,
     /// What memory does not hold of the current run's output.
-    spill: Spill,
+    spill: SpillFiles,
     /// When something was last asked or answered.
     used: Instant,
     /// When what the kernel holds may last have become another.
@@ -62,15 +65,15 @@ pub(super) struct Owner {
     /// Those who wait for what they have interrupted.
     interrupts: Vec<oneshot::Sender<KernelReport>>,
     /// Those who wait for a restart.
-    restarts: Vec<oneshot::Sender<Result<Answer, Refusal>>>,
+    restarts: Vec<oneshot::Sender<Result<KernelAnswer, KernelRefusal>>>,
     /// Comes when it is decided what becomes of a kernel that is apart.
-    fate: Option<oneshot::Receiver<Fate>>,
+    fate: Option<oneshot::Receiver<DetachResolution>>,
     /// What begins when the process is ready.
-    birth: Birth,
+    birth: StartAction,
     /// Who waits for a kernel that was apart or frozen.
-    returning: Option<oneshot::Sender<Result<Answer, Refusal>>>,
+    returning: Option<oneshot::Sender<Result<KernelAnswer, KernelRefusal>>>,
     /// Where the kernel was frozen to, until there is another one.
-    frozen: Option<Frozen>,
+    frozen: Option<KernelCheckpoint>,
     /// When it was sent.
     sent: Instant,
     /// Whether there is a second processor for the kernel.
@@ -79,16 +82,16 @@ pub(super) struct Owner {
     begun: i64,
     /// When the current run has had its time.
     deadline: Option<(Instant, f64)>,
-    stop: Option<Stop>,
-    queue: VecDeque<Job>,
-    hello: Option<Hello>,
+    stop: Option<StopReason>,
+    queue: VecDeque<KernelJob>,
+    hello: Option<KernelHello>,
     /// Whether this life is without the packages that were installed at run time.
     is_plain: bool,
-    counts: Counts,
+    counts: KernelCounts,
     /// Cells that had run when the namespace was last emptied.
     emptied: u64,
-    deaths: Deaths,
-    leaving: Leaving,
+    deaths: ExitHistory,
+    leaving: KernelShutdownState,
     /// Those who wait until nothing runs any more.
     closing: Vec<oneshot::Sender<()>>,
     /// Whether it is the session that ends, and not the companion.
@@ -100,42 +103,48 @@ pub(super) struct Owner {
     strayed: usize,
     /// Bytes that a long question has moved so far.
     moved: u64,
-    thaw: Thaw,
+    thaw: KernelRestore,
 }
 
-impl Owner {
+impl KernelOwner {
     pub(super) fn new(
         session: &str,
-        settings: Settings,
-        template: Template,
-        mailbox: mpsc::Receiver<Message>,
-        waking: Option<Waking>,
-    ) -> (Self, watch::Receiver<View>) {
-        let ledger = Ledger::open(&settings.data, session);
+        settings: KernelSettings,
+        template: KernelTemplate,
+        mailbox: mpsc::Receiver<KernelMessage>,
+        waking: Option<SessionRestoring>,
+    ) -> (Self, watch::Receiver<KernelView>) {
+        let ledger = GenerationStore::open(&settings.data, session);
         let run_count = RunCount::open(&settings.data, session);
         let used = Instant::now();
-        let view = View {
+        let view = KernelView {
             ready: false,
             checkpoint: None,
             detail: "starting".into(),
             busy: false,
             queued: 0,
-            counts: Counts::default(),
+            counts: KernelCounts::default(),
             emptied: 0,
-            report: ledger.view(ledger.generation(), None),
+            report: ledger.peek_report(ledger.generation(), None),
             python: None,
             root: None,
             used,
             changed: used,
             moved: 0,
         };
-        let with = |first| Thaw::of(&ledger, &settings, session, first);
+        let with = |first| KernelRestore::from_stored(&ledger, &settings, session, first);
         let (state, thaw, frozen) = match waking {
-            None => (State::BEGIN, with(Vec::new()), None),
-            Some(Waking::Sleeping(frozen)) => (State::Frozen, Thaw::none(), Some(frozen)),
-            Some(Waking::Objects { frozen, folders }) => {
-                (State::BEGIN, with(folders), Some(frozen))
-            }
+            None => (KernelPolicyState::INITIAL_STATE, with(Vec::new()), None),
+            Some(SessionRestoring::Sleeping(frozen)) => (
+                KernelPolicyState::Frozen,
+                KernelRestore::empty(),
+                Some(frozen),
+            ),
+            Some(SessionRestoring::Objects { frozen, folders }) => (
+                KernelPolicyState::INITIAL_STATE,
+                with(folders),
+                Some(frozen),
+            ),
         };
         let (view, seen) = watch::channel(view);
         let owner = Self {
@@ -152,13 +161,13 @@ impl Owner {
             current: None,
             outcome: None,
             raised: None,
-            spill: Spill::default(),
+            spill: SpillFiles::default(),
             used,
             changed: used,
             interrupts: Vec::new(),
             restarts: Vec::new(),
             fate: None,
-            birth: Birth::New,
+            birth: StartAction::New,
             returning: None,
             frozen,
             sent: Instant::now(),
@@ -169,10 +178,10 @@ impl Owner {
             queue: VecDeque::new(),
             hello: None,
             is_plain: false,
-            counts: Counts::default(),
+            counts: KernelCounts::default(),
             emptied: 0,
-            deaths: Deaths::new(),
-            leaving: Leaving::Staying,
+            deaths: ExitHistory::new(),
+            leaving: KernelShutdownState::Staying,
             closing: Vec::new(),
             is_deleted: false,
             trouble: String::new(),
@@ -181,98 +190,101 @@ impl Owner {
             moved: 0,
             thaw,
         };
-        owner.publish();
+        owner.publish_view();
         (owner, seen)
     }
 
     /// Until a shutdown is complete, or every handle is gone.
     pub(super) async fn run(mut self) {
-        if self.state != State::Frozen {
-            self.act(vec![Action::Spawn, Action::Arm(super::policy::START)]);
+        if self.state != KernelPolicyState::Frozen {
+            self.perform_actions(vec![
+                KernelPolicyAction::Spawn,
+                KernelPolicyAction::Arm(super::policy::KERNEL_HELLO_TIMEOUT),
+            ]);
         }
         loop {
-            self.publish();
-            self.look_at_closing();
-            if self.is_over() {
+            self.publish_view();
+            self.check_closing();
+            if self.is_finished() {
                 break;
             }
             tokio::select! {
                 biased;
                 message = self.mailbox.recv() => match message {
-                    Some(message) => self.hear(message),
+                    Some(message) => self.handle_message(message),
                     None => break,
                 },
                 // Time comes before output, or a flood would hold it up.
-                () = at(self.alarm) => self.alarm_rings(),
-                () = at(self.deadline.map(|(at, _)| at)) => self.time_is_up(),
-                () = at(self.leaving.until().filter(|_| self.stop.is_none())) => self.grace_is_over(),
-                decision = decided(&mut self.fate) => self.meet(decision).await,
+                () = wait_until(self.alarm) => self.handle_alarm(),
+                () = wait_until(self.deadline.map(|(at, _)| at)) => self.handle_run_timeout(),
+                () = wait_until(self.leaving.run_deadline().filter(|_| self.stop.is_none())) => self.handle_grace_timeout(),
+                decision = wait_resolution(&mut self.fate) => self.resolve_detached(decision).await,
                 // How a kernel ends that is apart is told by who has it.
-                news = news(&mut self.process), if self.fate.is_none() => self.read(news).await,
-                never = stay_awake(self.sent), if self.is_eager && self.current.is_some() =>
+                news = next_process_event(&mut self.process), if self.fate.is_none() => self.handle_event(news).await,
+                never = spin_briefly(self.sent), if self.is_eager && self.current.is_some() =>
                     match never {},
             }
             self.begin_next();
         }
         if let Some(process) = self.process.take() {
-            let is_idle = self.state == State::Idle || self.is_checked();
-            bury(process, is_idle).await;
+            let is_idle = self.state == KernelPolicyState::Idle || self.is_checked();
+            reap_process(process, is_idle).await;
         }
-        self.run_count.close();
+        self.run_count.sync_and_close();
         // Only now those who wait for the end are told.
         self.mailbox.close();
-        let refusal = self.farewell();
+        let refusal = self.shutdown_refusal();
         while let Ok(message) = self.mailbox.try_recv() {
-            refuse(message, &refusal);
+            refuse_message(message, &refusal);
         }
     }
 
-    fn alarm_rings(&mut self) {
+    fn handle_alarm(&mut self) {
         self.alarm = None;
         if self.is_checked() {
             self.broken = Some("it was idle and did not answer any more".into());
-        } else if self.state == State::Probing {
+        } else if self.state == KernelPolicyState::Probing {
             self.broken = Some("it did not answer after its code had stopped".into());
         }
-        self.step(Event::TimeUp);
+        self.apply_event(KernelPolicyEvent::TimeUp);
     }
 
-    fn time_is_up(&mut self) {
+    fn handle_run_timeout(&mut self) {
         if let Some((_, seconds)) = self.deadline.take() {
-            self.stop.get_or_insert(Stop::Timeout(seconds));
-            self.step(Event::Stop);
+            self.stop.get_or_insert(StopReason::Timeout(seconds));
+            self.apply_event(KernelPolicyEvent::Stop);
         }
     }
 
-    fn grace_is_over(&mut self) {
-        self.leaving = self.leaving.overdue();
-        self.stop = self.current.is_some().then_some(Stop::Shutdown);
+    fn handle_grace_timeout(&mut self) {
+        self.leaving = self.leaving.mark_overdue();
+        self.stop = self.current.is_some().then_some(StopReason::Shutdown);
         for job in std::mem::take(&mut self.queue) {
-            self.abandon(job, &Refusal::Stopping);
+            self.abandon_job(job, &KernelRefusal::Stopping);
         }
-        self.step(Event::Stop);
+        self.apply_event(KernelPolicyEvent::Stop);
     }
 
-    fn is_over(&self) -> bool {
-        self.leaving.is_ending() && self.has_nothing_left()
+    fn is_finished(&self) -> bool {
+        self.leaving.is_ending() && self.has_no_jobs()
     }
 
     /// Nothing is left to finish.
-    fn has_nothing_left(&self) -> bool {
+    fn has_no_jobs(&self) -> bool {
         self.current.is_none() && self.queue.is_empty()
     }
 
-    fn step(&mut self, event: Event) {
-        let (state, actions) = self.state.after(event);
+    fn apply_event(&mut self, event: KernelPolicyEvent) {
+        let (state, actions) = self.state.next_state(event);
         if state != self.state {
             tracing::debug!(?event, from = ?self.state, to = ?state, "kernel");
         }
         self.state = state;
-        self.act(actions);
-        if self.state.is_hopeless() {
-            let refusal = Refusal::NoKernel(self.trouble.clone());
+        self.perform_actions(actions);
+        if self.state.is_waiting_to_restart() {
+            let refusal = KernelRefusal::NoKernel(self.trouble.clone());
             for job in std::mem::take(&mut self.queue) {
-                self.abandon(job, &refusal);
+                self.abandon_job(job, &refusal);
             }
             for waiting in std::mem::take(&mut self.restarts) {
                 let _ = waiting.send(Err(refusal.clone()));
@@ -280,59 +292,68 @@ impl Owner {
         }
     }
 
-    fn act(&mut self, actions: Vec<Action>) {
+    fn perform_actions(&mut self, actions: Vec<KernelPolicyAction>) {
         for action in actions {
             match action {
                 // Nobody would ask it for anything.
-                Action::Spawn if self.leaving != Leaving::Staying && self.has_nothing_left() => {}
-                Action::Spawn => self.spawn(),
-                Action::Probe => {
-                    let probe = Ask {
+                KernelPolicyAction::Spawn
+                    if self.leaving != KernelShutdownState::Staying && self.has_no_jobs() => {}
+                KernelPolicyAction::Spawn => self.spawn_process(),
+                KernelPolicyAction::Probe => {
+                    let probe = KernelQueryFrame {
                         id: "probe",
-                        question: &Question::Probe,
+                        question: &KernelQuery::Probe,
                     };
                     // What can't be sent is not answered, either.
-                    self.process.iter_mut().for_each(|p| drop(p.send(&probe)));
+                    self.process
+                        .iter_mut()
+                        .for_each(|p| drop(p.send_frame(&probe)));
                 }
-                Action::Interrupt => {
+                KernelPolicyAction::Interrupt => {
                     if let (Some(process), Some(hello)) = (&self.process, &self.hello) {
                         process.interrupt(hello.pid, self.begun);
                     }
                 }
-                Action::Kill => self.process.iter_mut().for_each(Process::end),
-                Action::Arm(time) => self.alarm = Some(Instant::now() + time),
-                Action::Disarm => self.alarm = None,
+                KernelPolicyAction::Kill => {
+                    self.process.iter_mut().for_each(KernelProcess::end_process)
+                }
+                KernelPolicyAction::Arm(time) => self.alarm = Some(Instant::now() + time),
+                KernelPolicyAction::Disarm => self.alarm = None,
             }
         }
     }
 
-    fn spawn(&mut self) {
-        self.is_plain = self.state.is_doubtful();
+    fn spawn_process(&mut self) {
+        self.is_plain = self.state.should_start_plain();
         if self.is_plain {
             tracing::warn!("the kernel is started without the packages installed at run time");
         }
-        let process = Process::start(&self.template, &self.session, self.is_plain);
+        let process = KernelProcess::start(&self.template, &self.session, self.is_plain);
         self.process = Some(process);
     }
 }
 
 /// Ends a process, and waits until nothing is left of it.
-async fn bury(mut process: Process, is_idle: bool) {
+async fn reap_process(mut process: KernelProcess, is_idle: bool) {
     match is_idle {
         _ if process.is_ending() => {}
-        true => process.leave(),
-        false => process.end(),
+        true => process.shut_down(),
+        false => process.end_process(),
     }
-    let ended =
-        async |process: &mut Process| while !matches!(process.next().await, News::Ended(_)) {};
-    while timeout(BURIAL, ended(&mut process)).await.is_err() {
-        process.end();
+    let ended = async |process: &mut KernelProcess| {
+        while !matches!(process.next_event().await, ProcessEvent::Ended(_)) {}
+    };
+    while timeout(KERNEL_REAP_TIMEOUT, ended(&mut process))
+        .await
+        .is_err()
+    {
+        process.end_process();
     }
 }
 
-async fn news(process: &mut Option<Process>) -> News {
+async fn next_process_event(process: &mut Option<KernelProcess>) -> ProcessEvent {
     match process {
-        Some(process) => process.next().await,
+        Some(process) => process.next_event().await,
         None => pending().await,
     }
 }

@@ -1,60 +1,60 @@
 //! What comes from the process: output, frames, its end.
 
-use super::Owner;
-use super::apart::Birth;
-use super::jobs::{Job, Outcome};
-use crate::companion::kernel::Answer;
-use crate::companion::kernel::Refusal;
-use crate::companion::kernel::ending::raised;
-use crate::companion::kernel::guard::Ended;
-use crate::companion::kernel::policy::{Event, State};
-use crate::companion::kernel::process::News;
-use crate::companion::kernel::wire::{Counts, Frame, Hello};
-use crate::companion::runs::Spill;
+use super::KernelOwner;
+use super::apart::StartAction;
+use super::job::{KernelJob, KernelJobOutcome};
+use crate::companion::kernel::KernelAnswer;
+use crate::companion::kernel::KernelRefusal;
+use crate::companion::kernel::ending::raised_error;
+use crate::companion::kernel::guard::KernelExit;
+use crate::companion::kernel::policy::{KernelPolicyEvent, KernelPolicyState};
+use crate::companion::kernel::process::ProcessEvent;
+use crate::companion::kernel::wire::{KernelCounts, KernelFrame, KernelHello};
+use crate::companion::runs::SpillFiles;
 use crate::protocol::BODY_VERSION;
-use crate::protocol::kernel::{Happened, KernelReport, RunStatus, Stream};
+use crate::protocol::kernel::{KernelReport, OutputStream, RunEventKind, RunStatus};
 use tokio::time::Instant;
 
 /// Bytes of output between two runs that are logged.
-const STRAY: usize = 4 << 10;
+const MAX_STRAY_OUTPUT_BYTES: usize = 4 << 10;
 
-impl Owner {
-    pub(super) async fn read(&mut self, news: News) {
+impl KernelOwner {
+    pub(super) async fn handle_event(&mut self, news: ProcessEvent) {
         match news {
-            News::Output(stream, bytes) => self.output(stream, bytes).await,
-            News::Frame(frame) => self.frame(frame).await,
-            News::Broken(why) => {
+            ProcessEvent::Output(stream, bytes) => self.handle_output(stream, bytes).await,
+            ProcessEvent::Frame(frame) => self.handle_frame(frame).await,
+            ProcessEvent::Broken(why) => {
                 tracing::warn!("the kernel is ended: {why}");
                 self.trouble.clone_from(&why);
                 // One that is being ended has its reason already.
-                if !matches!(self.state, State::Killed { .. }) {
+                if !matches!(self.state, KernelPolicyState::Killed { .. }) {
                     self.broken = Some(why);
                 }
-                self.step(Event::Broken);
+                self.apply_event(KernelPolicyEvent::Broken);
             }
-            News::Ended(ended) => self.died(&ended).await,
+            ProcessEvent::Ended(ended) => self.handle_exit(&ended).await,
         }
     }
 
-    async fn output(&mut self, stream: Stream, mut bytes: Vec<u8>) {
+    async fn handle_output(&mut self, stream: OutputStream, mut bytes: Vec<u8>) {
         match &self.current {
-            Some(Job::Run(run)) => {
+            Some(KernelJob::Run(run)) => {
                 let run = run.clone();
-                let rest = run.write(stream, &bytes);
+                let rest = run.write_output(stream, &bytes);
                 if rest > 0 {
                     bytes.drain(..bytes.len() - rest);
                     let folder = &self.settings.runs;
-                    self.spill.write(folder, &run, stream, bytes).await;
+                    self.spill.write_output(folder, &run, stream, bytes).await;
                 }
             }
-            _ => self.stray(&bytes),
+            _ => self.log_stray_output(&bytes),
         }
     }
 
     /// Output of threads and processes that a run left behind: nobody waits for it, so the log
     /// gets its beginning.
-    fn stray(&mut self, bytes: &[u8]) {
-        let room = STRAY.saturating_sub(self.strayed);
+    fn log_stray_output(&mut self, bytes: &[u8]) {
+        let room = MAX_STRAY_OUTPUT_BYTES.saturating_sub(self.strayed);
         self.strayed += bytes.len();
         if room > 0 && !bytes.is_empty() {
             let text = String::from_utf8_lossy(&bytes[..bytes.len().min(room)]).into_owned();
@@ -67,90 +67,106 @@ impl Owner {
         }
     }
 
-    async fn frame(&mut self, frame: Frame) {
+    async fn handle_frame(&mut self, frame: KernelFrame) {
         match (frame, &self.current) {
-            (Frame::Hello(hello), _) => self.greet(hello),
-            (Frame::Display(shown), Some(Job::Run(run))) => run.add(Happened::Display(shown)),
-            (Frame::Result(shown), Some(Job::Run(run))) => run.add(Happened::Result(shown)),
-            (Frame::Clear { wait }, Some(Job::Run(run))) => run.add(Happened::Clear { wait }),
+            (KernelFrame::Hello(hello), _) => self.handle_hello(hello),
+            (KernelFrame::Display(shown), Some(KernelJob::Run(run))) => {
+                run.add_event(RunEventKind::Display(shown))
+            }
+            (KernelFrame::Result(shown), Some(KernelJob::Run(run))) => {
+                run.add_event(RunEventKind::Result(shown))
+            }
+            (KernelFrame::Clear { wait }, Some(KernelJob::Run(run))) => {
+                run.add_event(RunEventKind::Clear { wait })
+            }
             // What interrupted code raises is told with the reason, once.
-            (Frame::Error { error }, Some(Job::Run(_))) if self.stop.is_some() => {
+            (KernelFrame::Error { error }, Some(KernelJob::Run(_))) if self.stop.is_some() => {
                 self.raised = Some(error);
             }
-            (Frame::Error { error }, Some(Job::Run(run))) => run.add(Happened::Error { error }),
-            (Frame::Done { status, counts }, Some(Job::Run(_))) if self.outcome.is_none() => {
-                self.counts = counts;
-                self.drain().await;
-                self.finish(Outcome::Run(status));
+            (KernelFrame::Error { error }, Some(KernelJob::Run(run))) => {
+                run.add_event(RunEventKind::Error { error })
             }
-            (Frame::Reply { counts, .. }, _) if matches!(self.state, State::Starting { .. }) => {
+            (KernelFrame::Done { status, counts }, Some(KernelJob::Run(_)))
+                if self.outcome.is_none() =>
+            {
                 self.counts = counts;
-                self.ready();
+                self.drain_output().await;
+                self.finish_job(KernelJobOutcome::Run(status));
             }
-            (Frame::Reply { .. }, None) if self.state == State::Probing => self.step(Event::Done),
+            (KernelFrame::Reply { counts, .. }, _)
+                if matches!(self.state, KernelPolicyState::Starting { .. }) =>
+            {
+                self.counts = counts;
+                self.handle_ready();
+            }
+            (KernelFrame::Reply { .. }, None) if self.state == KernelPolicyState::Probing => {
+                self.apply_event(KernelPolicyEvent::Done)
+            }
             (
-                Frame::Reply {
+                KernelFrame::Reply {
                     error: None,
                     counts,
                     ..
                 },
-                Some(Job::Part { .. }),
+                Some(KernelJob::Part { .. }),
             ) if self.outcome.is_none() => {
                 self.counts = counts;
-                self.part().await;
+                self.detach_kernel().await;
             }
-            (Frame::Reply { counts, .. }, Some(_)) if self.state == State::Probing => {
+            (KernelFrame::Reply { counts, .. }, Some(_))
+                if self.state == KernelPolicyState::Probing =>
+            {
                 self.counts = counts;
-                self.drain().await;
-                self.conclude();
+                self.drain_output().await;
+                self.conclude_job();
             }
             (
-                Frame::Reply {
+                KernelFrame::Reply {
                     value,
                     error,
                     counts,
                 },
-                Some(Job::Ask { .. } | Job::Part { .. }),
+                Some(KernelJob::Ask { .. } | KernelJob::Part { .. }),
             ) => {
                 self.counts = counts;
-                self.finish(Outcome::Ask(error.map_or(Ok(value), Err)));
+                self.finish_job(KernelJobOutcome::Ask(error.map_or(Ok(value), Err)));
             }
-            (Frame::Progress { bytes }, _) => self.moved = bytes,
+            (KernelFrame::Progress { bytes }, _) => self.moved = bytes,
             // A body from before it could be asked that: nothing is wrong with the kernel.
-            (Frame::Refused { error }, Some(Job::Ask { question, .. }))
+            (KernelFrame::Refused { error }, Some(KernelJob::Ask { question, .. }))
                 if question.is_long() && self.outcome.is_none() =>
             {
-                self.finish(Outcome::Ask(Err(error)));
+                self.finish_job(KernelJobOutcome::Ask(Err(error)));
             }
-            (Frame::Refused { error }, _) => {
+            (KernelFrame::Refused { error }, _) => {
                 tracing::error!("the kernel refused a request: {}", error.message);
-                self.step(Event::Broken);
+                self.apply_event(KernelPolicyEvent::Broken);
             }
             (late, _) => tracing::debug!("a frame that nobody waits for: {late:?}"),
         }
     }
 
-    fn greet(&mut self, hello: Hello) {
+    fn handle_hello(&mut self, hello: KernelHello) {
         if hello.protocol != BODY_VERSION {
             self.trouble = format!(
                 "the kernel speaks protocol {}, this companion {BODY_VERSION}",
                 hello.protocol
             );
             tracing::error!("{}", self.trouble);
-            return self.step(Event::Broken);
+            return self.apply_event(KernelPolicyEvent::Broken);
         }
         // It is ready when it has its packages, which may keep it from ever being.
         self.hello = Some(hello);
     }
 
-    fn ready(&mut self) {
+    fn handle_ready(&mut self) {
         let Some(hello) = &self.hello else { return };
-        let birth = std::mem::replace(&mut self.birth, Birth::New);
-        let is_new = birth == Birth::New;
+        let birth = std::mem::replace(&mut self.birth, StartAction::New);
+        let is_new = birth == StartAction::New;
         match birth {
-            Birth::New => self.ledger.begin(),
-            Birth::Same => {}
-            Birth::Restored => self.ledger.restore(),
+            StartAction::New => self.ledger.begin_empty(),
+            StartAction::Same => {}
+            StartAction::Restored => self.ledger.begin_restored(),
         }
         let (body, generation) = (&hello.body_version, self.ledger.generation());
         let session = &self.session;
@@ -161,77 +177,78 @@ impl Owner {
             generation,
             "kernel is ready"
         );
-        self.step(Event::Ready);
-        self.leave_checkpoint();
-        self.returned(Ok(self.ledger.view(generation, None)));
+        self.apply_event(KernelPolicyEvent::Ready);
+        self.remove_checkpoint_mark();
+        self.answer_returning(Ok(self.ledger.peek_report(generation, None)));
         if is_new {
-            self.thaw_next();
+            self.restore_next();
         }
         for waiting in std::mem::take(&mut self.restarts) {
-            let report = self.ledger.report(generation, None);
+            let report = self.ledger.record_report(generation, None);
             // Whoever asked may have left.
-            let _ = waiting.send(Ok(Answer::of(report)));
+            let _ = waiting.send(Ok(KernelAnswer::without_value(report)));
         }
     }
 
-    pub(super) async fn drain(&mut self) {
+    pub(super) async fn drain_output(&mut self) {
         let Some(process) = &self.process else { return };
-        for (stream, bytes) in process.drain() {
-            self.output(stream, bytes).await;
+        for (stream, bytes) in process.drain_output() {
+            self.handle_output(stream, bytes).await;
         }
     }
 
-    async fn died(&mut self, ended: &Ended) {
-        self.drain().await;
+    async fn handle_exit(&mut self, ended: &KernelExit) {
+        self.drain_output().await;
         let last_words = self
             .process
             .take()
-            .map(|p| p.last_words())
+            .map(|p| p.stderr_tail())
             .unwrap_or_default();
         self.deadline = None;
         (self.outcome, self.raised) = (None, None);
         self.answer_interrupts(&KernelReport::lost(self.ledger.generation()));
         let stop = self.stop.take();
         // The policy kills without another reason what does not stop.
-        let did_not_stop = matches!(self.state, State::Killed { .. }) && self.broken.is_none();
+        let did_not_stop =
+            matches!(self.state, KernelPolicyState::Killed { .. }) && self.broken.is_none();
         let how = match std::mem::take(&mut self.broken) {
             Some(why) => format!("it was ended because {why}"),
-            None => self.deaths.cause(ended),
+            None => self.deaths.describe_exit(ended),
         };
         tracing::warn!("the kernel ended: {how}");
-        if matches!(self.state, State::Starting { .. }) || self.trouble.is_empty() {
+        if matches!(self.state, KernelPolicyState::Starting { .. }) || self.trouble.is_empty() {
             self.trouble = [how.clone(), last_words].join("\n").trim_end().to_owned();
         }
         match self.current.take() {
-            Some(Job::Run(run)) => {
+            Some(KernelJob::Run(run)) => {
                 let (status, error) = match stop {
                     Some(stop) => {
                         let how = (!did_not_stop).then_some(how.as_str());
-                        (RunStatus::Interrupted, stop.lost(how))
+                        (RunStatus::Interrupted, stop.kernel_lost_error(how))
                     }
                     None => {
                         let message = format!(
                             "the kernel ended while it ran this code: {how}; its state is lost"
                         );
-                        (RunStatus::Failed, raised("KernelDied", message))
+                        (RunStatus::Failed, raised_error("KernelDied", message))
                     }
                 };
-                run.add(Happened::Error { error });
+                run.add_event(RunEventKind::Error { error });
                 let generation = self.ledger.generation();
-                self.ledger.report(generation, None);
+                self.ledger.record_report(generation, None);
                 run.finish(status, KernelReport::lost(generation));
             }
-            Some(job) => self.abandon(job, &Refusal::NoKernel(how)),
+            Some(job) => self.abandon_job(job, &KernelRefusal::NoKernel(how)),
             None => {}
         }
-        self.returned(Err(Refusal::NoKernel(self.trouble.clone())));
-        self.birth = Birth::New;
-        self.spill = Spill::default();
+        self.answer_returning(Err(KernelRefusal::NoKernel(self.trouble.clone())));
+        self.birth = StartAction::New;
+        self.spill = SpillFiles::default();
         self.hello = None;
-        self.counts = Counts::default();
+        self.counts = KernelCounts::default();
         self.emptied = 0;
         self.used = Instant::now();
         self.changed = self.used;
-        self.step(Event::Died);
+        self.apply_event(KernelPolicyEvent::Died);
     }
 }

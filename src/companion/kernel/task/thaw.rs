@@ -3,13 +3,13 @@
 //! A generation that can't be reloaded gives way to the one before it. When none can, the kernel is
 //! empty, which its replies then say.
 
-use super::Owner;
-use super::jobs::Job;
+use super::KernelOwner;
+use super::job::KernelJob;
 use crate::companion::cryo;
-use crate::companion::kernel::ledger::Ledger;
-use crate::companion::kernel::policy::State;
-use crate::companion::kernel::wire::Question;
-use crate::companion::kernel::{Answer, Refusal, Settings};
+use crate::companion::kernel::ledger::GenerationStore;
+use crate::companion::kernel::policy::KernelPolicyState;
+use crate::companion::kernel::wire::KernelQuery;
+use crate::companion::kernel::{KernelAnswer, KernelRefusal, KernelSettings};
 use crate::protocol::restored::{RestoredFrom, SkippedGeneration};
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -19,48 +19,48 @@ use tokio::sync::oneshot;
 
 /// How long it may take, by itself: whoever raises the container waits for no longer than two
 /// minutes, and what hangs must not keep it from starting. By hand it takes as long as it takes.
-pub(super) const PATIENCE: Duration = Duration::from_secs(90);
+pub(super) const AUTO_RELOAD_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// What is still to be tried.
 #[derive(Debug)]
-pub(super) struct Thaw {
+pub(super) struct KernelRestore {
     left: VecDeque<PathBuf>,
     /// What is being tried.
     folder: PathBuf,
     /// The answer to that.
-    on: Option<oneshot::Receiver<Result<Answer, Refusal>>>,
+    on: Option<oneshot::Receiver<Result<KernelAnswer, KernelRefusal>>>,
     /// What a kernel has died with.
     fatal: PathBuf,
     /// What could not be reloaded.
     skipped: Vec<SkippedGeneration>,
 }
 
-impl Thaw {
+impl KernelRestore {
     /// Everything that the last life has stored, unless it was ended by wish; before that, what
     /// comes first.
-    pub(super) fn of(
-        ledger: &Ledger,
-        settings: &Settings,
+    pub(super) fn from_stored(
+        ledger: &GenerationStore,
+        settings: &KernelSettings,
         session: &str,
         first: Vec<PathBuf>,
     ) -> Self {
         let mut left = VecDeque::from(first);
         if ledger.is_stored() {
-            left.extend(cryo::snapshots(&settings.cryo, session));
+            left.extend(cryo::reloadable_generations(&settings.cryo, session));
         }
         let skipped = match left.is_empty() && ledger.is_stored() {
-            true => cryo::damaged_above(&settings.cryo, session, 0),
+            true => cryo::damaged_generations_above(&settings.cryo, session, 0),
             false => Vec::new(),
         };
         Self {
             left,
             skipped,
-            ..Self::none()
+            ..Self::empty()
         }
     }
 
     /// Nothing comes back by itself.
-    pub(super) fn none() -> Self {
+    pub(super) fn empty() -> Self {
         Self {
             left: VecDeque::new(),
             folder: PathBuf::new(),
@@ -71,7 +71,7 @@ impl Thaw {
     }
 
     /// Why nothing came back.
-    pub(super) fn failure(&self) -> Option<&str> {
+    pub(super) fn failure_reason(&self) -> Option<&str> {
         self.skipped.first().map(|first| &*first.why)
     }
 
@@ -84,30 +84,30 @@ impl Thaw {
         self.on.is_some()
     }
 
-    fn skip(&mut self, why: String) {
-        if let Some(generation) = cryo::number_of(&self.folder) {
+    fn skip_current(&mut self, why: String) {
+        if let Some(generation) = cryo::generation_number_of(&self.folder) {
             self.skipped.push(SkippedGeneration { generation, why });
         }
     }
 
     /// The kernel has ended meanwhile. That need not be due to what it reloaded: the next kernel tries it once more.
-    fn interrupted(&mut self) {
+    fn retry_after_exit(&mut self) {
         if self.fatal == self.folder {
-            return self.skip("the kernel ended twice while it was reloaded".into());
+            return self.skip_current("the kernel ended twice while it was reloaded".into());
         }
         self.fatal.clone_from(&self.folder);
         self.left.push_front(self.folder.clone());
     }
 }
 
-impl Owner {
-    pub(super) fn thaw_next(&mut self) {
+impl KernelOwner {
+    pub(super) fn restore_next(&mut self) {
         if self.thaw.on.take().is_some() {
-            self.thaw.interrupted();
+            self.thaw.retry_after_exit();
         }
         let Some(folder) = self.thaw.left.pop_front() else {
             // Nothing comes back any more, in later lives neither, unless it is stored again.
-            if !self.ledger.has_come_back() {
+            if !self.ledger.is_restore_settled() {
                 self.ledger.note_stored(false);
             }
             return;
@@ -115,8 +115,8 @@ impl Owner {
         let (done, answer) = oneshot::channel();
         tracing::info!(session = self.session, "reloading `{}`", folder.display());
         self.thaw.folder.clone_from(&folder);
-        let question = Question::CryoReload { folder };
-        self.queue.push_front(Job::Ask {
+        let question = KernelQuery::CryoReload { folder };
+        self.queue.push_front(KernelJob::Ask {
             question,
             quiet: true,
             done,
@@ -125,51 +125,52 @@ impl Owner {
     }
 
     /// Looks what came of it; called when a job has ended.
-    pub(super) fn look_after_thaw(&mut self) {
+    pub(super) fn check_restore(&mut self) {
         let Some(answer) = &mut self.thaw.on else {
             return;
         };
         match answer.try_recv() {
             Err(oneshot::error::TryRecvError::Empty) => {}
-            Ok(Ok(Answer { value: Ok(_), .. })) => {
+            Ok(Ok(KernelAnswer { value: Ok(_), .. })) => {
                 self.thaw.left.clear();
                 self.thaw.on = None;
             }
-            Ok(Ok(Answer {
+            Ok(Ok(KernelAnswer {
                 value: Err(error), ..
             })) => {
                 self.thaw.on = None;
-                self.thaw.skip(error.message.clone());
+                self.thaw.skip_current(error.message.clone());
                 tracing::error!("it can't be reloaded: {}: {}", error.kind, error.message);
                 // One that takes too long, or was stopped, is not made better by an older one.
                 if matches!(error.kind.as_str(), "Timeout" | "Interrupted") {
                     self.thaw.left.clear();
                 }
-                self.thaw_next();
+                self.restore_next();
             }
             // The next kernel begins with it where it is ready.
             Ok(Err(_)) | Err(oneshot::error::TryRecvError::Closed) => {
                 self.thaw.on = None;
-                self.thaw.interrupted();
+                self.thaw.retry_after_exit();
             }
         }
     }
 
     /// What was stored is not to come back by itself.
     pub(super) fn forget_stored(&mut self) {
-        self.thaw = Thaw::none();
+        self.thaw = KernelRestore::empty();
         self.ledger.note_stored(false);
     }
 
     /// What a reload has brought back, and from where.
-    pub(super) fn origin(&mut self, folder: &Path, value: &Value) -> Option<RestoredFrom> {
-        let mut from = cryo::restored(folder, value, &self.settings.data)?;
+    pub(super) fn restored_origin(&mut self, folder: &Path, value: &Value) -> Option<RestoredFrom> {
+        let mut from = cryo::describe_restored(folder, value, &self.settings.data)?;
         if self.thaw.is_on() {
-            from.skipped = cryo::damaged_above(&self.settings.cryo, &from.name, from.generation);
+            from.skipped =
+                cryo::damaged_generations_above(&self.settings.cryo, &from.name, from.generation);
             let tried = self.thaw.skipped.iter();
             from.skipped
                 .extend(tried.filter(|t| t.generation > from.generation).cloned());
-            cryo::keep_reload(folder, &self.session, &from);
+            cryo::write_reload_record(folder, &self.session, &from);
         }
         self.thaw.forget_failure();
         let session = &self.session;
@@ -179,9 +180,9 @@ impl Owner {
     }
 
     /// A store is of the kernel that is there when it is asked for, unless one is yet to come: the next one may be empty.
-    pub(super) fn bind(&self, question: &mut Question) {
-        if let Question::CryoStore { seen, .. } = question
-            && !matches!(self.state, State::Starting { .. })
+    pub(super) fn bind_generation(&self, question: &mut KernelQuery) {
+        if let KernelQuery::CryoStore { seen, .. } = question
+            && !matches!(self.state, KernelPolicyState::Starting { .. })
             && !self.thaw.is_on()
         {
             seen.get_or_insert(self.ledger.generation());
@@ -192,9 +193,9 @@ impl Owner {
     ///
     /// # Errors
     /// A store of another kernel than this one.
-    pub(super) fn prepare(&self, job: &mut Job) -> Result<(), Refusal> {
-        let Job::Ask {
-            question: Question::CryoStore { runs, seen, .. },
+    pub(super) fn prepare_store(&self, job: &mut KernelJob) -> Result<(), KernelRefusal> {
+        let KernelJob::Ask {
+            question: KernelQuery::CryoStore { runs, seen, .. },
             ..
         } = job
         else {
@@ -203,7 +204,9 @@ impl Owner {
         *runs = self.run_count.count();
         let generation = self.ledger.generation();
         match *seen {
-            Some(seen) if seen != generation => Err(Refusal::OtherGeneration { seen, generation }),
+            Some(seen) if seen != generation => {
+                Err(KernelRefusal::OtherGeneration { seen, generation })
+            }
             _ => Ok(()),
         }
     }

@@ -9,19 +9,19 @@ use tokio::time::{Instant, sleep_until};
 /// How long the thread looks for a reply before it sleeps. Most cells are quicker than that, and
 /// falling asleep costs them more than their execution: the wake-up, and often a move to another
 /// processor with cold caches (measured: a third of a request).
-const EAGER: Duration = Duration::from_micros(400);
+const REPLY_SPIN_TIMEOUT: Duration = Duration::from_micros(400);
 
 /// Never sleeps for a moment, then for ever; everything else of the thread goes on meanwhile. It
 /// lets others have the processor: the kernel itself may wait for this one, when the rest are busy.
-pub(super) async fn stay_awake(since: Instant) -> Infallible {
-    while since.elapsed() < EAGER {
+pub(super) async fn spin_briefly(since: Instant) -> Infallible {
+    while since.elapsed() < REPLY_SPIN_TIMEOUT {
         std::thread::yield_now();
         yield_now().await;
     }
     pending().await
 }
 
-pub(super) async fn at(instant: Option<Instant>) {
+pub(super) async fn wait_until(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,
         None => pending().await,

@@ -4,29 +4,29 @@
 //! same, so calls are numbered; so are odd ids (`1.0`, `null`, what no double holds), which a server
 //! may give back in other bytes. The token that progress is reported by goes the same way.
 
-use crate::companion::mcp::message::{Message, same};
+use crate::companion::mcp::message::{RpcMessage, is_same_id};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// Of a text that is taken as an id, and not numbered.
-const LONGEST_ID: usize = 256;
+const MAX_PLAIN_ID_BYTES: usize = 256;
 
 /// A call that is not answered yet; `T` is who waits.
 #[derive(Debug)]
-pub(super) struct Call<T> {
+pub(super) struct PendingRequest<T> {
     pub(super) member: u64,
     /// The id by which the client knows it.
     pub(super) id: Box<str>,
-    token: Option<Token>,
+    token: Option<ProgressToken>,
     pub(super) deadline: Instant,
     pub(super) timeout: Duration,
     pub(super) to: T,
 }
 
 #[derive(Debug)]
-struct Token {
+struct ProgressToken {
     /// As the server was told.
     wire: Box<str>,
     /// As the client has said it.
@@ -34,14 +34,14 @@ struct Token {
 }
 
 #[derive(Debug)]
-pub(super) struct Calls<T> {
+pub(super) struct PendingRequests<T> {
     /// Whether clients share the child.
     numbered: bool,
     last: u64,
-    open: HashMap<Box<str>, Call<T>>,
+    open: HashMap<Box<str>, PendingRequest<T>>,
 }
 
-impl<T> Calls<T> {
+impl<T> PendingRequests<T> {
     pub(super) fn new(numbered: bool) -> Self {
         Self {
             numbered,
@@ -61,20 +61,20 @@ impl<T> Calls<T> {
     }
 
     /// Notes a request, and returns what the server is to be sent.
-    pub(super) fn begin(
+    pub(super) fn register_request(
         &mut self,
-        message: &Message,
+        message: &RpcMessage,
         member: u64,
         timeout: Duration,
         to: T,
     ) -> Bytes {
         let id = message.id().unwrap_or("null");
-        let wire = self.wire(id);
+        let wire = self.wire_id(id);
         let mut edits = Vec::new();
         if *wire != *id {
             edits.extend(message.new_id(&wire));
         }
-        let span = message.param(&["_meta", "progressToken"]);
+        let span = message.param_span(&["_meta", "progressToken"]);
         let own = span.clone().and_then(|span| {
             std::str::from_utf8(&message.text()[span])
                 .ok()
@@ -86,7 +86,7 @@ impl<T> Calls<T> {
             } else {
                 own.clone()
             };
-            Token { wire, own }
+            ProgressToken { wire, own }
         });
         if let (Some(span), Some(token)) = (span, &token)
             && token.wire != token.own
@@ -95,9 +95,9 @@ impl<T> Calls<T> {
         }
         let text = match edits.is_empty() {
             true => message.text().clone(),
-            false => message.with(edits),
+            false => message.with_edits(edits),
         };
-        let call = Call {
+        let call = PendingRequest {
             member,
             id: id.into(),
             token,
@@ -110,8 +110,8 @@ impl<T> Calls<T> {
     }
 
     /// Notes a request of our own.
-    pub(super) fn begin_own(&mut self, id: Box<str>, timeout: Duration, to: T) {
-        let call = Call {
+    pub(super) fn register_own(&mut self, id: Box<str>, timeout: Duration, to: T) {
+        let call = PendingRequest {
             member: 0,
             id: id.clone(),
             token: None,
@@ -122,7 +122,7 @@ impl<T> Calls<T> {
         self.open.insert(id, call);
     }
 
-    fn wire(&mut self, id: &str) -> Box<str> {
+    fn wire_id(&mut self, id: &str) -> Box<str> {
         let is_fit = !self.numbered && is_plain(id) && !id.starts_with("\"osctl-");
         if is_fit && !self.open.contains_key(id) {
             return id.into();
@@ -135,79 +135,92 @@ impl<T> Calls<T> {
     }
 
     /// The call that was answered, and the answer as the client is to read it.
-    pub(super) fn answered(&mut self, message: &Message) -> Option<(Call<T>, Bytes)> {
+    pub(super) fn take_answered(
+        &mut self,
+        message: &RpcMessage,
+    ) -> Option<(PendingRequest<T>, Bytes)> {
         let id = message.id()?;
         let call = match self.open.remove(id) {
             Some(call) => call,
             None => {
-                let found = self.open.keys().find(|wire| same(wire, id))?.clone();
+                let found = self.open.keys().find(|wire| is_same_id(wire, id))?.clone();
                 self.open.remove(&found)?
             }
         };
         let text = match *call.id == *id {
             true => message.text().clone(),
-            false => message.with(message.new_id(&call.id).into_iter().collect()),
+            false => message.with_edits(message.new_id(&call.id).into_iter().collect()),
         };
         Some((call, text))
     }
 
     /// The call that goes on, which then has its time anew, and the report as the client is to read it.
-    pub(super) fn progressed(&mut self, message: &Message) -> Option<(&Call<T>, Bytes)> {
-        let span = message.param(&["progressToken"])?;
+    pub(super) fn match_progress(
+        &mut self,
+        message: &RpcMessage,
+    ) -> Option<(&PendingRequest<T>, Bytes)> {
+        let span = message.param_span(&["progressToken"])?;
         let wire = message.raw_param(&["progressToken"])?;
-        let is_meant =
-            |call: &&mut Call<T>| call.token.as_ref().is_some_and(|t| same(&t.wire, wire));
+        let is_meant = |call: &&mut PendingRequest<T>| {
+            call.token
+                .as_ref()
+                .is_some_and(|t| is_same_id(&t.wire, wire))
+        };
         let call = self.open.values_mut().find(is_meant)?;
         call.deadline = Instant::now() + call.timeout;
         let own = &call.token.as_ref()?.own;
         let text = match **own == *wire {
             true => message.text().clone(),
-            false => message.with(vec![(span, own)]),
+            false => message.with_edits(vec![(span, own)]),
         };
         Some((call, text))
     }
 
     /// The call that its client gives up, and what tells the server.
-    pub(super) fn cancelled(&mut self, member: u64, message: &Message) -> Option<(Call<T>, Bytes)> {
-        let span = message.param(&["requestId"])?;
+    pub(super) fn take_cancelled(
+        &mut self,
+        member: u64,
+        message: &RpcMessage,
+    ) -> Option<(PendingRequest<T>, Bytes)> {
+        let span = message.param_span(&["requestId"])?;
         let id = message.raw_param(&["requestId"])?;
-        let is_meant = |call: &Call<T>| call.member == member && same(&call.id, id);
+        let is_meant = |call: &PendingRequest<T>| call.member == member && is_same_id(&call.id, id);
         let found = self.open.iter().find(|(_, call)| is_meant(call));
         let wire = found?.0.clone();
         let text = match *wire == *id {
             true => message.text().clone(),
-            false => message.with(vec![(span, &wire)]),
+            false => message.with_edits(vec![(span, &wire)]),
         };
         Some((self.open.remove(&wire)?, text))
     }
 
     /// Takes one out, with the id that the server knows.
-    pub(super) fn take(
+    pub(super) fn take_matching(
         &mut self,
-        is_meant: impl Fn(&Call<T>) -> bool,
-    ) -> Option<(Box<str>, Call<T>)> {
+        is_meant: impl Fn(&PendingRequest<T>) -> bool,
+    ) -> Option<(Box<str>, PendingRequest<T>)> {
         let wire = self.open.iter().find(|(_, call)| is_meant(call))?.0.clone();
         let call = self.open.remove(&wire)?;
         Some((wire, call))
     }
 
-    pub(super) fn take_all(&mut self) -> Vec<Call<T>> {
+    pub(super) fn take_all(&mut self) -> Vec<PendingRequest<T>> {
         self.open.drain().map(|(_, call)| call).collect()
     }
 
     /// The client's call that is open; none, when there are several or none.
-    pub(super) fn only(&self) -> Option<&Call<T>> {
+    pub(super) fn only_request(&self) -> Option<&PendingRequest<T>> {
         let mut calls = self.open.values().filter(|call| call.member != 0);
         let first = calls.next()?;
         calls.next().is_none().then_some(first)
     }
 
-    pub(super) fn earliest(&self) -> Option<Instant> {
+    pub(super) fn earliest_deadline(&self) -> Option<Instant> {
         self.open.values().map(|call| call.deadline).min()
     }
 
     /// The one client whose calls are open; none, when there are several or none.
-    pub(super) fn only_member(&self) -> Option<u64> {
+    pub(super) fn only_client(&self) -> Option<u64> {
         let mut members = self.open.values().map(|c| c.member).filter(|m| *m != 0);
         let first = members.next()?;
         members.all(|member| member == first).then_some(first)
@@ -222,72 +235,72 @@ pub(super) fn is_plain(id: &str) -> bool {
         && (digits == "0" || !digits.starts_with('0'))
         && id != "-0";
     let is_plain_text = id.starts_with('"')
-        && id.len() <= LONGEST_ID
+        && id.len() <= MAX_PLAIN_ID_BYTES
         && id.bytes().all(|b| (b' '..0x7f).contains(&b) && b != b'\\');
     (is_small && !digits.is_empty()) || is_plain_text
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Calls, is_plain};
-    use crate::companion::mcp::message::Message;
+    use super::{PendingRequests, is_plain};
+    use crate::companion::mcp::message::RpcMessage;
     use bytes::Bytes;
     use std::time::Duration;
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn message(text: &str) -> Message {
-        Message::parse(Bytes::copy_from_slice(text.as_bytes())).unwrap()
+    fn message(text: &str) -> RpcMessage {
+        RpcMessage::parse(Bytes::copy_from_slice(text.as_bytes())).unwrap()
     }
 
     #[test]
     fn clients_that_share_a_child_get_their_own_ids_and_tokens_back() {
-        let mut calls = Calls::new(true);
+        let mut calls = PendingRequests::new(true);
         let ask =
             message(r#"{"id":1.0,"method":"m","params":{"_meta":{"progressToken":"t"}, "n":1.0}}"#);
-        let first = calls.begin(&ask, 1, MINUTE, "first");
-        let second = calls.begin(&ask, 2, MINUTE, "second");
+        let first = calls.register_request(&ask, 1, MINUTE, "first");
+        let second = calls.register_request(&ask, 2, MINUTE, "second");
         let expected = r#"{"id":2,"method":"m","params":{"_meta":{"progressToken":2}, "n":1.0}}"#;
         assert_eq!(second, expected.as_bytes());
         assert_ne!(first, second);
-        assert_eq!(calls.only_member(), None);
+        assert_eq!(calls.only_client(), None);
         let report = message(r#"{"method":"notifications/progress","params":{"progressToken":2}}"#);
-        let (call, text) = calls.progressed(&report).unwrap();
+        let (call, text) = calls.match_progress(&report).unwrap();
         assert_eq!(call.to, "second");
         assert!(text.ends_with(br#"{"progressToken":"t"}}"#));
         let answer = message(r#"{"id":1,"result":{"x":1e400}}"#);
-        let (call, text) = calls.answered(&answer).unwrap();
+        let (call, text) = calls.take_answered(&answer).unwrap();
         assert_eq!(call.to, "first");
         assert_eq!(text, r#"{"id":1.0,"result":{"x":1e400}}"#.as_bytes());
-        assert!(calls.answered(&answer).is_none());
-        assert_eq!(calls.only_member(), Some(2));
+        assert!(calls.take_answered(&answer).is_none());
+        assert_eq!(calls.only_client(), Some(2));
     }
 
     #[test]
     fn the_only_client_of_a_child_keeps_its_ids_unless_they_are_odd() {
-        let mut calls = Calls::new(false);
+        let mut calls = PendingRequests::new(false);
         let plain = message(r#"{"id":"a-1","method":"m"}"#);
-        assert_eq!(calls.begin(&plain, 1, MINUTE, 0), plain.text());
+        assert_eq!(calls.register_request(&plain, 1, MINUTE, 0), plain.text());
         // The same id again, while the first one is open, is no reason to mix them up.
-        assert_ne!(calls.begin(&plain, 1, MINUTE, 1), plain.text());
+        assert_ne!(calls.register_request(&plain, 1, MINUTE, 1), plain.text());
         let odd = message(r#"{"id":12345678901234567890,"method":"m"}"#);
-        let sent = calls.begin(&odd, 1, MINUTE, 2);
+        let sent = calls.register_request(&odd, 1, MINUTE, 2);
         let sent = message(std::str::from_utf8(&sent).unwrap());
         let answer = message(&format!(r#"{{"id":{},"result":1}}"#, sent.id().unwrap()));
-        let (call, text) = calls.answered(&answer).unwrap();
+        let (call, text) = calls.take_answered(&answer).unwrap();
         assert_eq!(call.to, 2);
         assert_eq!(text, r#"{"id":12345678901234567890,"result":1}"#.as_bytes());
     }
 
     #[test]
     fn a_cancelled_call_is_the_clients_own() {
-        let mut calls = Calls::new(true);
-        calls.begin(&message(r#"{"id":5,"method":"m"}"#), 1, MINUTE, 0);
+        let mut calls = PendingRequests::new(true);
+        calls.register_request(&message(r#"{"id":5,"method":"m"}"#), 1, MINUTE, 0);
         let cancel = message(
             r#"{"method":"notifications/cancelled","params":{"requestId":5,"reason":"x"}}"#,
         );
-        assert!(calls.cancelled(2, &cancel).is_none());
-        let (_, text) = calls.cancelled(1, &cancel).unwrap();
+        assert!(calls.take_cancelled(2, &cancel).is_none());
+        let (_, text) = calls.take_cancelled(1, &cancel).unwrap();
         assert!(text.ends_with(br#"{"requestId":1,"reason":"x"}}"#));
         assert_eq!(calls.len(), 0);
     }

@@ -1,6 +1,6 @@
 //! One running server and the task that owns it.
 //!
-//! [`Child`] is the handle. The owner ([`owner`]) starts the server when it is needed ([`policy`]), shakes
+//! [`ServerHandle`] is the handle. The owner ([`owner`]) starts the server when it is needed ([`policy`]), shakes
 //! hands with it, knows which client waits for which answer ([`calls`]), speaks the revision that it knows ([`era`]), and ends it when nobody asks for
 //! long. What the server does wrong stays here: whoever waits is told, and others never notice.
 //!
@@ -18,66 +18,66 @@ mod questions;
 mod remote;
 mod standing;
 
-pub(super) use inside::Within;
-pub(super) use policy::Phase;
+pub(super) use inside::InProcessServer;
+pub(super) use policy::ServerPhase;
 
-use super::cache::Cache;
-use super::config::Server;
-use super::links::Links;
+use super::cache::ServerCache;
+use super::config::McpServerConfig;
+use super::links::ResourceIndex;
 use super::list_delay::ListDelay;
-use super::log::Log;
-use super::member::{Member, Reply};
-use super::message::Message;
+use super::log::McpServerLog;
+use super::member::{McpClient, ReplySender};
+use super::message::RpcMessage;
 use bytes::Bytes;
-use owner::Owner;
+use owner::ServerTask;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 
 /// What is known of a server beside its process, by all of its children.
 #[derive(Debug)]
-pub(super) struct Known {
-    pub(super) server: Server,
-    pub(super) cache: Cache,
-    pub(super) log: Arc<Log>,
-    pub(super) links: Arc<Links>,
+pub(super) struct ServerSpec {
+    pub(super) server: McpServerConfig,
+    pub(super) cache: ServerCache,
+    pub(super) log: Arc<McpServerLog>,
+    pub(super) links: Arc<ResourceIndex>,
     pub(super) list_delay: Arc<ListDelay>,
     /// The server that is built in, should this be it.
-    pub(super) os: Arc<dyn Within>,
+    pub(super) os: Arc<dyn InProcessServer>,
     /// How often one of its children ended that nobody had ended.
     pub(super) crashes: AtomicUsize,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Child {
-    asks: mpsc::UnboundedSender<Ask>,
-    seen: Arc<Seen>,
+pub(super) struct ServerHandle {
+    asks: mpsc::UnboundedSender<ServerTaskCommand>,
+    seen: Arc<ServerTaskState>,
 }
 
 /// How it stands, for everyone to see.
 #[derive(Debug)]
-struct Seen {
-    phase: Mutex<(Phase, Option<i32>)>,
+struct ServerTaskState {
+    phase: Mutex<(ServerPhase, Option<i32>)>,
     calls: AtomicUsize,
 }
 
 /// A handshake that did not come about: the server's own error, or why there was none.
 #[derive(Debug, Clone)]
-pub(super) enum NoHello {
+pub(super) enum HandshakeError {
     /// The raw JSON of `error`.
     Refused(String),
     Failed(String),
 }
 
 #[derive(Debug)]
-enum Ask {
+enum ServerTaskCommand {
     /// Hears from now on what belongs to no call.
-    Join(Arc<Member>),
+    Join(Arc<McpClient>),
     Leave(u64),
-    Hello(oneshot::Sender<Result<Bytes, NoHello>>),
-    Request(Message, Arc<Member>, Reply),
+    Hello(oneshot::Sender<Result<Bytes, HandshakeError>>),
+    Request(RpcMessage, Arc<McpClient>, ReplySender),
     /// A notification, or an answer to the server's own request.
-    Tell(Message, u64),
+    Tell(RpcMessage, u64),
     /// From which level on a client wants to be told of logs.
     Level(String, u64),
     /// The call behind that stream is not waited for any more.
@@ -87,64 +87,71 @@ enum Ask {
     End(oneshot::Sender<()>),
 }
 
-impl Child {
+impl ServerHandle {
     /// Nothing is started yet. `numbered`: clients share it.
-    pub(super) fn new(known: Arc<Known>, hello: Bytes, numbered: bool) -> Self {
+    pub(super) fn new(known: Arc<ServerSpec>, hello: Bytes, numbered: bool) -> Self {
         let (asks, mailbox) = mpsc::unbounded_channel();
-        let seen = Arc::new(Seen {
-            phase: Mutex::new((Phase::Down, None)),
+        let seen = Arc::new(ServerTaskState {
+            phase: Mutex::new((ServerPhase::Down, None)),
             calls: AtomicUsize::new(0),
         });
-        let owner = Owner::new(known, hello, numbered, seen.clone());
+        let owner = ServerTask::new(known, hello, numbered, seen.clone());
         tokio::spawn(owner.run(mailbox));
         Self { asks, seen }
     }
 
-    pub(super) fn join(&self, member: Arc<Member>) {
-        self.say(Ask::Join(member));
+    pub(super) fn add_client(&self, member: Arc<McpClient>) {
+        self.send_command(ServerTaskCommand::Join(member));
     }
 
-    pub(super) fn leave(&self, member: u64) {
-        self.say(Ask::Leave(member));
+    pub(super) fn remove_client(&self, member: u64) {
+        self.send_command(ServerTaskCommand::Leave(member));
     }
 
     /// The result of the handshake; starts the server if need be.
-    pub(super) async fn hello(&self) -> Result<Bytes, NoHello> {
+    pub(super) async fn initialize_result(&self) -> Result<Bytes, HandshakeError> {
         let (answer, receiver) = oneshot::channel();
-        self.say(Ask::Hello(answer));
-        let gone = || NoHello::Failed(owner::GONE.into());
+        self.send_command(ServerTaskCommand::Hello(answer));
+        let gone = || HandshakeError::Failed(owner::SERVER_GONE_MESSAGE.into());
         receiver.await.map_err(|_| gone())?
     }
 
-    pub(super) fn request(&self, message: Message, member: &Arc<Member>, reply: Reply) {
-        if let Err(unsent) = self.asks.send(Ask::Request(message, member.clone(), reply))
-            && let Ask::Request(message, _, reply) = unsent.0
+    pub(super) fn send_request(
+        &self,
+        message: RpcMessage,
+        member: &Arc<McpClient>,
+        reply: ReplySender,
+    ) {
+        if let Err(unsent) =
+            self.asks
+                .send(ServerTaskCommand::Request(message, member.clone(), reply))
+            && let ServerTaskCommand::Request(message, _, reply) = unsent.0
         {
             let id = message.id().unwrap_or("null");
-            reply.fail(id, -32603, owner::GONE);
+            reply.send_error(id, -32603, owner::SERVER_GONE_MESSAGE);
         }
     }
 
-    pub(super) fn tell(&self, message: Message, member: u64) {
-        self.say(Ask::Tell(message, member));
+    pub(super) fn send_message(&self, message: RpcMessage, member: u64) {
+        self.send_command(ServerTaskCommand::Tell(message, member));
     }
 
     pub(super) fn set_level(&self, level: &str, member: u64) {
-        self.say(Ask::Level(level.into(), member));
+        self.send_command(ServerTaskCommand::Level(level.into(), member));
     }
 
     pub(super) fn give_up(&self, stream: u64) {
-        self.say(Ask::GiveUp(stream));
+        self.send_command(ServerTaskCommand::GiveUp(stream));
     }
 
-    pub(super) fn retire(&self) {
-        self.say(Ask::Retire);
+    pub(super) fn drain(&self) {
+        self.send_command(ServerTaskCommand::Retire);
     }
 
     /// Ends it with all that it has started; returns when all are gone.
-    pub(super) async fn end(&self) {
+    pub(super) async fn shutdown(&self) {
         let (done, receiver) = oneshot::channel();
-        self.say(Ask::End(done));
+        self.send_command(ServerTaskCommand::End(done));
         // An owner that has ended already has left nobody behind.
         let _ = receiver.await;
     }
@@ -154,7 +161,7 @@ impl Child {
         self.asks.is_closed()
     }
 
-    pub(super) fn phase(&self) -> (Phase, Option<i32>) {
+    pub(super) fn phase(&self) -> (ServerPhase, Option<i32>) {
         *self
             .seen
             .phase
@@ -162,11 +169,11 @@ impl Child {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn calls(&self) -> usize {
+    pub(super) fn pending_count(&self) -> usize {
         self.seen.calls.load(Ordering::Relaxed)
     }
 
-    fn say(&self, ask: Ask) {
+    fn send_command(&self, ask: ServerTaskCommand) {
         // An owner that has ended has nobody to tell.
         let _ = self.asks.send(ask);
     }

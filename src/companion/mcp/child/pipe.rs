@@ -1,49 +1,49 @@
 //! The three ways to a server, as one: messages in, messages out, an end.
 
-use super::Known;
-use super::inside::Inside;
-use super::process::Process;
-use super::remote::Remote;
-use crate::companion::mcp::config::Way;
+use super::ServerSpec;
+use super::inside::InProcessPipe;
+use super::process::ServerProcess;
+use super::remote::RemoteServer;
+use crate::companion::mcp::config::ServerTransport;
 use crate::error::Result;
 use bytes::Bytes;
 
 /// What a server did.
 #[derive(Debug)]
-pub(super) enum Happened {
+pub(super) enum ServerPipeEvent {
     Line(Bytes),
     /// Why it is gone.
     Ended(String),
 }
 
 #[derive(Debug)]
-pub(super) enum Pipe {
-    Process(Box<Process>),
-    Remote(Box<Remote>),
-    Inside(Inside),
+pub(super) enum ServerPipe {
+    Process(Box<ServerProcess>),
+    Remote(Box<RemoteServer>),
+    Inside(InProcessPipe),
 }
 
-impl Pipe {
+impl ServerPipe {
     /// # Errors
     /// When the process can't be started.
-    pub(super) async fn open(known: &Known) -> Result<Self> {
+    pub(super) async fn open(known: &ServerSpec) -> Result<Self> {
         match &known.server.way {
-            Way::Child {
+            ServerTransport::Child {
                 command,
                 args,
                 env,
                 cwd,
             } => {
                 let log = known.log.clone();
-                let process = Process::start(command, args, env, cwd.as_deref(), log).await?;
+                let process = ServerProcess::start(command, args, env, cwd.as_deref(), log).await?;
                 Ok(Self::Process(Box::new(process)))
             }
-            Way::Remote { url, headers } => {
-                let remote = Remote::open(url, headers, known)?;
+            ServerTransport::Remote { url, headers } => {
+                let remote = RemoteServer::open(url, headers, known)?;
                 Ok(Self::Remote(Box::new(remote)))
             }
-            Way::Inside => {
-                let inside = Inside::open(&*known.os, &known.server.name);
+            ServerTransport::Inside => {
+                let inside = InProcessPipe::open(&*known.os, &known.server.name);
                 Ok(Self::Inside(inside))
             }
         }
@@ -73,20 +73,28 @@ impl Pipe {
     }
 
     /// What happens next. Loses nothing when dropped.
-    pub(super) async fn next(&mut self) -> Happened {
+    pub(super) async fn next_event(&mut self) -> ServerPipeEvent {
         match self {
-            Self::Process(process) => process.next().await,
-            Self::Remote(remote) => remote.next().await,
-            Self::Inside(inside) => inside.next().await,
+            Self::Process(process) => process.next_event().await,
+            Self::Remote(remote) => remote.next_event().await,
+            Self::Inside(inside) => inside.next_event().await,
         }
     }
 
     /// Ends it, and whatever it has started.
-    pub(super) async fn end(self) {
+    pub(super) async fn shutdown(self) {
         match self {
-            Self::Process(process) => process.end().await,
-            Self::Remote(remote) => remote.end().await,
+            Self::Process(process) => process.shutdown().await,
+            Self::Remote(remote) => remote.shutdown().await,
             Self::Inside(inside) => drop(inside),
         }
+    }
+}
+
+/// The next event of a pipe; none ever while there is no pipe.
+pub(super) async fn next_pipe_event(pipe: &mut Option<ServerPipe>) -> ServerPipeEvent {
+    match pipe {
+        Some(pipe) => pipe.next_event().await,
+        None => std::future::pending().await,
     }
 }

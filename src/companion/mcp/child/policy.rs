@@ -12,11 +12,11 @@
 use std::time::Duration;
 
 /// The rest after the second end in a row; each further one doubles it.
-const FIRST_REST: Duration = Duration::from_millis(500);
-const LONGEST_REST: Duration = Duration::from_secs(30);
+const MCP_FIRST_RESTART_DELAY: Duration = Duration::from_millis(500);
+const MAX_MCP_RESTART_DELAY: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::companion::mcp) enum Phase {
+pub(in crate::companion::mcp) enum ServerPhase {
     Down,
     Starting,
     Up,
@@ -27,7 +27,7 @@ pub(in crate::companion::mcp) enum Phase {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum ServerEvent {
     /// Somebody asked.
     Needed,
     /// It has shaken hands.
@@ -42,40 +42,42 @@ pub(super) enum Event {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Life {
-    pub(super) phase: Phase,
+pub(super) struct ServerLifecycle {
+    pub(super) phase: ServerPhase,
     /// Ends in a row without an answer in between.
     failures: u32,
 }
 
-impl Life {
-    pub(super) const NEW: Self = Self {
-        phase: Phase::Down,
+impl ServerLifecycle {
+    pub(super) const INITIAL_LIFECYCLE: Self = Self {
+        phase: ServerPhase::Down,
         failures: 0,
     };
 
-    pub(super) fn after(self, event: Event, now: Duration) -> Self {
+    pub(super) fn after_event(self, event: ServerEvent, now: Duration) -> Self {
         let to = |phase| Self { phase, ..self };
         match (self.phase, event) {
-            (Phase::Down, Event::Needed) => to(Phase::Starting),
-            (Phase::Starting, Event::Ready) => to(Phase::Up),
-            (Phase::Up, Event::Answered) => Self {
+            (ServerPhase::Down, ServerEvent::Needed) => to(ServerPhase::Starting),
+            (ServerPhase::Starting, ServerEvent::Ready) => to(ServerPhase::Up),
+            (ServerPhase::Up, ServerEvent::Answered) => Self {
                 failures: 0,
                 ..self
             },
-            (Phase::Up, Event::Idle) => to(Phase::Down),
-            (Phase::Starting | Phase::Up, Event::Ended) => {
+            (ServerPhase::Up, ServerEvent::Idle) => to(ServerPhase::Down),
+            (ServerPhase::Starting | ServerPhase::Up, ServerEvent::Ended) => {
                 let failures = self.failures.saturating_add(1);
-                let phase = match rest(failures) {
-                    Duration::ZERO => Phase::Down,
-                    rest => Phase::Resting { until: now + rest },
+                let phase = match restart_delay(failures) {
+                    Duration::ZERO => ServerPhase::Down,
+                    rest => ServerPhase::Resting { until: now + rest },
                 };
                 Self { phase, failures }
             }
-            (Phase::Resting { until }, Event::Rested | Event::Needed) if until <= now => {
+            (ServerPhase::Resting { until }, ServerEvent::Rested | ServerEvent::Needed)
+                if until <= now =>
+            {
                 let phase = match event {
-                    Event::Needed => Phase::Starting,
-                    _ => Phase::Down,
+                    ServerEvent::Needed => ServerPhase::Starting,
+                    _ => ServerPhase::Down,
                 };
                 to(phase)
             }
@@ -84,57 +86,70 @@ impl Life {
     }
 }
 
-fn rest(failures: u32) -> Duration {
+fn restart_delay(failures: u32) -> Duration {
     match failures {
         0 | 1 => Duration::ZERO,
-        n => LONGEST_REST.min(FIRST_REST.saturating_mul(1 << (n - 2).min(16))),
+        n => {
+            MAX_MCP_RESTART_DELAY.min(MCP_FIRST_RESTART_DELAY.saturating_mul(1 << (n - 2).min(16)))
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Event, Life, Phase};
+    use super::{ServerEvent, ServerLifecycle, ServerPhase};
     use std::time::Duration;
 
-    fn after(life: Life, events: &[Event]) -> Life {
+    fn after(life: ServerLifecycle, events: &[ServerEvent]) -> ServerLifecycle {
         events
             .iter()
-            .fold(life, |life, event| life.after(*event, Duration::ZERO))
+            .fold(life, |life, event| life.after_event(*event, Duration::ZERO))
     }
 
     #[test]
     fn it_starts_when_it_is_needed_and_ends_when_nobody_asks() {
-        let life = after(Life::NEW, &[Event::Needed]);
-        assert_eq!(life.phase, Phase::Starting);
-        let life = after(life, &[Event::Needed, Event::Ready]);
-        assert_eq!(life.phase, Phase::Up);
-        assert_eq!(after(life, &[Event::Idle]).phase, Phase::Down);
+        let life = after(ServerLifecycle::INITIAL_LIFECYCLE, &[ServerEvent::Needed]);
+        assert_eq!(life.phase, ServerPhase::Starting);
+        let life = after(life, &[ServerEvent::Needed, ServerEvent::Ready]);
+        assert_eq!(life.phase, ServerPhase::Up);
+        assert_eq!(after(life, &[ServerEvent::Idle]).phase, ServerPhase::Down);
     }
 
     #[test]
     fn one_that_worked_is_started_again_at_once() {
-        let worked = [Event::Needed, Event::Ready, Event::Answered, Event::Ended];
-        let mut life = Life::NEW;
+        let worked = [
+            ServerEvent::Needed,
+            ServerEvent::Ready,
+            ServerEvent::Answered,
+            ServerEvent::Ended,
+        ];
+        let mut life = ServerLifecycle::INITIAL_LIFECYCLE;
         for _ in 0..5 {
             life = after(life, &worked);
-            assert_eq!(life.phase, Phase::Down);
+            assert_eq!(life.phase, ServerPhase::Down);
         }
     }
 
     #[test]
     fn one_that_never_works_rests_longer_and_longer() {
-        let mut life = after(Life::NEW, &[Event::Needed, Event::Ended]);
-        assert_eq!(life.phase, Phase::Down);
+        let mut life = after(
+            ServerLifecycle::INITIAL_LIFECYCLE,
+            &[ServerEvent::Needed, ServerEvent::Ended],
+        );
+        assert_eq!(life.phase, ServerPhase::Down);
         let mut last = Duration::ZERO;
         for _ in 0..20 {
-            life = after(life, &[Event::Needed, Event::Ended]);
-            let Phase::Resting { until } = life.phase else {
+            life = after(life, &[ServerEvent::Needed, ServerEvent::Ended]);
+            let ServerPhase::Resting { until } = life.phase else {
                 panic!("{life:?}");
             };
             assert!(until >= last && until <= Duration::from_secs(30));
-            assert_eq!(after(life, &[Event::Needed, Event::Rested]), life);
+            assert_eq!(
+                after(life, &[ServerEvent::Needed, ServerEvent::Rested]),
+                life
+            );
             last = until;
-            life = life.after(Event::Rested, until);
+            life = life.after_event(ServerEvent::Rested, until);
         }
         assert_eq!(last, Duration::from_secs(30));
     }

@@ -1,9 +1,9 @@
 //! A server as a process of ours: lines in, lines out, and a guard that ends all its descendants with it.
 
-use super::pipe::Happened;
-use crate::companion::mcp::log::Log;
+use super::pipe::ServerPipeEvent;
+use crate::companion::mcp::log::McpServerLog;
 use crate::companion::settings;
-use crate::companion::shell::guard::{Guard, Said};
+use crate::companion::shell::guard::{CommandSupervisor, CommandSupervisorEvent};
 use crate::companion::shell::warden;
 use crate::error::Result;
 use anyhow::Context;
@@ -23,19 +23,19 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::time::timeout;
 
 /// Bytes read at once.
-const PIECE: usize = 64 << 10;
+const STDIO_READ_BYTES: usize = 64 << 10;
 /// Bytes of one message; a server that says more is broken.
-const LONGEST: usize = 256 << 20;
+const MAX_STDIO_MESSAGE_BYTES: usize = 256 << 20;
 /// Bytes that a pipe holds, so that a large message is not handed over in many turns.
-const PIPE: i32 = 1 << 20;
+const STDIO_PIPE_BYTES: i32 = 1 << 20;
 /// From the end of its stdin to the end of a server that does not go by itself.
-const GRACE: Duration = Duration::from_secs(2);
+const MCP_SERVER_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// From the word to the guard to the guard's own end.
-const ENDING: Duration = Duration::from_secs(5);
+const MCP_SUPERVISOR_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
-pub(super) struct Process {
-    guard: Guard,
+pub(super) struct ServerProcess {
+    guard: CommandSupervisor,
     pub(super) pid: i32,
     stdin: Option<Sender>,
     stdout: Option<Receiver>,
@@ -47,7 +47,7 @@ pub(super) struct Process {
     ended: Option<String>,
 }
 
-impl Process {
+impl ServerProcess {
     /// Starts it, and lets its stderr flow into the log.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl Process {
         args: &[String],
         env: &BTreeMap<String, String>,
         cwd: Option<&Path>,
-        log: Arc<Log>,
+        log: Arc<McpServerLog>,
     ) -> Result<Self> {
         let home = std::env::var_os("HOME").unwrap_or_else(|| "/".into());
         let cwd = cwd.unwrap_or(Path::new(&home));
@@ -67,25 +67,27 @@ impl Process {
         let (stderr, stderr_end) = pipe2(OFlag::O_CLOEXEC)?;
         for pipe in [&stdin, &stdout] {
             // A smaller one works, too.
-            let _ = fcntl(pipe, FcntlArg::F_SETPIPE_SZ(PIPE));
+            let _ = fcntl(pipe, FcntlArg::F_SETPIPE_SZ(STDIO_PIPE_BYTES));
         }
         let mut words = vec![command.as_bytes(), command.as_bytes()];
         words.extend(args.iter().map(String::as_bytes));
-        let mut guard = Guard::spawn()?;
-        let order = warden::order(&words, &environment(env));
+        let mut guard = CommandSupervisor::spawn_supervisor()?;
+        let order = warden::encode_command(&words, &server_environment(env));
         let ends = [&stdin_end, &stdout_end, &stderr_end].map(|end: &OwnedFd| end.as_raw_fd());
         let ends = [ends[0], ends[1], ends[2], folder.as_fd().as_raw_fd()];
-        guard.order(&order, ends).await?;
-        let pid = match guard.next().await {
-            Said::Started(pid) => pid,
-            Said::Failed(number) => {
+        guard.send_command(&order, ends).await?;
+        let pid = match guard.next_event().await {
+            CommandSupervisorEvent::Started(pid) => pid,
+            CommandSupervisorEvent::Failed(number) => {
                 let why = io::Error::from_raw_os_error(number);
                 anyhow::bail!("`{command}` can't be started: {why}");
             }
-            Said::Ended { .. } | Said::Gone => anyhow::bail!("its guard has ended"),
+            CommandSupervisorEvent::Ended { .. } | CommandSupervisorEvent::Gone => {
+                anyhow::bail!("its guard has ended")
+            }
         };
         drop((stdin_end, stdout_end, stderr_end));
-        tokio::spawn(follow(Receiver::from_owned_fd(stderr)?, log));
+        tokio::spawn(copy_stderr_to_log(Receiver::from_owned_fd(stderr)?, log));
         Ok(Self {
             guard,
             pid,
@@ -102,7 +104,7 @@ impl Process {
     pub(super) fn send(&mut self, line: Bytes) {
         self.unsent.push_back(line);
         self.unsent.push_back(Bytes::from_static(b"\n"));
-        self.write();
+        self.write_unsent();
     }
 
     /// Bytes that the server has not taken yet.
@@ -110,7 +112,7 @@ impl Process {
         self.unsent.iter().map(Bytes::len).sum()
     }
 
-    fn write(&mut self) {
+    fn write_unsent(&mut self) {
         let Some(stdin) = &self.stdin else {
             return self.unsent.clear();
         };
@@ -144,40 +146,40 @@ impl Process {
     }
 
     /// What happens next. Loses nothing when dropped.
-    pub(super) async fn next(&mut self) -> Happened {
+    pub(super) async fn next_event(&mut self) -> ServerPipeEvent {
         loop {
-            if let Some(line) = self.line() {
-                return Happened::Line(line);
+            if let Some(line) = self.next_line() {
+                return ServerPipeEvent::Line(line);
             }
             if let Some(why) = self.ended.take() {
-                return Happened::Ended(why);
+                return ServerPipeEvent::Ended(why);
             }
-            if self.read.len() > LONGEST {
-                return Happened::Ended("it said a line of more than 256 MiB".into());
+            if self.read.len() > MAX_STDIO_MESSAGE_BYTES {
+                return ServerPipeEvent::Ended("it said a line of more than 256 MiB".into());
             }
             tokio::select! {
-                () = readable(self.stdout.as_ref()) => drop(self.take()),
-                () = writable(self.stdin.as_ref(), !self.unsent.is_empty()) => self.write(),
-                said = self.guard.next() => match said {
-                    Said::Ended { code, .. } => {
-                        while self.take() {}
-                        self.ended = Some(ended(code));
+                () = wait_readable(self.stdout.as_ref()) => drop(self.read_stdout()),
+                () = wait_writable(self.stdin.as_ref(), !self.unsent.is_empty()) => self.write_unsent(),
+                said = self.guard.next_event() => match said {
+                    CommandSupervisorEvent::Ended { code, .. } => {
+                        while self.read_stdout() {}
+                        self.ended = Some(exit_text(code));
                     }
-                    Said::Gone => return Happened::Ended("it ended".into()),
-                    Said::Started(_) | Said::Failed(_) => {}
+                    CommandSupervisorEvent::Gone => return ServerPipeEvent::Ended("it ended".into()),
+                    CommandSupervisorEvent::Started(_) | CommandSupervisorEvent::Failed(_) => {}
                 },
             }
         }
     }
 
     /// Reads a piece; `false` when there is none at the moment.
-    fn take(&mut self) -> bool {
+    fn read_stdout(&mut self) -> bool {
         let Some(stdout) = &self.stdout else {
             return false;
         };
-        self.read.reserve(PIECE);
+        self.read.reserve(STDIO_READ_BYTES);
         match stdout.try_read_buf(&mut self.read) {
-            Ok(1..) => self.read.len() <= LONGEST,
+            Ok(1..) => self.read.len() <= MAX_STDIO_MESSAGE_BYTES,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => false,
             Ok(0) | Err(_) => {
                 self.stdout = None;
@@ -186,7 +188,7 @@ impl Process {
         }
     }
 
-    fn line(&mut self) -> Option<Bytes> {
+    fn next_line(&mut self) -> Option<Bytes> {
         loop {
             let fresh = &self.read[self.looked..];
             // This search is the fast one.
@@ -205,30 +207,30 @@ impl Process {
     }
 
     /// Ends it and all its descendants: by the end of its stdin, then by force.
-    pub(super) async fn end(mut self) {
+    pub(super) async fn shutdown(mut self) {
         self.stdin = None;
         let gone = async {
             loop {
                 tokio::select! {
-                    () = readable(self.stdout.as_ref()) => { self.take(); self.read.clear(); }
-                    said = self.guard.next() => match said {
-                        Said::Ended { .. } | Said::Gone => return,
-                        Said::Started(_) | Said::Failed(_) => {}
+                    () = wait_readable(self.stdout.as_ref()) => { self.read_stdout(); self.read.clear(); }
+                    said = self.guard.next_event() => match said {
+                        CommandSupervisorEvent::Ended { .. } | CommandSupervisorEvent::Gone => return,
+                        CommandSupervisorEvent::Started(_) | CommandSupervisorEvent::Failed(_) => {}
                     },
                 }
             }
         };
         // Either way, what it left is ended now.
-        let _ = timeout(GRACE, gone).await;
-        self.guard.end();
-        let gone = async { while self.guard.next().await != Said::Gone {} };
-        if timeout(ENDING, gone).await.is_err() {
-            self.guard.kill();
+        let _ = timeout(MCP_SERVER_EXIT_TIMEOUT, gone).await;
+        self.guard.end_all();
+        let gone = async { while self.guard.next_event().await != CommandSupervisorEvent::Gone {} };
+        if timeout(MCP_SUPERVISOR_EXIT_TIMEOUT, gone).await.is_err() {
+            self.guard.kill_supervisor();
         }
     }
 }
 
-async fn readable(pipe: Option<&Receiver>) {
+async fn wait_readable(pipe: Option<&Receiver>) {
     match pipe {
         // An error is found by the next read.
         Some(pipe) => drop(pipe.readable().await),
@@ -236,7 +238,7 @@ async fn readable(pipe: Option<&Receiver>) {
     }
 }
 
-async fn writable(pipe: Option<&Sender>, is_wanted: bool) {
+async fn wait_writable(pipe: Option<&Sender>, is_wanted: bool) {
     match pipe.filter(|_| is_wanted) {
         Some(pipe) => drop(pipe.writable().await),
         None => std::future::pending().await,
@@ -244,10 +246,11 @@ async fn writable(pipe: Option<&Sender>, is_wanted: bool) {
 }
 
 /// Ours, without what concerns the companion alone, and the server's own.
-fn environment(own: &BTreeMap<String, String>) -> Vec<Vec<u8>> {
+fn server_environment(own: &BTreeMap<String, String>) -> Vec<Vec<u8>> {
     let ours = std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();
-        !settings::SECRETS.contains(&name.as_ref()) && !own.contains_key(name.as_ref())
+        !settings::COMPANION_ONLY_VARIABLES.contains(&name.as_ref())
+            && !own.contains_key(name.as_ref())
     });
     let ours = ours.map(|(name, value)| [name.into_vec(), value.into_vec()].join(&b'='));
     let own = own
@@ -256,7 +259,7 @@ fn environment(own: &BTreeMap<String, String>) -> Vec<Vec<u8>> {
     ours.chain(own).collect()
 }
 
-fn ended(code: i32) -> String {
+fn exit_text(code: i32) -> String {
     match code {
         ..=128 => format!("it ended with code {code}"),
         signal => format!("it was ended by signal {}", signal - 128),
@@ -264,19 +267,19 @@ fn ended(code: i32) -> String {
 }
 
 /// Lines of stderr into the log, to the end.
-async fn follow(mut pipe: Receiver, log: Arc<Log>) {
+async fn copy_stderr_to_log(mut pipe: Receiver, log: Arc<McpServerLog>) {
     let mut unread = Vec::new();
     while let Ok(1..) = pipe.read_buf(&mut unread).await {
         while let Some(end) = unread.iter().position(|byte| *byte == b'\n') {
-            log.line(&String::from_utf8_lossy(&unread[..end]));
+            log.append_line(&String::from_utf8_lossy(&unread[..end]));
             unread.drain(..=end);
         }
-        if unread.len() > PIECE {
-            log.line(&String::from_utf8_lossy(&unread));
+        if unread.len() > STDIO_READ_BYTES {
+            log.append_line(&String::from_utf8_lossy(&unread));
             unread.clear();
         }
     }
     if !unread.is_empty() {
-        log.line(&String::from_utf8_lossy(&unread));
+        log.append_line(&String::from_utf8_lossy(&unread));
     }
 }

@@ -1,18 +1,18 @@
 //! What must be said again to a server that was started anew: who listens to which resource, and
 //! from which level on it logs.
 
-use crate::companion::mcp::message::find;
+use crate::companion::mcp::message::find_value;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
-pub(super) struct Standing {
+pub(super) struct ServerSubscriptions {
     listeners: BTreeMap<String, BTreeSet<u64>>,
     level: Option<String>,
     /// The levels that single clients want.
     levels: BTreeMap<u64, String>,
 }
 
-impl Standing {
+impl ServerSubscriptions {
     /// Whether the server must be told: nobody else listens.
     pub(super) fn subscribe(&mut self, uri: &str, member: u64) -> bool {
         let listeners = self.listeners.entry(uri.into()).or_default();
@@ -34,12 +34,12 @@ impl Standing {
         false
     }
 
-    pub(super) fn listeners(&self, uri: &str) -> impl Iterator<Item = u64> {
+    pub(super) fn subscribers(&self, uri: &str) -> impl Iterator<Item = u64> {
         self.listeners.get(uri).into_iter().flatten().copied()
     }
 
     /// Forgets those who are gone, and returns what nobody listens to any more.
-    pub(super) fn keep(&mut self, is_here: impl Fn(u64) -> bool) -> Vec<String> {
+    pub(super) fn retain_clients(&mut self, is_here: impl Fn(u64) -> bool) -> Vec<String> {
         let mut silent = Vec::new();
         self.levels.retain(|member, _| is_here(*member));
         self.listeners.retain(|uri, listeners| {
@@ -53,7 +53,7 @@ impl Standing {
     }
 
     /// Nobody listens to what the server does not let anybody listen to.
-    pub(super) fn refused(&mut self, uri: &str) {
+    pub(super) fn remove_resource(&mut self, uri: &str) {
         self.listeners.remove(uri);
     }
 
@@ -64,18 +64,18 @@ impl Standing {
     /// The parameters of `logging/setLevel`.
     pub(super) fn set_level(&mut self, params: &str, member: u64) {
         self.level = Some(params.into());
-        if let Some(span) = find(params, &["level"]) {
+        if let Some(span) = find_value(params, &["level"]) {
             self.levels.insert(member, params[span].into());
         }
     }
 
     /// The level that a client wants, as it was written.
-    pub(super) fn level(&self, member: u64) -> Option<&str> {
+    pub(super) fn log_level(&self, member: u64) -> Option<&str> {
         self.levels.get(&member).map(String::as_str)
     }
 
     /// Requests that bring a new server to where the old one was.
-    pub(super) fn again(&self) -> Vec<(&'static str, String)> {
+    pub(super) fn replay_requests(&self) -> Vec<(&'static str, String)> {
         let uris = self.listeners.keys();
         let subscribe = uris.map(|uri| {
             let params = serde_json::json!({"uri": uri}).to_string();
@@ -92,24 +92,24 @@ impl Standing {
 
 #[cfg(test)]
 mod tests {
-    use super::Standing;
+    use super::ServerSubscriptions;
 
     #[test]
     fn the_first_and_the_last_listener_are_told_to_the_server() {
-        let mut standing = Standing::default();
+        let mut standing = ServerSubscriptions::default();
         assert!(standing.subscribe("a", 1));
         assert!(!standing.subscribe("a", 2));
         assert!(!standing.unsubscribe("a", 1));
-        assert_eq!(standing.listeners("a").collect::<Vec<_>>(), [2]);
+        assert_eq!(standing.subscribers("a").collect::<Vec<_>>(), [2]);
         standing.set_level(r#"{"level":"info"}"#, 2);
-        assert_eq!(standing.level(2), Some("\"info\""));
-        assert_eq!(standing.level(1), None);
+        assert_eq!(standing.log_level(2), Some("\"info\""));
+        assert_eq!(standing.log_level(1), None);
         assert!(standing.subscribe("refused", 1));
-        standing.refused("refused");
-        let again = standing.again();
+        standing.remove_resource("refused");
+        let again = standing.replay_requests();
         assert_eq!(again[0].1, r#"{"uri":"a"}"#);
         assert_eq!(again[1].0, "logging/setLevel");
-        assert_eq!(standing.keep(|_| false), ["a"]);
+        assert_eq!(standing.retain_clients(|_| false), ["a"]);
         assert!(standing.is_empty() && standing.unsubscribe("a", 2));
     }
 }

@@ -1,8 +1,8 @@
 //! A stream as server-sent events, or its only answer as JSON.
 
-use super::{Accepted, refusal};
+use super::{AcceptedTypes, refusal};
 use crate::companion::mcp::message;
-use crate::companion::mcp::stream::{Stream, Told};
+use crate::companion::mcp::stream::{MessageStream, MessageStreamEvent};
 use crate::protocol::mcp::STREAM_HEADER;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderName, StatusCode, header};
@@ -16,46 +16,46 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 /// After so long in silence a connection is told that it lives.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+const MCP_SSE_KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// After so long an answer that may be events becomes them, so that nobody waits in silence.
-const SILENCE: Duration = Duration::from_secs(5);
+const MCP_JSON_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Bytes of the ids of requests that are told with each event.
-const MOST_ASKED: usize = 256;
+const MAX_REQUEST_IDS_BYTES: usize = 256;
 
 /// The ids of events, from which a client can go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ids {
+pub(super) enum SseIdKind {
     None,
     OfCall,
     /// Of the stream that belongs to no call.
     General,
 }
 
-impl Ids {
-    fn mark(self) -> &'static str {
+impl SseIdKind {
+    fn id_prefix(self) -> &'static str {
         match self {
-            Self::General => GENERAL,
+            Self::General => GENERAL_ID_PREFIX,
             Self::None | Self::OfCall => "",
         }
     }
 }
 
 /// What ids of the general stream begin with: unlike a call's, that one is always there to go on with.
-const GENERAL: &str = "g";
+const GENERAL_ID_PREFIX: &str = "g";
 
 /// How events are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Form {
-    pub(super) ids: Ids,
+pub(super) struct SseFormat {
+    pub(super) ids: SseIdKind,
     /// Begun by an empty event, whose id a client can go on from before anything was said.
     pub(super) primed: bool,
 }
 
 /// Runs at the end of a connection, however it ends.
-pub(super) struct AtEnd(pub(super) Option<Box<dyn FnOnce() + Send + Sync>>);
+pub(super) struct OnDisconnect(pub(super) Option<Box<dyn FnOnce() + Send + Sync>>);
 
-impl AtEnd {
+impl OnDisconnect {
     pub(super) fn new(end: impl FnOnce() + Send + Sync + 'static) -> Self {
         Self(Some(Box::new(end)))
     }
@@ -65,7 +65,7 @@ impl AtEnd {
     }
 }
 
-impl Drop for AtEnd {
+impl Drop for OnDisconnect {
     fn drop(&mut self) {
         if let Some(end) = self.0.take() {
             end();
@@ -74,97 +74,97 @@ impl Drop for AtEnd {
 }
 
 /// The answer to requests: JSON when nothing but one answer comes soon, else events.
-pub(super) async fn answer(
-    stream: Arc<Stream>,
-    form: Form,
-    accepted: Accepted,
+pub(super) async fn answer_requests(
+    stream: Arc<MessageStream>,
+    form: SseFormat,
+    accepted: AcceptedTypes,
     is_batch: bool,
-    at_end: AtEnd,
+    at_end: OnDisconnect,
 ) -> Response {
     let reader = stream.take_over();
-    let Accepted {
+    let AcceptedTypes {
         json,
         events,
         events_first,
     } = accepted;
     if !json || events_first || (is_batch && events) {
-        return respond(stream, reader, 0, form, at_end);
+        return respond_with_events(stream, reader, 0, form, at_end);
     }
     if !events {
-        return whole(&stream, reader, is_batch).await;
+        return collect_json(&stream, reader, is_batch).await;
     }
-    match timeout(SILENCE, stream.next(0, reader)).await {
-        Ok(Some(told)) if told.is_last => refusal::json(StatusCode::OK, told.text),
-        _ => respond(stream, reader, 0, form, at_end),
+    match timeout(MCP_JSON_ANSWER_TIMEOUT, stream.next_event(0, reader)).await {
+        Ok(Some(told)) if told.is_last => refusal::json_response(StatusCode::OK, told.text),
+        _ => respond_with_events(stream, reader, 0, form, at_end),
     }
 }
 
 /// All answers for who takes no events; what else was said is lost on them.
-async fn whole(stream: &Stream, reader: u64, is_batch: bool) -> Response {
+async fn collect_json(stream: &MessageStream, reader: u64, is_batch: bool) -> Response {
     let mut answers = Vec::new();
     let mut seen = 0;
-    while let Some(told) = stream.next(seen, reader).await {
+    while let Some(told) = stream.next_event(seen, reader).await {
         seen = told.seq;
         answers.push(told.text);
     }
     if !is_batch {
         return match answers.pop() {
-            Some(answer) => refusal::json(StatusCode::OK, answer),
-            None => refusal::accepted(),
+            Some(answer) => refusal::json_response(StatusCode::OK, answer),
+            None => refusal::accepted_response(),
         };
     }
     let mut text = vec![b'['];
     text.extend_from_slice(&answers.join(&b','));
     text.push(b']');
-    refusal::json(StatusCode::OK, text.into())
+    refusal::json_response(StatusCode::OK, text.into())
 }
 
 /// Events from number `seen` on.
-pub(super) fn respond(
-    stream: Arc<Stream>,
+pub(super) fn respond_with_events(
+    stream: Arc<MessageStream>,
     reader: u64,
     seen: u64,
-    form: Form,
-    at_end: AtEnd,
+    form: SseFormat,
+    at_end: OnDisconnect,
 ) -> Response {
     let first = match form.primed && seen == 0 {
         true => Bytes::from(format!(
             "id: {}{}.0{}\ndata:\n\n",
-            form.ids.mark(),
+            form.ids.id_prefix(),
             stream.number,
-            mark(&stream.asked),
+            encode_request_ids(&stream.asked),
         )),
         false => Bytes::new(),
     };
-    send(first, stream, reader, seen, form, at_end)
+    sse_response(first, stream, reader, seen, form, at_end)
 }
 
 /// All events, after something else.
 pub(super) fn respond_after(
     first: Bytes,
-    stream: Arc<Stream>,
+    stream: Arc<MessageStream>,
     reader: u64,
-    form: Form,
-    at_end: AtEnd,
+    form: SseFormat,
+    at_end: OnDisconnect,
 ) -> Response {
-    send(first, stream, reader, 0, form, at_end)
+    sse_response(first, stream, reader, 0, form, at_end)
 }
 
-fn send(
+fn sse_response(
     first: Bytes,
-    stream: Arc<Stream>,
+    stream: Arc<MessageStream>,
     reader: u64,
     seen: u64,
-    form: Form,
-    at_end: AtEnd,
+    form: SseFormat,
+    at_end: OnDisconnect,
 ) -> Response {
     let number = stream.number;
     let rest = unfold(
         (stream, seen, at_end),
         move |(stream, seen, at_end)| async move {
-            match timeout(KEEP_ALIVE, stream.next(seen, reader)).await {
+            match timeout(MCP_SSE_KEEP_ALIVE_INTERVAL, stream.next_event(seen, reader)).await {
                 Ok(Some(told)) => {
-                    let piece = event(&stream, &told, form);
+                    let piece = format_event(&stream, &told, form);
                     Some((Ok(piece), (stream, told.seq, at_end)))
                 }
                 Ok(None) => None,
@@ -186,11 +186,11 @@ fn send(
     (headers, Body::from_stream(pieces)).into_response()
 }
 
-fn event(stream: &Stream, told: &Told, form: Form) -> Bytes {
-    let (number, asked) = (stream.number, mark(&stream.asked));
+fn format_event(stream: &MessageStream, told: &MessageStreamEvent, form: SseFormat) -> Bytes {
+    let (number, asked) = (stream.number, encode_request_ids(&stream.asked));
     let id = match form.ids {
-        Ids::None => String::new(),
-        ids => format!("id: {}{number}.{}{asked}\n", ids.mark(), told.seq),
+        SseIdKind::None => String::new(),
+        ids => format!("id: {}{number}.{}{asked}\n", ids.id_prefix(), told.seq),
     };
     // In one piece, so that it is one write.
     let mut piece = Vec::with_capacity(told.text.len() + id.len() + 24);
@@ -204,7 +204,7 @@ fn event(stream: &Stream, told: &Told, form: Form) -> Bytes {
 
 /// What an event's id names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct SseEventId {
     pub(super) is_general: bool,
     pub(super) stream: u64,
     pub(super) seq: u64,
@@ -212,16 +212,16 @@ pub(super) struct Place {
     pub(super) asked: Vec<String>,
 }
 
-pub(super) fn place(id: &str) -> Option<Place> {
+pub(super) fn parse_event_id(id: &str) -> Option<SseEventId> {
     let id = id.trim();
-    let rest = id.strip_prefix(GENERAL);
+    let rest = id.strip_prefix(GENERAL_ID_PREFIX);
     let mut parts = rest.unwrap_or(id).split('.');
-    let place = Place {
+    let place = SseEventId {
         is_general: rest.is_some(),
         stream: parts.next()?.parse().ok()?,
         seq: parts.next()?.parse().ok()?,
         asked: match parts.next() {
-            Some(asked) => requests(asked)?,
+            Some(asked) => decode_request_ids(asked)?,
             None => Vec::new(),
         },
     };
@@ -229,23 +229,26 @@ pub(super) fn place(id: &str) -> Option<Place> {
 }
 
 /// The end of an event's id, which brings back after a restart whose stream it was.
-fn mark(asked: &str) -> String {
+fn encode_request_ids(asked: &str) -> String {
     match asked.len() {
-        1..=MOST_ASKED => format!(".{}", URL_SAFE_NO_PAD.encode(asked)),
+        1..=MAX_REQUEST_IDS_BYTES => format!(".{}", URL_SAFE_NO_PAD.encode(asked)),
         _ => String::new(),
     }
 }
 
-fn requests(mark: &str) -> Option<Vec<String>> {
+fn decode_request_ids(mark: &str) -> Option<Vec<String>> {
     let asked = String::from_utf8(URL_SAFE_NO_PAD.decode(mark).ok()?).ok()?;
-    let ids = message::elements(&asked);
+    let ids = message::array_elements(&asked);
     let all_are_ids = !ids.is_empty() && ids.iter().all(|id| message::is_id(id));
     all_are_ids.then(|| ids.into_iter().map(str::to_owned).collect())
 }
 
 /// The end of a stream that there is not any more, with what to say of each request. Its own events name no requests,
 /// so that whoever asks once more is told that there is nothing.
-pub(super) fn end(place: &Place, answer: impl Fn(&str) -> Bytes) -> Response {
+pub(super) fn ended_stream_response(
+    place: &SseEventId,
+    answer: impl Fn(&str) -> Bytes,
+) -> Response {
     if place.asked.is_empty() {
         return StatusCode::NO_CONTENT.into_response();
     }
@@ -262,27 +265,32 @@ pub(super) fn end(place: &Place, answer: impl Fn(&str) -> Bytes) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use super::{MOST_ASKED, Place, mark, place};
+    use super::{MAX_REQUEST_IDS_BYTES, SseEventId, encode_request_ids, parse_event_id};
 
     #[test]
     fn an_events_id_names_its_stream_and_place() {
-        let of = |is_general| Place {
+        let of = |is_general| SseEventId {
             is_general,
             stream: 12,
             seq: 3,
             asked: Vec::new(),
         };
-        assert_eq!(place("12.3"), Some(of(false)));
-        assert_eq!(place("g12.3"), Some(of(true)));
+        assert_eq!(parse_event_id("12.3"), Some(of(false)));
+        assert_eq!(parse_event_id("g12.3"), Some(of(true)));
         for other in ["", "12", "g", "a.b", "12.3.4", "-1.0"] {
-            assert_eq!(place(other), None, "{other}");
+            assert_eq!(parse_event_id(other), None, "{other}");
         }
         let odd = [r#""\u0041.é""#, "1.0", "null"];
-        let marked = mark(&format!("[{}]", odd.join(",")));
-        assert_eq!(place(&format!("12.3{marked}")).unwrap().asked, odd);
-        for (no_ids, count) in [("[{}]", 1), ("[]", 1), ("x", 1), ("1", MOST_ASKED + 1)] {
-            let marked = mark(&no_ids.repeat(count));
-            let place = place(&format!("12.3{marked}"));
+        let marked = encode_request_ids(&format!("[{}]", odd.join(",")));
+        assert_eq!(parse_event_id(&format!("12.3{marked}")).unwrap().asked, odd);
+        for (no_ids, count) in [
+            ("[{}]", 1),
+            ("[]", 1),
+            ("x", 1),
+            ("1", MAX_REQUEST_IDS_BYTES + 1),
+        ] {
+            let marked = encode_request_ids(&no_ids.repeat(count));
+            let place = parse_event_id(&format!("12.3{marked}"));
             assert!(place.is_none_or(|place| place.asked.is_empty()));
         }
     }

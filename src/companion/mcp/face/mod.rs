@@ -16,7 +16,7 @@ mod stateless;
 mod status;
 mod streamable;
 
-use super::{Hub, Wish};
+use super::{Hub, HubTarget};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request};
@@ -25,49 +25,52 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
 use axum::routing::{get, post};
-use refusal::failed;
+use refusal::api_error_response;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::HashMap;
 
 /// Bytes of a request's body.
-const BODY_LIMIT: usize = 64 << 20;
+const MAX_MCP_BODY_BYTES: usize = 64 << 20;
 
 /// All routes of the hub's port; who may ask is decided before.
-pub(in crate::companion) fn routes(hub: Hub) -> Router {
-    let endpoint = post(streamable::post)
-        .get(streamable::get)
-        .delete(streamable::delete);
+pub(in crate::companion) fn hub_routes(hub: Hub) -> Router {
+    let endpoint = post(streamable::post_messages)
+        .get(streamable::open_event_stream)
+        .delete(streamable::delete_session);
     Router::new()
-        .route("/", get(status::describe))
+        .route("/", get(status::describe_endpoints))
         .route("/ping", get(status::ping))
-        .route("/status", get(status::status))
-        .route("/servers/{name}/log", get(status::log))
+        .route("/status", get(status::get_status))
+        .route("/servers/{name}/log", get(status::get_log))
         .route("/servers/{name}/mcp", endpoint.clone())
-        .route("/servers/{name}/sse", get(sse::open))
-        .route("/servers/{name}/messages", post(sse::post))
+        .route("/servers/{name}/sse", get(sse::open_stream))
+        .route("/servers/{name}/messages", post(sse::post_message))
         .route("/mcp", endpoint)
-        .route("/sse", get(sse::open))
-        .route("/messages", post(sse::post))
+        .route("/sse", get(sse::open_stream))
+        .route("/messages", post(sse::post_message))
         .fallback(refusal::unknown_path)
         .method_not_allowed_fallback(refusal::wrong_method)
-        .layer(DefaultBodyLimit::max(BODY_LIMIT))
-        .layer(from_fn_with_state(hub.clone(), refusal::stopping))
+        .layer(DefaultBodyLimit::max(MAX_MCP_BODY_BYTES))
+        .layer(from_fn_with_state(
+            hub.clone(),
+            refusal::refuse_while_stopping,
+        ))
         .with_state(hub)
 }
 
 #[derive(Debug, Deserialize)]
-struct Narrowed {
+struct TargetQuery {
     servers: Option<String>,
     tools: Option<String>,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Wish {
+impl<S: Send + Sync> FromRequestParts<S> for HubTarget {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
-        let Named(server) = Named::from_request_parts(parts, state).await?;
-        let Asked(query) = Asked::<Narrowed>::from_request_parts(parts, state).await?;
+        let PathServerName(server) = PathServerName::from_request_parts(parts, state).await?;
+        let McpQuery(query) = McpQuery::<TargetQuery>::from_request_parts(parts, state).await?;
         Ok(Self {
             server,
             servers: query.servers,
@@ -78,29 +81,32 @@ impl<S: Send + Sync> FromRequestParts<S> for Wish {
 
 /// The server that the path names; none for all.
 #[derive(Debug)]
-struct Named(Option<String>);
+struct PathServerName(Option<String>);
 
-impl<S: Send + Sync> FromRequestParts<S> for Named {
+impl<S: Send + Sync> FromRequestParts<S> for PathServerName {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
         let path = Path::<HashMap<String, String>>::from_request_parts(parts, state).await;
         let found = path.map(|Path(mut path)| Self(path.remove("name")));
         // What is no text is nobody's name, and must not be taken for none.
-        found.map_err(|e| failed(StatusCode::NOT_FOUND, "unknown_path", e.body_text(), None))
+        found.map_err(|e| {
+            api_error_response(StatusCode::NOT_FOUND, "unknown_path", e.body_text(), None)
+        })
     }
 }
 
 /// What the query asks for.
 #[derive(Debug)]
-struct Asked<T>(T);
+struct McpQuery<T>(T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for McpQuery<T> {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
         let query = Query::<T>::from_request_parts(parts, state).await;
-        let bad = |why: String| failed(StatusCode::BAD_REQUEST, "invalid_query", why, None);
+        let bad =
+            |why: String| api_error_response(StatusCode::BAD_REQUEST, "invalid_query", why, None);
         query
             .map(|Query(query)| Self(query))
             .map_err(|e| bad(e.body_text()))
@@ -109,37 +115,37 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
 
 /// A whole body.
 #[derive(Debug)]
-struct Body(Bytes);
+struct McpBody(Bytes);
 
-impl<S: Send + Sync> FromRequest<S> for Body {
+impl<S: Send + Sync> FromRequest<S> for McpBody {
     type Rejection = Response;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
         let body = Bytes::from_request(request, state).await;
         body.map(Self).map_err(|e| match e.status() {
             status @ StatusCode::PAYLOAD_TOO_LARGE => {
-                let why = format!("the body is larger than {} MiB", BODY_LIMIT >> 20);
-                failed(status, "too_large", why, None)
+                let why = format!("the body is larger than {} MiB", MAX_MCP_BODY_BYTES >> 20);
+                api_error_response(status, "too_large", why, None)
             }
-            status => failed(status, "unreadable_body", e.body_text(), None),
+            status => api_error_response(status, "unreadable_body", e.body_text(), None),
         })
     }
 }
 
-fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+fn header_text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
 /// What kinds of answers a client takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Accepted {
+struct AcceptedTypes {
     json: bool,
     events: bool,
     /// It names events before JSON, and is given them also where JSON would do.
     events_first: bool,
 }
 
-fn accepted(headers: &HeaderMap) -> Accepted {
+fn parse_accept(headers: &HeaderMap) -> AcceptedTypes {
     let all: Vec<&str> = headers
         .get_all("accept")
         .iter()
@@ -152,7 +158,7 @@ fn accepted(headers: &HeaderMap) -> Accepted {
     };
     let place = |kind: &str| all.iter().position(|a| *a == kind);
     let (json, events) = (place("application/json"), place("text/event-stream"));
-    Accepted {
+    AcceptedTypes {
         json: takes("application/json", "application/*"),
         events: takes("text/event-stream", "text/*"),
         events_first: events.is_some_and(|events| json.is_some_and(|json| events < json)),
@@ -161,18 +167,18 @@ fn accepted(headers: &HeaderMap) -> Accepted {
 
 #[cfg(test)]
 mod tests {
-    use super::{Accepted, accepted};
+    use super::{AcceptedTypes, parse_accept};
     use axum::http::{HeaderMap, HeaderValue};
 
     #[test]
     fn who_names_events_first_is_given_events() {
         let of = |text: &'static str| {
             let value = HeaderValue::from_static(text);
-            let Accepted {
+            let AcceptedTypes {
                 json,
                 events,
                 events_first,
-            } = accepted(&HeaderMap::from_iter([(axum::http::header::ACCEPT, value)]));
+            } = parse_accept(&HeaderMap::from_iter([(axum::http::header::ACCEPT, value)]));
             (json, events, events_first)
         };
         let both = "application/json, text/event-stream";
@@ -183,7 +189,7 @@ mod tests {
         assert_eq!(of("application/json"), (true, false, false));
         assert_eq!(of("*/*"), (true, true, false));
         assert_eq!(of("text/html"), (false, false, false));
-        let nothing = accepted(&HeaderMap::new());
+        let nothing = parse_accept(&HeaderMap::new());
         assert!(nothing.json && nothing.events && !nothing.events_first);
     }
 }

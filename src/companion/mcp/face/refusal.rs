@@ -1,20 +1,20 @@
 //! Every refusal of the hub as an HTTP answer.
 
-use crate::companion::http::failed as failure;
-use crate::companion::mcp::child::NoHello;
-use crate::companion::mcp::message::{self, Kind, Malformed, Message};
-use crate::companion::mcp::{Hub, Refusal};
+use crate::companion::http::error_response as failure;
+use crate::companion::mcp::child::HandshakeError;
+use crate::companion::mcp::message::{self, RpcMessage, RpcMessageKind, RpcParseError};
+use crate::companion::mcp::{Hub, HubRefusal};
 use axum::body::Bytes;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-const INVALID_REQUEST: i64 = -32600;
-const INVALID_PARAMS: i64 = -32602;
-const STOPPING: &str = "the companion is stopping";
+const INVALID_REQUEST_CODE: i64 = -32600;
+const REFUSAL_INVALID_PARAMS_CODE: i64 = -32602;
+const HUB_STOPPING_MESSAGE: &str = "the companion is stopping";
 
-pub(super) fn failed(
+pub(super) fn api_error_response(
     status: StatusCode,
     kind: &str,
     message: impl Into<String>,
@@ -24,29 +24,29 @@ pub(super) fn failed(
 }
 
 /// One JSON-RPC message as the whole answer.
-pub(super) fn json(status: StatusCode, text: Bytes) -> Response {
+pub(super) fn json_response(status: StatusCode, text: Bytes) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
 /// A JSON-RPC error as the whole answer.
-pub(super) fn rpc(status: StatusCode, id: &str, code: i64, why: &str) -> Response {
-    json(status, message::error(id, code, why))
+pub(super) fn rpc_error_response(status: StatusCode, id: &str, code: i64, why: &str) -> Response {
+    json_response(status, message::error_response(id, code, why))
 }
 
-pub(super) fn accepted() -> Response {
+pub(super) fn accepted_response() -> Response {
     StatusCode::ACCEPTED.into_response()
 }
 
 /// The one request among the messages, whose id the refusal of all has.
-pub(super) fn only_id(messages: &[Message]) -> Option<&str> {
+pub(super) fn only_id(messages: &[RpcMessage]) -> Option<&str> {
     match messages {
-        [message] if message.kind == Kind::Request => message.id(),
+        [message] if message.kind == RpcMessageKind::Request => message.id(),
         _ => None,
     }
 }
 
 /// A refusal in JSON-RPC, where there is a request that it answers; otherwise as the API has it.
-pub(super) fn refused(
+pub(super) fn refusal_response(
     status: StatusCode,
     kind: &str,
     (id, code): (Option<&str>, i64),
@@ -54,88 +54,100 @@ pub(super) fn refused(
     hint: Option<&str>,
 ) -> Response {
     match id {
-        Some(id) => json(status, message::error_of(id, code, why, kind, hint)),
-        None => failed(status, kind, why, hint),
+        Some(id) => json_response(
+            status,
+            message::typed_error_response(id, code, why, kind, hint),
+        ),
+        None => api_error_response(status, kind, why, hint),
     }
 }
 
 /// What can't be said without a session, or not in this one.
-pub(super) fn of_session(status: StatusCode, id: Option<&str>, why: &str) -> Response {
+pub(super) fn session_refusal(status: StatusCode, id: Option<&str>, why: &str) -> Response {
     let kind = match status {
         StatusCode::NOT_FOUND => "unknown_session",
         _ => "no_session",
     };
-    refused(status, kind, (id, INVALID_REQUEST), why, None)
+    refusal_response(status, kind, (id, INVALID_REQUEST_CODE), why, None)
 }
 
 pub(super) fn empty_batch() -> Response {
     let why = "the batch is empty";
-    failed(StatusCode::BAD_REQUEST, "no_message", why, None)
+    api_error_response(StatusCode::BAD_REQUEST, "no_message", why, None)
 }
 
-impl IntoResponse for Malformed {
+impl IntoResponse for RpcParseError {
     fn into_response(self) -> Response {
         let status = StatusCode::BAD_REQUEST;
         match self {
             Self::NotJson(why) => {
                 let why = format!("the body is no JSON: {why}");
-                failed(status, "malformed_json", why, None)
+                api_error_response(status, "malformed_json", why, None)
             }
             Self::NotRpc(why, id) => {
                 let why = format!("the body is no JSON-RPC: {why}");
-                let id = (id.as_deref(), INVALID_REQUEST);
-                refused(status, "no_message", id, &why, None)
+                let id = (id.as_deref(), INVALID_REQUEST_CODE);
+                refusal_response(status, "no_message", id, &why, None)
             }
         }
     }
 }
 
-impl Refusal {
+impl HubRefusal {
     /// As a message on a stream.
-    pub(super) fn message(self, id: &str) -> Bytes {
+    pub(super) fn into_error_message(self, id: &str) -> Bytes {
         match self {
-            Self::NoServer(why) => message::error(id, INVALID_PARAMS, &why),
-            Self::NoSession => message::error(id, INVALID_REQUEST, "there is no such session"),
-            Self::Stopping => message::error(id, -32603, STOPPING),
-            Self::Hello(NoHello::Refused(error)) => {
+            Self::NoServer(why) => message::error_response(id, REFUSAL_INVALID_PARAMS_CODE, &why),
+            Self::NoSession => {
+                message::error_response(id, INVALID_REQUEST_CODE, "there is no such session")
+            }
+            Self::Stopping => message::error_response(id, -32603, HUB_STOPPING_MESSAGE),
+            Self::Hello(HandshakeError::Refused(error)) => {
                 format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#).into()
             }
-            Self::Hello(NoHello::Failed(why)) => message::error(id, -32603, &why),
+            Self::Hello(HandshakeError::Failed(why)) => message::error_response(id, -32603, &why),
         }
     }
 
     /// In answer to the request of that id, should there be one.
-    pub(super) fn answer(self, id: Option<&str>) -> Response {
+    pub(super) fn into_http_response(self, id: Option<&str>) -> Response {
         let missing = StatusCode::NOT_FOUND;
         match self {
-            Self::NoServer(why) => refused(
+            Self::NoServer(why) => refusal_response(
                 missing,
                 "unknown_server",
-                (id, INVALID_PARAMS),
+                (id, REFUSAL_INVALID_PARAMS_CODE),
                 &why,
                 Some("`osctl mcp list` shows the servers (`GET /status`)"),
             ),
             Self::NoSession => {
                 let why = "there is no such session; say `initialize` again";
-                of_session(missing, id, why)
+                session_refusal(missing, id, why)
             }
-            Self::Stopping => stopped(),
-            hello @ Self::Hello(_) => json(StatusCode::OK, hello.message(id.unwrap_or("null"))),
+            Self::Stopping => stopping_response(),
+            hello @ Self::Hello(_) => json_response(
+                StatusCode::OK,
+                hello.into_error_message(id.unwrap_or("null")),
+            ),
         }
     }
 }
 
 /// Until the companion is there again nothing is asked of it: whoever comes then finds all as it was.
-pub(super) async fn stopping(State(hub): State<Hub>, request: Request, next: Next) -> Response {
+pub(super) async fn refuse_while_stopping(
+    State(hub): State<Hub>,
+    request: Request,
+    next: Next,
+) -> Response {
     if !hub.is_stopping() || request.uri().path() == "/ping" {
         return next.run(request).await;
     }
-    stopped()
+    stopping_response()
 }
 
-fn stopped() -> Response {
+fn stopping_response() -> Response {
     let status = StatusCode::SERVICE_UNAVAILABLE;
-    let mut response = failed(status, "stopping", STOPPING, None);
+    let mut response = api_error_response(status, "stopping", HUB_STOPPING_MESSAGE, None);
     let headers = response.headers_mut();
     headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     response
@@ -144,13 +156,13 @@ fn stopped() -> Response {
 pub(super) async fn unknown_path(request: Request) -> Response {
     let message = format!("there is no `{}`", request.uri().path());
     let hint = Some("`GET /` lists the endpoints");
-    failed(StatusCode::NOT_FOUND, "unknown_path", message, hint)
+    api_error_response(StatusCode::NOT_FOUND, "unknown_path", message, hint)
 }
 
 pub(super) async fn wrong_method(method: Method, request: Request) -> Response {
     let message = format!("`{}` can't be asked with {method}", request.uri().path());
     let hint = Some("`GET /` lists the endpoints");
-    failed(
+    api_error_response(
         StatusCode::METHOD_NOT_ALLOWED,
         "wrong_method",
         message,

@@ -5,19 +5,19 @@
 //! say is added, and nothing else is touched. Such a client can't be asked anything by an older server; one that
 //! speaks this revision is handed every request as it came.
 
-use super::events::{self, AtEnd, Form, Ids};
-use super::refusal::{self, json, rpc};
-use super::{Accepted, text};
-use crate::companion::mcp::child::era::{self, MODERN};
-use crate::companion::mcp::member::{Ears, Reply, Shape};
-use crate::companion::mcp::message::{self, Kind, Message, find};
-use crate::companion::mcp::params::{BEGIN, Given};
-use crate::companion::mcp::server::WITH_HELLO;
+use super::events::{self, OnDisconnect, SseFormat, SseIdKind};
+use super::refusal::{self, json_response, rpc_error_response};
+use super::{AcceptedTypes, header_text};
+use crate::companion::mcp::child::era::{self, STATELESS_REVISION};
+use crate::companion::mcp::member::{NotificationSink, ReplySender, ReplyShape};
+use crate::companion::mcp::message::{self, RpcMessage, RpcMessageKind, find_value};
+use crate::companion::mcp::params::{ClientParamHeaders, PARAM_HEADER_PREFIX};
+use crate::companion::mcp::server::HANDSHAKE_REVISIONS;
 use crate::companion::mcp::session::Backend;
-use crate::companion::mcp::stream::Stream;
-use crate::companion::mcp::{Hub, Wish};
+use crate::companion::mcp::stream::MessageStream;
+use crate::companion::mcp::{Hub, HubTarget};
 use crate::protocol::VERSION_HEADER;
-use crate::protocol::header::decoded;
+use crate::protocol::header::decode_header;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
@@ -25,17 +25,17 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-const VERSION: &str = "mcp-protocol-version";
-const META: [&str; 2] = ["_meta", era::VERSION];
-const HEADER_MISMATCH: i64 = -32020;
-const NO_CAPABILITY: i64 = -32021;
-const UNSUPPORTED_VERSION: i64 = -32022;
-const NO_METHOD: i64 = -32601;
-const INVALID_PARAMS: i64 = -32602;
-const CAPABILITIES: [&str; 2] = ["_meta", era::CAPABILITIES];
+const HUB_VERSION_HEADER: &str = "mcp-protocol-version";
+const PROTOCOL_VERSION_PATH: [&str; 2] = ["_meta", era::META_PROTOCOL_VERSION];
+const HEADER_MISMATCH_CODE: i64 = -32020;
+const MISSING_CAPABILITY_CODE: i64 = -32021;
+const UNSUPPORTED_VERSION_CODE: i64 = -32022;
+const METHOD_NOT_FOUND_CODE: i64 = -32601;
+const STATELESS_INVALID_PARAMS_CODE: i64 = -32602;
+const CLIENT_CAPABILITIES_PATH: [&str; 2] = ["_meta", era::META_CLIENT_CAPABILITIES];
 
 /// What went with the sessions.
-const GONE: [&str; 5] = [
+const SESSION_ONLY_METHODS: [&str; 5] = [
     "initialize",
     "ping",
     "logging/setLevel",
@@ -45,62 +45,63 @@ const GONE: [&str; 5] = [
 
 /// Hears nothing: such a client is told what belongs to its calls alone.
 #[derive(Debug)]
-struct Deaf;
+struct StatelessNullSink;
 
-impl Ears for Deaf {
-    fn hear(&self, _text: Bytes, _is_related: bool) {}
+impl NotificationSink for StatelessNullSink {
+    fn deliver(&self, _text: Bytes, _is_related: bool) {}
 }
 
 /// Whether a message is of this revision, or of one still to come.
-pub(super) fn is_meant(headers: &HeaderMap, message: &Message) -> bool {
-    message.param(&META).is_some() || text(headers, VERSION) == Some(MODERN)
+pub(super) fn is_stateless_request(headers: &HeaderMap, message: &RpcMessage) -> bool {
+    message.param_span(&PROTOCOL_VERSION_PATH).is_some()
+        || header_text(headers, HUB_VERSION_HEADER) == Some(STATELESS_REVISION)
 }
 
-pub(super) async fn post(
+pub(super) async fn handle_message(
     hub: Hub,
-    wish: Wish,
+    wish: HubTarget,
     headers: &HeaderMap,
-    message: Message,
-    accepted: Accepted,
+    message: RpcMessage,
+    accepted: AcceptedTypes,
 ) -> Response {
     let id = message.id().unwrap_or("null").to_owned();
-    if let Err(refusal) = check(headers, &message, &id) {
+    if let Err(refusal) = check_headers(headers, &message, &id) {
         return *refusal;
     }
     // The only one there is, `notifications/cancelled`, means nothing over HTTP.
-    if message.kind != Kind::Request {
-        return refusal::accepted();
+    if message.kind != RpcMessageKind::Request {
+        return refusal::accepted_response();
     }
     let method = message.method.clone();
-    if GONE.contains(&method.as_str()) {
-        let why = format!("the revision {MODERN} has no method `{method}`");
-        return rpc(StatusCode::NOT_FOUND, &id, NO_METHOD, &why);
+    if SESSION_ONLY_METHODS.contains(&method.as_str()) {
+        let why = format!("the revision {STATELESS_REVISION} has no method `{method}`");
+        return rpc_error_response(StatusCode::NOT_FOUND, &id, METHOD_NOT_FOUND_CODE, &why);
     }
     if method == "subscriptions/listen" {
-        return listen(&hub, &wish, &message, &id);
+        return open_subscription(&hub, &wish, &message, &id);
     }
-    let backend = match hub.passing(&wish, Arc::new(Deaf)) {
+    let backend = match hub.sessionless_backend(&wish, Arc::new(StatelessNullSink)) {
         Ok(backend) => Arc::new(backend),
-        Err(refusal) => return refusal.answer(Some(&id)),
+        Err(refusal) => return refusal.into_http_response(Some(&id)),
     };
     if method == "server/discover" {
-        return discover(&backend, &id).await;
+        return respond_to_discover(&backend, &id).await;
     }
     if method == "tools/call"
-        && let Some(why) = backend.disagreement(&message, given(headers))
+        && let Some(why) = backend.header_mismatch(&message, client_param_headers(headers))
     {
-        return mismatch(&id, &why);
+        return header_mismatch_response(&id, &why);
     }
-    let stream = Arc::new(Stream::of_answers(hub.next(), 1));
-    let shape = Shape {
+    let stream = Arc::new(MessageStream::of_answers(hub.next_number(), 1));
+    let shape = ReplyShape {
         completed: true,
-        ..Shape::default()
+        ..ReplyShape::default()
     };
-    let reply = Reply {
+    let reply = ReplySender {
         stream: stream.clone(),
         shape,
     };
-    let at_end = AtEnd::new({
+    let at_end = OnDisconnect::new({
         let (backend, stream) = (backend.clone(), stream.clone());
         move || {
             if !stream.is_closed() {
@@ -108,31 +109,33 @@ pub(super) async fn post(
             }
         }
     });
-    backend.request(message, reply);
-    let form = Form {
-        ids: Ids::None,
+    backend.send_request(message, reply);
+    let form = SseFormat {
+        ids: SseIdKind::None,
         primed: false,
     };
-    let response = events::answer(stream.clone(), form, accepted, false, at_end).await;
+    let response = events::answer_requests(stream.clone(), form, accepted, false, at_end).await;
     with_status(response, &stream).await
 }
 
 /// A method that a server does not know is a path that there is not, and what the revision refuses is a bad request.
-async fn with_status(mut response: Response, stream: &Stream) -> Response {
-    if text(response.headers(), "content-type") != Some("application/json") {
+async fn with_status(mut response: Response, stream: &MessageStream) -> Response {
+    if header_text(response.headers(), "content-type") != Some("application/json") {
         return response;
     }
     let answer = stream
-        .only()
+        .wait_for_answer()
         .await
-        .and_then(|text| Message::parse(text).ok());
+        .and_then(|text| RpcMessage::parse(text).ok());
     let code = answer.and_then(|answer| {
         let whole = std::str::from_utf8(answer.text()).ok()?;
-        whole[find(whole, &["error", "code"])?].parse::<i64>().ok()
+        whole[find_value(whole, &["error", "code"])?]
+            .parse::<i64>()
+            .ok()
     });
     match code {
-        Some(NO_METHOD) => *response.status_mut() = StatusCode::NOT_FOUND,
-        Some(HEADER_MISMATCH | NO_CAPABILITY | UNSUPPORTED_VERSION) => {
+        Some(METHOD_NOT_FOUND_CODE) => *response.status_mut() = StatusCode::NOT_FOUND,
+        Some(HEADER_MISMATCH_CODE | MISSING_CAPABILITY_CODE | UNSUPPORTED_VERSION_CODE) => {
             *response.status_mut() = StatusCode::BAD_REQUEST;
         }
         _ => {}
@@ -141,12 +144,12 @@ async fn with_status(mut response: Response, stream: &Stream) -> Response {
 }
 
 /// What a client says of its call's arguments.
-fn given(headers: &HeaderMap) -> Given {
+fn client_param_headers(headers: &HeaderMap) -> ClientParamHeaders {
     let ours = headers
         .iter()
-        .filter(|(name, _)| name.as_str().starts_with(BEGIN));
-    let value = |value: &HeaderValue| value.to_str().ok().and_then(decoded);
-    Given {
+        .filter(|(name, _)| name.as_str().starts_with(PARAM_HEADER_PREFIX));
+    let value = |value: &HeaderValue| value.to_str().ok().and_then(decode_header);
+    ClientParamHeaders {
         arguments: ours
             .map(|(name, said)| (name.as_str().to_owned(), value(said)))
             .collect(),
@@ -155,21 +158,21 @@ fn given(headers: &HeaderMap) -> Given {
     }
 }
 
-fn mismatch(id: &str, why: &str) -> Response {
+fn header_mismatch_response(id: &str, why: &str) -> Response {
     let why = format!("Header mismatch: {why}");
-    rpc(StatusCode::BAD_REQUEST, id, HEADER_MISMATCH, &why)
+    rpc_error_response(StatusCode::BAD_REQUEST, id, HEADER_MISMATCH_CODE, &why)
 }
 
 /// The headers must say what the body says.
-fn check(headers: &HeaderMap, message: &Message, id: &str) -> Result<(), Box<Response>> {
-    let mismatch = |why: String| Err(Box::new(mismatch(id, &why)));
-    let version = text(headers, VERSION).unwrap_or_default();
-    let Some(said) = message.text_param(&META) else {
-        let why = format!("`_meta` does not say `{}`", META[1]);
-        return Err(Box::new(rpc(
+fn check_headers(headers: &HeaderMap, message: &RpcMessage, id: &str) -> Result<(), Box<Response>> {
+    let mismatch = |why: String| Err(Box::new(header_mismatch_response(id, &why)));
+    let version = header_text(headers, HUB_VERSION_HEADER).unwrap_or_default();
+    let Some(said) = message.text_param(&PROTOCOL_VERSION_PATH) else {
+        let why = format!("`_meta` does not say `{}`", PROTOCOL_VERSION_PATH[1]);
+        return Err(Box::new(rpc_error_response(
             StatusCode::BAD_REQUEST,
             id,
-            INVALID_PARAMS,
+            STATELESS_INVALID_PARAMS_CODE,
             &why,
         )));
     };
@@ -178,29 +181,34 @@ fn check(headers: &HeaderMap, message: &Message, id: &str) -> Result<(), Box<Res
             "`MCP-Protocol-Version` is `{version}`, the body says `{said}`"
         ));
     }
-    if version != MODERN {
+    if version != STATELESS_REVISION {
         let error = json!({
-            "code": UNSUPPORTED_VERSION,
+            "code": UNSUPPORTED_VERSION_CODE,
             "message": "Unsupported protocol version",
-            "data": {"supported": versions(), "requested": version},
+            "data": {"supported": supported_revisions(), "requested": version},
         });
         let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#);
-        return Err(Box::new(json(StatusCode::BAD_REQUEST, text.into())));
+        return Err(Box::new(json_response(
+            StatusCode::BAD_REQUEST,
+            text.into(),
+        )));
     }
-    if message.kind != Kind::Request {
+    if message.kind != RpcMessageKind::Request {
         return Ok(());
     }
-    let capabilities = message.raw_param(&CAPABILITIES).unwrap_or_default();
+    let capabilities = message
+        .raw_param(&CLIENT_CAPABILITIES_PATH)
+        .unwrap_or_default();
     if !capabilities.starts_with('{') {
-        let why = format!("`_meta` does not say `{}`", CAPABILITIES[1]);
-        return Err(Box::new(rpc(
+        let why = format!("`_meta` does not say `{}`", CLIENT_CAPABILITIES_PATH[1]);
+        return Err(Box::new(rpc_error_response(
             StatusCode::BAD_REQUEST,
             id,
-            INVALID_PARAMS,
+            STATELESS_INVALID_PARAMS_CODE,
             &why,
         )));
     }
-    let method = text(headers, "mcp-method").unwrap_or_default();
+    let method = header_text(headers, "mcp-method").unwrap_or_default();
     if method != message.method {
         return mismatch(format!(
             "`Mcp-Method` is `{method}`, the body says `{}`",
@@ -212,7 +220,7 @@ fn check(headers: &HeaderMap, message: &Message, id: &str) -> Result<(), Box<Res
         "resources/read" => message.text_param(&["uri"]),
         _ => return Ok(()),
     };
-    let given = text(headers, "mcp-name").and_then(decoded);
+    let given = header_text(headers, "mcp-name").and_then(decode_header);
     if given.is_none() || given != name {
         let words = |name: Option<String>| name.unwrap_or_default();
         let (given, name) = (words(given), words(name));
@@ -221,21 +229,23 @@ fn check(headers: &HeaderMap, message: &Message, id: &str) -> Result<(), Box<Res
     Ok(())
 }
 
-fn versions() -> Vec<&'static str> {
-    let older = WITH_HELLO.iter().rev().copied();
-    std::iter::once(MODERN).chain(older).collect()
+fn supported_revisions() -> Vec<&'static str> {
+    let older = HANDSHAKE_REVISIONS.iter().rev().copied();
+    std::iter::once(STATELESS_REVISION).chain(older).collect()
 }
 
 /// What the handshake would have told.
-async fn discover(backend: &Backend, id: &str) -> Response {
-    let hello = match backend.hello().await {
+async fn respond_to_discover(backend: &Backend, id: &str) -> Response {
+    let hello = match backend.initialize_result().await {
         Ok(hello) => hello,
-        Err(why) => return crate::companion::mcp::Refusal::Hello(why).answer(Some(id)),
+        Err(why) => {
+            return crate::companion::mcp::HubRefusal::Hello(why).into_http_response(Some(id));
+        }
     };
     let hello: Value = serde_json::from_slice(&hello).unwrap_or_default();
     let mut result = json!({
         "resultType": "complete",
-        "supportedVersions": versions(),
+        "supportedVersions": supported_revisions(),
         "capabilities": hello["capabilities"],
         "ttlMs": 0,
         "cacheScope": "private",
@@ -244,22 +254,25 @@ async fn discover(backend: &Backend, id: &str) -> Response {
     if hello["instructions"].is_string() {
         result["instructions"] = hello["instructions"].clone();
     }
-    json(StatusCode::OK, message::result(id, &result.to_string()))
+    json_response(
+        StatusCode::OK,
+        message::result_response(id, &result.to_string()),
+    )
 }
 
 /// One who wants to hear of changes.
 #[derive(Debug)]
-struct Listener {
+struct SubscriptionListener {
     /// The raw id of the request, which names the subscription.
     id: String,
     methods: BTreeSet<&'static str>,
     uris: BTreeSet<String>,
-    stream: Arc<Stream>,
+    stream: Arc<MessageStream>,
 }
 
-impl Ears for Listener {
-    fn hear(&self, text: Bytes, _is_related: bool) {
-        let Ok(message) = Message::parse(text) else {
+impl NotificationSink for SubscriptionListener {
+    fn deliver(&self, text: Bytes, _is_related: bool) {
+        let Ok(message) = RpcMessage::parse(text) else {
             return;
         };
         let method = message.method.as_str();
@@ -272,23 +285,23 @@ impl Ears for Listener {
             let uri = uri
                 .map(|uri| format!(",\"uri\":{}", Value::from(uri)))
                 .unwrap_or_default();
-            self.tell(method, &uri);
+            self.send_notification(method, &uri);
         }
     }
 }
 
-impl Listener {
-    fn tell(&self, method: &str, fields: &str) {
+impl SubscriptionListener {
+    fn send_notification(&self, method: &str, fields: &str) {
         let meta = format!(
             r#""_meta":{{"io.modelcontextprotocol/subscriptionId":{}}}"#,
             self.id
         );
-        let text = message::notification(method, &format!("{{{meta}{fields}}}"));
-        self.stream.tell(text);
+        let text = message::notification_message(method, &format!("{{{meta}{fields}}}"));
+        self.stream.push_event(text);
     }
 }
 
-fn listen(hub: &Hub, wish: &Wish, message: &Message, id: &str) -> Response {
+fn open_subscription(hub: &Hub, wish: &HubTarget, message: &RpcMessage, id: &str) -> Response {
     let wants = |key: &str| message.raw_param(&["notifications", key]) == Some("true");
     let mut agreed = serde_json::Map::new();
     let mut methods = BTreeSet::new();
@@ -312,56 +325,56 @@ fn listen(hub: &Hub, wish: &Wish, message: &Message, id: &str) -> Response {
     if !uris.is_empty() {
         agreed.insert("resourceSubscriptions".into(), json!(uris));
     }
-    let stream = Arc::new(Stream::general(hub.next()));
-    let listener = Arc::new(Listener {
+    let stream = Arc::new(MessageStream::general(hub.next_number()));
+    let listener = Arc::new(SubscriptionListener {
         id: id.into(),
         methods,
         uris,
         stream: stream.clone(),
     });
-    let before = hub.changes();
-    let backend = match hub.passing(wish, listener.clone()) {
+    let before = hub.change_count();
+    let backend = match hub.sessionless_backend(wish, listener.clone()) {
         Ok(backend) => backend,
-        Err(refusal) => return refusal.answer(Some(id)),
+        Err(refusal) => return refusal.into_http_response(Some(id)),
     };
     let fields = format!(",\"notifications\":{}", Value::from(agreed));
-    listener.tell("notifications/subscriptions/acknowledged", &fields);
-    backend.listen();
+    listener.send_notification("notifications/subscriptions/acknowledged", &fields);
+    backend.start_listening();
     for uri in &listener.uris {
         let params = json!({"uri": uri}).to_string();
-        backend.ask_quietly("resources/subscribe", &params);
+        backend.send_unawaited_request("resources/subscribe", &params);
     }
-    let counted = hub.count_listener(wish.clone(), stream.clone(), listener, before);
+    let counted = hub.register_listener(wish.clone(), stream.clone(), listener, before);
     let visit = match counted {
         Ok(visit) => visit,
-        Err(refusal) => return refusal.answer(Some(id)),
+        Err(refusal) => return refusal.into_http_response(Some(id)),
     };
     let reader = stream.take_over();
-    let form = Form {
-        ids: Ids::None,
+    let form = SseFormat {
+        ids: SseIdKind::None,
         primed: false,
     };
     // With the connection the backend goes, and with it the subscriptions.
-    let at_end = AtEnd::new({
+    let at_end = OnDisconnect::new({
         let hub = hub.clone();
         move || {
-            hub.leave(&visit);
+            hub.remove_connection(&visit);
             drop(backend);
         }
     });
-    events::respond(stream, reader, 0, form, at_end)
+    events::respond_with_events(stream, reader, 0, form, at_end)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Listener, check};
-    use crate::companion::mcp::member::Ears;
-    use crate::companion::mcp::message::Message;
-    use crate::companion::mcp::stream::Stream;
+    use super::{SubscriptionListener, check_headers};
+    use crate::companion::mcp::member::NotificationSink;
+    use crate::companion::mcp::message::RpcMessage;
+    use crate::companion::mcp::stream::MessageStream;
     use axum::http::{HeaderMap, HeaderName, HeaderValue};
     use std::sync::Arc;
 
-    const BODY: &str = r#"{"id":1,"method":"tools/call","params":{"name":"é","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
+    const STATELESS_TEST_BODY: &str = r#"{"id":1,"method":"tools/call","params":{"name":"é","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
 
     fn headers(all: &[(&'static str, &'static str)]) -> HeaderMap {
         let pair = |(name, value): &(&'static str, &'static str)| {
@@ -378,8 +391,8 @@ mod tests {
         let version = ("mcp-protocol-version", "2026-07-28");
         let method = ("mcp-method", "tools/call");
         let name = ("mcp-name", "=?base64?w6k=?=");
-        let message = Message::parse(BODY.into()).unwrap();
-        let is_fine = |all: &[_]| check(&headers(all), &message, "1").is_ok();
+        let message = RpcMessage::parse(STATELESS_TEST_BODY.into()).unwrap();
+        let is_fine = |all: &[_]| check_headers(&headers(all), &message, "1").is_ok();
         assert!(is_fine(&[version, method, name]));
         for bad in [
             &[method, name][..],
@@ -391,16 +404,17 @@ mod tests {
         ] {
             assert!(!is_fine(bad), "{bad:?}");
         }
-        let without = BODY.replace(r#","io.modelcontextprotocol/clientCapabilities":{}"#, "");
-        let without = Message::parse(without.into()).unwrap();
-        let refused = check(&headers(&[version, method, name]), &without, "1");
+        let without =
+            STATELESS_TEST_BODY.replace(r#","io.modelcontextprotocol/clientCapabilities":{}"#, "");
+        let without = RpcMessage::parse(without.into()).unwrap();
+        let refused = check_headers(&headers(&[version, method, name]), &without, "1");
         assert_eq!(refused.unwrap_err().status(), 400);
     }
 
     #[tokio::test]
     async fn a_listener_hears_what_it_asked_for_under_its_own_id() {
-        let stream = Arc::new(Stream::endless(1));
-        let listener = Listener {
+        let stream = Arc::new(MessageStream::endless(1));
+        let listener = SubscriptionListener {
             id: "\"x\"".into(),
             methods: ["notifications/tools/list_changed"].into(),
             uris: ["a:b".to_owned()].into(),
@@ -411,10 +425,10 @@ mod tests {
             r#"{"method":"notifications/resources/updated","params":{"uri":"a:c"}}"#,
             r#"{"method":"notifications/resources/updated","params":{"uri":"a:b"}}"#,
         ] {
-            listener.hear(text.into(), false);
+            listener.deliver(text.into(), false);
         }
         let reader = stream.take_over();
-        let told = stream.next(0, reader).await.unwrap();
+        let told = stream.next_event(0, reader).await.unwrap();
         let expected = r#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":"x"},"uri":"a:b"}}"#;
         assert_eq!(told.text, expected);
     }

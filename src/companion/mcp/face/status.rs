@@ -1,7 +1,7 @@
 //! How the servers stand, and what they say beside their messages.
 
-use super::refusal::failed;
-use super::{Asked, Named};
+use super::refusal::api_error_response;
+use super::{McpQuery, PathServerName};
 use crate::companion::mcp::Hub;
 use crate::protocol;
 use crate::protocol::service::{Description, Ping};
@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Between two looks at a log that is followed.
-const LOOK: Duration = Duration::from_millis(200);
+const MCP_LOG_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-const ENDPOINTS: [(&str, &str); 9] = [
+const HUB_ENDPOINTS: [(&str, &str); 9] = [
     ("GET /ping", "Whether somebody is there; needs no token."),
     ("GET /status", "Each server's state."),
     (
@@ -46,12 +46,12 @@ const ENDPOINTS: [(&str, &str); 9] = [
     ("GET /sse", "All servers as one, by the older transport."),
 ];
 
-pub(super) async fn describe() -> Response {
-    let endpoints = ENDPOINTS.map(|(what, does)| (what.to_owned(), does.to_owned()));
+pub(super) async fn describe_endpoints() -> Response {
+    let endpoints = HUB_ENDPOINTS.map(|(what, does)| (what.to_owned(), does.to_owned()));
     Json(Description {
         name: "osctl MCP hub".into(),
         version: env!("CARGO_PKG_VERSION").into(),
-        protocol: protocol::VERSION,
+        protocol: protocol::PROTOCOL_VERSION,
         endpoints: endpoints.into(),
     })
     .into_response()
@@ -66,44 +66,44 @@ pub(super) async fn ping() -> Response {
     .into_response()
 }
 
-pub(super) async fn status(State(hub): State<Hub>) -> Response {
+pub(super) async fn get_status(State(hub): State<Hub>) -> Response {
     Json(hub.status()).into_response()
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Wanted {
+pub(super) struct McpLogQuery {
     #[serde(default)]
     follow: bool,
     tail: Option<usize>,
 }
 
-pub(super) async fn log(
+pub(super) async fn get_log(
     State(hub): State<Hub>,
-    Named(name): Named,
-    Asked(wanted): Asked<Wanted>,
+    PathServerName(name): PathServerName,
+    McpQuery(wanted): McpQuery<McpLogQuery>,
 ) -> Response {
     let name = name.unwrap_or_default();
-    let Some(served) = hub.server(&name) else {
-        return hub.no_server(&name).answer(None);
+    let Some(served) = hub.find_server(&name) else {
+        return hub.no_server(&name).into_http_response(None);
     };
     let log = served.known.log.clone();
-    let piece = match log.read(None) {
+    let piece = match log.read_from(None) {
         Ok(piece) => piece,
         Err(error) => {
             tracing::error!("a server's log: {error:#}");
             let why = "the log can't be read";
-            return failed(StatusCode::INTERNAL_SERVER_ERROR, "log", why, None);
+            return api_error_response(StatusCode::INTERNAL_SERVER_ERROR, "log", why, None);
         }
     };
-    let text = tail(piece.text, wanted.tail);
+    let text = last_lines(piece.text, wanted.tail);
     let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
     if !wanted.follow {
         return (kind, text).into_response();
     }
     let rest = unfold((log, piece.end), |(log, end)| async move {
         loop {
-            tokio::time::sleep(LOOK).await;
-            let piece = Arc::clone(&log).read(Some(end)).ok()?;
+            tokio::time::sleep(MCP_LOG_POLL_INTERVAL).await;
+            let piece = Arc::clone(&log).read_from(Some(end)).ok()?;
             if !piece.text.is_empty() {
                 return Some((Bytes::from(piece.text), (log, piece.end)));
             }
@@ -116,7 +116,7 @@ pub(super) async fn log(
 }
 
 /// The last lines.
-fn tail(text: Vec<u8>, count: Option<usize>) -> Vec<u8> {
+fn last_lines(text: Vec<u8>, count: Option<usize>) -> Vec<u8> {
     let Some(count) = count else {
         return text;
     };

@@ -1,13 +1,15 @@
 //! Tools of the kernel: executing code, finding it again, interrupting it, emptying the namespace.
 
-use super::answer::{Answer, said};
-use super::following::{Waited, follow, seconds};
-use super::logging::{Weight, log};
-use super::ran::{OUTPUT, Ran, Shown};
-use super::refused::Refused;
-use super::server::Server;
-use crate::companion::kernel::{Answer as Asked, Question, Stop};
-use crate::protocol::kernel::{DEFAULT_SESSION, Execute, KernelReport, KernelState, Page, Stream};
+use super::answer::{ToolResult, text_result};
+use super::following::{RunWaitEnd, follow_run, parse_seconds};
+use super::logging::{LogSeverity, send_log_message};
+use super::ran::{DEFAULT_TOOL_OUTPUT_BYTES, ToolRunContent, ToolRunReport};
+use super::refused::ToolError;
+use super::server::OsServer;
+use crate::companion::kernel::{KernelAnswer as Asked, KernelQuery, StopReason};
+use crate::protocol::kernel::{
+    DEFAULT_SESSION, Execute, KernelReport, KernelState, OutputPage, OutputStream,
+};
 use rmcp::handler::server::tool::schema_for_output;
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::service::RequestContext;
@@ -17,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Bytes of one page of output.
-const PAGE: u64 = 64 << 10;
+const TOOL_OUTPUT_PAGE_BYTES: u64 = 64 << 10;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -52,7 +54,7 @@ struct OutputArgs {
     /// The run's id, as another tool's answer tells it.
     id: String,
     /// Which of the two; `stdout` unless said otherwise.
-    stream: Option<Stream>,
+    stream: Option<OutputStream>,
     /// The first byte.
     #[serde(default)]
     offset: u64,
@@ -62,7 +64,7 @@ struct OutputArgs {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct InterruptArgs {
+struct InterruptToolArgs {
     /// Only this run, of code or of a command; otherwise whatever the session runs.
     id: Option<String>,
     /// Whose code; `default` unless said otherwise.
@@ -71,7 +73,7 @@ struct InterruptArgs {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ResetArgs {
+struct ResetToolArgs {
     /// Whose variables; `default` unless said otherwise.
     session: Option<String>,
     /// End the process, too, whatever it does, and start another.
@@ -81,34 +83,34 @@ struct ResetArgs {
 
 /// What became of a session.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Became {
+struct SessionKernelReport {
     session: String,
     kernel: KernelReport,
 }
 
 #[tool_router(router = code_tools, vis = "pub(super)")]
-impl Server {
+impl OsServer {
     /// Executes Python in a kernel that keeps its variables from call to call. Output comes as progress
     /// while it runs; figures and other pictures are images in the answer. A cancelled call interrupts the
     /// code, and its variables stay.
     #[tool(
         title = "Execute Python",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = true),
-        output_schema = schema_for_output::<Ran>()
+        output_schema = schema_for_output::<ToolRunReport>()
     )]
     async fn execute_python_code(
         &self,
         Parameters(args): Parameters<ExecuteArgs>,
         cx: RequestContext<RoleServer>,
-    ) -> Answer {
-        let wait = seconds("wait", args.wait)?;
-        if seconds("timeout", args.timeout)? == Some(Duration::ZERO) {
-            return Err(Refused::new(
+    ) -> ToolResult {
+        let wait = parse_seconds("wait", args.wait)?;
+        if parse_seconds("timeout", args.timeout)? == Some(Duration::ZERO) {
+            return Err(ToolError::new(
                 "`timeout` is 0: give the seconds that the code may take",
             ));
         }
         let sessions = &self.os.0.handles.sessions;
-        let session = self.session(args.session).await?;
+        let session = self.ensure_session(args.session).await?;
         let run = sessions
             .execute(Execute {
                 session: session.clone(),
@@ -117,52 +119,66 @@ impl Server {
                 ..Execute::new(args.code)
             })
             .await?;
-        let waited = follow(self, &cx, &run, || sessions.report(&run), wait).await;
-        if waited == Waited::TakenBack {
-            return self.take_back(&cx, &run.id).await;
+        let waited = follow_run(self, &cx, &run, || sessions.kernel_report(&run), wait).await;
+        if waited == RunWaitEnd::TakenBack {
+            return self.interrupt_cancelled_run(&cx, &run.id).await;
         }
-        let reply = run.reply(sessions.report(&run));
-        Shown::of_code(reply, &session, args.max_output.unwrap_or(OUTPUT)).answer()
+        let reply = run.build_reply(sessions.kernel_report(&run));
+        ToolRunContent::of_code(
+            reply,
+            &session,
+            args.max_output.unwrap_or(DEFAULT_TOOL_OUTPUT_BYTES),
+        )
+        .into_tool_result()
     }
 
     /// Waits for code or a command that goes on, and tells how it ended or stands.
     #[tool(
         title = "Wait for a run",
         annotations(read_only_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<Ran>()
+        output_schema = schema_for_output::<ToolRunReport>()
     )]
     async fn wait_for_run(
         &self,
         Parameters(args): Parameters<RunArgs>,
         cx: RequestContext<RoleServer>,
-    ) -> Answer {
-        let wait = seconds("wait", args.wait)?;
-        let limit = args.max_output.unwrap_or(OUTPUT);
+    ) -> ToolResult {
+        let wait = parse_seconds("wait", args.wait)?;
+        let limit = args.max_output.unwrap_or(DEFAULT_TOOL_OUTPUT_BYTES);
         let handles = &self.os.0.handles;
         // Whoever only waits interrupts nothing.
-        if let Ok(run) = handles.sessions.run(&args.id) {
-            follow(self, &cx, &run, || handles.sessions.report(&run), wait).await;
+        if let Ok(run) = handles.sessions.find_run(&args.id) {
+            follow_run(
+                self,
+                &cx,
+                &run,
+                || handles.sessions.kernel_report(&run),
+                wait,
+            )
+            .await;
             let session = run.work.session.clone();
-            let reply = run.reply(handles.sessions.report(&run));
-            return Shown::of_code(reply, &session, limit).answer();
+            let reply = run.build_reply(handles.sessions.kernel_report(&run));
+            return ToolRunContent::of_code(reply, &session, limit).into_tool_result();
         }
-        let run = handles.shells.run(&args.id)?;
+        let run = handles.shells.find_run(&args.id)?;
         let session = run.work.session.clone();
-        follow(self, &cx, &run, || handles.shells.report(&session), wait).await;
-        let reply = run.reply(handles.shells.report(&session));
-        Shown::of_command(reply, &session, limit).answer()
+        follow_run(self, &cx, &run, || handles.shells.report(&session), wait).await;
+        let reply = run.build_reply(handles.shells.report(&session));
+        ToolRunContent::of_command(reply, &session, limit).into_tool_result()
     }
 
     /// A page of what code or a command has written, from byte `offset` on.
     #[tool(
         title = "Read a run's output",
         annotations(read_only_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<Page>()
+        output_schema = schema_for_output::<OutputPage>()
     )]
-    async fn read_output(&self, Parameters(args): Parameters<OutputArgs>) -> Answer {
-        let stream = args.stream.unwrap_or(Stream::Stdout);
-        let limit = args.limit.unwrap_or(PAGE);
-        let page = self.page(&args.id, stream, args.offset, limit).await?;
+    async fn read_output(&self, Parameters(args): Parameters<OutputArgs>) -> ToolResult {
+        let stream = args.stream.unwrap_or(OutputStream::Stdout);
+        let limit = args.limit.unwrap_or(TOOL_OUTPUT_PAGE_BYTES);
+        let page = self
+            .output_page(&args.id, stream, args.offset, limit)
+            .await?;
         let mut text = page.text.clone();
         if page.next < page.total {
             let left = page.total - page.next;
@@ -171,7 +187,7 @@ impl Server {
                 page.next
             ));
         }
-        said(page, text)
+        text_result(page, text)
     }
 
     /// Interrupts what a session runs, or one run, as Ctrl-C does, and tells whether its variables are
@@ -179,27 +195,30 @@ impl Server {
     #[tool(
         title = "Interrupt",
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<Became>()
+        output_schema = schema_for_output::<SessionKernelReport>()
     )]
-    async fn interrupt(&self, Parameters(args): Parameters<InterruptArgs>) -> Answer {
+    async fn interrupt(&self, Parameters(args): Parameters<InterruptToolArgs>) -> ToolResult {
         let handles = &self.os.0.handles;
         let (session, kernel) = match args.id {
-            Some(id) => match handles.sessions.interrupt(&id).await {
-                Ok(run) => (run.work.session.clone(), handles.sessions.report(&run)),
+            Some(id) => match handles.sessions.interrupt_run(&id).await {
+                Ok(run) => (
+                    run.work.session.clone(),
+                    handles.sessions.kernel_report(&run),
+                ),
                 Err(_) => {
                     let run = handles.shells.interrupt(&id).await?;
                     let session = run.work.session.clone();
-                    let kernel = handles.sessions.kernel(&session)?.view().report;
+                    let kernel = handles.sessions.find_kernel(&session)?.view().report;
                     (session, kernel)
                 }
             },
             None => {
                 let session = args.session.unwrap_or_else(|| DEFAULT_SESSION.into());
-                let kernel = handles.sessions.kernel(&session)?.interrupt().await?;
+                let kernel = handles.sessions.find_kernel(&session)?.interrupt().await?;
                 (session, kernel)
             }
         };
-        became(session, kernel)
+        session_kernel_result(session, kernel)
     }
 
     /// Forgets a session's variables; its working directory and environment stay. With `restart` its process
@@ -207,76 +226,87 @@ impl Server {
     #[tool(
         title = "Reset",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<Became>()
+        output_schema = schema_for_output::<SessionKernelReport>()
     )]
-    async fn reset(&self, Parameters(args): Parameters<ResetArgs>) -> Answer {
+    async fn reset(&self, Parameters(args): Parameters<ResetToolArgs>) -> ToolResult {
         let session = args.session.unwrap_or_else(|| DEFAULT_SESSION.into());
-        let kernel = self.os.0.handles.sessions.kernel(&session)?;
+        let kernel = self.os.0.handles.sessions.find_kernel(&session)?;
         let Asked { value, report } = match args.restart {
-            true => kernel.restart(Stop::Restart).await?,
-            false => kernel.ask(Question::Reset).await?,
+            true => kernel.restart(StopReason::Restart).await?,
+            false => kernel.query(KernelQuery::Reset).await?,
         };
-        value.map_err(|raised| Refused(format!("{}: {}", raised.kind, raised.message)))?;
-        became(session, report)
+        value.map_err(|raised| ToolError(format!("{}: {}", raised.kind, raised.message)))?;
+        session_kernel_result(session, report)
     }
 }
 
-fn became(session: String, kernel: KernelReport) -> Answer {
+fn session_kernel_result(session: String, kernel: KernelReport) -> ToolResult {
     let variables = match kernel.state {
         KernelState::Kept => "its kernel is the same one",
         KernelState::Lost => "its kernel is a new one, and empty",
         KernelState::Restored => "its kernel is a new one, with the variables that were stored",
     };
     let text = format!("session `{session}`: {variables}");
-    said(Became { session, kernel }, text)
+    text_result(SessionKernelReport { session, kernel }, text)
 }
 
-impl Server {
+impl OsServer {
     /// The session of that name, made now unless it exists.
-    pub(super) async fn session(&self, name: Option<String>) -> Result<String, Refused> {
+    pub(super) async fn ensure_session(&self, name: Option<String>) -> Result<String, ToolError> {
         match name {
             None => Ok(DEFAULT_SESSION.into()),
-            Some(name) => Ok(self.os.0.handles.sessions.create(Some(name)).await?.0),
+            Some(name) => Ok(self
+                .os
+                .0
+                .handles
+                .sessions
+                .create_session(Some(name))
+                .await?
+                .0),
         }
     }
 
     /// A page of what a run has written.
-    pub(super) async fn page(
+    pub(super) async fn output_page(
         &self,
         id: &str,
-        stream: Stream,
+        stream: OutputStream,
         offset: u64,
         limit: u64,
-    ) -> Result<Page, Refused> {
+    ) -> Result<OutputPage, ToolError> {
         let handles = &self.os.0.handles;
-        let page = match handles.sessions.run(id) {
-            Ok(run) => run.page(stream, offset, Some(limit)).await,
+        let page = match handles.sessions.find_run(id) {
+            Ok(run) => run.read_page(stream, offset, Some(limit)).await,
             Err(_) => {
                 handles
                     .shells
-                    .run(id)?
-                    .page(stream, offset, Some(limit))
+                    .find_run(id)?
+                    .read_page(stream, offset, Some(limit))
                     .await
             }
         };
-        page.map_err(|error| Refused(format!("the output can't be read: {error}")))
+        page.map_err(|error| ToolError(format!("the output can't be read: {error}")))
     }
 
     /// Interrupts the code of a call that was taken back; a client that has just gone wants it to go on.
-    async fn take_back(&self, cx: &RequestContext<RoleServer>, id: &str) -> Answer {
+    async fn interrupt_cancelled_run(
+        &self,
+        cx: &RequestContext<RoleServer>,
+        id: &str,
+    ) -> ToolResult {
         if !self.is_over() {
             let sessions = &self.os.0.handles.sessions;
-            let run = sessions.interrupt(id).await?;
-            let state = match sessions.report(&run).state {
+            let run = sessions.interrupt_run(id).await?;
+            let state = match sessions.kernel_report(&run).state {
                 KernelState::Kept => "kept",
                 KernelState::Lost => "lost",
                 KernelState::Restored => "restored",
             };
             let text = format!("the run `{id}` was interrupted; its variables are {state}");
-            if self.hears(Weight::Notice) {
-                log(cx, Weight::Notice, "kernel", text).await;
+            if self.wants_log(LogSeverity::Notice) {
+                send_log_message(cx, LogSeverity::Notice, "kernel", text).await;
             }
         }
-        Err(Refused::new("the call was taken back"))
+        Err(ToolError::new("the call was taken back"))
     }
 }

@@ -1,31 +1,39 @@
 //! Tools of cryo: storing a session's variables and bringing them back.
 
-use super::answer::{Answer, said};
-use super::server::Server;
-use crate::protocol::cryo::{Reason, Reload, Reloaded, Store, Stored, Verdict};
+use super::answer::{ToolResult, text_result};
+use super::server::OsServer;
+use crate::protocol::cryo::{CryoStore, CryoStored, CryoVerdict, Reload, Reloaded, StoreReason};
 use crate::protocol::kernel::KernelState;
 use rmcp::handler::server::tool::schema_for_output;
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::{tool, tool_router};
 
 #[tool_router(router = cryo_tools, vis = "pub(super)")]
-impl Server {
+impl OsServer {
     /// Stores a session's variables on disk, loads them back to compare them, and says of each whether it is
     /// saved, made again from a recipe, altered, unverified or lost. What was stored before stays as a
     /// generation of its own.
     #[tool(
         title = "Store variables",
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = false, open_world_hint = false),
-        output_schema = schema_for_output::<Stored>()
+        output_schema = schema_for_output::<CryoStored>()
     )]
-    async fn cryo_store(&self, Parameters(wish): Parameters<Store>) -> Answer {
-        let stored = self.os.0.handles.cryo.store(wish, Reason::Asked).await?;
+    async fn cryo_store(&self, Parameters(wish): Parameters<CryoStore>) -> ToolResult {
+        let stored = self
+            .os
+            .0
+            .handles
+            .cryo
+            .store(wish, StoreReason::Asked)
+            .await?;
         let mut text = format!("`{}`: {}", stored.name, stored.message);
         if let Some(generation) = stored.generation {
             text = format!("generation {generation} of {text}");
         }
         let rows = stored.receipt.iter();
-        for row in rows.filter(|row| !matches!(row.verdict, Verdict::Saved | Verdict::Recipe)) {
+        for row in
+            rows.filter(|row| !matches!(row.verdict, CryoVerdict::Saved | CryoVerdict::Recipe))
+        {
             let (verdict, why) = (row.verdict.word(), row.why.as_deref());
             let why = why.unwrap_or("no reason");
             text.push_str(&format!(
@@ -39,11 +47,11 @@ impl Server {
             }
             Some((KernelState::Restored, Some(from))) => text.push_str(&format!(
                 "\nthe kernel is a new one, with the variables of {}",
-                from.words()
+                from.describe()
             )),
             _ => {}
         }
-        said(stored, text)
+        text_result(stored, text)
     }
 
     /// Brings variables back that were stored, into a session whose other variables stay.
@@ -52,8 +60,8 @@ impl Server {
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false),
         output_schema = schema_for_output::<Reloaded>()
     )]
-    async fn cryo_reload(&self, Parameters(wish): Parameters<Reload>) -> Answer {
-        self.session(Some(wish.session.clone())).await?;
+    async fn cryo_reload(&self, Parameters(wish): Parameters<Reload>) -> ToolResult {
+        self.ensure_session(Some(wish.session.clone())).await?;
         let reloaded = self.os.0.handles.cryo.reload(wish).await?;
         let Reloaded {
             generation,
@@ -65,11 +73,11 @@ impl Server {
         } = &reloaded;
         let mut text = format!("generation {generation} of `{name}`: {message}");
         if let Some(from) = &kernel.restored_from {
-            text.push_str(&format!("\nfrom {}", from.words()));
+            text.push_str(&format!("\nfrom {}", from.describe()));
         }
         for warning in warnings {
             text.push_str(&format!("\n{warning}"));
         }
-        said(reloaded, text)
+        text_result(reloaded, text)
     }
 }

@@ -1,10 +1,12 @@
 //! Tools of the desktop: what is on its screen, hands, the clipboard, windows, and pages of its browser.
 
-use super::answer::{Answer, said, told};
-use super::refused::Refused;
-use super::server::Server;
+use super::answer::{ToolResult, structured_result, text_result};
+use super::refused::ToolError;
+use super::server::OsServer;
 use crate::companion::display;
-use crate::protocol::display::{Action, Clipboard, Focus, Place, Window, Windows, moment};
+use crate::protocol::display::{
+    ClipboardText, Focus, InputAction, ScreenPoint, Window, Windows, format_taken_time,
+};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rmcp::handler::server::tool::schema_for_output;
@@ -19,9 +21,9 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 
 /// For a page to load, unless the caller says otherwise.
-const LOADING: Duration = Duration::from_secs(30);
+const TOOL_PAGE_LOAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Characters of a page's text, unless the caller says otherwise.
-const TEXT: usize = 50_000;
+const DEFAULT_PAGE_TEXT_CHARS: usize = 50_000;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -29,7 +31,7 @@ pub(super) struct Nothing {}
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ScreenshotArgs {
+struct ScreenshotToolArgs {
     /// Only this part: `X,Y,WIDTH,HEIGHT` in pixels of the screen.
     region: Option<String>,
     /// By how much the picture is larger than the screen: above 0, at most 4. Places on the screen are the
@@ -39,7 +41,7 @@ struct ScreenshotArgs {
 
 /// The picture that is in the content.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Screenshot {
+struct ScreenshotReport {
     /// Pixels.
     width: u32,
     height: u32,
@@ -53,13 +55,13 @@ struct Screenshot {
 #[serde(deny_unknown_fields)]
 struct InputArgs {
     /// Done in this order: all or, where one does not fit, none.
-    actions: Vec<Action>,
+    actions: Vec<InputAction>,
 }
 
 /// Where the pointer is then.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Pointer {
-    pointer: Place,
+    pointer: ScreenPoint,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -103,25 +105,30 @@ struct PageText {
 }
 
 #[tool_router(router = desktop_tools, vis = "pub(super)")]
-impl Server {
+impl OsServer {
     /// What is on the desktop's screen at this moment, as a picture. It starts the desktop where it does not
     /// run.
     #[tool(
         title = "Screenshot",
         annotations(read_only_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<Screenshot>()
+        output_schema = schema_for_output::<ScreenshotReport>()
     )]
-    async fn desktop_screenshot(&self, Parameters(args): Parameters<ScreenshotArgs>) -> Answer {
+    async fn desktop_screenshot(
+        &self,
+        Parameters(args): Parameters<ScreenshotToolArgs>,
+    ) -> ToolResult {
         let region = match args.region.as_deref() {
             None => None,
-            Some(text) => Some(display::Region::parse(text).ok_or_else(|| {
-                Refused(format!("`{text}` is no region: give `X,Y,WIDTH,HEIGHT`"))
+            Some(text) => Some(display::ScreenRegion::parse(text).ok_or_else(|| {
+                ToolError(format!("`{text}` is no region: give `X,Y,WIDTH,HEIGHT`"))
             })?),
         };
-        let (picture, shot) = self.screenshot(region, args.scale.unwrap_or(1.0)).await?;
-        let words = shot.words();
+        let (picture, shot) = self
+            .take_screenshot(region, args.scale.unwrap_or(1.0))
+            .await?;
+        let words = shot.summary_text();
         let picture = ContentBlock::image(picture, "image/png");
-        told(shot, vec![picture, ContentBlock::text(words)])
+        structured_result(shot, vec![picture, ContentBlock::text(words)])
     }
 
     /// Moves the pointer, clicks, drags, turns the wheel, presses keys and types on the desktop, in the order
@@ -131,36 +138,42 @@ impl Server {
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = true),
         output_schema = schema_for_output::<Pointer>()
     )]
-    async fn desktop_input(&self, Parameters(args): Parameters<InputArgs>) -> Answer {
-        let pointer = self.os.0.handles.desktop.act(args.actions).await?;
+    async fn desktop_input(&self, Parameters(args): Parameters<InputArgs>) -> ToolResult {
+        let pointer = self
+            .os
+            .0
+            .handles
+            .desktop
+            .perform_actions(args.actions)
+            .await?;
         let text = format!("done; the pointer is at {}, {}", pointer.x, pointer.y);
-        said(Pointer { pointer }, text)
+        text_result(Pointer { pointer }, text)
     }
 
     /// The text that was copied last on the desktop.
     #[tool(
         title = "Read the clipboard",
         annotations(read_only_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<Clipboard>()
+        output_schema = schema_for_output::<ClipboardText>()
     )]
-    async fn desktop_read_clipboard(&self, _: Parameters<Nothing>) -> Answer {
+    async fn desktop_read_clipboard(&self, _: Parameters<Nothing>) -> ToolResult {
         let text = self.os.0.handles.desktop.read_clipboard().await?;
-        said(Clipboard { text: text.clone() }, text)
+        text_result(ClipboardText { text: text.clone() }, text)
     }
 
     /// Copies a text on the desktop, so that it can be pasted there.
     #[tool(
         title = "Fill the clipboard",
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<Clipboard>()
+        output_schema = schema_for_output::<ClipboardText>()
     )]
     async fn desktop_write_clipboard(
         &self,
         Parameters(CopyArgs { text }): Parameters<CopyArgs>,
-    ) -> Answer {
+    ) -> ToolResult {
         let desktop = &self.os.0.handles.desktop;
         desktop.write_clipboard(text.clone()).await?;
-        said(Clipboard { text }, "it can be pasted now")
+        text_result(ClipboardText { text }, "it can be pasted now")
     }
 
     /// The desktop's windows, the lowest first, with their places, titles and ids.
@@ -169,8 +182,8 @@ impl Server {
         annotations(read_only_hint = true, open_world_hint = false),
         output_schema = schema_for_output::<Windows>()
     )]
-    async fn desktop_windows(&self, _: Parameters<Nothing>) -> Answer {
-        windows(self.os.0.handles.desktop.windows().await?)
+    async fn desktop_windows(&self, _: Parameters<Nothing>) -> ToolResult {
+        windows_result(self.os.0.handles.desktop.list_windows().await?)
     }
 
     /// Brings a window of the desktop to the front, and lists all.
@@ -179,10 +192,10 @@ impl Server {
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = false),
         output_schema = schema_for_output::<Windows>()
     )]
-    async fn desktop_focus(&self, Parameters(Focus { id }): Parameters<Focus>) -> Answer {
+    async fn desktop_focus(&self, Parameters(Focus { id }): Parameters<Focus>) -> ToolResult {
         let desktop = &self.os.0.handles.desktop;
-        desktop.focus(id).await?;
-        windows(desktop.windows().await?)
+        desktop.focus_window(id).await?;
+        windows_result(desktop.list_windows().await?)
     }
 
     /// Opens a page in the desktop's browser, which people see, too, waits until it has settled, and tells all
@@ -196,14 +209,19 @@ impl Server {
         &self,
         Parameters(args): Parameters<PageArgs>,
         cx: RequestContext<RoleServer>,
-    ) -> Answer {
-        let patience = super::following::seconds("timeout", args.timeout)?.unwrap_or(LOADING);
+    ) -> ToolResult {
+        let patience = super::following::parse_seconds("timeout", args.timeout)?
+            .unwrap_or(TOOL_PAGE_LOAD_TIMEOUT);
         let read = self.os.0.handles.desktop.read_page(&args.url, patience);
         let page = tokio::select! {
             page = read => page?,
-            () = cx.ct.cancelled() => return Err(Refused::new("the call was taken back")),
+            () = cx.ct.cancelled() => return Err(ToolError::new("the call was taken back")),
         };
-        let (text, next) = part(&page.text, args.offset, args.limit.unwrap_or(TEXT));
+        let (text, next) = text_part(
+            &page.text,
+            args.offset,
+            args.limit.unwrap_or(DEFAULT_PAGE_TEXT_CHARS),
+        );
         let told = PageText {
             url: page.url,
             title: page.title,
@@ -224,42 +242,48 @@ impl Server {
         if !told.loaded {
             words.push_str("\n(the page has not come to its end; this is what is there)");
         }
-        said(told, words)
+        text_result(told, words)
     }
 }
 
-impl Server {
+impl OsServer {
     /// The screen as PNG in base64.
-    async fn screenshot(
+    async fn take_screenshot(
         &self,
-        region: Option<display::Region>,
+        region: Option<display::ScreenRegion>,
         scale: f64,
-    ) -> Result<(String, Screenshot), Refused> {
-        let taken = self.os.0.handles.desktop.shoot(region, scale).await?;
+    ) -> Result<(String, ScreenshotReport), ToolError> {
+        let taken = self
+            .os
+            .0
+            .handles
+            .desktop
+            .take_screenshot(region, scale)
+            .await?;
         let ((width, height), screen) = (taken.size, taken.screen);
-        let shot = Screenshot {
+        let shot = ScreenshotReport {
             width,
             height,
             screen_width: screen.0,
             screen_height: screen.1,
-            taken: moment(taken.taken_ms()),
+            taken: format_taken_time(taken.taken_ms()),
         };
         // Seldom more than a few milliseconds, which others need not wait.
         let file = spawn_blocking(move || STANDARD.encode(taken.file)).await;
-        let file = file.map_err(|e| Refused(format!("the picture can't be made: {e}")))?;
+        let file = file.map_err(|e| ToolError(format!("the picture can't be made: {e}")))?;
         Ok((file, shot))
     }
 
     /// The whole screen as PNG in base64, and its size and time.
-    pub(super) async fn whole_screen(&self) -> Result<(String, Value), Refused> {
-        let (picture, shot) = self.screenshot(None, 1.0).await?;
+    pub(super) async fn whole_screen(&self) -> Result<(String, Value), ToolError> {
+        let (picture, shot) = self.take_screenshot(None, 1.0).await?;
         Ok((picture, json!(shot)))
     }
 }
 
-impl Screenshot {
+impl ScreenshotReport {
     /// For who sees no fields.
-    fn words(&self) -> String {
+    fn summary_text(&self) -> String {
         let Self {
             width,
             height,
@@ -271,7 +295,7 @@ impl Screenshot {
     }
 }
 
-fn windows(windows: Vec<Window>) -> Answer {
+fn windows_result(windows: Vec<Window>) -> ToolResult {
     let line = |window: &Window| {
         let Window {
             id,
@@ -295,11 +319,11 @@ fn windows(windows: Vec<Window>) -> Answer {
     if windows.is_empty() {
         text.push_str("(no windows)");
     }
-    said(Windows { windows }, text)
+    text_result(Windows { windows }, text)
 }
 
 /// So many characters from one on, and where the next part begins.
-fn part(text: &str, offset: usize, limit: usize) -> (&str, Option<usize>) {
+fn text_part(text: &str, offset: usize, limit: usize) -> (&str, Option<usize>) {
     let place = |count: usize| text.char_indices().nth(count).map(|(place, _)| place);
     let start = place(offset).unwrap_or(text.len());
     let end = offset.checked_add(limit).and_then(place);
@@ -311,13 +335,13 @@ fn part(text: &str, offset: usize, limit: usize) -> (&str, Option<usize>) {
 
 #[cfg(test)]
 mod tests {
-    use super::part;
+    use super::text_part;
 
     #[test]
     fn a_text_is_handed_out_in_parts() {
-        assert_eq!(part("aéb", 0, 2), ("aé", Some(2)));
-        assert_eq!(part("aéb", 2, 2), ("b", None));
-        assert_eq!(part("aéb", 0, 3), ("aéb", None));
-        assert_eq!(part("aéb", 9, usize::MAX), ("", None));
+        assert_eq!(text_part("aéb", 0, 2), ("aé", Some(2)));
+        assert_eq!(text_part("aéb", 2, 2), ("b", None));
+        assert_eq!(text_part("aéb", 0, 3), ("aéb", None));
+        assert_eq!(text_part("aéb", 9, usize::MAX), ("", None));
     }
 }

@@ -1,38 +1,40 @@
 //! Tools of evolving: asking for a new body, and hearing what became of it.
 
-use super::answer::{Answer, said};
+use super::answer::{ToolResult, text_result};
 use super::desktop::Nothing;
-use super::refused::Refused;
-use super::server::Server;
-use crate::companion::evolve::{Evolve as Keeper, unexpected};
-use crate::protocol::evolve::{Ask, Evolve, Reply, Started, Status};
+use super::refused::ToolError;
+use super::server::OsServer;
+use crate::companion::evolve::{EvolveHandle as Keeper, unexpected_reply};
+use crate::protocol::evolve::{
+    EvolveRequest, EvolveStarted, EvolveStatus, KeeperReply, KeeperRequest,
+};
 use rmcp::handler::server::tool::schema_for_output;
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::{tool, tool_router};
 
 #[tool_router(router = evolve_tools, vis = "pub(super)")]
-impl Server {
+impl OsServer {
     /// Rebuilds this computer from the project's `body/` and moves into it: variables, sessions and the shell's
     /// context come along. It is built and tested beside what runs, and taken back when it does not prove
     /// itself. This answers at once; `evolve_status` tells how it goes.
     #[tool(
         title = "Move into a new body",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = false),
-        output_schema = schema_for_output::<Started>()
+        output_schema = schema_for_output::<EvolveStarted>()
     )]
-    async fn evolve(&self, Parameters(wish): Parameters<Evolve>) -> Answer {
+    async fn evolve(&self, Parameters(wish): Parameters<EvolveRequest>) -> ToolResult {
         let keeper = self.keeper()?;
-        match keeper.ask(&Ask::Evolve(wish)).await? {
-            (Reply::Started { run }, _) => {
-                keeper.tell_runs();
+        match keeper.ask_keeper(&KeeperRequest::Evolve(wish)).await? {
+            (KeeperReply::Started { run }, _) => {
+                keeper.record_runs();
                 let text = format!(
                     "run {} has begun; `evolve_status` tells how it goes",
                     run.as_str()
                 );
                 let status = "started".into();
-                said(Started { status, run }, text)
+                text_result(EvolveStarted { status, run }, text)
             }
-            (other, _) => Err(unexpected(&other).into()),
+            (other, _) => Err(unexpected_reply(&other).into()),
         }
     }
 
@@ -40,27 +42,27 @@ impl Server {
     #[tool(
         title = "How evolving goes",
         annotations(read_only_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<Status>()
+        output_schema = schema_for_output::<EvolveStatus>()
     )]
-    async fn evolve_status(&self, _: Parameters<Nothing>) -> Answer {
-        match self.keeper()?.ask(&Ask::Status {}).await? {
-            (Reply::Status(status), _) => {
-                let text = words(&status);
-                said(status, text)
+    async fn evolve_status(&self, _: Parameters<Nothing>) -> ToolResult {
+        match self.keeper()?.ask_keeper(&KeeperRequest::Status {}).await? {
+            (KeeperReply::Status(status), _) => {
+                let text = status_text(&status);
+                text_result(status, text)
             }
-            (other, _) => Err(unexpected(&other).into()),
+            (other, _) => Err(unexpected_reply(&other).into()),
         }
     }
 }
 
-impl Server {
-    fn keeper(&self) -> Result<&Keeper, Refused> {
-        let starting = || Refused::new("the computer is starting; ask again");
+impl OsServer {
+    fn keeper(&self) -> Result<&Keeper, ToolError> {
+        let starting = || ToolError::new("the computer is starting; ask again");
         self.os.0.evolve.get().ok_or_else(starting)
     }
 }
 
-fn words(status: &Status) -> String {
+fn status_text(status: &EvolveStatus) -> String {
     let Some(run) = &status.latest_run else {
         return "it was never replaced".into();
     };

@@ -1,11 +1,11 @@
 //! Tools of files: reading, writing, listing. Whatever the container's user may do, they may.
 
-use super::answer::{Answer, said, told};
-use super::refused::Refused;
-use super::server::Server;
+use super::answer::{ToolResult, structured_result, text_result};
+use super::refused::ToolError;
+use super::server::OsServer;
 use crate::archive;
-use crate::companion::files::{Page, Place, Stored, Target};
-use crate::protocol::files::{EntryKind, encode};
+use crate::companion::files::{ContainerPath, ListingPage, UploadOutcome, UploadTarget};
+use crate::protocol::files::{EntryKind, percent_encode};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -19,12 +19,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Bytes of one page of a file, and the most that can be asked for.
-const PAGE: u64 = 64 << 10;
-const MOST: u64 = 1 << 20;
+const TOOL_FILE_PAGE_BYTES: u64 = 64 << 10;
+const MAX_TOOL_FILE_PAGE_BYTES: u64 = 1 << 20;
 /// Bytes of a picture that is shown, and of a resource.
-pub(super) const LARGEST: u64 = 16 << 20;
+pub(super) const MAX_OS_RESOURCE_BYTES: u64 = 16 << 20;
 /// Entries of one listing.
-const ENTRIES: usize = 200;
+const DEFAULT_TOOL_LIST_ENTRIES: usize = 200;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -77,7 +77,7 @@ enum Encoding {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct Written {
+struct WrittenFile {
     path: String,
     bytes: u64,
     /// Whether there was a file before.
@@ -96,15 +96,15 @@ struct ListArgs {
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct Listed {
+struct FolderListing {
     path: String,
-    entries: Vec<Listing>,
+    entries: Vec<FolderEntry>,
     /// Whether there are further ones: `after` with the last one's name brings them.
     more: bool,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct Listing {
+pub(super) struct FolderEntry {
     name: String,
     kind: EntryKind,
     /// Bytes.
@@ -117,28 +117,31 @@ pub(super) struct Listing {
 }
 
 /// What was read of a file.
-pub(super) struct Piece {
+pub(super) struct ToolFileChunk {
     pub(super) bytes: Bytes,
     pub(super) size: Option<u64>,
 }
 
 #[tool_router(router = file_tools, vis = "pub(super)")]
-impl Server {
+impl OsServer {
     /// Reads a file, page by page. Pictures are shown; what is no text comes as base64.
     #[tool(
         title = "Read a file",
         annotations(read_only_hint = true, open_world_hint = false),
         output_schema = schema_for_output::<FilePage>()
     )]
-    async fn read_file(&self, Parameters(args): Parameters<ReadArgs>) -> Answer {
-        let path = self.path(&args.path);
-        let mime = mime(&path);
+    async fn read_file(&self, Parameters(args): Parameters<ReadArgs>) -> ToolResult {
+        let path = self.resolve_path(&args.path);
+        let mime = mime_type(&path);
         let is_picture = mime.starts_with("image/") && mime != "image/svg+xml";
         let limit = match is_picture && args.limit.is_none() {
-            true => LARGEST,
-            false => args.limit.unwrap_or(PAGE).min(MOST),
+            true => MAX_OS_RESOURCE_BYTES,
+            false => args
+                .limit
+                .unwrap_or(TOOL_FILE_PAGE_BYTES)
+                .min(MAX_TOOL_FILE_PAGE_BYTES),
         };
-        let piece = self.piece(&path, args.offset, limit).await?;
+        let piece = self.read_chunk(&path, args.offset, limit).await?;
         let mut end = args.offset + piece.bytes.len() as u64;
         let is_whole = args.offset == 0 && piece.size == Some(end);
         let mut page = FilePage {
@@ -152,10 +155,10 @@ impl Server {
         };
         if is_picture && is_whole {
             let picture = ContentBlock::image(STANDARD.encode(&piece.bytes), mime);
-            return told(page, vec![picture]);
+            return structured_result(page, vec![picture]);
         }
         let has_more = |end: u64| piece.size.is_none_or(|size| end < size);
-        let words = match text(&piece.bytes, has_more(end)) {
+        let words = match text_prefix(&piece.bytes, has_more(end)) {
             Some(text) => {
                 end = args.offset + text.len() as u64;
                 page.text = Some(text.into());
@@ -174,28 +177,28 @@ impl Server {
             (Some(next), None) => format!("\n… more may follow: give `offset` {next} …"),
             (None, _) => String::new(),
         };
-        said(page, words + &more)
+        text_result(page, words + &more)
     }
 
     /// Writes a file: beside its place first, so that it is never half written.
     #[tool(
         title = "Write a file",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<Written>()
+        output_schema = schema_for_output::<WrittenFile>()
     )]
-    async fn write_file(&self, Parameters(args): Parameters<WriteArgs>) -> Answer {
-        let path = self.path(&args.path);
+    async fn write_file(&self, Parameters(args): Parameters<WriteArgs>) -> ToolResult {
+        let path = self.resolve_path(&args.path);
         let content: Bytes = match args.encoding {
             Encoding::Text => args.content.into(),
             Encoding::Base64 => {
                 let data: String = args.content.split_ascii_whitespace().collect();
                 let decoded = STANDARD.decode(data);
-                let refused = |e| Refused(format!("`content` is no base64: {e}"));
+                let refused = |e| ToolError(format!("`content` is no base64: {e}"));
                 decoded.map_err(refused)?.into()
             }
         };
-        let target = Target {
-            place: place(&path)?,
+        let target = UploadTarget {
+            place: parse_place(&path)?,
             mode: None,
             mtime: None,
             parents: true,
@@ -203,21 +206,21 @@ impl Server {
             offset: 0,
             total: Some(content.len() as u64),
         };
-        let (feed, inlet) = archive::inlet();
+        let (feed, inlet) = archive::chunk_reader();
         let given = async {
-            if feed.give(content).await {
-                feed.end().await;
+            if feed.send_chunk(content).await {
+                feed.finish().await;
             }
         };
-        let ((), stored) = tokio::join!(given, self.os.0.handles.files.store(target, inlet));
+        let ((), stored) = tokio::join!(given, self.os.0.handles.files.store_file(target, inlet));
         let (bytes, replaced) = match stored? {
-            Stored::Replaced(bytes) => (bytes, true),
-            Stored::Created(bytes) | Stored::Partial(bytes) => (bytes, false),
+            UploadOutcome::Replaced(bytes) => (bytes, true),
+            UploadOutcome::Created(bytes) | UploadOutcome::Partial(bytes) => (bytes, false),
         };
         let path = path.display().to_string();
         let text = format!("{bytes} bytes are in `{path}`");
-        said(
-            Written {
+        text_result(
+            WrittenFile {
                 path,
                 bytes,
                 replaced,
@@ -230,12 +233,12 @@ impl Server {
     #[tool(
         title = "List files",
         annotations(read_only_hint = true, open_world_hint = false),
-        output_schema = schema_for_output::<Listed>()
+        output_schema = schema_for_output::<FolderListing>()
     )]
-    async fn list_files(&self, Parameters(args): Parameters<ListArgs>) -> Answer {
-        let path = self.path(args.path.as_deref().unwrap_or_default());
-        let limit = args.limit.unwrap_or(ENTRIES);
-        let (entries, more) = self.entries(&path, args.after, limit).await?;
+    async fn list_files(&self, Parameters(args): Parameters<ListArgs>) -> ToolResult {
+        let path = self.resolve_path(args.path.as_deref().unwrap_or_default());
+        let limit = args.limit.unwrap_or(DEFAULT_TOOL_LIST_ENTRIES);
+        let (entries, more) = self.list_entries(&path, args.after, limit).await?;
         let lines = entries.iter().map(|entry| match entry.kind {
             EntryKind::Folder => format!("{}/", entry.name),
             EntryKind::Symlink => {
@@ -255,8 +258,8 @@ impl Server {
             ));
         }
         let path = path.display().to_string();
-        said(
-            Listed {
+        text_result(
+            FolderListing {
                 path,
                 entries,
                 more,
@@ -266,7 +269,7 @@ impl Server {
     }
 }
 
-impl Listing {
+impl FolderEntry {
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -276,9 +279,9 @@ impl Listing {
     }
 }
 
-impl Server {
+impl OsServer {
     /// A path as it was meant.
-    fn path(&self, given: &str) -> PathBuf {
+    fn resolve_path(&self, given: &str) -> PathBuf {
         match given.strip_prefix("~/") {
             Some(rest) => self.os.0.root.join(rest),
             None => self.os.0.root.join(given),
@@ -286,54 +289,54 @@ impl Server {
     }
 
     /// At most `limit` bytes of a file from `offset` on.
-    pub(super) async fn piece(
+    pub(super) async fn read_chunk(
         &self,
         path: &Path,
         offset: u64,
         limit: u64,
-    ) -> Result<Piece, Refused> {
+    ) -> Result<ToolFileChunk, ToolError> {
         let files = &self.os.0.handles.files;
-        let found = files.find(place(path)?).await?;
+        let found = files.find(parse_place(path)?).await?;
         let open = files.open(found).await?;
         let size = (!open.is_endless).then_some(open.look.size);
         if size.is_some_and(|size| offset > size) {
             let why = format!("`{}` has {} bytes", path.display(), open.look.size);
-            return Err(Refused(why));
+            return Err(ToolError(why));
         }
         let length = size.map(|size| (size - offset).min(limit));
         let mut pieces = files.read(open, offset, length)?;
         let mut bytes = Vec::new();
         while let Some(piece) = pieces.recv().await {
-            let piece = piece.map_err(|e| Refused(format!("`{}`: {e}", path.display())))?;
+            let piece = piece.map_err(|e| ToolError(format!("`{}`: {e}", path.display())))?;
             bytes.extend_from_slice(&piece);
             if bytes.len() as u64 >= limit {
                 bytes.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
                 break;
             }
         }
-        Ok(Piece {
+        Ok(ToolFileChunk {
             bytes: bytes.into(),
             size,
         })
     }
 
     /// A folder's entries behind a name, and whether there are further ones.
-    pub(super) async fn entries(
+    pub(super) async fn list_entries(
         &self,
         path: &Path,
         after: Option<String>,
         limit: usize,
-    ) -> Result<(Vec<Listing>, bool), Refused> {
+    ) -> Result<(Vec<FolderEntry>, bool), ToolError> {
         let files = &self.os.0.handles.files;
-        let mut place = place(path)?;
+        let mut place = parse_place(path)?;
         place.is_folder = true;
         let found = files.find(place).await?;
-        let page = Page {
+        let page = ListingPage {
             after: after.map(String::into_bytes),
             limit,
         };
         let listing = files.list(found, page).await?;
-        let entries = listing.entries.into_iter().map(|entry| Listing {
+        let entries = listing.entries.into_iter().map(|entry| FolderEntry {
             name: entry.name,
             kind: entry.kind,
             size: entry.size,
@@ -344,12 +347,14 @@ impl Server {
     }
 }
 
-pub(super) fn place(path: &Path) -> Result<Place, Refused> {
-    Ok(Place::parse(&encode(path.as_os_str().as_bytes()))?)
+pub(super) fn parse_place(path: &Path) -> Result<ContainerPath, ToolError> {
+    Ok(ContainerPath::parse(&percent_encode(
+        path.as_os_str().as_bytes(),
+    ))?)
 }
 
 /// All of it as text; a character that goes on in the next page is left for that one.
-pub(super) fn text(bytes: &[u8], has_more: bool) -> Option<&str> {
+pub(super) fn text_prefix(bytes: &[u8], has_more: bool) -> Option<&str> {
     if bytes.contains(&0) {
         return None;
     }
@@ -363,7 +368,7 @@ pub(super) fn text(bytes: &[u8], has_more: bool) -> Option<&str> {
 }
 
 /// By its name, as much as clients make a difference.
-pub(super) fn mime(path: &Path) -> &'static str {
+pub(super) fn mime_type(path: &Path) -> &'static str {
     let extension = path
         .extension()
         .and_then(|e| e.to_str())
@@ -387,22 +392,22 @@ pub(super) fn mime(path: &Path) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::{mime, text};
+    use super::{mime_type, text_prefix};
     use std::path::Path;
 
     #[test]
     fn a_page_ends_with_a_whole_character() {
         let bytes = "aé".as_bytes();
-        assert_eq!(text(bytes, false), Some("aé"));
-        assert_eq!(text(&bytes[..2], true), Some("a"));
-        assert_eq!(text(&bytes[..2], false), None);
-        assert_eq!(text(b"a\0", false), None);
-        assert_eq!(text(b"\xff", true), None);
+        assert_eq!(text_prefix(bytes, false), Some("aé"));
+        assert_eq!(text_prefix(&bytes[..2], true), Some("a"));
+        assert_eq!(text_prefix(&bytes[..2], false), None);
+        assert_eq!(text_prefix(b"a\0", false), None);
+        assert_eq!(text_prefix(b"\xff", true), None);
     }
 
     #[test]
     fn pictures_are_known_by_their_names() {
-        assert_eq!(mime(Path::new("/a/B.PNG")), "image/png");
-        assert_eq!(mime(Path::new("/a/b")), "application/octet-stream");
+        assert_eq!(mime_type(Path::new("/a/B.PNG")), "image/png");
+        assert_eq!(mime_type(Path::new("/a/b")), "application/octet-stream");
     }
 }

@@ -1,11 +1,11 @@
 //! Waiting for a run as its caller does: output is told on the way, taking the call back interrupts it.
 
-use super::logging::{Weight, log};
-use super::ran::whole;
-use super::refused::Refused;
-use super::server::Server;
-use crate::companion::runs::{Run, Work};
-use crate::protocol::kernel::{Happened, Stream};
+use super::logging::{LogSeverity, send_log_message};
+use super::ran::char_boundary;
+use super::refused::ToolError;
+use super::server::OsServer;
+use crate::companion::runs::{RunKind, TrackedRun};
+use crate::protocol::kernel::{OutputStream, RunEventKind};
 use rmcp::RoleServer;
 use rmcp::model::ProgressNotificationParam;
 use rmcp::service::RequestContext;
@@ -14,17 +14,17 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 /// Between two reports; more would cost a client more than they tell.
-const PACE: Duration = Duration::from_millis(100);
+const TOOL_PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// After so long in silence a client is told that the run goes on, so that its own limits do not end it.
-const HEARTBEAT: Duration = Duration::from_secs(10);
+const TOOL_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 /// Bytes of output in one report; all of it is in the answer.
-const PIECE: usize = 4096;
+const MAX_TOOL_PROGRESS_BYTES: usize = 4096;
 /// A week: beyond it, a time limit is certainly a mistake of units.
-const LONGEST: f64 = 7.0 * 24.0 * 3600.0;
+const MAX_TOOL_SECONDS: f64 = 7.0 * 24.0 * 3600.0;
 
 /// How the waiting ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Waited {
+pub(super) enum RunWaitEnd {
     Ended,
     /// The run goes on, and may be asked for again.
     GoesOn,
@@ -33,8 +33,8 @@ pub(super) enum Waited {
 }
 
 /// Whoever waits, and how they hear.
-struct Caller<'a> {
-    server: &'a Server,
+struct ToolProgressReporter<'a> {
+    server: &'a OsServer,
     cx: &'a RequestContext<RoleServer>,
     begun: Instant,
     told: Instant,
@@ -46,27 +46,27 @@ struct Caller<'a> {
 ///
 /// # Errors
 /// When it is none.
-pub(super) fn seconds(name: &str, given: Option<f64>) -> Result<Option<Duration>, Refused> {
+pub(super) fn parse_seconds(name: &str, given: Option<f64>) -> Result<Option<Duration>, ToolError> {
     let Some(seconds) = given else {
         return Ok(None);
     };
-    if !(0.0..=LONGEST).contains(&seconds) {
-        let why = format!("`{name}` is {seconds}: give seconds from 0 to {LONGEST}");
-        return Err(Refused::new(why));
+    if !(0.0..=MAX_TOOL_SECONDS).contains(&seconds) {
+        let why = format!("`{name}` is {seconds}: give seconds from 0 to {MAX_TOOL_SECONDS}");
+        return Err(ToolError::new(why));
     }
     Ok(Some(Duration::from_secs_f64(seconds)))
 }
 
 /// Waits for the end of a run, or for `wait`.
-pub(super) async fn follow<W: Work>(
-    server: &Server,
+pub(super) async fn follow_run<W: RunKind>(
+    server: &OsServer,
     cx: &RequestContext<RoleServer>,
-    run: &Arc<Run<W>>,
+    run: &Arc<TrackedRun<W>>,
     running: impl Fn() -> W::Report,
     wait: Option<Duration>,
-) -> Waited {
+) -> RunWaitEnd {
     let begun = Instant::now();
-    let mut caller = Caller {
+    let mut caller = ToolProgressReporter {
         server,
         cx,
         begun,
@@ -80,90 +80,95 @@ pub(super) async fn follow<W: Work>(
         }
     };
     let told = async {
-        match caller.hears() {
-            true => caller.tell(run, running).await,
-            false => run.finished().await,
+        match caller.wants_reports() {
+            true => caller.report_run(run, running).await,
+            false => run.wait_finished().await,
         }
     };
     let waited = tokio::select! {
         biased;
-        () = told => Waited::Ended,
-        () = deadline => Waited::GoesOn,
-        () = cx.ct.cancelled() => Waited::TakenBack,
+        () = told => RunWaitEnd::Ended,
+        () = deadline => RunWaitEnd::GoesOn,
+        () = cx.ct.cancelled() => RunWaitEnd::TakenBack,
     };
-    if waited == Waited::GoesOn {
-        run.acknowledged().await;
+    if waited == RunWaitEnd::GoesOn {
+        run.wait_begin_synced().await;
     }
     waited
 }
 
-impl Caller<'_> {
-    fn hears(&self) -> bool {
-        self.cx.meta.get_progress_token().is_some() || self.server.hears(Weight::Info)
+impl ToolProgressReporter<'_> {
+    fn wants_reports(&self) -> bool {
+        self.cx.meta.get_progress_token().is_some() || self.server.wants_log(LogSeverity::Info)
     }
 
     /// Tells what the run writes, to its end.
-    async fn tell<W: Work>(&mut self, run: &Arc<Run<W>>, running: impl Fn() -> W::Report) {
+    async fn report_run<W: RunKind>(
+        &mut self,
+        run: &Arc<TrackedRun<W>>,
+        running: impl Fn() -> W::Report,
+    ) {
         let mut follower = run.follow(0);
-        let mut tick = interval(PACE);
+        let mut tick = interval(TOOL_PROGRESS_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                events = follower.next(&running) => {
+                events = follower.next_events(&running) => {
                     if events.is_empty() {
-                        return self.say().await;
+                        return self.send_buffered().await;
                     }
                     for event in events {
                         match event.happened {
-                            Happened::Stdout { text, .. } => self.add(Stream::Stdout, &text),
-                            Happened::Stderr { text, .. } => self.add(Stream::Stderr, &text),
+                            RunEventKind::Stdout { text, .. } => self.buffer_output(OutputStream::Stdout, &text),
+                            RunEventKind::Stderr { text, .. } => self.buffer_output(OutputStream::Stderr, &text),
                             _ => {}
                         }
                     }
                 }
-                _ = tick.tick() => self.say().await,
+                _ = tick.tick() => self.send_buffered().await,
             }
         }
     }
 
     /// Of a flood only its end is kept.
-    fn add(&mut self, stream: Stream, text: &str) {
+    fn buffer_output(&mut self, stream: OutputStream, text: &str) {
         let unsaid = &mut self.unsaid[stream as usize];
         unsaid.push_str(text);
-        if unsaid.len() > 2 * PIECE {
-            let start = whole(unsaid, unsaid.len() - PIECE, true);
+        if unsaid.len() > 2 * MAX_TOOL_PROGRESS_BYTES {
+            let start = char_boundary(unsaid, unsaid.len() - MAX_TOOL_PROGRESS_BYTES, true);
             unsaid.replace_range(..start, "…");
         }
     }
 
-    async fn say(&mut self) {
-        for stream in [Stream::Stdout, Stream::Stderr] {
+    async fn send_buffered(&mut self) {
+        for stream in [OutputStream::Stdout, OutputStream::Stderr] {
             let text = std::mem::take(&mut self.unsaid[stream as usize]);
             if !text.is_empty() {
-                self.report(stream, text).await;
+                self.send_output(stream, text).await;
             }
         }
-        if self.told.elapsed() >= HEARTBEAT {
+        if self.told.elapsed() >= TOOL_HEARTBEAT_INTERVAL {
             let seconds = self.begun.elapsed().as_secs();
-            self.progress(format!("it goes on for {seconds} s")).await;
+            self.send_progress(format!("it goes on for {seconds} s"))
+                .await;
         }
     }
 
-    async fn report(&mut self, stream: Stream, text: String) {
+    async fn send_output(&mut self, stream: OutputStream, text: String) {
         if self.cx.meta.get_progress_token().is_some() {
-            return self.progress(text).await;
+            return self.send_progress(text).await;
         }
         let (weight, logger) = match stream {
-            Stream::Stdout => (Weight::Info, "stdout"),
-            Stream::Stderr => (Weight::Warning, "stderr"),
+            OutputStream::Stdout => (LogSeverity::Info, "stdout"),
+            OutputStream::Stderr => (LogSeverity::Warning, "stderr"),
         };
-        if self.server.hears(weight) {
-            log(self.cx, weight, logger, text).await;
+        if self.server.wants_log(weight) {
+            send_log_message(self.cx, weight, logger, text).await;
         }
     }
 
     /// Seconds rise, whatever is told.
-    async fn progress(&mut self, text: String) {
+    async fn send_progress(&mut self, text: String) {
         let Some(token) = self.cx.meta.get_progress_token() else {
             return;
         };
@@ -179,16 +184,16 @@ impl Caller<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::seconds;
+    use super::parse_seconds;
     use std::time::Duration;
 
     #[test]
     fn a_time_limit_is_seconds_and_no_mistake_of_units() {
-        assert_eq!(seconds("wait", None), Ok(None));
+        assert_eq!(parse_seconds("wait", None), Ok(None));
         let half = Some(Duration::from_millis(500));
-        assert_eq!(seconds("wait", Some(0.5)), Ok(half));
+        assert_eq!(parse_seconds("wait", Some(0.5)), Ok(half));
         for wrong in [-1.0, f64::NAN, f64::INFINITY, 1e9] {
-            assert!(seconds("wait", Some(wrong)).is_err(), "{wrong}");
+            assert!(parse_seconds("wait", Some(wrong)).is_err(), "{wrong}");
         }
     }
 }

@@ -11,28 +11,28 @@ use rmcp::service::RequestContext;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Nobody has asked for messages.
-const SILENT: u8 = u8::MAX;
+const NO_LOG_LEVEL: u8 = u8::MAX;
 
 /// The lowest level that a client wants to hear.
 #[derive(Debug)]
-pub(super) struct Level(AtomicU8);
+pub(super) struct ClientLogLevel(AtomicU8);
 
-impl Default for Level {
+impl Default for ClientLogLevel {
     fn default() -> Self {
-        Self(AtomicU8::new(SILENT))
+        Self(AtomicU8::new(NO_LOG_LEVEL))
     }
 }
 
 /// What this server has to tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Weight {
+pub(super) enum LogSeverity {
     Info,
     Notice,
     Warning,
 }
 
-impl Weight {
-    fn level(self) -> LoggingLevel {
+impl LogSeverity {
+    fn logging_level(self) -> LoggingLevel {
         match self {
             Self::Info => LoggingLevel::Info,
             Self::Notice => LoggingLevel::Notice,
@@ -41,24 +41,24 @@ impl Weight {
     }
 }
 
-impl Level {
+impl ClientLogLevel {
     pub(super) fn set(&self, request: &SetLevelRequestParams) {
         self.0.store(request.level as u8, Ordering::Relaxed);
     }
 
-    pub(super) fn admits(&self, weight: Weight) -> bool {
-        self.0.load(Ordering::Relaxed) <= weight.level() as u8
+    pub(super) fn admits(&self, weight: LogSeverity) -> bool {
+        self.0.load(Ordering::Relaxed) <= weight.logging_level() as u8
     }
 }
 
 /// Tells a client that wants to hear it.
-pub(super) async fn log(
+pub(super) async fn send_log_message(
     cx: &RequestContext<RoleServer>,
-    weight: Weight,
+    weight: LogSeverity,
     logger: &str,
     text: String,
 ) {
-    let message = LoggingMessageNotificationParam::new(weight.level(), text.into());
+    let message = LoggingMessageNotificationParam::new(weight.logging_level(), text.into());
     let told = cx.peer.notify_logging_message(message.with_logger(logger));
     // A client that is gone hears nothing.
     let _ = told.await;
@@ -66,14 +66,14 @@ pub(super) async fn log(
 
 #[cfg(test)]
 mod tests {
-    use super::{Level, LoggingLevel, SetLevelRequestParams, Weight};
+    use super::{ClientLogLevel, LogSeverity, LoggingLevel, SetLevelRequestParams};
 
     #[test]
     fn a_client_hears_what_weighs_as_much_as_it_asks_for() {
-        let level = Level::default();
-        assert!(!level.admits(Weight::Warning));
+        let level = ClientLogLevel::default();
+        assert!(!level.admits(LogSeverity::Warning));
         level.set(&SetLevelRequestParams::new(LoggingLevel::Notice));
-        assert!(level.admits(Weight::Warning) && level.admits(Weight::Notice));
-        assert!(!level.admits(Weight::Info));
+        assert!(level.admits(LogSeverity::Warning) && level.admits(LogSeverity::Notice));
+        assert!(!level.admits(LogSeverity::Info));
     }
 }

@@ -25,47 +25,47 @@ mod server;
 mod shell;
 mod wire;
 
-use crate::companion::cryo::Cryo;
+use crate::companion::cryo::CryoService;
 use crate::companion::desktop::Desktop;
-use crate::companion::evolve::Evolve;
-use crate::companion::files::Files;
-use crate::companion::kernel::Sessions;
-use crate::companion::mcp::child::Within;
+use crate::companion::evolve::EvolveHandle;
+use crate::companion::files::FilesHandle;
+use crate::companion::kernel::KernelSessions;
+use crate::companion::mcp::child::InProcessServer;
 use crate::companion::shell::Shells;
 use bytes::Bytes;
 use rmcp::handler::server::router::tool::ToolRouter;
-use server::Server;
+use server::OsServer;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 /// What its tools call.
 #[derive(Debug, Clone)]
-pub(in crate::companion) struct Handles {
-    pub(in crate::companion) sessions: Sessions,
+pub(in crate::companion) struct ToolContext {
+    pub(in crate::companion) sessions: KernelSessions,
     pub(in crate::companion) shells: Shells,
-    pub(in crate::companion) files: Files,
-    pub(in crate::companion) cryo: Cryo,
+    pub(in crate::companion) files: FilesHandle,
+    pub(in crate::companion) cryo: CryoService,
     pub(in crate::companion) desktop: Desktop,
 }
 
 /// The server, for everyone who opens a pipe to it.
 #[derive(Debug, Clone)]
-pub(in crate::companion) struct Os(Arc<Inner>);
+pub(in crate::companion) struct Os(Arc<OsInner>);
 
 #[derive(Debug)]
-struct Inner {
-    handles: Handles,
+struct OsInner {
+    handles: ToolContext,
     /// Beneath it files are resources, and relative paths begin there.
     root: PathBuf,
-    tools: OnceLock<ToolRouter<Server>>,
+    tools: OnceLock<ToolRouter<OsServer>>,
     /// It needs the hub, and so comes later.
-    evolve: OnceLock<Evolve>,
+    evolve: OnceLock<EvolveHandle>,
 }
 
 impl Os {
-    pub(in crate::companion) fn new(handles: Handles, root: PathBuf) -> Self {
-        Self(Arc::new(Inner {
+    pub(in crate::companion) fn new(handles: ToolContext, root: PathBuf) -> Self {
+        Self(Arc::new(OsInner {
             handles,
             root,
             tools: OnceLock::new(),
@@ -74,18 +74,18 @@ impl Os {
     }
 
     /// Lets clients ask for a new body.
-    pub(in crate::companion) fn offer(&self, evolve: Evolve) {
+    pub(in crate::companion) fn set_evolve(&self, evolve: EvolveHandle) {
         // A second one is the same.
         let _ = self.0.evolve.set(evolve);
     }
 
-    fn tools(&self) -> &ToolRouter<Server> {
-        self.0.tools.get_or_init(server::tools)
+    fn tools(&self) -> &ToolRouter<OsServer> {
+        self.0.tools.get_or_init(server::all_tools)
     }
 }
 
-impl Within for Os {
+impl InProcessServer for Os {
     fn open(&self, _name: &str) -> (UnboundedSender<Bytes>, UnboundedReceiver<Bytes>) {
-        server::start(self)
+        server::serve_client(self)
     }
 }

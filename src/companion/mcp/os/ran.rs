@@ -1,8 +1,8 @@
 //! How a run ended or stands, in fields and in words: one form for code and for commands.
 
-use super::answer::{Answer, marked, told};
+use super::answer::{ToolResult, structured_result, with_error_flag};
 use crate::protocol::kernel::{
-    Bundle, KernelReport, KernelState, Raised, Reply, RunStatus, Stream,
+    ExecReply, KernelReport, KernelState, MimeBundle, OutputStream, RunError, RunStatus,
 };
 use crate::protocol::shell::ShellReply;
 use base64::Engine;
@@ -14,11 +14,11 @@ use serde_json::Value;
 use std::sync::Arc;
 
 /// Bytes of each stream in an answer, unless the caller wants another number.
-pub(super) const OUTPUT: usize = 16 << 10;
+pub(super) const DEFAULT_TOOL_OUTPUT_BYTES: usize = 16 << 10;
 
 /// The run as it stands now.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-pub(super) struct Ran {
+pub(super) struct ToolRunReport {
     /// By which `wait_for_run` and `read_output` find it again.
     pub(super) id: String,
     pub(super) session: String,
@@ -31,7 +31,7 @@ pub(super) struct Ran {
     result: Option<String>,
     /// What the code raised, or why it ended early.
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<Raised>,
+    error: Option<RunError>,
     #[serde(skip_serializing_if = "Option::is_none")]
     execution_count: Option<u64>,
     /// Pictures in the content.
@@ -57,7 +57,7 @@ pub(super) struct Ran {
 
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 struct Omitted {
-    stream: Stream,
+    stream: OutputStream,
     /// Bytes written in all.
     total: u64,
     /// The resource that holds it.
@@ -65,18 +65,18 @@ struct Omitted {
 }
 
 /// Fields, and what is shown besides.
-pub(super) struct Shown {
-    pub(super) ran: Ran,
+pub(super) struct ToolRunContent {
+    pub(super) ran: ToolRunReport,
     content: Vec<ContentBlock>,
 }
 
-impl Shown {
-    pub(super) fn of_code(reply: Reply, session: &str, limit: usize) -> Self {
+impl ToolRunContent {
+    pub(super) fn of_code(reply: ExecReply, session: &str, limit: usize) -> Self {
         let truncated = |stream: &str| reply.truncated.as_ref()?.get(stream).map(|t| t.total);
         let totals = [truncated("stdout"), truncated("stderr")];
         let result = reply.result;
-        let (pictures, texts) = split(&reply.data, result.as_deref());
-        let ran = Ran {
+        let (pictures, texts) = split_outputs(&reply.data, result.as_deref());
+        let ran = ToolRunReport {
             id: reply.id,
             session: session.into(),
             status: reply.status,
@@ -100,7 +100,7 @@ impl Shown {
     pub(super) fn of_command(reply: ShellReply, session: &str, limit: usize) -> Self {
         let truncated = |stream: &str| reply.truncated.as_ref()?.get(stream).map(|t| t.total);
         let totals = [truncated("stdout"), truncated("stderr")];
-        let ran = Ran {
+        let ran = ToolRunReport {
             id: reply.id,
             session: session.into(),
             status: reply.status,
@@ -122,47 +122,50 @@ impl Shown {
     }
 
     fn new(
-        mut ran: Ran,
+        mut ran: ToolRunReport,
         totals: [Option<u64>; 2],
         limit: usize,
         texts: Vec<String>,
         pictures: Vec<ContentBlock>,
     ) -> Self {
-        let streams = [(Stream::Stdout, "stdout"), (Stream::Stderr, "stderr")];
+        let streams = [
+            (OutputStream::Stdout, "stdout"),
+            (OutputStream::Stderr, "stderr"),
+        ];
         for ((stream, name), total) in streams.into_iter().zip(totals) {
             let text = match stream {
-                Stream::Stdout => &mut ran.stdout,
-                Stream::Stderr => &mut ran.stderr,
+                OutputStream::Stdout => &mut ran.stdout,
+                OutputStream::Stderr => &mut ran.stderr,
             };
             if total.is_none() && text.len() <= limit {
                 continue;
             }
             let total = total.unwrap_or(text.len() as u64);
-            *text = shortened(text, limit, total);
+            *text = shorten_text(text, limit, total);
             ran.omitted.push(Omitted {
                 stream,
                 total,
                 uri: format!("os://runs/{}/{name}", ran.id),
             });
         }
-        let mut content = vec![ContentBlock::text(ran.words(&texts))];
+        let mut content = vec![ContentBlock::text(ran.summary_text(&texts))];
         content.extend(pictures);
-        content.extend(ran.omitted.iter().map(Omitted::link));
+        content.extend(ran.omitted.iter().map(Omitted::resource_link));
         Self { ran, content }
     }
 
     /// The answer; an error is what did not run to its end.
-    pub(super) fn answer(self) -> Answer {
+    pub(super) fn into_tool_result(self) -> ToolResult {
         let is_error = matches!(
             self.ran.status,
             RunStatus::Failed | RunStatus::Interrupted | RunStatus::Lost
         );
-        marked(told(self.ran, self.content), is_error)
+        with_error_flag(structured_result(self.ran, self.content), is_error)
     }
 }
 
 impl Omitted {
-    fn link(&self) -> ContentBlock {
+    fn resource_link(&self) -> ContentBlock {
         let name = self.uri.rsplit('/').next().unwrap_or_default();
         let link = Resource::new(self.uri.clone(), name)
             .with_description("All that the run has written")
@@ -172,8 +175,8 @@ impl Omitted {
     }
 }
 
-impl Ran {
-    fn words(&self, texts: &[String]) -> String {
+impl ToolRunReport {
+    fn summary_text(&self, texts: &[String]) -> String {
         let mut parts = Vec::new();
         let mut add = |text: &str| {
             if !text.trim().is_empty() {
@@ -213,7 +216,7 @@ impl Ran {
             }
             Some((KernelState::Restored, Some(from))) => add(&format!(
                 "(the kernel is a new one, with the variables of {})",
-                from.words()
+                from.describe()
             )),
             Some((KernelState::Kept, _)) | None => {}
         }
@@ -225,19 +228,19 @@ impl Ran {
 }
 
 /// Head and tail of a text that is too long.
-fn shortened(text: &str, limit: usize, total: u64) -> String {
+fn shorten_text(text: &str, limit: usize, total: u64) -> String {
     if text.len() <= limit {
         return text.into();
     }
-    let head = whole(text, limit / 2, false);
-    let tail = whole(text, text.len() - (limit - limit / 2), true);
+    let head = char_boundary(text, limit / 2, false);
+    let tail = char_boundary(text, text.len() - (limit - limit / 2), true);
     let left_out = total.saturating_sub((head + text.len() - tail) as u64);
     let note = format!("\n… {left_out} bytes are left out: `read_output` brings them …\n");
     [&text[..head], &note, &text[tail..]].concat()
 }
 
 /// The next place between two characters.
-pub(super) fn whole(text: &str, mut at: usize, forward: bool) -> usize {
+pub(super) fn char_boundary(text: &str, mut at: usize, forward: bool) -> usize {
     while !text.is_char_boundary(at) {
         at = if forward { at + 1 } else { at - 1 };
     }
@@ -245,10 +248,13 @@ pub(super) fn whole(text: &str, mut at: usize, forward: bool) -> usize {
 }
 
 /// Pictures, and the text of what was shown beside the result.
-fn split(data: &[Arc<Bundle>], result: Option<&str>) -> (Vec<ContentBlock>, Vec<String>) {
+fn split_outputs(
+    data: &[Arc<MimeBundle>],
+    result: Option<&str>,
+) -> (Vec<ContentBlock>, Vec<String>) {
     let (mut pictures, mut texts) = (Vec::new(), Vec::new());
     for bundle in data {
-        if let Some(picture) = picture(bundle) {
+        if let Some(picture) = image_content(bundle) {
             pictures.push(picture);
             continue;
         }
@@ -266,7 +272,7 @@ fn split(data: &[Arc<Bundle>], result: Option<&str>) -> (Vec<ContentBlock>, Vec<
     (pictures, texts)
 }
 
-fn picture(bundle: &Bundle) -> Option<ContentBlock> {
+fn image_content(bundle: &MimeBundle) -> Option<ContentBlock> {
     let kinds = ["image/png", "image/jpeg", "image/gif", "image/webp"];
     let binary = kinds
         .iter()
@@ -284,21 +290,21 @@ fn picture(bundle: &Bundle) -> Option<ContentBlock> {
 
 #[cfg(test)]
 mod tests {
-    use super::{shortened, split};
+    use super::{shorten_text, split_outputs};
     use serde_json::json;
     use std::sync::Arc;
 
     #[test]
     fn a_long_text_keeps_head_and_tail_and_says_so() {
-        assert_eq!(shortened("abc", 3, 3), "abc");
+        assert_eq!(shorten_text("abc", 3, 3), "abc");
         let text = "é".repeat(100);
-        let short = shortened(&text, 20, 200);
+        let short = shorten_text(&text, 20, 200);
         assert!(
             short.starts_with("ééééé\n… 180 bytes") && short.ends_with("…\nééééé"),
             "{short}"
         );
         // Of what was cut before, the whole is counted.
-        assert!(shortened(&text, 20, 1000).contains("980 bytes"));
+        assert!(shorten_text(&text, 20, 1000).contains("980 bytes"));
     }
 
     #[test]
@@ -309,7 +315,7 @@ mod tests {
             bundle(json!({"text/markdown": "*a*", "text/plain": "a"})),
             bundle(json!({"text/plain": "2"})),
         ];
-        let (pictures, texts) = split(&data, Some("2"));
+        let (pictures, texts) = split_outputs(&data, Some("2"));
         assert_eq!(pictures[0].as_image().unwrap().data, "AABB");
         assert_eq!(texts, ["*a*"]);
     }

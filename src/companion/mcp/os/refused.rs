@@ -5,23 +5,23 @@ use rmcp::model::{ContentBlock, IntoContents};
 
 /// Why nothing was done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Refused(pub(super) String);
+pub(super) struct ToolError(pub(super) String);
 
-impl Refused {
+impl ToolError {
     pub(super) fn new(why: impl Into<String>) -> Self {
         Self(why.into())
     }
 }
 
-impl IntoContents for Refused {
+impl IntoContents for ToolError {
     fn into_contents(self) -> Vec<ContentBlock> {
         vec![ContentBlock::text(self.0)]
     }
 }
 
-impl From<kernel::Refusal> for Refused {
-    fn from(refusal: kernel::Refusal) -> Self {
-        use kernel::Refusal as R;
+impl From<kernel::KernelRefusal> for ToolError {
+    fn from(refusal: kernel::KernelRefusal) -> Self {
+        use kernel::KernelRefusal as R;
         Self(match refusal {
             R::Busy => "the session runs other code; `interrupt` ends it".into(),
             R::QueueFull => "too many calls wait for that session already".into(),
@@ -46,9 +46,9 @@ impl From<kernel::Refusal> for Refused {
     }
 }
 
-impl From<shell::Refusal> for Refused {
-    fn from(refusal: shell::Refusal) -> Self {
-        use shell::Refusal as R;
+impl From<shell::ShellRefusal> for ToolError {
+    fn from(refusal: shell::ShellRefusal) -> Self {
+        use shell::ShellRefusal as R;
         Self(match refusal {
             R::OtherRun(id) => format!("the run `{id}` exists and is another one"),
             R::NoRun(id) => format!("there is no run `{id}`: old ones are forgotten"),
@@ -63,9 +63,9 @@ impl From<shell::Refusal> for Refused {
     }
 }
 
-impl From<cryo::Refusal> for Refused {
-    fn from(refusal: cryo::Refusal) -> Self {
-        use cryo::Refusal as R;
+impl From<cryo::CryoRefusal> for ToolError {
+    fn from(refusal: cryo::CryoRefusal) -> Self {
+        use cryo::CryoRefusal as R;
         Self(match refusal {
             R::Kernel(refusal) => return refusal.into(),
             R::Invalid(why) | R::Losses(why) | R::Failed(why) => why,
@@ -92,9 +92,9 @@ impl From<cryo::Refusal> for Refused {
     }
 }
 
-impl From<evolve::Refusal> for Refused {
-    fn from(refusal: evolve::Refusal) -> Self {
-        use evolve::Refusal as R;
+impl From<evolve::EvolveRefusal> for ToolError {
+    fn from(refusal: evolve::EvolveRefusal) -> Self {
+        use evolve::EvolveRefusal as R;
         Self(match refusal {
             R::NoKeeper(why) => format!("nobody here can replace this computer: {why}"),
             R::Silent(why) => format!("the keeper does not answer: {why}"),
@@ -108,15 +108,19 @@ impl From<evolve::Refusal> for Refused {
     }
 }
 
-impl From<files::Refusal> for Refused {
-    fn from(refusal: files::Refusal) -> Self {
-        use files::Refusal as R;
+impl From<files::FilesRefusal> for ToolError {
+    fn from(refusal: files::FilesRefusal) -> Self {
+        use files::FilesRefusal as R;
         Self(match refusal {
             R::Invalid(why) | R::Failed(why) => why,
             R::Missing(path) => format!("there is no `{}`", path.display()),
             R::Denied { path, why } => format!("`{}` is not for us: {why}", path.display()),
             R::NoFile { path, kind } => {
-                format!("`{}` is {}, not a file", path.display(), kind.words())
+                format!(
+                    "`{}` is {}, not a file",
+                    path.display(),
+                    kind.with_article()
+                )
             }
             R::NoFolder(path) => format!("`{}` is no folder", path.display()),
             R::NotEmpty(path) => format!("`{}` is not empty", path.display()),
@@ -133,10 +137,10 @@ impl From<files::Refusal> for Refused {
     }
 }
 
-impl From<desktop::Refusal> for Refused {
-    fn from(refusal: desktop::Refusal) -> Self {
-        use desktop::Refusal as R;
-        use display::Refusal as D;
+impl From<desktop::DesktopRefusal> for ToolError {
+    fn from(refusal: desktop::DesktopRefusal) -> Self {
+        use desktop::DesktopRefusal as R;
+        use display::DisplayRefusal as D;
         Self(match refusal {
             R::Display(D::NoWindow(_)) => format!("{refusal}; `desktop_windows` lists them"),
             other => other.to_string(),

@@ -1,10 +1,10 @@
 //! Resources: files beneath a root, runs, and the screen.
 
-use super::files::{LARGEST, Piece, mime, text};
-use super::refused::Refused;
-use super::server::Server;
-use crate::protocol::files::{decode, encode};
-use crate::protocol::kernel::{Runs, Stream};
+use super::files::{MAX_OS_RESOURCE_BYTES, ToolFileChunk, mime_type, text_prefix};
+use super::refused::ToolError;
+use super::server::OsServer;
+use crate::protocol::files::{percent_decode, percent_encode};
+use crate::protocol::kernel::{OutputStream, RunList};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rmcp::ErrorData;
@@ -19,33 +19,33 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// Files of one page of the list.
-const ENTRIES: usize = 200;
-const SCREEN: &str = "os://screen";
-const RUNS: &str = "os://runs";
-const FILES: &str = "file://";
-const JSON: &str = "application/json";
+const RESOURCE_PAGE_ENTRIES: usize = 200;
+const SCREEN_URI: &str = "os://screen";
+const RUNS_URI: &str = "os://runs";
+const FILE_URI_PREFIX: &str = "file://";
+const RESOURCE_JSON_TYPE: &str = "application/json";
 
-impl Server {
+impl OsServer {
     /// The screen and the runs, then the files that lie in the root itself.
-    pub(super) async fn resources(
+    pub(super) async fn resources_page(
         &self,
         cursor: Option<&str>,
     ) -> Result<ListResourcesResult, ErrorData> {
         let mut resources = Vec::new();
         if cursor.is_none() {
-            let screen = Resource::new(SCREEN, "screen")
+            let screen = Resource::new(SCREEN_URI, "screen")
                 .with_title("The desktop's screen")
                 .with_description("What is on it now, as a picture")
                 .with_mime_type("image/png");
-            let runs = Resource::new(RUNS, "runs")
+            let runs = Resource::new(RUNS_URI, "runs")
                 .with_title("Runs")
                 .with_description("Code and commands that can be found again")
-                .with_mime_type(JSON);
+                .with_mime_type(RESOURCE_JSON_TYPE);
             resources.extend([screen, runs]);
         }
         let root = &self.os.0.root;
         let after = cursor.map(str::to_owned);
-        let listed = self.entries(root, after, ENTRIES).await;
+        let listed = self.list_entries(root, after, RESOURCE_PAGE_ENTRIES).await;
         let (entries, more) = listed.map_err(|why| ErrorData::invalid_params(why.0, None))?;
         let last = entries.last().map(|entry| entry.name().to_owned());
         for entry in entries {
@@ -53,9 +53,12 @@ impl Server {
                 continue;
             };
             let path = root.join(entry.name());
-            let uri = format!("{FILES}{}", encode(path.as_os_str().as_bytes()));
+            let uri = format!(
+                "{FILE_URI_PREFIX}{}",
+                percent_encode(path.as_os_str().as_bytes())
+            );
             let file = Resource::new(uri, entry.name())
-                .with_mime_type(mime(&path))
+                .with_mime_type(mime_type(&path))
                 .with_size(size);
             resources.push(file);
         }
@@ -64,7 +67,7 @@ impl Server {
         Ok(result)
     }
 
-    pub(super) fn templates(&self) -> ListResourceTemplatesResult {
+    pub(super) fn resource_templates(&self) -> ListResourceTemplatesResult {
         let root = self.os.0.root.display();
         ListResourceTemplatesResult::with_all_items(vec![
             ResourceTemplate::new("file:///{+path}", "file")
@@ -73,7 +76,7 @@ impl Server {
             ResourceTemplate::new("os://runs/{id}", "run")
                 .with_title("A run")
                 .with_description("How code or a command stands")
-                .with_mime_type(JSON),
+                .with_mime_type(RESOURCE_JSON_TYPE),
             ResourceTemplate::new("os://runs/{id}/{stream}", "output")
                 .with_title("A run's output")
                 .with_description("What it has written: `stdout` or `stderr`")
@@ -81,9 +84,9 @@ impl Server {
         ])
     }
 
-    pub(super) async fn resource(&self, uri: &str) -> Result<ReadResourceResult, ErrorData> {
+    pub(super) async fn read_uri(&self, uri: &str) -> Result<ReadResourceResult, ErrorData> {
         let none = || ErrorData::resource_not_found(format!("there is no resource `{uri}`"), None);
-        let content = if uri == SCREEN {
+        let content = if uri == SCREEN_URI {
             let screen = self.whole_screen().await;
             screen.map(|(screen, shot)| {
                 let content = ResourceContents::blob(screen, uri).with_mime_type("image/png");
@@ -91,19 +94,19 @@ impl Server {
                     rmcp::model::MetaObject(Map::from_iter([("osctl/screenshot".into(), shot)]));
                 content.with_meta(told)
             })
-        } else if uri == RUNS {
-            self.runs(uri)
+        } else if uri == RUNS_URI {
+            self.runs_contents(uri)
         } else if let Some(rest) = uri.strip_prefix("os://runs/") {
             let (id, stream) = rest.split_once('/').unzip();
             match (id.unwrap_or(rest), stream) {
-                (id, None) => self.run_resource(uri, id),
-                (id, Some("stdout")) => self.output(uri, id, Stream::Stdout).await,
-                (id, Some("stderr")) => self.output(uri, id, Stream::Stderr).await,
+                (id, None) => self.run_contents(uri, id),
+                (id, Some("stdout")) => self.output_contents(uri, id, OutputStream::Stdout).await,
+                (id, Some("stderr")) => self.output_contents(uri, id, OutputStream::Stderr).await,
                 _ => return Err(none()),
             }
-        } else if let Some(path) = uri.strip_prefix(FILES).and_then(decode) {
+        } else if let Some(path) = uri.strip_prefix(FILE_URI_PREFIX).and_then(percent_decode) {
             let path = PathBuf::from(OsString::from_vec(path));
-            self.file(uri, path).await
+            self.file_contents(uri, path).await
         } else {
             return Err(none());
         };
@@ -111,40 +114,45 @@ impl Server {
         Ok(ReadResourceResult::new(vec![content]))
     }
 
-    fn runs(&self, uri: &str) -> Result<ResourceContents, Refused> {
+    fn runs_contents(&self, uri: &str) -> Result<ResourceContents, ToolError> {
         let handles = &self.os.0.handles;
-        let code = handles.sessions.runs();
-        let commands = handles.shells.runs();
+        let code = handles.sessions.list_runs();
+        let commands = handles.shells.list_runs();
         let code = code.iter().map(|run| run.summary());
         let commands = commands.iter().map(|run| run.summary());
         let runs = code.chain(commands).collect();
-        json(uri, &Runs { runs })
+        json_contents(uri, &RunList { runs })
     }
 
-    fn run_resource(&self, uri: &str, id: &str) -> Result<ResourceContents, Refused> {
+    fn run_contents(&self, uri: &str, id: &str) -> Result<ResourceContents, ToolError> {
         let handles = &self.os.0.handles;
-        if let Ok(run) = handles.sessions.run(id) {
-            return json(uri, &run.reply(handles.sessions.report(&run)));
+        if let Ok(run) = handles.sessions.find_run(id) {
+            return json_contents(uri, &run.build_reply(handles.sessions.kernel_report(&run)));
         }
-        let run = handles.shells.run(id)?;
-        json(uri, &run.reply(handles.shells.report(&run.work.session)))
+        let run = handles.shells.find_run(id)?;
+        json_contents(
+            uri,
+            &run.build_reply(handles.shells.report(&run.work.session)),
+        )
     }
 
-    async fn output(
+    async fn output_contents(
         &self,
         uri: &str,
         id: &str,
-        stream: Stream,
-    ) -> Result<ResourceContents, Refused> {
+        stream: OutputStream,
+    ) -> Result<ResourceContents, ToolError> {
         let mut all = String::new();
         let mut offset = 0;
         loop {
-            let page = self.page(id, stream, offset, LARGEST).await?;
+            let page = self
+                .output_page(id, stream, offset, MAX_OS_RESOURCE_BYTES)
+                .await?;
             all.push_str(&page.text);
             if page.next <= offset || page.next >= page.total {
                 break;
             }
-            if page.next >= LARGEST {
+            if page.next >= MAX_OS_RESOURCE_BYTES {
                 all.push_str("\n… `read_output` brings the rest …\n");
                 break;
             }
@@ -154,17 +162,17 @@ impl Server {
     }
 
     /// A file beneath the root, wherever links lead.
-    async fn file(&self, uri: &str, path: PathBuf) -> Result<ResourceContents, Refused> {
+    async fn file_contents(&self, uri: &str, path: PathBuf) -> Result<ResourceContents, ToolError> {
         let root = self.os.0.root.clone();
         let found = tokio::task::spawn_blocking(move || {
             let real = |path: &Path| {
                 let real = std::fs::canonicalize(path);
-                real.map_err(|e| Refused(format!("`{}`: {e}", path.display())))
+                real.map_err(|e| ToolError(format!("`{}`: {e}", path.display())))
             };
             let (real, root) = (real(&path)?, real(&root)?);
             match real.starts_with(&root) {
                 true => Ok((real.is_dir(), real)),
-                false => Err(Refused(format!(
+                false => Err(ToolError(format!(
                     "`{}` is not beneath `{}`; `read_file` reads it",
                     path.display(),
                     root.display()
@@ -172,21 +180,26 @@ impl Server {
             }
         });
         let found = found.await;
-        let (is_folder, path) = found.map_err(|e| Refused(e.to_string()))??;
+        let (is_folder, path) = found.map_err(|e| ToolError(e.to_string()))??;
         if is_folder {
-            let (entries, more) = self.entries(&path, None, ENTRIES).await?;
-            return json(uri, &serde_json::json!({"entries": entries, "more": more}));
+            let (entries, more) = self
+                .list_entries(&path, None, RESOURCE_PAGE_ENTRIES)
+                .await?;
+            return json_contents(uri, &serde_json::json!({"entries": entries, "more": more}));
         }
-        let Piece { bytes, size } = self.piece(&path, 0, LARGEST).await?;
-        if size.is_none_or(|size| size > bytes.len() as u64) && bytes.len() as u64 >= LARGEST {
+        let ToolFileChunk { bytes, size } =
+            self.read_chunk(&path, 0, MAX_OS_RESOURCE_BYTES).await?;
+        if size.is_none_or(|size| size > bytes.len() as u64)
+            && bytes.len() as u64 >= MAX_OS_RESOURCE_BYTES
+        {
             let why = format!(
                 "`{}` is too large; `read_file` reads it by pages",
                 path.display()
             );
-            return Err(Refused(why));
+            return Err(ToolError(why));
         }
-        let mime = mime(&path);
-        Ok(match text(&bytes, false) {
+        let mime = mime_type(&path);
+        Ok(match text_prefix(&bytes, false) {
             Some(text) if !mime.starts_with("image/") || mime == "image/svg+xml" => {
                 let mime = match mime {
                     "application/octet-stream" => "text/plain",
@@ -199,7 +212,7 @@ impl Server {
     }
 }
 
-fn json(uri: &str, value: &impl Serialize) -> Result<ResourceContents, Refused> {
-    let text = serde_json::to_string(value).map_err(|e| Refused(e.to_string()))?;
-    Ok(ResourceContents::text(text, uri).with_mime_type(JSON))
+fn json_contents(uri: &str, value: &impl Serialize) -> Result<ResourceContents, ToolError> {
+    let text = serde_json::to_string(value).map_err(|e| ToolError(e.to_string()))?;
+    Ok(ResourceContents::text(text, uri).with_mime_type(RESOURCE_JSON_TYPE))
 }

@@ -1,8 +1,8 @@
 //! What one client speaks with: rmcp's handler over the tools and the resources.
 
 use super::Os;
-use super::logging::{Level, Weight};
-use super::wire::Wire;
+use super::logging::{ClientLogLevel, LogSeverity};
+use super::wire::ChannelTransport;
 use bytes::Bytes;
 use rmcp::handler::server::router::tool::ToolRouter;
 use rmcp::handler::server::tool::ToolCallContext;
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
 /// What a model is told before it sees the tools.
-const INSTRUCTIONS: &str = "A computer of its own: a Python kernel whose variables stay from call to call, \
+const OS_INSTRUCTIONS: &str = "A computer of its own: a Python kernel whose variables stay from call to call, \
 a shell whose folder and environment stay, files, and a desktop with a browser that people see, too. \
 `execute_python_code` shows figures as images. Output that is long is shortened; `read_output` brings the rest. \
 Whatever takes longer than you want to wait goes on after `wait` seconds, and `wait_for_run` finds it again. \
@@ -31,23 +31,23 @@ All clients share the session `default`; name a `session` to have variables and 
 
 /// One client's server.
 #[derive(Debug, Clone)]
-pub(super) struct Server {
+pub(super) struct OsServer {
     pub(super) os: Os,
-    level: Arc<Level>,
+    level: Arc<ClientLogLevel>,
     is_over: Arc<AtomicBool>,
 }
 
 /// Serves a new pipe until its way in is dropped.
-pub(super) fn start(os: &Os) -> (UnboundedSender<Bytes>, UnboundedReceiver<Bytes>) {
+pub(super) fn serve_client(os: &Os) -> (UnboundedSender<Bytes>, UnboundedReceiver<Bytes>) {
     let (to_server, from) = mpsc::unbounded_channel();
     let (to, from_server) = mpsc::unbounded_channel();
     let is_over = Arc::new(AtomicBool::new(false));
-    let wire = Wire {
+    let wire = ChannelTransport {
         from,
         to,
         is_over: is_over.clone(),
     };
-    let server = Server {
+    let server = OsServer {
         os: os.clone(),
         level: Arc::default(),
         is_over,
@@ -63,28 +63,31 @@ pub(super) fn start(os: &Os) -> (UnboundedSender<Bytes>, UnboundedReceiver<Bytes
 }
 
 /// All tools, with schemas that name no formats but those that everybody knows.
-pub(super) fn tools() -> ToolRouter<Server> {
-    let mut all = Server::code_tools()
-        + Server::shell_tools()
-        + Server::file_tools()
-        + Server::cryo_tools()
-        + Server::evolve_tools()
-        + Server::desktop_tools();
+pub(super) fn all_tools() -> ToolRouter<OsServer> {
+    let mut all = OsServer::code_tools()
+        + OsServer::shell_tools()
+        + OsServer::file_tools()
+        + OsServer::cryo_tools()
+        + OsServer::evolve_tools()
+        + OsServer::desktop_tools();
     for route in all.map.values_mut() {
         let tool = &mut route.attr;
-        let mut input = plain(&tool.input_schema);
+        let mut input = without_number_formats(&tool.input_schema);
         // A tool without arguments: clients read the key although JSON Schema does not require it.
         input
             .entry("properties")
             .or_insert_with(|| Map::new().into());
         tool.input_schema = Arc::new(input);
-        tool.output_schema = tool.output_schema.as_deref().map(|s| Arc::new(plain(s)));
+        tool.output_schema = tool
+            .output_schema
+            .as_deref()
+            .map(|s| Arc::new(without_number_formats(s)));
     }
     all
 }
 
 /// A schema without formats of numbers, such as `uint64`, at which validators take offence.
-fn plain(schema: &Map<String, Value>) -> Map<String, Value> {
+fn without_number_formats(schema: &Map<String, Value>) -> Map<String, Value> {
     let entries = schema.iter().filter(|(key, value)| {
         let is_number = |format: &str| {
             ["int", "uint", "float", "double"]
@@ -99,25 +102,25 @@ fn plain(schema: &Map<String, Value>) -> Map<String, Value> {
 
 fn plain_value(value: &Value) -> Value {
     match value {
-        Value::Object(object) => plain(object).into(),
+        Value::Object(object) => without_number_formats(object).into(),
         Value::Array(all) => all.iter().map(plain_value).collect::<Vec<_>>().into(),
         other => other.clone(),
     }
 }
 
-impl Server {
+impl OsServer {
     /// Whether the client has gone without taking its calls back.
     pub(super) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }
 
     /// Whether the client wants to hear that.
-    pub(super) fn hears(&self, weight: Weight) -> bool {
+    pub(super) fn wants_log(&self, weight: LogSeverity) -> bool {
         self.level.admits(weight)
     }
 }
 
-impl ServerHandler for Server {
+impl ServerHandler for OsServer {
     fn get_info(&self) -> ServerConfig {
         let mut capabilities = ServerCapabilities::default();
         capabilities.tools = Some(Default::default());
@@ -126,7 +129,7 @@ impl ServerHandler for Server {
         let own = Implementation::new("os", env!("CARGO_PKG_VERSION")).with_title("The computer");
         ServerConfig::new(capabilities)
             .with_server_info(own)
-            .with_instructions(INSTRUCTIONS)
+            .with_instructions(OS_INSTRUCTIONS)
     }
 
     async fn on_initialized(&self, _cx: NotificationContext<RoleServer>) {}
@@ -175,7 +178,7 @@ impl ServerHandler for Server {
         _cx: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
         let cursor = request.and_then(|request| request.cursor);
-        self.resources(cursor.as_deref()).await
+        self.resources_page(cursor.as_deref()).await
     }
 
     async fn list_resource_templates(
@@ -183,7 +186,7 @@ impl ServerHandler for Server {
         _request: Option<PaginatedRequestParams>,
         _cx: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        Ok(self.templates())
+        Ok(self.resource_templates())
     }
 
     async fn read_resource(
@@ -191,7 +194,7 @@ impl ServerHandler for Server {
         request: ReadResourceRequestParams,
         _cx: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        self.resource(&request.uri).await.map(Into::into)
+        self.read_uri(&request.uri).await.map(Into::into)
     }
 
     // What was not declared is not there, and not an empty list.
@@ -236,21 +239,21 @@ impl ServerHandler for Server {
 
 #[cfg(test)]
 mod tests {
-    use super::{plain, tools};
-    use crate::protocol::mcp::LOOKS;
+    use super::{all_tools, without_number_formats};
+    use crate::protocol::mcp::READ_ONLY_TOOLS;
     use serde_json::{Value, json};
     use std::collections::BTreeSet;
 
     #[test]
     fn every_tool_says_what_it_takes_gives_and_does() {
-        let all = tools().list_all();
+        let all = all_tools().list_all();
         assert!(all.len() > 15);
         let looks = all.iter().filter(|tool| {
             let hints = tool.annotations.as_ref();
             hints.and_then(|hints| hints.read_only_hint) == Some(true)
         });
         let looks: BTreeSet<&str> = looks.map(|tool| &*tool.name).collect();
-        assert_eq!(looks, BTreeSet::from(LOOKS));
+        assert_eq!(looks, BTreeSet::from(READ_ONLY_TOOLS));
         for tool in &all {
             let name = &tool.name;
             let described = tool.description.as_deref().unwrap_or_default();
@@ -273,7 +276,7 @@ mod tests {
 
     #[test]
     fn every_tool_has_properties_in_its_input_schema() {
-        for tool in tools().list_all() {
+        for tool in all_tools().list_all() {
             let input = &tool.input_schema;
             assert!(input["properties"].is_object(), "{}", tool.name);
             assert_eq!(input["type"], "object", "{}", tool.name);
@@ -284,6 +287,9 @@ mod tests {
     fn formats_of_numbers_are_left_out_and_others_stay() {
         let schema = json!({"a": [{"type": "integer", "format": "uint64"}], "format": "date"});
         let expected = json!({"a": [{"type": "integer"}], "format": "date"});
-        assert_eq!(Value::from(plain(schema.as_object().unwrap())), expected);
+        assert_eq!(
+            Value::from(without_number_formats(schema.as_object().unwrap())),
+            expected
+        );
     }
 }

@@ -1,10 +1,10 @@
 //! Tools of the shell: commands, and installing packages, which is one.
 
-use super::answer::Answer;
-use super::following::{Waited, follow, seconds};
-use super::ran::{OUTPUT, Ran, Shown};
-use super::refused::Refused;
-use super::server::Server;
+use super::answer::ToolResult;
+use super::following::{RunWaitEnd, follow_run, parse_seconds};
+use super::ran::{DEFAULT_TOOL_OUTPUT_BYTES, ToolRunContent, ToolRunReport};
+use super::refused::ToolError;
+use super::server::OsServer;
 use crate::protocol::shell::Command;
 use rmcp::handler::server::tool::schema_for_output;
 use rmcp::handler::server::wrapper::Parameters;
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ShellArgs {
+struct ShellToolArgs {
     /// Text for bash.
     command: String,
     /// Whose working directory, environment, functions and aliases are used and changed. It is made when there
@@ -34,7 +34,7 @@ struct ShellArgs {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct InstallArgs {
+struct InstallToolArgs {
     /// Requirements as pip takes them, such as `pandas` or `numpy>=2`.
     packages: Vec<String>,
     /// Take newer versions of what is there already.
@@ -45,30 +45,30 @@ struct InstallArgs {
 }
 
 #[tool_router(router = shell_tools, vis = "pub(super)")]
-impl Server {
+impl OsServer {
     /// Runs a command in bash. `cd`, `export`, functions and aliases stay from call to call. Output comes as
     /// progress while it runs; a cancelled call ends the command with all that it started.
     #[tool(
         title = "Run a command",
         annotations(read_only_hint = false, destructive_hint = true, idempotent_hint = false, open_world_hint = true),
-        output_schema = schema_for_output::<Ran>()
+        output_schema = schema_for_output::<ToolRunReport>()
     )]
     async fn run_shell(
         &self,
-        Parameters(args): Parameters<ShellArgs>,
+        Parameters(args): Parameters<ShellToolArgs>,
         cx: RequestContext<RoleServer>,
-    ) -> Answer {
-        let session = self.session(args.session).await?;
+    ) -> ToolResult {
+        let session = self.ensure_session(args.session).await?;
         let command = Command {
             session,
             timeout: args.timeout,
             stdin: args.stdin,
             ..Command::new(args.command)
         };
-        let limit = args.max_output.unwrap_or(OUTPUT);
-        self.run(&cx, command, seconds("wait", args.wait)?, limit)
+        let limit = args.max_output.unwrap_or(DEFAULT_TOOL_OUTPUT_BYTES);
+        self.run_command(&cx, command, parse_seconds("wait", args.wait)?, limit)
             .await?
-            .answer()
+            .into_tool_result()
     }
 
     /// Installs Python packages for the kernel. They are kept when the computer is replaced, and can be
@@ -76,56 +76,58 @@ impl Server {
     #[tool(
         title = "Install packages",
         annotations(read_only_hint = false, destructive_hint = false, idempotent_hint = true, open_world_hint = true),
-        output_schema = schema_for_output::<Ran>()
+        output_schema = schema_for_output::<ToolRunReport>()
     )]
     async fn install_package(
         &self,
-        Parameters(args): Parameters<InstallArgs>,
+        Parameters(args): Parameters<InstallToolArgs>,
         cx: RequestContext<RoleServer>,
-    ) -> Answer {
-        let mut command = Command::new(install(&args.packages, args.upgrade)?);
+    ) -> ToolResult {
+        let mut command = Command::new(install_command(&args.packages, args.upgrade)?);
         command.timeout = args.timeout;
-        let shown = self.run(&cx, command, None, OUTPUT).await?;
+        let shown = self
+            .run_command(&cx, command, None, DEFAULT_TOOL_OUTPUT_BYTES)
+            .await?;
         let is_error = shown.ran.returncode != Some(0);
-        super::answer::marked(shown.answer(), is_error)
+        super::answer::with_error_flag(shown.into_tool_result(), is_error)
     }
 }
 
-impl Server {
-    async fn run(
+impl OsServer {
+    async fn run_command(
         &self,
         cx: &RequestContext<RoleServer>,
         command: Command,
         wait: Option<Duration>,
         limit: usize,
-    ) -> Result<Shown, Refused> {
-        if seconds("timeout", command.timeout)? == Some(Duration::ZERO) {
+    ) -> Result<ToolRunContent, ToolError> {
+        if parse_seconds("timeout", command.timeout)? == Some(Duration::ZERO) {
             let why = "`timeout` is 0: give the seconds that the command may take";
-            return Err(Refused::new(why));
+            return Err(ToolError::new(why));
         }
         if command.command.contains('\0') {
-            return Err(Refused::new("a command can't contain NUL"));
+            return Err(ToolError::new("a command can't contain NUL"));
         }
         let shells = &self.os.0.handles.shells;
         let session = command.session.clone();
         let run = shells.execute(command).await?;
-        let waited = follow(self, cx, &run, || shells.report(&session), wait).await;
-        if waited == Waited::TakenBack {
+        let waited = follow_run(self, cx, &run, || shells.report(&session), wait).await;
+        if waited == RunWaitEnd::TakenBack {
             // A client that has just gone wants it to go on.
             if !self.is_over() {
                 shells.interrupt(&run.id).await?;
             }
-            return Err(Refused::new("the call was taken back"));
+            return Err(ToolError::new("the call was taken back"));
         }
-        let reply = run.reply(shells.report(&session));
-        Ok(Shown::of_command(reply, &session, limit))
+        let reply = run.build_reply(shells.report(&session));
+        Ok(ToolRunContent::of_command(reply, &session, limit))
     }
 }
 
 /// The command that installs them, of which none can be an option or a second command.
-fn install(packages: &[String], upgrade: bool) -> Result<String, Refused> {
+fn install_command(packages: &[String], upgrade: bool) -> Result<String, ToolError> {
     if packages.is_empty() {
-        return Err(Refused::new("`packages` is empty: name one at least"));
+        return Err(ToolError::new("`packages` is empty: name one at least"));
     }
     let mut command = "uv pip install".to_owned();
     if upgrade {
@@ -134,7 +136,7 @@ fn install(packages: &[String], upgrade: bool) -> Result<String, Refused> {
     command.push_str(" --");
     for package in packages {
         if package.trim().is_empty() || package.starts_with('-') || package.contains(['\0', '\n']) {
-            return Err(Refused(format!(
+            return Err(ToolError(format!(
                 "`{package}` is no package: give a name, with a version if need be"
             )));
         }
@@ -145,12 +147,12 @@ fn install(packages: &[String], upgrade: bool) -> Result<String, Refused> {
 
 #[cfg(test)]
 mod tests {
-    use super::install;
+    use super::install_command;
 
     #[test]
     fn packages_are_words_and_never_options() {
         let words = |all: &[&str]| {
-            install(
+            install_command(
                 &all.iter().map(|p| (*p).to_owned()).collect::<Vec<_>>(),
                 false,
             )

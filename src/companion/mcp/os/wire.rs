@@ -1,6 +1,6 @@
 //! A client's pipe as rmcp knows transports: a message is a piece of bytes, so nothing is framed.
 
-use crate::companion::mcp::message::{self, Message};
+use crate::companion::mcp::message::{self, RpcMessage};
 use bytes::Bytes;
 use rmcp::RoleServer;
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 #[derive(Debug)]
-pub(super) struct Wire {
+pub(super) struct ChannelTransport {
     pub(super) from: UnboundedReceiver<Bytes>,
     pub(super) to: UnboundedSender<Bytes>,
     /// Whether the client is gone. What it began goes on then; only a call that is taken back ends.
     pub(super) is_over: Arc<AtomicBool>,
 }
 
-impl Transport<RoleServer> for Wire {
+impl Transport<RoleServer> for ChannelTransport {
     type Error = io::Error;
 
     fn send(
@@ -42,7 +42,7 @@ impl Transport<RoleServer> for Wire {
             };
             match serde_json::from_slice(&text) {
                 Ok(message) => return Some(message),
-                Err(error) => self.refuse(text, &error),
+                Err(error) => self.reject_message(text, &error),
             }
         }
     }
@@ -53,16 +53,16 @@ impl Transport<RoleServer> for Wire {
     }
 }
 
-impl Wire {
+impl ChannelTransport {
     /// Whoever waits for an answer is told that there is none.
-    fn refuse(&self, text: Bytes, why: &serde_json::Error) {
+    fn reject_message(&self, text: Bytes, why: &serde_json::Error) {
         tracing::debug!("os: no message: {why}");
-        if let Ok(message) = Message::parse(text)
+        if let Ok(message) = RpcMessage::parse(text)
             && let Some(id) = message.id()
         {
             let why = format!("the message does not fit: {why}");
             // A client that is gone need not hear it.
-            let _ = self.to.send(message::error(id, -32600, &why));
+            let _ = self.to.send(message::error_response(id, -32600, &why));
         }
     }
 }

@@ -9,13 +9,13 @@
 //! written, are no frame: the frames of a segment end there.
 
 /// Bytes of length and checksum.
-const PREFIX: usize = 8;
+const FRAME_PREFIX_BYTES: usize = 8;
 /// Bytes of a frame's own fields.
-const FIELDS: usize = 13;
+const FRAME_FIELDS_BYTES: usize = 13;
 
 /// A part of what is known of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Frame<'a> {
+pub(super) struct RunStoreFrame<'a> {
     /// The run's number in this journal.
     pub(super) run: u64,
     /// The frames of one run are in this order, wherever they are.
@@ -24,21 +24,21 @@ pub(super) struct Frame<'a> {
     pub(super) content: &'a [u8],
 }
 
-impl Frame<'_> {
+impl RunStoreFrame<'_> {
     /// Bytes that it takes.
     pub(super) fn length(&self) -> u64 {
-        (PREFIX + FIELDS + self.content.len()) as u64
+        (FRAME_PREFIX_BYTES + FRAME_FIELDS_BYTES + self.content.len()) as u64
     }
 
     /// Puts it behind what is there.
-    pub(super) fn write(&self, to: &mut Vec<u8>) {
+    pub(super) fn write_to(&self, to: &mut Vec<u8>) {
         let begin = to.len();
-        to.extend([0; PREFIX]);
+        to.extend([0; FRAME_PREFIX_BYTES]);
         to.extend(self.run.to_le_bytes());
         to.extend(self.index.to_le_bytes());
         to.push(self.kind);
         to.extend_from_slice(self.content);
-        let body = begin + PREFIX;
+        let body = begin + FRAME_PREFIX_BYTES;
         let length = (to.len() - body) as u32;
         let checksum = crc32fast::hash(&to[body..]);
         to[begin..begin + 4].copy_from_slice(&length.to_le_bytes());
@@ -47,15 +47,15 @@ impl Frame<'_> {
 }
 
 /// The whole frames at the beginning of `bytes`.
-pub(super) fn frames(mut bytes: &[u8]) -> impl Iterator<Item = Frame<'_>> {
+pub(super) fn parse_frames(mut bytes: &[u8]) -> impl Iterator<Item = RunStoreFrame<'_>> {
     std::iter::from_fn(move || {
-        let (frame, rest) = first(bytes)?;
+        let (frame, rest) = parse_first(bytes)?;
         bytes = rest;
         Some(frame)
     })
 }
 
-fn first(bytes: &[u8]) -> Option<(Frame<'_>, &[u8])> {
+fn parse_first(bytes: &[u8]) -> Option<(RunStoreFrame<'_>, &[u8])> {
     let (length, rest) = bytes.split_first_chunk()?;
     let (checksum, rest) = rest.split_first_chunk()?;
     let (body, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
@@ -65,7 +65,7 @@ fn first(bytes: &[u8]) -> Option<(Frame<'_>, &[u8])> {
     let (run, body) = body.split_first_chunk()?;
     let (index, body) = body.split_first_chunk()?;
     let (kind, content) = body.split_first()?;
-    let frame = Frame {
+    let frame = RunStoreFrame {
         run: u64::from_le_bytes(*run),
         index: u32::from_le_bytes(*index),
         kind: *kind,
@@ -76,19 +76,19 @@ fn first(bytes: &[u8]) -> Option<(Frame<'_>, &[u8])> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Frame, frames};
+    use super::{RunStoreFrame, parse_frames};
     use proptest::prelude::*;
 
     fn written(contents: &[&[u8]]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for (index, content) in (0..).zip(contents) {
-            let frame = Frame {
+            let frame = RunStoreFrame {
                 run: 7,
                 index,
                 kind: 3,
                 content,
             };
-            frame.write(&mut bytes);
+            frame.write_to(&mut bytes);
         }
         bytes
     }
@@ -101,12 +101,12 @@ mod tests {
         for cut in 0..=bytes.len() {
             let whole = (1..=4).filter(|n| lengths[..*n].iter().sum::<usize>() <= cut);
             let expected = whole.count();
-            assert_eq!(frames(&bytes[..cut]).count(), expected, "{cut}");
+            assert_eq!(parse_frames(&bytes[..cut]).count(), expected, "{cut}");
             // Room that was reserved, and what an earlier file has left there.
             for filler in [0, 0xff] {
                 let mut padded = bytes[..cut].to_vec();
                 padded.resize(bytes.len() + 64, filler);
-                let found: Vec<_> = frames(&padded).map(|f| f.content.to_vec()).collect();
+                let found: Vec<_> = parse_frames(&padded).map(|f| f.content.to_vec()).collect();
                 assert_eq!(found.len(), expected, "{cut} {filler}");
                 assert!(found.iter().zip(contents).all(|(a, b)| a == b));
             }
@@ -122,7 +122,7 @@ mod tests {
         ) {
             let contents: Vec<&[u8]> = contents.iter().map(Vec::as_slice).collect();
             let bytes = written(&contents);
-            let found: Vec<_> = frames(&bytes).map(|frame| frame.content).collect();
+            let found: Vec<_> = parse_frames(&bytes).map(|frame| frame.content).collect();
             prop_assert_eq!(&found, &contents);
             let mut damaged = bytes.clone();
             let at = at.index(bytes.len());
@@ -132,7 +132,7 @@ mod tests {
                 end += 21 + content.len();
                 end <= at
             });
-            let found: Vec<_> = frames(&damaged).map(|frame| frame.content).collect();
+            let found: Vec<_> = parse_frames(&damaged).map(|frame| frame.content).collect();
             prop_assert_eq!(found, before.copied().collect::<Vec<_>>());
         }
     }

@@ -23,49 +23,49 @@ mod recovery;
 mod tests;
 mod writer;
 
-pub(super) use queue::{Kept, Urgency};
-pub(super) use record::{Begin, End, Record};
+pub(super) use queue::{RecordUrgency, RunRecorder};
+pub(super) use record::{StoredRunBegin, StoredRunEnd, StoredRunRecord};
 pub(super) use writer::make_private;
 
-use super::lives::Lives;
-use queue::Shared;
-use recovery::Found;
+use super::lives::RetainedRuns;
+use queue::RunStoreShared;
+use recovery::RecoverableRun;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use writer::Writer;
+use writer::RunStoreWriter;
 
 /// Where the boot of the machine has its name.
-const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+const RUN_STORE_BOOT_ID_PATH: &str = "/proc/sys/kernel/random/boot_id";
 
 /// A run of an earlier life, and its place in this journal.
 #[derive(Debug)]
-pub(super) struct Recovered {
-    pub(super) found: Found,
-    pub(super) kept: Arc<Kept>,
+pub(super) struct RecoveredRun {
+    pub(super) found: RecoverableRun,
+    pub(super) kept: Arc<RunRecorder>,
 }
 
 /// The handle of the journal; clones share it.
 #[derive(Debug, Clone)]
-pub(crate) struct RunStore(Option<Arc<Inner>>);
+pub(crate) struct RunStore(Option<Arc<RunStoreInner>>);
 
 #[derive(Debug)]
-struct Inner {
-    shared: Arc<Shared>,
-    lives: Lives,
+struct RunStoreInner {
+    shared: Arc<RunStoreShared>,
+    lives: RetainedRuns,
     boot: String,
-    recovered: Mutex<Vec<Recovered>>,
+    recovered: Mutex<Vec<RecoveredRun>>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl RunStore {
     /// Begins this life's journal with what earlier ones hold. A disk that can't be written is no
     /// reason to fail: runs are not durable then.
-    pub(crate) fn open(lives: &Lives) -> Self {
-        let shared = Arc::new(Shared::new(lives.own()));
-        let writer = Writer::new(Arc::clone(&shared));
+    pub(crate) fn open(lives: &RetainedRuns) -> Self {
+        let shared = Arc::new(RunStoreShared::new(lives.own_folder()));
+        let writer = RunStoreWriter::new(Arc::clone(&shared));
         let writer = thread::Builder::new()
             .name("runs".into())
             .spawn(|| writer.run());
@@ -73,49 +73,52 @@ impl RunStore {
             Ok(writer) => writer,
             Err(error) => {
                 tracing::error!("runs are not recorded on disk: {error}");
-                return Self::none();
+                return Self::disabled();
             }
         };
-        let store = Self(Some(Arc::new(Inner {
+        let store = Self(Some(Arc::new(RunStoreInner {
             shared,
             lives: lives.clone(),
-            boot: fs::read_to_string(BOOT).unwrap_or_default().trim().into(),
+            boot: fs::read_to_string(RUN_STORE_BOOT_ID_PATH)
+                .unwrap_or_default()
+                .trim()
+                .into(),
             recovered: Mutex::default(),
             writer: Mutex::new(Some(writer)),
         })));
-        store.recover();
+        store.recover_runs();
         store
     }
 
     /// None: no run is durable.
-    pub(crate) fn none() -> Self {
+    pub(crate) fn disabled() -> Self {
         Self(None)
     }
 
     /// Reads what other lives have left; blocks while it does.
-    pub(crate) fn recover(&self) {
+    pub(crate) fn recover_runs(&self) {
         let Some(inner) = &self.0 else { return };
-        let own = inner.lives.own();
-        for mut found in recovery::read(&inner.lives.others()) {
-            bring_files(&mut found, &own);
-            let first = Record::Begin(found.begin.clone());
+        let own = inner.lives.own_folder();
+        for mut found in recovery::read_journals(&inner.lives.other_folders()) {
+            link_run_files(&mut found, &own);
+            let first = StoredRunRecord::Begin(found.begin.clone());
             // What was left out before is not there to be written now.
-            let kept = inner.shared.begin(&first, false);
+            let kept = inner.shared.begin_run(&first, false);
             for record in &found.records {
-                kept.push(record, Urgency::Later);
+                kept.push_record(record, RecordUrgency::Later);
             }
             // So that no more waits than may.
             inner.shared.make_room();
-            inner.recovered().push(Recovered { found, kept });
+            inner.lock_recovered().push(RecoveredRun { found, kept });
         }
     }
 
     /// The runs of one kind that were found, each once.
-    pub(super) fn take(&self, place: &str) -> Vec<Recovered> {
+    pub(super) fn take_recovered(&self, place: &str) -> Vec<RecoveredRun> {
         let Some(inner) = &self.0 else {
             return Vec::new();
         };
-        let mut recovered = inner.recovered();
+        let mut recovered = inner.lock_recovered();
         let (own, others) = std::mem::take(&mut *recovered)
             .into_iter()
             .partition(|one| one.found.begin.place == place);
@@ -124,7 +127,7 @@ impl RunStore {
     }
 
     /// Where a file is that the journal names.
-    pub(super) fn file(&self, name: &str) -> Option<PathBuf> {
+    pub(super) fn file_path(&self, name: &str) -> Option<PathBuf> {
         let inner = self.0.as_ref()?;
         Some(inner.shared.folder.join(name))
     }
@@ -135,7 +138,7 @@ impl RunStore {
         !own.is_empty() && !boot.is_empty() && own != boot
     }
 
-    pub(super) fn boot(&self) -> String {
+    pub(super) fn boot_id(&self) -> String {
         self.0
             .as_ref()
             .map(|inner| inner.boot.clone())
@@ -143,22 +146,30 @@ impl RunStore {
     }
 
     /// Records that a run begins, which is not on the disk yet.
-    pub(super) fn begin(&self, begin: Begin, is_private: bool) -> Option<Arc<Kept>> {
+    pub(super) fn record_begin(
+        &self,
+        begin: StoredRunBegin,
+        is_private: bool,
+    ) -> Option<Arc<RunRecorder>> {
         let inner = self.0.as_ref()?;
-        Some(inner.shared.begin(&Record::Begin(begin), is_private))
+        Some(
+            inner
+                .shared
+                .begin_run(&StoredRunRecord::Begin(begin), is_private),
+        )
     }
 
     /// Waits until all that was recorded before is on the disk; whether it is, and all before that.
-    pub(crate) async fn settle(&self) -> bool {
+    pub(crate) async fn wait_synced(&self) -> bool {
         let Some(inner) = &self.0 else { return false };
-        inner.shared.settle().await;
+        inner.shared.wait_synced().await;
         !inner.shared.has_failed()
     }
 
     /// Writes what waits, and ends; blocks meanwhile.
     pub(crate) fn close(&self) {
         let Some(inner) = &self.0 else { return };
-        inner.shared.close();
+        inner.shared.close_queue();
         let writer = inner
             .writer
             .lock()
@@ -170,8 +181,8 @@ impl RunStore {
     }
 }
 
-impl Inner {
-    fn recovered(&self) -> MutexGuard<'_, Vec<Recovered>> {
+impl RunStoreInner {
+    fn lock_recovered(&self) -> MutexGuard<'_, Vec<RecoveredRun>> {
         self.recovered
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -179,16 +190,16 @@ impl Inner {
 }
 
 /// Brings the files of a run into our folder; those of a life that waits stay there, too.
-fn bring_files(found: &mut Found, own: &Path) {
+fn link_run_files(found: &mut RecoverableRun, own: &Path) {
     let (folder, begin) = (found.folder.clone(), found.begin.clone());
     found.records.retain_mut(|record| {
-        let Record::File { stream, name } = record else {
+        let StoredRunRecord::File { stream, name } = record else {
             return true;
         };
         let from = folder.join(&*name);
         let kind = begin.place.trim_start_matches('/');
         let to = format!("{kind}.{}.{stream:?}.{}", begin.id, begin.created).to_lowercase();
-        let brought = make_private(own).and_then(|()| link(&from, &own.join(&to)));
+        let brought = make_private(own).and_then(|()| link_or_copy(&from, &own.join(&to)));
         if let Err(error) = &brought {
             let from = from.display();
             tracing::warn!("output of run `{}` in `{from}` is lost: {error}", begin.id);
@@ -198,7 +209,7 @@ fn bring_files(found: &mut Found, own: &Path) {
     });
 }
 
-fn link(from: &Path, to: &Path) -> io::Result<()> {
+fn link_or_copy(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         // Not every file system has links.

@@ -22,14 +22,14 @@ mod replay;
 use crate::model::{Model, assert_finds, assert_holds};
 use crate::protocol::kernel::RunStatus;
 
-const RUNS: usize = 2;
+const RUN_MODEL_RUNS: usize = 2;
 /// The client that names its run asks twice.
-const ASKS: [u8; RUNS] = [2, 1];
-const DEATHS: u8 = 2;
+const ASKS: [u8; RUN_MODEL_RUNS] = [2, 1];
+const RUN_MODEL_DEATHS: u8 = 2;
 
 /// Orders of steps that are not today's.
 #[derive(Debug, Clone, Copy, Default)]
-struct Order {
+struct RunModelOrder {
     acknowledges_before_the_record: bool,
     executes_before_the_record: bool,
     forgets_at_death: bool,
@@ -45,13 +45,13 @@ enum Note {
 
 /// The journal of one life. What is behind `synced` may be lost with the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-struct Journal {
+struct RunModelJournal {
     notes: Vec<Note>,
     synced: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Known {
+struct RunModelKnown {
     is_executing: bool,
     end: Option<RunStatus>,
     /// Whether its end was read from the disk.
@@ -60,31 +60,31 @@ struct Known {
 
 /// The companion that lives.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-struct Life {
+struct RunModelGeneration {
     is_serving: bool,
     queue: Vec<Note>,
-    runs: [Option<Known>; RUNS],
+    runs: [Option<RunModelKnown>; RUN_MODEL_RUNS],
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-struct Client {
+struct RunModelClient {
     asked: u8,
     is_acknowledged: bool,
     told: Option<RunStatus>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-struct State {
-    earlier: Vec<Journal>,
-    own: Journal,
-    life: Option<Life>,
-    clients: [Client; RUNS],
-    executions: [u8; RUNS],
+struct RunModelState {
+    earlier: Vec<RunModelJournal>,
+    own: RunModelJournal,
+    life: Option<RunModelGeneration>,
+    clients: [RunModelClient; RUN_MODEL_RUNS],
+    executions: [u8; RUN_MODEL_RUNS],
     deaths: u8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Action {
+enum RunModelAction {
     Boot,
     Serve,
     Ask(usize),
@@ -102,7 +102,7 @@ enum Action {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Violation {
+enum RunModelViolation {
     AcknowledgedRunIsGone,
     ToldEndHasChanged,
     ExecutedTwice,
@@ -110,7 +110,7 @@ enum Violation {
     NoEnd,
 }
 
-impl Journal {
+impl RunModelJournal {
     fn holds(&self, note: Note) -> bool {
         self.notes[..self.synced].contains(&note)
     }
@@ -123,9 +123,9 @@ impl Journal {
     }
 }
 
-impl State {
+impl RunModelState {
     /// Of each run what the fullest account says, as `recovery::read` does.
-    fn recovered(&self) -> [Option<Option<RunStatus>>; RUNS] {
+    fn recovered(&self) -> [Option<Option<RunStatus>>; RUN_MODEL_RUNS] {
         std::array::from_fn(|run| {
             let journals = self.earlier.iter().chain([&self.own]);
             let accounts = journals.filter(|one| one.notes.contains(&Note::Begin(run)));
@@ -135,15 +135,15 @@ impl State {
         })
     }
 
-    fn boot(&self, order: Order) -> Self {
+    fn boot(&self, order: RunModelOrder) -> Self {
         let mut next = self.clone();
-        let mut life = Life::default();
+        let mut life = RunModelGeneration::default();
         if !order.forgets_at_death {
             for (run, found) in self.recovered().into_iter().enumerate() {
                 let Some(end) = found else { continue };
                 let end = end.unwrap_or(RunStatus::Lost);
                 life.queue.extend([Note::Begin(run), Note::End(run, end)]);
-                life.runs[run] = Some(Known {
+                life.runs[run] = Some(RunModelKnown {
                     is_executing: false,
                     end: Some(end),
                     is_replayed: true,
@@ -171,7 +171,7 @@ impl State {
     fn cut(&self) -> Vec<Self> {
         let mut all = vec![Self {
             earlier: Vec::new(),
-            own: Journal::default(),
+            own: RunModelJournal::default(),
             ..self.clone()
         }];
         for journal in self.earlier.iter().chain([&self.own]) {
@@ -179,7 +179,7 @@ impl State {
             for length in journal.synced..=journal.notes.len() {
                 for state in &all {
                     let mut state = state.clone();
-                    state.earlier.push(Journal {
+                    state.earlier.push(RunModelJournal {
                         notes: journal.notes[..length].to_vec(),
                         synced: length,
                     });
@@ -195,10 +195,15 @@ impl State {
     }
 }
 
-impl Order {
-    fn steps_of_run(self, state: &State, life: &Life, run: usize) -> Vec<(Action, State)> {
+impl RunModelOrder {
+    fn steps_of_run(
+        self,
+        state: &RunModelState,
+        life: &RunModelGeneration,
+        run: usize,
+    ) -> Vec<(RunModelAction, RunModelState)> {
         let mut steps = Vec::new();
-        let mut add = |action, change: &dyn Fn(&mut State)| {
+        let mut add = |action, change: &dyn Fn(&mut RunModelState)| {
             let mut next = state.clone();
             change(&mut next);
             steps.push((action, next));
@@ -206,11 +211,11 @@ impl Order {
         let client = state.clients[run];
         if client.asked < ASKS[run] {
             let is_new = life.runs[run].is_none();
-            add(Action::Ask(run), &|next| {
+            add(RunModelAction::Ask(run), &|next| {
                 next.clients[run].asked += 1;
                 if let Some(life) = next.life.as_mut().filter(|_| is_new) {
                     life.queue.push(Note::Begin(run));
-                    life.runs[run] = Some(Known {
+                    life.runs[run] = Some(RunModelKnown {
                         is_executing: false,
                         end: None,
                         is_replayed: false,
@@ -223,14 +228,14 @@ impl Order {
         };
         let has_begun = state.own.holds(Note::Begin(run));
         if !client.is_acknowledged && (has_begun || self.acknowledges_before_the_record) {
-            add(Action::Acknowledge(run), &|next| {
+            add(RunModelAction::Acknowledge(run), &|next| {
                 next.clients[run].is_acknowledged = true;
             });
         }
         let is_named = run == 0;
         let may_execute = has_begun || !is_named || self.executes_before_the_record;
         if !known.is_executing && known.end.is_none() && may_execute {
-            add(Action::Execute(run), &|next| {
+            add(RunModelAction::Execute(run), &|next| {
                 next.executions[run] += 1;
                 if let Some(known) = next.life.as_mut().and_then(|life| life.runs[run].as_mut()) {
                     known.is_executing = true;
@@ -238,7 +243,7 @@ impl Order {
             });
         }
         if known.is_executing {
-            add(Action::Finish(run), &|next| {
+            add(RunModelAction::Finish(run), &|next| {
                 next.finish(run, RunStatus::Completed);
             });
         }
@@ -247,7 +252,7 @@ impl Order {
         {
             let is_recorded = state.own.holds(Note::End(run, end)) || known.is_replayed;
             if is_recorded || self.tells_the_end_before_its_record {
-                add(Action::Tell(run), &|next| {
+                add(RunModelAction::Tell(run), &|next| {
                     // The first word counts; another one is a violation.
                     next.clients[run].told.get_or_insert(end);
                 });
@@ -258,63 +263,63 @@ impl Order {
     }
 }
 
-impl Model for Order {
-    type State = State;
-    type Action = Action;
-    type Violation = Violation;
+impl Model for RunModelOrder {
+    type State = RunModelState;
+    type Action = RunModelAction;
+    type Violation = RunModelViolation;
 
-    fn steps(&self, state: &State) -> Vec<(Action, State)> {
+    fn steps(&self, state: &RunModelState) -> Vec<(RunModelAction, RunModelState)> {
         let Some(life) = &state.life else {
-            return vec![(Action::Boot, state.boot(*self))];
+            return vec![(RunModelAction::Boot, state.boot(*self))];
         };
         let mut steps = Vec::new();
         if !life.queue.is_empty() {
             let mut next = state.clone();
             next.own.notes.extend(&life.queue);
-            next.life = Some(Life {
+            next.life = Some(RunModelGeneration {
                 queue: Vec::new(),
                 ..life.clone()
             });
-            steps.push((Action::Write, next));
+            steps.push((RunModelAction::Write, next));
         }
         if state.own.synced < state.own.notes.len() {
             let mut next = state.clone();
             next.own.synced = next.own.notes.len();
-            steps.push((Action::Sync, next));
+            steps.push((RunModelAction::Sync, next));
         }
         if life.is_serving {
-            steps.extend((0..RUNS).flat_map(|run| self.steps_of_run(state, life, run)));
+            steps.extend((0..RUN_MODEL_RUNS).flat_map(|run| self.steps_of_run(state, life, run)));
         } else {
             let is_settled = life.queue.is_empty() && state.own.synced == state.own.notes.len();
             if is_settled || self.removes_before_the_copy {
                 let mut next = state.clone();
                 next.earlier.clear();
-                next.life = Some(Life {
+                next.life = Some(RunModelGeneration {
                     is_serving: true,
                     ..life.clone()
                 });
-                steps.push((Action::Serve, next));
+                steps.push((RunModelAction::Serve, next));
             }
         }
         steps
     }
 
-    fn deaths(&self, state: &State) -> Vec<(Action, State)> {
+    fn deaths(&self, state: &RunModelState) -> Vec<(RunModelAction, RunModelState)> {
         let mut deaths = Vec::new();
-        if state.deaths == DEATHS {
+        if state.deaths == RUN_MODEL_DEATHS {
             return deaths;
         }
-        let died = State {
+        let died = RunModelState {
             life: None,
             deaths: state.deaths + 1,
             ..state.clone()
         };
         let powerless = died.cut().into_iter();
-        deaths.extend(powerless.map(|state| (Action::PowerFails, state)));
+        deaths.extend(powerless.map(|state| (RunModelAction::PowerFails, state)));
         let Some(life) = &state.life else {
             return deaths;
         };
-        let mut killed = State {
+        let mut killed = RunModelState {
             deaths: state.deaths + 1,
             ..state.clone()
         };
@@ -324,34 +329,34 @@ impl Model for Order {
             }
         }
         if killed.life != state.life {
-            deaths.push((Action::KernelDies, killed));
+            deaths.push((RunModelAction::KernelDies, killed));
         }
-        deaths.push((Action::CompanionDies, died));
+        deaths.push((RunModelAction::CompanionDies, died));
         deaths
     }
 
-    fn violations(&self, state: &State, is_at_rest: bool) -> Vec<Violation> {
+    fn violations(&self, state: &RunModelState, is_at_rest: bool) -> Vec<RunModelViolation> {
         let mut found = Vec::new();
         let serving = state.life.as_ref().filter(|life| life.is_serving);
         for (run, client) in state.clients.iter().enumerate() {
             if state.executions[run] > 1 {
-                found.push(Violation::ExecutedTwice);
+                found.push(RunModelViolation::ExecutedTwice);
             }
             let mut journals = state.earlier.iter().chain([&state.own]);
             if journals.any(|journal| journal.ends(run).count() > 1) {
-                found.push(Violation::TwoEndsOnDisk);
+                found.push(RunModelViolation::TwoEndsOnDisk);
             }
             if let Some(life) = serving {
                 let known = life.runs[run];
                 if client.is_acknowledged && known.is_none() {
-                    found.push(Violation::AcknowledgedRunIsGone);
+                    found.push(RunModelViolation::AcknowledgedRunIsGone);
                 }
                 if client.told.is_some() && known.and_then(|known| known.end) != client.told {
-                    found.push(Violation::ToldEndHasChanged);
+                    found.push(RunModelViolation::ToldEndHasChanged);
                 }
             }
             if is_at_rest && client.is_acknowledged && client.told.is_none() {
-                found.push(Violation::NoEnd);
+                found.push(RunModelViolation::NoEnd);
             }
         }
         found
@@ -360,63 +365,63 @@ impl Model for Order {
 
 #[test]
 fn runs_keep_their_promises_through_every_death() {
-    let search = assert_holds(&Order::default(), State::default());
+    let search = assert_holds(&RunModelOrder::default(), RunModelState::default());
     assert!(search.len() > 1000, "{} states", search.len());
 }
 
 #[test]
 fn every_other_order_of_a_run_breaks_a_promise() {
-    let today = Order::default();
+    let today = RunModelOrder::default();
     for (name, order, violation) in [
         (
             "acknowledge before the record",
-            Order {
+            RunModelOrder {
                 acknowledges_before_the_record: true,
                 ..today
             },
-            Violation::AcknowledgedRunIsGone,
+            RunModelViolation::AcknowledgedRunIsGone,
         ),
         (
             "execute before the record",
-            Order {
+            RunModelOrder {
                 executes_before_the_record: true,
                 ..today
             },
-            Violation::ExecutedTwice,
+            RunModelViolation::ExecutedTwice,
         ),
         (
             "runs in memory alone",
-            Order {
+            RunModelOrder {
                 forgets_at_death: true,
                 ..today
             },
-            Violation::AcknowledgedRunIsGone,
+            RunModelViolation::AcknowledgedRunIsGone,
         ),
         (
             "runs in memory alone, and a repeated request",
-            Order {
+            RunModelOrder {
                 forgets_at_death: true,
                 ..today
             },
-            Violation::ExecutedTwice,
+            RunModelViolation::ExecutedTwice,
         ),
         (
             "tell the end before its record",
-            Order {
+            RunModelOrder {
                 tells_the_end_before_its_record: true,
                 ..today
             },
-            Violation::ToldEndHasChanged,
+            RunModelViolation::ToldEndHasChanged,
         ),
         (
             "remove earlier journals before the copy",
-            Order {
+            RunModelOrder {
                 removes_before_the_copy: true,
                 ..today
             },
-            Violation::AcknowledgedRunIsGone,
+            RunModelViolation::AcknowledgedRunIsGone,
         ),
     ] {
-        assert_finds(name, &order, State::default(), violation);
+        assert_finds(name, &order, RunModelState::default(), violation);
     }
 }

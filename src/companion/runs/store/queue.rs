@@ -1,7 +1,7 @@
 //! Records that wait for the writer, and who waits for them.
 
-use super::record::{FORGET, Record, TEXT};
-use crate::companion::runs::run::Pulse;
+use super::record::{RECORD_KIND_FORGET, RECORD_KIND_TEXT, StoredRunRecord};
+use crate::companion::runs::run::RunSignal;
 use crate::protocol::kernel::RunStatus;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -10,23 +10,23 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// How long text may wait for more of it: one write takes it together.
-const TEXT_DELAY: Duration = Duration::from_millis(10);
+const TEXT_RECORD_DELAY: Duration = Duration::from_millis(10);
 
 /// Bytes that may wait for a slow disk; of more, the runs are not durable.
-const MAX_QUEUED_BYTES: usize = 64 << 20;
+const MAX_QUEUED_RECORD_BYTES: usize = 64 << 20;
 
 /// Bytes of earlier lives' records that wait together.
-const MAX_COPIED_BYTES: usize = 8 << 20;
+const MAX_COPIED_RECORD_BYTES: usize = 8 << 20;
 
 /// Bytes of a record of text before another one begins.
-const MAX_TEXT_BYTES: usize = 64 << 10;
+const MAX_TEXT_RECORD_BYTES: usize = 64 << 10;
 
 /// Bytes of a record of text that say what it belongs to.
-const TEXT_PREFIX: usize = 9;
+const TEXT_PREFIX_BYTES: usize = 9;
 
 /// What a record waits for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::companion::runs) enum Urgency {
+pub(in crate::companion::runs) enum RecordUrgency {
     /// The next record that is written.
     #[default]
     Later,
@@ -38,10 +38,10 @@ pub(in crate::companion::runs) enum Urgency {
 
 /// What the handles and the writer share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct RunStoreShared {
     /// Where the journal is, and the files of runs beneath it.
     pub(super) folder: PathBuf,
-    queue: Mutex<Queue>,
+    queue: Mutex<RecordQueue>,
     news: Condvar,
     /// Told with each batch that is done.
     settled: Condvar,
@@ -51,13 +51,13 @@ pub(super) struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    pending: Vec<Pending>,
-    waiting: Vec<Waiting>,
+struct RecordQueue {
+    pending: Vec<PendingRecord>,
+    waiting: Vec<PendingRunEnd>,
     bytes: usize,
     /// Records so far.
     position: u64,
-    urgency: Urgency,
+    urgency: RecordUrgency,
     /// When the oldest text came that waits for more.
     since: Option<Instant>,
     runs: u64,
@@ -66,8 +66,8 @@ struct Queue {
 
 /// A record that waits.
 #[derive(Debug)]
-pub(super) struct Pending {
-    pub(super) kept: Arc<Kept>,
+pub(super) struct PendingRecord {
+    pub(super) kept: Arc<RunRecorder>,
     pub(super) index: u32,
     pub(super) kind: u8,
     pub(super) content: Vec<u8>,
@@ -75,17 +75,17 @@ pub(super) struct Pending {
 
 /// A run whose end is published when it is synced.
 #[derive(Debug)]
-struct Waiting {
-    kept: Arc<Kept>,
-    pulse: watch::Sender<Pulse>,
+struct PendingRunEnd {
+    kept: Arc<RunRecorder>,
+    pulse: watch::Sender<RunSignal>,
     status: RunStatus,
 }
 
 /// What is written together.
 #[derive(Debug)]
-pub(super) struct Batch {
-    pub(super) pending: Vec<Pending>,
-    waiting: Vec<Waiting>,
+pub(super) struct RecordBatch {
+    pub(super) pending: Vec<PendingRecord>,
+    waiting: Vec<PendingRunEnd>,
     position: u64,
     pub(super) is_synced: bool,
     /// Nothing comes after it.
@@ -94,8 +94,8 @@ pub(super) struct Batch {
 
 /// A run's place in the journal.
 #[derive(Debug)]
-pub(in crate::companion::runs) struct Kept {
-    shared: Arc<Shared>,
+pub(in crate::companion::runs) struct RunRecorder {
+    shared: Arc<RunStoreShared>,
     pub(super) number: u64,
     next: AtomicU32,
     /// The position behind its first record.
@@ -107,7 +107,7 @@ pub(in crate::companion::runs) struct Kept {
     pub(in crate::companion::runs) is_private: bool,
 }
 
-impl Shared {
+impl RunStoreShared {
     pub(super) fn new(folder: PathBuf) -> Self {
         Self {
             folder,
@@ -120,10 +120,14 @@ impl Shared {
     }
 
     /// A run that begins.
-    pub(super) fn begin(self: &Arc<Self>, first: &Record, is_private: bool) -> Arc<Kept> {
-        let mut queue = self.queue();
+    pub(super) fn begin_run(
+        self: &Arc<Self>,
+        first: &StoredRunRecord,
+        is_private: bool,
+    ) -> Arc<RunRecorder> {
+        let mut queue = self.lock_queue();
         queue.runs += 1;
-        let kept = Arc::new(Kept {
+        let kept = Arc::new(RunRecorder {
             shared: Arc::clone(self),
             number: queue.runs,
             next: AtomicU32::new(0),
@@ -133,19 +137,19 @@ impl Shared {
             is_private,
         });
         let (kind, content) = first.encode();
-        kept.put(&mut queue, kind, content);
+        kept.enqueue_record(&mut queue, kind, content);
         kept
     }
 
     /// Waits, blocking, where much of what was recorded before is not on the disk yet.
     pub(super) fn make_room(&self) {
-        let mut queue = self.queue();
-        if queue.bytes <= MAX_COPIED_BYTES {
+        let mut queue = self.lock_queue();
+        if queue.bytes <= MAX_COPIED_RECORD_BYTES {
             return;
         }
         let position = queue.position;
-        self.hurry(&mut queue);
-        let waits = |_: &mut Queue| *self.progress.borrow() < position;
+        self.request_sync(&mut queue);
+        let waits = |_: &mut RecordQueue| *self.progress.borrow() < position;
         drop(self.settled.wait_while(queue, waits));
     }
 
@@ -155,43 +159,43 @@ impl Shared {
     }
 
     /// Waits until all that was recorded before is on the disk, or can't be.
-    pub(super) async fn settle(&self) {
+    pub(super) async fn wait_synced(&self) {
         let position = {
-            let mut queue = self.queue();
-            self.hurry(&mut queue);
+            let mut queue = self.lock_queue();
+            self.request_sync(&mut queue);
             queue.position
         };
-        self.reach(position).await;
+        self.wait_position(position).await;
     }
 
-    async fn reach(&self, position: u64) {
+    async fn wait_position(&self, position: u64) {
         let mut progress = self.progress.subscribe();
         // It can't close while `self` holds the sender.
         let _ = progress.wait_for(|reached| *reached >= position).await;
     }
 
-    fn hurry(&self, queue: &mut Queue) {
-        queue.urgency = Urgency::Synced;
+    fn request_sync(&self, queue: &mut RecordQueue) {
+        queue.urgency = RecordUrgency::Synced;
         self.news.notify_one();
     }
 
     /// The writer is to end when all is written.
-    pub(super) fn close(&self) {
-        self.queue().is_closed = true;
+    pub(super) fn close_queue(&self) {
+        self.lock_queue().is_closed = true;
         self.news.notify_one();
     }
 
     /// Waits for what is to be written; what was written before is synced at `due`.
-    pub(super) fn next(&self, due: Option<Instant>) -> Batch {
-        let mut queue = self.queue();
+    pub(super) fn next_batch(&self, due: Option<Instant>) -> RecordBatch {
+        let mut queue = self.lock_queue();
         loop {
             let now = Instant::now();
-            let ripe = queue.since.map(|since| since + TEXT_DELAY);
+            let ripe = queue.since.map(|since| since + TEXT_RECORD_DELAY);
             let is_due = due.is_some_and(|due| due <= now);
-            let is_synced = queue.urgency == Urgency::Synced || is_due;
+            let is_synced = queue.urgency == RecordUrgency::Synced || is_due;
             if is_synced || queue.is_closed || ripe.is_some_and(|ripe| ripe <= now) {
-                (queue.urgency, queue.since, queue.bytes) = (Urgency::Later, None, 0);
-                return Batch {
+                (queue.urgency, queue.since, queue.bytes) = (RecordUrgency::Later, None, 0);
+                return RecordBatch {
                     pending: std::mem::take(&mut queue.pending),
                     waiting: std::mem::take(&mut queue.waiting),
                     position: queue.position,
@@ -214,16 +218,22 @@ impl Shared {
     }
 
     /// Tells those who wait what became of a batch.
-    pub(super) fn done(&self, batch: Batch, is_written: bool) {
+    pub(super) fn complete_batch(&self, batch: RecordBatch, is_written: bool) {
         if !is_written {
             self.has_failed.store(true, Ordering::Relaxed);
-            batch.pending.iter().for_each(|one| one.kept.fail());
-            batch.waiting.iter().for_each(|one| one.kept.fail());
+            batch
+                .pending
+                .iter()
+                .for_each(|one| one.kept.mark_incomplete());
+            batch
+                .waiting
+                .iter()
+                .for_each(|one| one.kept.mark_incomplete());
         }
         if batch.is_synced {
             self.progress.send_replace(batch.position);
             // Who waits looks at the progress under the lock.
-            drop(self.queue());
+            drop(self.lock_queue());
             self.settled.notify_all();
         }
         for one in batch.waiting {
@@ -231,17 +241,21 @@ impl Shared {
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn lock_queue(&self) -> MutexGuard<'_, RecordQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Kept {
-    pub(in crate::companion::runs) fn push(self: &Arc<Self>, record: &Record, urgency: Urgency) {
+impl RunRecorder {
+    pub(in crate::companion::runs) fn push_record(
+        self: &Arc<Self>,
+        record: &StoredRunRecord,
+        urgency: RecordUrgency,
+    ) {
         let (kind, content) = record.encode();
-        let mut queue = self.shared.queue();
-        self.put(&mut queue, kind, content);
-        if urgency == Urgency::Soon {
+        let mut queue = self.shared.lock_queue();
+        self.enqueue_record(&mut queue, kind, content);
+        if urgency == RecordUrgency::Soon {
             queue.since.get_or_insert_with(Instant::now);
         }
         let is_news = urgency > queue.urgency;
@@ -253,52 +267,54 @@ impl Kept {
     }
 
     /// Records the end, and tells it once the disk has it.
-    pub(in crate::companion::runs) fn end(
+    pub(in crate::companion::runs) fn push_end(
         self: &Arc<Self>,
-        record: &Record,
-        pulse: watch::Sender<Pulse>,
+        record: &StoredRunRecord,
+        pulse: watch::Sender<RunSignal>,
         status: RunStatus,
     ) {
         let (kind, content) = record.encode();
-        let mut queue = self.shared.queue();
-        self.put(&mut queue, kind, content);
+        let mut queue = self.shared.lock_queue();
+        self.enqueue_record(&mut queue, kind, content);
         let is_closed = queue.is_closed;
         if !is_closed {
             let kept = Arc::clone(self);
-            queue.waiting.push(Waiting {
+            queue.waiting.push(PendingRunEnd {
                 kept,
                 pulse: pulse.clone(),
                 status,
             });
-            self.shared.hurry(&mut queue);
+            self.shared.request_sync(&mut queue);
         }
         drop(queue);
         if is_closed {
-            self.fail();
+            self.mark_incomplete();
             pulse.send_modify(|pulse| pulse.status = status);
         }
     }
 
-    fn put(self: &Arc<Self>, queue: &mut Queue, kind: u8, content: Vec<u8>) {
+    fn enqueue_record(self: &Arc<Self>, queue: &mut RecordQueue, kind: u8, content: Vec<u8>) {
         if queue.is_closed {
-            return self.fail();
+            return self.mark_incomplete();
         }
         queue.position += 1;
-        let is_bulk = content.len() > TEXT_PREFIX && kind != FORGET;
-        if is_bulk && queue.bytes + content.len() > MAX_QUEUED_BYTES {
-            return self.fail();
+        let is_bulk = content.len() > TEXT_PREFIX_BYTES && kind != RECORD_KIND_FORGET;
+        if is_bulk && queue.bytes + content.len() > MAX_QUEUED_RECORD_BYTES {
+            return self.mark_incomplete();
         }
         queue.bytes += content.len();
-        if kind == TEXT
+        if kind == RECORD_KIND_TEXT
             && let Some(last) = queue.pending.last_mut()
-            && last.kind == TEXT
+            && last.kind == RECORD_KIND_TEXT
             && Arc::ptr_eq(&last.kept, self)
-            && last.content[..TEXT_PREFIX] == content[..TEXT_PREFIX]
-            && last.content.len() < MAX_TEXT_BYTES
+            && last.content[..TEXT_PREFIX_BYTES] == content[..TEXT_PREFIX_BYTES]
+            && last.content.len() < MAX_TEXT_RECORD_BYTES
         {
-            return last.content.extend_from_slice(&content[TEXT_PREFIX..]);
+            return last
+                .content
+                .extend_from_slice(&content[TEXT_PREFIX_BYTES..]);
         }
-        queue.pending.push(Pending {
+        queue.pending.push(PendingRecord {
             kept: Arc::clone(self),
             index: self.next.fetch_add(1, Ordering::Relaxed),
             kind,
@@ -307,12 +323,12 @@ impl Kept {
     }
 
     /// Waits until the disk knows that the run has begun, or can't.
-    pub(in crate::companion::runs) async fn begun(&self) {
+    pub(in crate::companion::runs) async fn wait_begin_synced(&self) {
         if *self.shared.progress.borrow() >= self.begun {
             return;
         }
-        self.shared.hurry(&mut self.shared.queue());
-        self.shared.reach(self.begun).await;
+        self.shared.request_sync(&mut self.shared.lock_queue());
+        self.shared.wait_position(self.begun).await;
     }
 
     /// Whether all of it is, or will be, on the disk, as far as that is known.
@@ -320,7 +336,7 @@ impl Kept {
         !self.is_incomplete.load(Ordering::Relaxed)
     }
 
-    fn fail(&self) {
+    fn mark_incomplete(&self) {
         self.is_incomplete.store(true, Ordering::Relaxed);
     }
 
@@ -331,9 +347,9 @@ impl Kept {
     }
 
     /// The run need not be found again.
-    pub(in crate::companion::runs) fn forget(self: &Arc<Self>) {
+    pub(in crate::companion::runs) fn mark_forgotten(self: &Arc<Self>) {
         if !self.is_forgotten.swap(true, Ordering::Relaxed) {
-            self.push(&Record::Forget, Urgency::Soon);
+            self.push_record(&StoredRunRecord::Forget, RecordUrgency::Soon);
         }
     }
 

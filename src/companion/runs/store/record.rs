@@ -3,13 +3,13 @@
 //! Left out on purpose: the code beyond its first line, and what a command reads. Of a run that is
 //! kept out of the history neither the code nor what it has written is there.
 
-use crate::protocol::kernel::{RunStatus, Stream};
+use crate::protocol::kernel::{OutputStream, RunStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The first of a run's records.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(in crate::companion::runs) struct Begin {
+pub(in crate::companion::runs) struct StoredRunBegin {
     /// Where its kind of runs is found over HTTP.
     pub(in crate::companion::runs) place: String,
     pub(in crate::companion::runs) id: String,
@@ -26,7 +26,7 @@ pub(in crate::companion::runs) struct Begin {
 
 /// The last of a run's records.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(in crate::companion::runs) struct End {
+pub(in crate::companion::runs) struct StoredRunEnd {
     pub(in crate::companion::runs) status: RunStatus,
     /// What only the owner of the process knows; nothing for a run that is lost.
     pub(in crate::companion::runs) report: Option<Value>,
@@ -37,25 +37,25 @@ pub(in crate::companion::runs) struct End {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::companion::runs) enum Record {
-    Begin(Begin),
+pub(in crate::companion::runs) enum StoredRunRecord {
+    Begin(StoredRunBegin),
     /// The count of executions, or a process id.
     Started(u64),
     /// Text that belongs to the event of that number.
     Text {
-        stream: Stream,
+        stream: OutputStream,
         event: u64,
         bytes: Vec<u8>,
     },
     /// Text of that event that is in the stream's file, if it reached it.
     Spilled {
-        stream: Stream,
+        stream: OutputStream,
         event: u64,
         length: u64,
     },
     /// The name of a stream's file, in the folder of the journal.
     File {
-        stream: Stream,
+        stream: OutputStream,
         name: String,
     },
     /// Another event, as JSON.
@@ -65,58 +65,71 @@ pub(in crate::companion::runs) enum Record {
     },
     /// The end of a stream that is longer than its file may be.
     Tail {
-        stream: Stream,
+        stream: OutputStream,
         bytes: Vec<u8>,
     },
-    End(End),
+    End(StoredRunEnd),
     /// The run was refused, or older than those that are kept.
     Forget,
 }
 
-const BEGIN: u8 = 1;
-const STARTED: u8 = 2;
-pub(super) const TEXT: u8 = 3;
-const SPILLED: u8 = 4;
-const FILE: u8 = 5;
-const EVENT: u8 = 6;
-const TAIL: u8 = 7;
-const END: u8 = 8;
-pub(super) const FORGET: u8 = 9;
+const RECORD_KIND_BEGIN: u8 = 1;
+const RECORD_KIND_STARTED: u8 = 2;
+pub(super) const RECORD_KIND_TEXT: u8 = 3;
+const RECORD_KIND_SPILLED: u8 = 4;
+const RECORD_KIND_FILE: u8 = 5;
+const RECORD_KIND_EVENT: u8 = 6;
+const RECORD_KIND_TAIL: u8 = 7;
+const RECORD_KIND_END: u8 = 8;
+pub(super) const RECORD_KIND_FORGET: u8 = 9;
 
-impl Record {
+impl StoredRunRecord {
     /// Its kind and its content.
     pub(super) fn encode(&self) -> (u8, Vec<u8>) {
         match self {
-            Self::Begin(begin) => (BEGIN, json(begin)),
-            Self::Started(number) => (STARTED, number.to_le_bytes().into()),
+            Self::Begin(begin) => (RECORD_KIND_BEGIN, to_json_bytes(begin)),
+            Self::Started(number) => (RECORD_KIND_STARTED, number.to_le_bytes().into()),
             Self::Text {
                 stream,
                 event,
                 bytes,
-            } => (TEXT, of(*stream, Some(*event), bytes)),
+            } => (
+                RECORD_KIND_TEXT,
+                encode_stream_content(*stream, Some(*event), bytes),
+            ),
             Self::Spilled {
                 stream,
                 event,
                 length,
-            } => (SPILLED, of(*stream, Some(*event), &length.to_le_bytes())),
-            Self::File { stream, name } => (FILE, of(*stream, None, name.as_bytes())),
-            Self::Event { number, happened } => {
-                (EVENT, [&number.to_le_bytes(), happened.as_slice()].concat())
-            }
-            Self::Tail { stream, bytes } => (TAIL, of(*stream, None, bytes)),
-            Self::End(end) => (END, json(end)),
-            Self::Forget => (FORGET, Vec::new()),
+            } => (
+                RECORD_KIND_SPILLED,
+                encode_stream_content(*stream, Some(*event), &length.to_le_bytes()),
+            ),
+            Self::File { stream, name } => (
+                RECORD_KIND_FILE,
+                encode_stream_content(*stream, None, name.as_bytes()),
+            ),
+            Self::Event { number, happened } => (
+                RECORD_KIND_EVENT,
+                [&number.to_le_bytes(), happened.as_slice()].concat(),
+            ),
+            Self::Tail { stream, bytes } => (
+                RECORD_KIND_TAIL,
+                encode_stream_content(*stream, None, bytes),
+            ),
+            Self::End(end) => (RECORD_KIND_END, to_json_bytes(end)),
+            Self::Forget => (RECORD_KIND_FORGET, Vec::new()),
         }
     }
 
     /// Nothing, when a later version wrote it.
     pub(super) fn decode(kind: u8, content: &[u8]) -> Option<Self> {
         Some(match kind {
-            BEGIN => Self::Begin(serde_json::from_slice(content).ok()?),
-            STARTED => Self::Started(number(content)?.0),
-            TEXT => {
-                let (stream, rest) = stream(content)?;
-                let (event, bytes) = number(rest)?;
+            RECORD_KIND_BEGIN => Self::Begin(serde_json::from_slice(content).ok()?),
+            RECORD_KIND_STARTED => Self::Started(split_number(content)?.0),
+            RECORD_KIND_TEXT => {
+                let (stream, rest) = split_stream(content)?;
+                let (event, bytes) = split_number(rest)?;
                 let bytes = bytes.to_vec();
                 Self::Text {
                     stream,
@@ -124,44 +137,44 @@ impl Record {
                     bytes,
                 }
             }
-            SPILLED => {
-                let (stream, rest) = stream(content)?;
-                let (event, rest) = number(rest)?;
-                let (length, _) = number(rest)?;
+            RECORD_KIND_SPILLED => {
+                let (stream, rest) = split_stream(content)?;
+                let (event, rest) = split_number(rest)?;
+                let (length, _) = split_number(rest)?;
                 Self::Spilled {
                     stream,
                     event,
                     length,
                 }
             }
-            FILE => {
-                let (stream, name) = stream(content)?;
+            RECORD_KIND_FILE => {
+                let (stream, name) = split_stream(content)?;
                 let name = String::from_utf8(name.to_vec()).ok()?;
                 Self::File { stream, name }
             }
-            EVENT => {
-                let (number, happened) = number(content)?;
+            RECORD_KIND_EVENT => {
+                let (number, happened) = split_number(content)?;
                 let happened = happened.to_vec();
                 Self::Event { number, happened }
             }
-            TAIL => {
-                let (stream, bytes) = stream(content)?;
+            RECORD_KIND_TAIL => {
+                let (stream, bytes) = split_stream(content)?;
                 let bytes = bytes.to_vec();
                 Self::Tail { stream, bytes }
             }
-            END => Self::End(serde_json::from_slice(content).ok()?),
-            FORGET => Self::Forget,
+            RECORD_KIND_END => Self::End(serde_json::from_slice(content).ok()?),
+            RECORD_KIND_FORGET => Self::Forget,
             _ => return None,
         })
     }
 }
 
-fn json(value: &impl Serialize) -> Vec<u8> {
+fn to_json_bytes(value: &impl Serialize) -> Vec<u8> {
     // Texts, numbers and values of JSON are always JSON.
     serde_json::to_vec(value).unwrap_or_default()
 }
 
-fn of(stream: Stream, event: Option<u64>, bytes: &[u8]) -> Vec<u8> {
+fn encode_stream_content(stream: OutputStream, event: Option<u64>, bytes: &[u8]) -> Vec<u8> {
     let mut content = Vec::with_capacity(9 + bytes.len());
     content.push(stream as u8);
     content.extend(event.map(u64::to_le_bytes).into_iter().flatten());
@@ -169,16 +182,16 @@ fn of(stream: Stream, event: Option<u64>, bytes: &[u8]) -> Vec<u8> {
     content
 }
 
-fn stream(content: &[u8]) -> Option<(Stream, &[u8])> {
+fn split_stream(content: &[u8]) -> Option<(OutputStream, &[u8])> {
     let (first, rest) = content.split_first()?;
     match first {
-        0 => Some((Stream::Stdout, rest)),
-        1 => Some((Stream::Stderr, rest)),
+        0 => Some((OutputStream::Stdout, rest)),
+        1 => Some((OutputStream::Stderr, rest)),
         _ => None,
     }
 }
 
-fn number(content: &[u8]) -> Option<(u64, &[u8])> {
+fn split_number(content: &[u8]) -> Option<(u64, &[u8])> {
     let (number, rest) = content.split_first_chunk()?;
     Some((u64::from_le_bytes(*number), rest))
 }

@@ -11,9 +11,9 @@
 //! A disk that does not take a batch ends nothing: the runs in it are not durable, which their replies
 //! tell, and the next batch is tried again.
 
-use super::frame::{Frame, frames};
-use super::queue::{Batch, Shared};
-use super::record::FORGET;
+use super::frame::{RunStoreFrame, parse_frames};
+use super::queue::{RecordBatch, RunStoreShared};
+use super::record::RECORD_KIND_FORGET;
 use nix::fcntl::{FallocateFlags, fallocate};
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -24,22 +24,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What the names of segments begin with.
-pub(super) const SEGMENT: &str = "journal-";
+pub(super) const SEGMENT_FILE_PREFIX: &str = "journal-";
 
 /// Bytes of a segment, reserved at its begin: to sync them then takes no change of the file's size.
 const SEGMENT_BYTES: u64 = 1 << 20;
 
 /// Bytes of forgotten runs that stay before segments are removed, beside as many as are needed.
-const SLACK_BYTES: u64 = 4 << 20;
+const MAX_FORGOTTEN_RUN_BYTES: u64 = 4 << 20;
 
 /// How long text may be written and not synced.
-const SYNC_INTERVAL: Duration = Duration::from_secs(1);
+const RUN_STORE_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(super) struct Writer {
-    shared: Arc<Shared>,
+pub(super) struct RunStoreWriter {
+    shared: Arc<RunStoreShared>,
     /// The oldest first, the current one last.
-    segments: VecDeque<Segment>,
+    segments: VecDeque<RunStoreSegment>,
     current: Option<File>,
     /// Segments so far.
     count: u64,
@@ -52,13 +52,13 @@ pub(super) struct Writer {
 }
 
 #[derive(Debug)]
-struct Segment {
+struct RunStoreSegment {
     path: PathBuf,
     bytes: u64,
 }
 
-impl Writer {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+impl RunStoreWriter {
+    pub(super) fn new(shared: Arc<RunStoreShared>) -> Self {
         Self {
             shared,
             segments: VecDeque::new(),
@@ -74,22 +74,22 @@ impl Writer {
     /// Until the journal is closed.
     pub(super) fn run(mut self) {
         loop {
-            let due = self.unsynced.map(|since| since + SYNC_INTERVAL);
-            let batch = self.shared.next(due);
+            let due = self.unsynced.map(|since| since + RUN_STORE_SYNC_INTERVAL);
+            let batch = self.shared.next_batch(due);
             let is_last = batch.is_last;
-            let taken = self.take(&batch);
-            self.say(taken.as_ref().err());
-            self.shared.done(batch, taken.is_ok());
+            let taken = self.write_batch(&batch);
+            self.log_failure_change(taken.as_ref().err());
+            self.shared.complete_batch(batch, taken.is_ok());
             if is_last {
                 return;
             }
-            let collected = self.collect();
-            self.say(collected.err().as_ref());
+            let collected = self.collect_segments();
+            self.log_failure_change(collected.err().as_ref());
         }
     }
 
     /// Says once that the disk does not take records, and once that it does again.
-    fn say(&mut self, error: Option<&io::Error>) {
+    fn log_failure_change(&mut self, error: Option<&io::Error>) {
         match error {
             Some(error) if !self.is_failing => {
                 tracing::error!("runs are not recorded on disk: {error}");
@@ -102,21 +102,21 @@ impl Writer {
         }
     }
 
-    fn take(&mut self, batch: &Batch) -> io::Result<()> {
+    fn write_batch(&mut self, batch: &RecordBatch) -> io::Result<()> {
         let mut bytes = Vec::new();
         for one in &batch.pending {
-            frame(one).write(&mut bytes);
+            pending_frame(one).write_to(&mut bytes);
         }
         if !bytes.is_empty() {
-            self.append(&bytes)?;
+            self.append_bytes(&bytes)?;
         }
         if batch.is_synced {
-            self.sync()?;
+            self.sync_segment()?;
         }
         for one in &batch.pending {
-            let (run, length) = (one.kept.number, frame(one).length());
+            let (run, length) = (one.kept.number, pending_frame(one).length());
             match one.kind {
-                FORGET => self.live_bytes -= self.live.remove(&run).unwrap_or_default(),
+                RECORD_KIND_FORGET => self.live_bytes -= self.live.remove(&run).unwrap_or_default(),
                 _ if one.kept.is_forgotten() => {}
                 _ => {
                     *self.live.entry(run).or_default() += length;
@@ -127,7 +127,7 @@ impl Writer {
         Ok(())
     }
 
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn append_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         let is_full = self
             .segments
             .back()
@@ -150,7 +150,7 @@ impl Writer {
         Ok(())
     }
 
-    fn sync(&mut self) -> io::Result<()> {
+    fn sync_segment(&mut self) -> io::Result<()> {
         if self.unsynced.take().is_none() {
             return Ok(());
         }
@@ -163,10 +163,10 @@ impl Writer {
     }
 
     fn begin_segment(&mut self) -> io::Result<()> {
-        self.sync()?;
+        self.sync_segment()?;
         let folder = &self.shared.folder;
         make_private(folder)?;
-        let path = folder.join(format!("{SEGMENT}{:010}", self.count + 1));
+        let path = folder.join(format!("{SEGMENT_FILE_PREFIX}{:010}", self.count + 1));
         let mut options = OpenOptions::new();
         let file = options
             .write(true)
@@ -191,27 +191,28 @@ impl Writer {
             return Err(error);
         }
         self.count += 1;
-        self.segments.push_back(Segment { path, bytes: 0 });
+        self.segments.push_back(RunStoreSegment { path, bytes: 0 });
         self.current = Some(file);
         Ok(())
     }
 
     /// Removes the oldest segments while most of all is of runs that are forgotten.
-    fn collect(&mut self) -> io::Result<()> {
-        let written = |segments: &VecDeque<Segment>| segments.iter().map(|s| s.bytes).sum::<u64>();
+    fn collect_segments(&mut self) -> io::Result<()> {
+        let written =
+            |segments: &VecDeque<RunStoreSegment>| segments.iter().map(|s| s.bytes).sum::<u64>();
         while self.segments.len() > 1
-            && written(&self.segments) > 2 * self.live_bytes + SLACK_BYTES
+            && written(&self.segments) > 2 * self.live_bytes + MAX_FORGOTTEN_RUN_BYTES
             && let Some(oldest) = self.segments.front()
         {
             let path = oldest.path.clone();
             let old = fs::read(&path)?;
             let mut needed = Vec::new();
-            for frame in frames(&old).filter(|frame| self.live.contains_key(&frame.run)) {
-                frame.write(&mut needed);
+            for frame in parse_frames(&old).filter(|frame| self.live.contains_key(&frame.run)) {
+                frame.write_to(&mut needed);
             }
             if !needed.is_empty() {
-                self.append(&needed)?;
-                self.sync()?;
+                self.append_bytes(&needed)?;
+                self.sync_segment()?;
             }
             fs::remove_file(&path)?;
             self.segments.pop_front();
@@ -220,8 +221,8 @@ impl Writer {
     }
 }
 
-fn frame(one: &super::queue::Pending) -> Frame<'_> {
-    Frame {
+fn pending_frame(one: &super::queue::PendingRecord) -> RunStoreFrame<'_> {
+    RunStoreFrame {
         run: one.kept.number,
         index: one.index,
         kind: one.kind,

@@ -1,5 +1,5 @@
-use super::{BUILD_ATTEMPTS, Build, Builder, split};
-use crate::engine::Progress;
+use super::{BUILD_ATTEMPTS, ImageBuild, ImageBuilder, split_image_name};
+use crate::engine::EngineProgress;
 use crate::engine::docker::Docker;
 use crate::error::Error;
 use std::sync::Arc;
@@ -9,15 +9,18 @@ use tokio::net::{UnixListener, UnixStream};
 
 #[test]
 fn a_registrys_port_is_no_tag() {
-    assert_eq!(split("debian:trixie-slim"), ("debian", "trixie-slim"));
-    assert_eq!(split("host:5000/x"), ("host:5000/x", "latest"));
-    assert_eq!(split("host:5000/x:1"), ("host:5000/x", "1"));
-    assert_eq!(split("x@sha256:ab"), ("x", "sha256:ab"));
+    assert_eq!(
+        split_image_name("debian:trixie-slim"),
+        ("debian", "trixie-slim")
+    );
+    assert_eq!(split_image_name("host:5000/x"), ("host:5000/x", "latest"));
+    assert_eq!(split_image_name("host:5000/x:1"), ("host:5000/x", "1"));
+    assert_eq!(split_image_name("x@sha256:ab"), ("x", "sha256:ab"));
 }
 
 struct Silent;
 
-impl Progress for Silent {
+impl EngineProgress for Silent {
     fn step(&self, _what: &str) {}
     fn amount(&self, _what: &str, _done: u64, _total: Option<u64>) {}
     fn log(&self, _line: &str) {}
@@ -71,15 +74,15 @@ async fn a_build_whose_end_is_not_told_is_begun_once_more() {
         let builds = Arc::new(AtomicUsize::new(0));
         let listener = UnixListener::bind(&path).unwrap();
         let served = tokio::spawn(engine(listener, cut, builds.clone()));
-        let docker = Docker::at(&path).await.unwrap();
-        let build = Build {
+        let docker = Docker::connect_at_socket(&path).await.unwrap();
+        let build = ImageBuild {
             tag: "os:test".into(),
             context: "context".into(),
             args: [].into(),
             labels: [].into(),
-            builder: Builder::BuildKit,
+            builder: ImageBuilder::BuildKit,
         };
-        let built = docker.build(&build, &Silent).await;
+        let built = docker.build_image(&build, &Silent).await;
         served.abort();
         assert_eq!(built.is_ok(), cut < BUILD_ATTEMPTS, "{cut}: {built:?}");
         if let Err(error) = built {

@@ -2,7 +2,7 @@
 
 use super::{permitted, refused};
 use crate::image::Body;
-use crate::image::rules::{Dialect, permit};
+use crate::image::rules::{DockerfileDialect, permit_dockerfile};
 
 #[test]
 fn the_ground_is_named_by_the_host_and_has_a_stage_to_fall_back_on() {
@@ -40,7 +40,7 @@ fn a_published_image_serves_a_body_that_is_the_usual_one_up_to_the_ground() {
     let served = |change: &dyn Fn(&mut Body), dialect| {
         let mut changed = Body::embedded();
         change(&mut changed);
-        let permitted = permit(&changed, "osctl-x", dialect).unwrap();
+        let permitted = permit_dockerfile(&changed, "osctl-x", dialect).unwrap();
         let published = |ground: &str| {
             let args = [("GROUND".to_owned(), ground.to_owned())].into();
             permitted.published_image(&args).map(str::to_owned)
@@ -59,7 +59,10 @@ fn a_published_image_serves_a_body_that_is_the_usual_one_up_to_the_ground() {
     let file = |path: &'static str| {
         move |body: &mut Body| drop(body.files.insert(path.into(), b"x".to_vec()))
     };
-    assert!(!served(&|_| (), Dialect::Classic), "it builds every stage");
+    assert!(
+        !served(&|_| (), DockerfileDialect::Classic),
+        "it builds every stage"
+    );
     let same: [&dyn Fn(&mut Body); 5] = [
         &|_| (),
         &file("kernel/more.py"),
@@ -68,7 +71,7 @@ fn a_published_image_serves_a_body_that_is_the_usual_one_up_to_the_ground() {
         &dockerfile("# Everything but", "# All but"),
     ];
     for change in same {
-        assert!(served(change, Dialect::BuildKit));
+        assert!(served(change, DockerfileDialect::BuildKit));
     }
     let other: [&dyn Fn(&mut Body); 9] = [
         &file("requirements/kernel.txt"),
@@ -82,6 +85,6 @@ fn a_published_image_serves_a_body_that_is_the_usual_one_up_to_the_ground() {
         &dockerfile("FROM ${GROUND} AS host", "FROM ground AS host"),
     ];
     for (number, change) in other.into_iter().enumerate() {
-        assert!(!served(change, Dialect::BuildKit), "{number}");
+        assert!(!served(change, DockerfileDialect::BuildKit), "{number}");
     }
 }

@@ -3,20 +3,21 @@
 
 mod hearing;
 mod life;
+mod pending_origin;
 mod stateless;
 
-use super::calls::{Call, Calls};
-use super::era::{self, Era};
-use super::pipe::{Happened, Pipe};
-use super::policy::{Event, Life, Phase};
-use super::questions::Questions;
-use super::standing::Standing;
-use super::{Ask, Known, NoHello, Seen};
-use crate::companion::mcp::cache::Page;
-use crate::companion::mcp::member::{Member, Reply};
-use crate::companion::mcp::message::{self, Kind, Message};
+use super::calls::{PendingRequest, PendingRequests};
+use super::era::{self, ProtocolRevision};
+use super::pipe::{ServerPipe, ServerPipeEvent, next_pipe_event};
+use super::policy::{ServerEvent, ServerLifecycle, ServerPhase};
+use super::questions::ServerRequests;
+use super::standing::ServerSubscriptions;
+use super::{HandshakeError, ServerSpec, ServerTaskCommand, ServerTaskState};
+use crate::companion::mcp::member::{McpClient, ReplySender};
+use crate::companion::mcp::message::{self, RpcMessage, RpcMessageKind};
 use bytes::Bytes;
-use stateless::{Asking, Listening, Round};
+use pending_origin::{OnReply, PendingOrigin};
+use stateless::{InputRequiredCall, ListenRequest};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -28,90 +29,59 @@ use tokio::time::{Instant, sleep_until};
 /// Of the handshake, unless the server's `timeout` is shorter: the first start of a large server on a slow machine.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(90);
 /// Calls that wait for a server, and bytes that it has not read.
-const MOST_CALLS: usize = 4096;
-const MOST_BYTES: usize = 256 << 20;
+const MAX_PENDING_CALLS: usize = 4096;
+const MAX_SERVER_BACKLOG_BYTES: usize = 256 << 20;
 /// What a server without a handshake is asked first.
-const DISCOVER: &str = "server/discover";
+const DISCOVER_METHOD: &str = "server/discover";
 /// A rest that a call waits for; before a longer one it is refused.
-const PATIENCE: Duration = Duration::from_secs(3);
+const RESTART_WAIT_TIMEOUT: Duration = Duration::from_secs(3);
 
-const CLIENT_GONE: &str = "the client that was asked is gone";
+const CLIENT_GONE_MESSAGE: &str = "the client that was asked is gone";
 /// What those are told who are too late.
-pub(super) const GONE: &str = "the server is not offered any more";
-
-/// Who waits for an answer.
-#[derive(Debug)]
-enum To {
-    Client {
-        reply: Reply,
-        then: Then,
-    },
-    Hello,
-    Discovery,
-    List {
-        method: usize,
-        pages: Vec<Page>,
-        is_first: bool,
-    },
-    Nobody,
-}
-
-/// What an answer brings beside itself.
-#[derive(Debug)]
-enum Then {
-    Done,
-    /// Should it be refused, nobody listens to that.
-    Subscribed(String),
-    /// It may be a question instead.
-    Asks(Box<Round>),
-}
-
-impl To {
-    fn reply(&self) -> Option<&Reply> {
-        match self {
-            Self::Client { reply, .. } => Some(reply),
-            _ => None,
-        }
-    }
-}
+pub(super) const SERVER_GONE_MESSAGE: &str = "the server is not offered any more";
 
 #[derive(Debug)]
-pub(super) struct Owner {
-    known: Arc<Known>,
+pub(super) struct ServerTask {
+    known: Arc<ServerSpec>,
     /// The parameters that it says `initialize` with.
     hello: Bytes,
     shared: bool,
-    seen: Arc<Seen>,
+    seen: Arc<ServerTaskState>,
     begun: Instant,
     used: Instant,
-    life: Life,
-    pipe: Option<Pipe>,
+    life: ServerLifecycle,
+    pipe: Option<ServerPipe>,
     /// How it is spoken with; found out when it is started first.
-    era: Era,
+    era: ProtocolRevision,
     /// The error by which it refused the handshake.
     refusal: Option<String>,
     /// What the server answered to the handshake.
     greeting: Option<Bytes>,
-    calls: Calls<To>,
-    members: BTreeMap<u64, Arc<Member>>,
+    calls: PendingRequests<PendingOrigin>,
+    members: BTreeMap<u64, Arc<McpClient>>,
     /// Requests of the server to its clients.
-    questions: Questions,
-    standing: Standing,
+    questions: ServerRequests,
+    standing: ServerSubscriptions,
     /// Calls that wait for what the server wants to know of their clients.
-    asking: Vec<Asking>,
-    listening: Option<Listening>,
+    asking: Vec<InputRequiredCall>,
+    listening: Option<ListenRequest>,
     listen_at: Option<Instant>,
     /// Before the handshake.
-    queue: VecDeque<(Message, Arc<Member>, Reply)>,
-    greeted: Vec<oneshot::Sender<Result<Bytes, NoHello>>>,
+    queue: VecDeque<(RpcMessage, Arc<McpClient>, ReplySender)>,
+    greeted: Vec<oneshot::Sender<Result<Bytes, HandshakeError>>>,
     why: String,
     is_retired: bool,
     /// Servers on their way out.
     leaving: JoinSet<()>,
 }
 
-impl Owner {
-    pub(super) fn new(known: Arc<Known>, hello: Bytes, shared: bool, seen: Arc<Seen>) -> Self {
+impl ServerTask {
+    pub(super) fn new(
+        known: Arc<ServerSpec>,
+        hello: Bytes,
+        shared: bool,
+        seen: Arc<ServerTaskState>,
+    ) -> Self {
         Self {
             known,
             hello,
@@ -119,15 +89,15 @@ impl Owner {
             seen,
             begun: Instant::now(),
             used: Instant::now(),
-            life: Life::NEW,
+            life: ServerLifecycle::INITIAL_LIFECYCLE,
             pipe: None,
-            era: Era::Handshake,
+            era: ProtocolRevision::Handshake,
             refusal: None,
             greeting: None,
-            calls: Calls::new(shared),
+            calls: PendingRequests::new(shared),
             members: BTreeMap::new(),
-            questions: Questions::default(),
-            standing: Standing::default(),
+            questions: ServerRequests::default(),
+            standing: ServerSubscriptions::default(),
             asking: Vec::new(),
             listening: None,
             listen_at: None,
@@ -139,25 +109,25 @@ impl Owner {
         }
     }
 
-    pub(super) async fn run(mut self, mut mailbox: mpsc::UnboundedReceiver<Ask>) {
+    pub(super) async fn run(mut self, mut mailbox: mpsc::UnboundedReceiver<ServerTaskCommand>) {
         let (mut done, mut is_known) = (None, true);
         loop {
-            let wake = self.wake();
+            let wake = self.next_wake();
             tokio::select! {
                 ask = mailbox.recv(), if is_known => match ask {
-                    Some(Ask::End(word)) => {
+                    Some(ServerTaskCommand::End(word)) => {
                         done = Some(word);
                         break;
                     }
-                    Some(ask) => self.take(ask).await,
+                    Some(ask) => self.handle_command(ask).await,
                     // Who asked is gone, and still gets the answers that are open.
                     None => (is_known, self.is_retired) = (false, true),
                 },
-                happened = next(&mut self.pipe) => self.hear(happened),
-                () = sleep(wake) => self.tick().await,
+                happened = next_pipe_event(&mut self.pipe) => self.handle_pipe_event(happened),
+                () = sleep_until_wake(wake) => self.handle_timers().await,
                 Some(_) = self.leaving.join_next() => {}
             }
-            self.show();
+            self.publish_state();
             // What was asked before it retired is still answered.
             if self.is_retired && self.is_quiet() && mailbox.is_empty() {
                 break;
@@ -165,15 +135,15 @@ impl Owner {
         }
         match done {
             Some(_) => self.stop_all(),
-            None => self.fail_all(GONE),
+            None => self.fail_all(SERVER_GONE_MESSAGE),
         }
-        life::turn_away(mailbox, done.is_some()).await;
+        life::reject_commands(mailbox, done.is_some()).await;
         if let Some(pipe) = self.pipe.take() {
-            self.leaving.spawn(pipe.end());
+            self.leaving.spawn(pipe.shutdown());
         }
         while self.leaving.join_next().await.is_some() {}
-        self.life.phase = Phase::Down;
-        self.show();
+        self.life.phase = ServerPhase::Down;
+        self.publish_state();
         if let Some(done) = done {
             // Who asked for the end may have gone.
             let _ = done.send(());
@@ -184,8 +154,8 @@ impl Owner {
         self.calls.len() == 0 && self.queue.is_empty() && self.asking.is_empty()
     }
 
-    fn show(&self) {
-        let pid = self.pipe.as_ref().and_then(Pipe::pid);
+    fn publish_state(&self) {
+        let pid = self.pipe.as_ref().and_then(ServerPipe::pid);
         *self
             .seen
             .phase
@@ -196,153 +166,177 @@ impl Owner {
     }
 
     /// When there is something to do though nothing happens.
-    fn wake(&self) -> Option<Instant> {
+    fn next_wake(&self) -> Option<Instant> {
         let resting = match self.life.phase {
-            Phase::Resting { until } => Some(self.begun + until),
+            ServerPhase::Resting { until } => Some(self.begun + until),
             // Whoever listens to a resource is not left without its server.
-            Phase::Down if !self.standing.is_empty() && !self.is_retired => Some(self.begun),
+            ServerPhase::Down if !self.standing.is_empty() && !self.is_retired => Some(self.begun),
             _ => None,
         };
         let idle = self.known.server.idle.filter(|_| self.is_idle());
         let idle = idle.map(|idle| self.used + idle);
-        [self.calls.earliest(), resting, idle, self.listen_at]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            self.calls.earliest_deadline(),
+            resting,
+            idle,
+            self.listen_at,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Whether it runs for nobody.
     fn is_idle(&self) -> bool {
-        self.life.phase == Phase::Up && self.is_quiet() && self.standing.is_empty()
+        self.life.phase == ServerPhase::Up && self.is_quiet() && self.standing.is_empty()
     }
 
-    fn step(&mut self, event: Event) {
-        self.life = self.life.after(event, self.begun.elapsed());
+    fn apply_event(&mut self, event: ServerEvent) {
+        self.life = self.life.after_event(event, self.begun.elapsed());
     }
 
-    async fn tick(&mut self) {
+    async fn handle_timers(&mut self) {
         let now = Instant::now();
-        while let Some((wire, call)) = self.calls.take(|call| call.deadline <= now) {
+        while let Some((wire, call)) = self.calls.take_matching(|call| call.deadline <= now) {
             self.time_out(&wire, call);
         }
-        if let Phase::Resting { until } = self.life.phase
+        if let ServerPhase::Resting { until } = self.life.phase
             && self.begun.elapsed() >= until
         {
-            self.step(Event::Rested);
+            self.apply_event(ServerEvent::Rested);
         }
         // Who retires still answers what waits for it.
         let is_waited_for = !self.queue.is_empty() || !self.greeted.is_empty();
         let is_listened_to = !self.standing.is_empty() && !self.is_retired;
-        if self.life.phase == Phase::Down && (is_waited_for || is_listened_to) {
-            self.need().await;
+        if self.life.phase == ServerPhase::Down && (is_waited_for || is_listened_to) {
+            self.ensure_started().await;
         }
         if self.listen_at.is_some_and(|at| at <= now) {
-            self.listen();
+            self.renew_listen_request();
         }
         let idle = self.known.server.idle;
         if self.is_idle() && idle.is_some_and(|idle| self.used + idle <= now) {
             self.known
                 .log
-                .note("nobody has asked for long; it is ended");
-            self.step(Event::Idle);
+                .append_note("nobody has asked for long; it is ended");
+            self.apply_event(ServerEvent::Idle);
             self.drop_pipe();
         }
     }
 
-    fn time_out(&mut self, wire: &str, call: Call<To>) {
+    fn time_out(&mut self, wire: &str, call: PendingRequest<PendingOrigin>) {
         let seconds = call.timeout.as_secs_f64();
         let why = format!("the server did not answer within {seconds} s");
         match call.to {
-            To::Client { reply, .. } => {
-                reply.fail(&call.id, -32603, &why);
+            PendingOrigin::Client { reply, .. } => {
+                reply.send_error(&call.id, -32603, &why);
                 let params = format!(r#"{{"requestId":{wire},"reason":"timeout"}}"#);
-                self.send(message::notification("notifications/cancelled", &params));
+                self.send_to_server(message::notification_message(
+                    "notifications/cancelled",
+                    &params,
+                ));
             }
-            To::Hello | To::Discovery => self.lost(&why),
-            To::List { .. } | To::Nobody => {}
+            PendingOrigin::Hello | PendingOrigin::Discovery => self.handle_server_loss(&why),
+            PendingOrigin::List { .. } | PendingOrigin::Nobody => {}
         }
     }
 
-    async fn take(&mut self, ask: Ask) {
+    async fn handle_command(&mut self, ask: ServerTaskCommand) {
         match ask {
-            Ask::Join(member) => drop(self.members.insert(member.number, member)),
-            Ask::Leave(member) => self.leave(member),
-            Ask::Hello(to) => match &self.greeting {
+            ServerTaskCommand::Join(member) => drop(self.members.insert(member.number, member)),
+            ServerTaskCommand::Leave(member) => self.remove_client(member),
+            ServerTaskCommand::Hello(to) => match &self.greeting {
                 Some(greeting) => drop(to.send(Ok(greeting.clone()))),
                 None => {
                     self.greeted.push(to);
-                    self.need().await;
+                    self.ensure_started().await;
                 }
             },
-            Ask::Request(message, member, reply) => self.request(message, member, reply).await,
-            Ask::Tell(message, member) => self.told(&message, member),
-            Ask::Level(level, member) => {
+            ServerTaskCommand::Request(message, member, reply) => {
+                self.handle_request(message, member, reply).await
+            }
+            ServerTaskCommand::Tell(message, member) => {
+                self.handle_client_message(&message, member)
+            }
+            ServerTaskCommand::Level(level, member) => {
                 self.standing.set_level(&level, member);
-                if self.life.phase == Phase::Up && self.era == Era::Handshake {
-                    self.ask_quietly("logging/setLevel", &level);
+                if self.life.phase == ServerPhase::Up && self.era == ProtocolRevision::Handshake {
+                    self.send_unawaited_request("logging/setLevel", &level);
                 }
             }
-            Ask::GiveUp(stream) => {
-                self.drop_asking(|asking| asking.stream() == stream);
+            ServerTaskCommand::GiveUp(stream) => {
+                self.drop_input_required(|asking| asking.stream_number() == stream);
                 self.queue
                     .retain(|(_, _, reply)| reply.stream.number != stream);
-                let is_meant = |call: &Call<To>| {
+                let is_meant = |call: &PendingRequest<PendingOrigin>| {
                     let reply = call.to.reply();
                     reply.is_some_and(|reply| reply.stream.number == stream)
                 };
-                while let Some((wire, _)) = self.calls.take(is_meant) {
+                while let Some((wire, _)) = self.calls.take_matching(is_meant) {
                     let params = format!(r#"{{"requestId":{wire},"reason":"disconnected"}}"#);
-                    self.send(message::notification("notifications/cancelled", &params));
+                    self.send_to_server(message::notification_message(
+                        "notifications/cancelled",
+                        &params,
+                    ));
                 }
             }
-            Ask::Retire => self.is_retired = true,
+            ServerTaskCommand::Retire => self.is_retired = true,
             // Taken by the loop.
-            Ask::End(_) => {}
+            ServerTaskCommand::End(_) => {}
         }
     }
 
-    fn leave(&mut self, member: u64) {
+    fn remove_client(&mut self, member: u64) {
         self.members.remove(&member);
         // Its calls go on, and need no longer wait for what it would say.
-        for id in self.questions.unanswered(member) {
-            self.send(message::error(&id, -32603, CLIENT_GONE));
+        for id in self.questions.take_unanswered(member) {
+            self.send_to_server(message::error_response(&id, -32603, CLIENT_GONE_MESSAGE));
         }
-        for (reply, id) in self.drop_asking(|asking| asking.member() == member) {
-            reply.fail(&id, -32603, CLIENT_GONE);
+        for (reply, id) in self.drop_input_required(|asking| asking.client_number() == member) {
+            reply.send_error(&id, -32603, CLIENT_GONE_MESSAGE);
         }
         let members = &self.members;
-        let silent = self.standing.keep(|member| members.contains_key(&member));
-        if self.era == Era::Stateless {
+        let silent = self
+            .standing
+            .retain_clients(|member| members.contains_key(&member));
+        if self.era == ProtocolRevision::Stateless {
             if !silent.is_empty() {
-                self.listen();
+                self.renew_listen_request();
             }
             return;
         }
         for uri in silent {
             let params = serde_json::json!({"uri": uri}).to_string();
-            self.ask_quietly("resources/unsubscribe", &params);
+            self.send_unawaited_request("resources/unsubscribe", &params);
         }
     }
 
-    async fn request(&mut self, message: Message, member: Arc<Member>, reply: Reply) {
+    async fn handle_request(
+        &mut self,
+        message: RpcMessage,
+        member: Arc<McpClient>,
+        reply: ReplySender,
+    ) {
         self.used = Instant::now();
         let id = message.id().unwrap_or("null").to_owned();
-        let backlog = self.pipe.as_ref().map_or(0, Pipe::backlog);
-        if self.calls.len() + self.queue.len() >= MOST_CALLS || backlog > MOST_BYTES {
-            return reply.fail(&id, -32603, "the server has too many calls to answer");
+        let backlog = self.pipe.as_ref().map_or(0, ServerPipe::backlog);
+        if self.calls.len() + self.queue.len() >= MAX_PENDING_CALLS
+            || backlog > MAX_SERVER_BACKLOG_BYTES
+        {
+            return reply.send_error(&id, -32603, "the server has too many calls to answer");
         }
-        if let Some(result) = self.stands(&message, member.number) {
-            return reply.result(&id, result);
+        if let Some(result) = self.record_subscription(&message, member.number) {
+            return reply.send_result(&id, result);
         }
-        if self.life.phase == Phase::Up {
-            return self.begin(message, member, reply);
+        if self.life.phase == ServerPhase::Up {
+            return self.start_call(message, member, reply);
         }
         self.queue.push_back((message, member, reply));
-        self.need().await;
+        self.ensure_started().await;
     }
 
     /// What has to be said again to a new server; a result, where nobody else need be told.
-    fn stands(&mut self, message: &Message, member: u64) -> Option<&'static str> {
+    fn record_subscription(&mut self, message: &RpcMessage, member: u64) -> Option<&'static str> {
         let uri = || message.text_param(&["uri"]);
         match message.method.as_str() {
             "resources/subscribe" => {
@@ -361,8 +355,8 @@ impl Owner {
         }
     }
 
-    fn begin(&mut self, message: Message, member: Arc<Member>, reply: Reply) {
-        if self.era == Era::Stateless {
+    fn start_call(&mut self, message: RpcMessage, member: Arc<McpClient>, reply: ReplySender) {
+        if self.era == ProtocolRevision::Stateless {
             return self.begin_stateless(message, member, reply);
         }
         let message = match member.hello {
@@ -371,78 +365,89 @@ impl Owner {
         };
         let uri = (message.method == "resources/subscribe").then(|| message.text_param(&["uri"]));
         let then = match uri.flatten() {
-            Some(uri) => Then::Subscribed(uri),
-            None => Then::Done,
+            Some(uri) => OnReply::Subscribed(uri),
+            None => OnReply::Done,
         };
-        self.call(&message, member.number, reply, then);
+        self.send_call(&message, member.number, reply, then);
     }
 
-    fn call(&mut self, message: &Message, member: u64, reply: Reply, then: Then) {
+    fn send_call(&mut self, message: &RpcMessage, member: u64, reply: ReplySender, then: OnReply) {
         let timeout = self.known.server.timeout;
-        let to = To::Client { reply, then };
-        let text = self.calls.begin(message, member, timeout, to);
-        self.send(text);
+        let to = PendingOrigin::Client { reply, then };
+        let text = self.calls.register_request(message, member, timeout, to);
+        self.send_to_server(text);
     }
 
-    fn send(&mut self, text: Bytes) {
+    fn send_to_server(&mut self, text: Bytes) {
         if let Some(pipe) = &mut self.pipe {
             pipe.send(text);
         }
     }
 
     /// A request of our own; whatever the answer is, it is not waited for.
-    fn ask_quietly(&mut self, method: &str, params: &str) {
-        self.ask(method, params, To::Nobody, self.known.server.timeout);
+    fn send_unawaited_request(&mut self, method: &str, params: &str) {
+        self.send_own_request(
+            method,
+            params,
+            PendingOrigin::Nobody,
+            self.known.server.timeout,
+        );
     }
 
     fn handshake_timeout(&self) -> Duration {
         HANDSHAKE_TIMEOUT.min(self.known.server.timeout)
     }
 
-    fn ask(&mut self, method: &str, params: &str, to: To, timeout: Duration) {
+    fn send_own_request(
+        &mut self,
+        method: &str,
+        params: &str,
+        to: PendingOrigin,
+        timeout: Duration,
+    ) {
         let id = self.calls.own_id();
-        let text = message::request(&id, method, params);
-        self.calls.begin_own(id, timeout, to);
-        match self.era == Era::Stateless || method == DISCOVER {
-            true => self.send_dressed(text),
-            false => self.send(text),
+        let text = message::request_message(&id, method, params);
+        self.calls.register_own(id, timeout, to);
+        match self.era == ProtocolRevision::Stateless || method == DISCOVER_METHOD {
+            true => self.send_enveloped(text),
+            false => self.send_to_server(text),
         }
     }
 
     /// Sends a request of our own to a server without a handshake.
-    fn send_dressed(&mut self, text: Bytes) {
-        if let Ok(message) = Message::parse(text) {
-            let message = era::enveloped(message, &era::own_envelope());
-            self.send(message.text().clone());
+    fn send_enveloped(&mut self, text: Bytes) {
+        if let Ok(message) = RpcMessage::parse(text) {
+            let message = era::with_envelope(message, &era::own_envelope());
+            self.send_to_server(message.text().clone());
         }
     }
 
     /// Notifications and answers of a client.
-    fn told(&mut self, message: &Message, member: u64) {
+    fn handle_client_message(&mut self, message: &RpcMessage, member: u64) {
         self.used = Instant::now();
         match (message.kind, message.method.as_str()) {
-            (Kind::Answer, _) => {
-                if self.is_told(message, member) {
+            (RpcMessageKind::Answer, _) => {
+                if self.take_client_answer(message, member) {
                     return;
                 }
-                if let Some(text) = self.questions.answered(message, member) {
-                    self.send(text);
+                if let Some(text) = self.questions.take_answered(message, member) {
+                    self.send_to_server(text);
                 }
             }
-            (_, "notifications/cancelled") => self.cancel(message, member),
+            (_, "notifications/cancelled") => self.cancel_call(message, member),
             // The owner says it itself, when the server is ready.
             (_, "notifications/initialized") => {}
             // A server that clients share knows none of them.
             (_, "notifications/roots/list_changed")
-                if self.shared || self.era == Era::Stateless => {}
-            _ if self.life.phase == Phase::Up => self.send(message.text().clone()),
+                if self.shared || self.era == ProtocolRevision::Stateless => {}
+            _ if self.life.phase == ServerPhase::Up => self.send_to_server(message.text().clone()),
             _ => {}
         }
     }
 
-    fn cancel(&mut self, message: &Message, member: u64) {
-        if let Some((call, text)) = self.calls.cancelled(member, message) {
-            self.send(text);
+    fn cancel_call(&mut self, message: &RpcMessage, member: u64) {
+        if let Some((call, text)) = self.calls.take_cancelled(member, message) {
+            self.send_to_server(text);
             if let Some(reply) = call.to.reply() {
                 reply.stream.give_up();
             }
@@ -451,12 +456,13 @@ impl Owner {
         let Some(id) = message.raw_param(&["requestId"]) else {
             return;
         };
-        let given_up =
-            self.drop_asking(|asking| asking.member() == member && message::same(asking.id(), id));
+        let given_up = self.drop_input_required(|asking| {
+            asking.client_number() == member && message::is_same_id(asking.request_id(), id)
+        });
         for (reply, _) in given_up {
             reply.stream.give_up();
         }
-        let is_meant = |(m, from, _): &(Message, Arc<Member>, Reply)| {
+        let is_meant = |(m, from, _): &(RpcMessage, Arc<McpClient>, ReplySender)| {
             from.number == member && m.id() == Some(id)
         };
         if let Some(at) = self.queue.iter().position(is_meant)
@@ -466,28 +472,23 @@ impl Owner {
         }
     }
 
-    fn hear(&mut self, happened: Happened) {
+    fn handle_pipe_event(&mut self, happened: ServerPipeEvent) {
         match happened {
-            Happened::Line(line) => match Message::parse_all(line.clone()) {
-                Ok((messages, _)) => messages.iter().for_each(|message| self.route(message)),
+            ServerPipeEvent::Line(line) => match RpcMessage::parse_all(line.clone()) {
+                Ok((messages, _)) => messages
+                    .iter()
+                    .for_each(|message| self.route_message(message)),
                 Err(_) => {
                     let line = String::from_utf8_lossy(&line[..line.len().min(500)]).into_owned();
-                    self.known.log.note(&format!("no message: {line}"));
+                    self.known.log.append_note(&format!("no message: {line}"));
                 }
             },
-            Happened::Ended(why) => self.lost(&why),
+            ServerPipeEvent::Ended(why) => self.handle_server_loss(&why),
         }
     }
 }
 
-async fn next(pipe: &mut Option<Pipe>) -> Happened {
-    match pipe {
-        Some(pipe) => pipe.next().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn sleep(until: Option<Instant>) {
+async fn sleep_until_wake(until: Option<Instant>) {
     match until {
         Some(until) => sleep_until(until).await,
         None => std::future::pending().await,

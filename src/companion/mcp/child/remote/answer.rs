@@ -1,48 +1,48 @@
 //! What a server elsewhere answers: one message, or a stream of them, which is gone on with where it was cut.
 
-use super::{EVENTS, Line, cause, kind};
-use crate::companion::mcp::child::pipe::Happened;
-use crate::companion::mcp::message::{self, Kind, Message};
-use crate::protocol::sse::Events;
+use super::{REMOTE_SSE_TYPE, RemoteHttpClient, content_type, root_cause};
+use crate::companion::mcp::child::pipe::ServerPipeEvent;
+use crate::companion::mcp::message::{self, RpcMessage, RpcMessageKind};
+use crate::protocol::sse::SseParser;
 use bytes::{Bytes, BytesMut};
 use reqwest::header::{ACCEPT, HeaderName, HeaderValue};
 use reqwest::{Response, StatusCode};
 use std::time::Duration;
 use tokio::time::sleep;
 
-const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
+const REMOTE_LAST_EVENT_HEADER: HeaderName = HeaderName::from_static("last-event-id");
 /// Bytes of one message; a server that says more is broken.
-const LONGEST: usize = 256 << 20;
+const MAX_REMOTE_MESSAGE_BYTES: usize = 256 << 20;
 /// Before a stream that ended is opened again.
-const PAUSE: Duration = Duration::from_secs(3);
+const REMOTE_REOPEN_DELAY: Duration = Duration::from_secs(3);
 /// The first pause before an answer is gone on with, which each try without a word doubles.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const TRIES: u32 = 5;
+const FIRST_REMOTE_RESUME_DELAY: Duration = Duration::from_millis(500);
+const MAX_REMOTE_RESUME_ATTEMPTS: u32 = 5;
 
 /// How a stream ended.
-enum End {
+enum RemoteResponseEnd {
     Answered,
     /// Before the answer, and whether anything had come.
     Cut(String, bool),
 }
 
 /// Whether there is a stream to go on with.
-enum Resumed {
+enum RemoteResumeOutcome {
     Open(Response),
     /// There is none, and there will be none.
     Never,
     NotYet,
 }
 
-impl Line {
+impl RemoteHttpClient {
     /// Takes all messages of an answer.
     ///
     /// # Errors
     /// Why it did not bring what was asked for.
-    pub(super) async fn take(&self, response: Response, id: &str) -> Result<(), String> {
-        if !kind(&response).starts_with(EVENTS) {
-            let text = whole(response).await?;
-            return match self.pass(text, id) {
+    pub(super) async fn read_response(&self, response: Response, id: &str) -> Result<(), String> {
+        if !content_type(&response).starts_with(REMOTE_SSE_TYPE) {
+            let text = read_body(response).await?;
+            return match self.forward_messages(text, id) {
                 true => Ok(()),
                 false => Err("what it answered is no message".into()),
             };
@@ -52,9 +52,9 @@ impl Line {
         let mut why = String::new();
         loop {
             if let Some(stream) = response.take() {
-                match self.follow(stream, id, &mut last).await {
-                    End::Answered => return Ok(()),
-                    End::Cut(cut, is_told) => {
+                match self.read_stream(stream, id, &mut last).await {
+                    RemoteResponseEnd::Answered => return Ok(()),
+                    RemoteResponseEnd::Cut(cut, is_told) => {
                         why = cut;
                         if is_told {
                             tries = 0;
@@ -62,48 +62,66 @@ impl Line {
                     }
                 }
             }
-            let Some(event) = last.as_deref().filter(|_| tries < TRIES) else {
+            let Some(event) = last
+                .as_deref()
+                .filter(|_| tries < MAX_REMOTE_RESUME_ATTEMPTS)
+            else {
                 return Err(why);
             };
-            sleep(FIRST_PAUSE * 2_u32.pow(tries)).await;
+            sleep(FIRST_REMOTE_RESUME_DELAY * 2_u32.pow(tries)).await;
             tries += 1;
-            match self.resume(event).await {
-                Resumed::Open(stream) => response = Some(stream),
-                Resumed::Never => return Err(why),
-                Resumed::NotYet => {}
+            match self.resume_stream(event).await {
+                RemoteResumeOutcome::Open(stream) => response = Some(stream),
+                RemoteResumeOutcome::Never => return Err(why),
+                RemoteResumeOutcome::NotYet => {}
             }
         }
     }
 
-    async fn resume(&self, event: &str) -> Resumed {
+    async fn resume_stream(&self, event: &str) -> RemoteResumeOutcome {
         let Ok(event) = HeaderValue::from_str(event) else {
-            return Resumed::Never;
+            return RemoteResumeOutcome::Never;
         };
-        let request = self.client.get(self.url.clone()).headers(self.agreed());
-        let request = request.header(ACCEPT, EVENTS).header(LAST_EVENT, event);
+        let request = self
+            .client
+            .get(self.url.clone())
+            .headers(self.session_headers());
+        let request = request
+            .header(ACCEPT, REMOTE_SSE_TYPE)
+            .header(REMOTE_LAST_EVENT_HEADER, event);
         match request.send().await {
-            Ok(response) if response.status() == StatusCode::OK => match kind(&response) {
-                kind if kind.starts_with(EVENTS) => Resumed::Open(response),
-                _ => Resumed::Never,
+            Ok(response) if response.status() == StatusCode::OK => match content_type(&response) {
+                kind if kind.starts_with(REMOTE_SSE_TYPE) => RemoteResumeOutcome::Open(response),
+                _ => RemoteResumeOutcome::Never,
             },
-            Ok(response) if response.status().is_server_error() => Resumed::NotYet,
-            Ok(_) => Resumed::Never,
-            Err(_) => Resumed::NotYet,
+            Ok(response) if response.status().is_server_error() => RemoteResumeOutcome::NotYet,
+            Ok(_) => RemoteResumeOutcome::Never,
+            Err(_) => RemoteResumeOutcome::NotYet,
         }
     }
 
     /// Takes a stream's messages, up to the answer to `id`; `last` is the event to go on behind.
-    async fn follow(&self, mut stream: Response, id: &str, last: &mut Option<String>) -> End {
-        let mut events = Events::default();
+    async fn read_stream(
+        &self,
+        mut stream: Response,
+        id: &str,
+        last: &mut Option<String>,
+    ) -> RemoteResponseEnd {
+        let mut events = SseParser::default();
         let (mut unread, mut is_told) = (0, false);
         loop {
             let piece = match stream.chunk().await {
                 Ok(Some(piece)) => piece,
-                Ok(None) => return End::Cut("the stream ended before the answer".into(), is_told),
-                Err(e) => return End::Cut(cause(&e), is_told),
+                Ok(None) => {
+                    return RemoteResponseEnd::Cut(
+                        "the stream ended before the answer".into(),
+                        is_told,
+                    );
+                }
+                Err(e) => return RemoteResponseEnd::Cut(root_cause(&e), is_told),
             };
             unread += piece.len();
-            for event in events.take(&piece) {
+            for event in events.parse_chunk(&piece) {
                 unread = 0;
                 if event.id.is_some() {
                     *last = event.id;
@@ -112,60 +130,67 @@ impl Line {
                     continue;
                 }
                 is_told = true;
-                if self.pass(event.data.into(), id) {
-                    return End::Answered;
+                if self.forward_messages(event.data.into(), id) {
+                    return RemoteResponseEnd::Answered;
                 }
             }
-            if unread > LONGEST {
+            if unread > MAX_REMOTE_MESSAGE_BYTES {
                 *last = None;
-                return End::Cut(TOO_LONG.into(), is_told);
+                return RemoteResponseEnd::Cut(MESSAGE_TOO_LONG.into(), is_told);
             }
         }
     }
 
     /// Hands a message, or a batch, on; `true` when the answer to `id` was in it.
-    pub(super) fn pass(&self, text: Bytes, id: &str) -> bool {
-        let Ok((messages, _)) = Message::parse_all(text) else {
+    pub(super) fn forward_messages(&self, text: Bytes, id: &str) -> bool {
+        let Ok((messages, _)) = RpcMessage::parse_all(text) else {
             return false;
         };
         let mut is_answered = false;
         for message in messages {
-            let is_same = |given: &str| message::same(given, id);
-            let is_answer = message.kind == Kind::Answer && message.id().is_some_and(is_same);
+            let is_same = |given: &str| message::is_same_id(given, id);
+            let is_answer =
+                message.kind == RpcMessageKind::Answer && message.id().is_some_and(is_same);
             let mut text = message.text().clone();
             if is_answer {
                 self.agree_on_version(&message);
                 text = self.without_unfit_tools(&message);
             }
             is_answered |= is_answer;
-            self.tell(Happened::Line(text));
+            self.emit_event(ServerPipeEvent::Line(text));
         }
         is_answered
     }
 
     /// An answer as it is to be read, which is as it came unless it is a list of tools and some can't be called.
-    fn without_unfit_tools(&self, answer: &Message) -> Bytes {
+    fn without_unfit_tools(&self, answer: &RpcMessage) -> Bytes {
         let result = answer.result().filter(|_| self.lists_tools);
         let result = result.unwrap_or_default();
-        match self.tools.learn(result, |why| self.log.note(why)) {
-            Some(rest) => message::result(answer.id().unwrap_or("null"), &rest),
+        match self
+            .tools
+            .learn_tools(result, |why| self.log.append_note(why))
+        {
+            Some(rest) => message::result_response(answer.id().unwrap_or("null"), &rest),
             None => answer.text().clone(),
         }
     }
 
     /// Hears what belongs to no request, if the server tells such.
-    pub(super) async fn listen(self) {
+    pub(super) async fn read_listen_stream(self) {
         let mut last = None;
         loop {
-            let mut request = self.client.get(self.url.clone()).headers(self.agreed());
-            request = request.header(ACCEPT, EVENTS);
+            let mut request = self
+                .client
+                .get(self.url.clone())
+                .headers(self.session_headers());
+            request = request.header(ACCEPT, REMOTE_SSE_TYPE);
             if let Some(event) = last.as_deref() {
-                request = request.header(LAST_EVENT, event);
+                request = request.header(REMOTE_LAST_EVENT_HEADER, event);
             }
             match request.send().await {
                 Ok(response) if response.status() == StatusCode::OK => {
                     // Answers come elsewhere, so that no id is one of them.
-                    self.follow(response, "", &mut last).await;
+                    self.read_stream(response, "", &mut last).await;
                 }
                 // It may have forgotten what it told last.
                 Ok(response) if response.status().is_client_error() => match last.take() {
@@ -174,33 +199,35 @@ impl Line {
                 },
                 Ok(_) | Err(_) => {}
             }
-            sleep(PAUSE).await;
+            sleep(REMOTE_REOPEN_DELAY).await;
         }
     }
 
-    fn agree_on_version(&self, answer: &Message) {
-        let is_hello = !self.agreed().contains_key(super::VERSION);
+    fn agree_on_version(&self, answer: &RpcMessage) {
+        let is_hello = !self
+            .session_headers()
+            .contains_key(super::REMOTE_VERSION_HEADER);
         let result = answer.result().filter(|_| is_hello).unwrap_or_default();
-        if let Some(span) = message::find(result, &["protocolVersion"])
+        if let Some(span) = message::find_value(result, &["protocolVersion"])
             && let Ok(version) = HeaderValue::from_str(result[span].trim_matches('"'))
         {
-            self.agree(super::VERSION, version);
+            self.set_session_header(super::REMOTE_VERSION_HEADER, version);
         }
     }
 }
 
-const TOO_LONG: &str = "a message of it is longer than 256 MiB";
+const MESSAGE_TOO_LONG: &str = "a message of it is longer than 256 MiB";
 
 /// The whole body, if it is of a sane size.
-pub(super) async fn whole(mut response: Response) -> Result<Bytes, String> {
+pub(super) async fn read_body(mut response: Response) -> Result<Bytes, String> {
     let mut text = BytesMut::new();
-    while let Some(piece) = response.chunk().await.map_err(|e| cause(&e))? {
+    while let Some(piece) = response.chunk().await.map_err(|e| root_cause(&e))? {
         if text.is_empty() && response.content_length() == Some(piece.len() as u64) {
             return Ok(piece);
         }
         text.extend_from_slice(&piece);
-        if text.len() > LONGEST {
-            return Err(TOO_LONG.into());
+        if text.len() > MAX_REMOTE_MESSAGE_BYTES {
+            return Err(MESSAGE_TOO_LONG.into());
         }
     }
     Ok(text.freeze())

@@ -8,13 +8,13 @@ mod answer;
 mod older;
 mod unwelcome;
 
-use super::pipe::Happened;
-use super::{Known, era};
-use crate::companion::mcp::log::Log;
-use crate::companion::mcp::message::{self, Kind, Message};
-use crate::companion::mcp::params::{self, Tools};
+use super::pipe::ServerPipeEvent;
+use super::{ServerSpec, era};
+use crate::companion::mcp::log::McpServerLog;
+use crate::companion::mcp::message::{self, RpcMessage, RpcMessageKind};
+use crate::companion::mcp::params::{self, ToolParamHeaders};
 use crate::error::Result;
-use crate::protocol::header::encoded;
+use crate::protocol::header::encode_header;
 use anyhow::Context;
 use bytes::Bytes;
 use reqwest::header::{
@@ -30,30 +30,30 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
-const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-const BOTH: &str = "application/json, text/event-stream";
-const EVENTS: &str = "text/event-stream";
+const REMOTE_SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
+const REMOTE_VERSION_HEADER: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const REMOTE_ACCEPT_TYPES: &str = "application/json, text/event-stream";
+const REMOTE_SSE_TYPE: &str = "text/event-stream";
 /// For what needs no answer: whatever comes after it waits.
-const SEND: Duration = Duration::from_secs(10);
+const REMOTE_SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pages of one list, and the id by which we ask for it ourselves.
-const PAGES: usize = 100;
-const LIST_ID: &str = "\"osctl-tools\"";
+const MAX_REMOTE_LIST_PAGES: usize = 100;
+const TOOLS_LIST_REQUEST_ID: &str = "\"osctl-tools\"";
 /// For the last word.
-const FAREWELL: Duration = Duration::from_secs(2);
+const REMOTE_DELETE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
-pub(super) struct Remote {
-    line: Line,
+pub(super) struct RemoteServer {
+    line: RemoteHttpClient,
     unsent: mpsc::UnboundedSender<Bytes>,
-    heard: mpsc::UnboundedReceiver<Happened>,
+    heard: mpsc::UnboundedReceiver<ServerPipeEvent>,
     /// The tasks end with it.
     _tasks: JoinSet<()>,
 }
 
 /// What all requests have in common.
 #[derive(Debug, Clone)]
-struct Line {
+struct RemoteHttpClient {
     client: Client,
     url: Url,
     /// Where messages go to one that speaks the older transport.
@@ -62,20 +62,20 @@ struct Line {
     is_known: bool,
     agreed: Arc<Mutex<HeaderMap>>,
     /// What has to be told of their arguments in headers.
-    tools: Arc<Tools>,
+    tools: Arc<ToolParamHeaders>,
     /// Whether what is asked now is the list of them.
     lists_tools: bool,
-    log: Arc<Log>,
-    heard: mpsc::UnboundedSender<Happened>,
+    log: Arc<McpServerLog>,
+    heard: mpsc::UnboundedSender<ServerPipeEvent>,
 }
 
-impl Remote {
+impl RemoteServer {
     /// # Errors
     /// When the URL or a header makes no sense.
     pub(super) fn open(
         url: &str,
         headers: &BTreeMap<String, String>,
-        known: &Known,
+        known: &ServerSpec,
     ) -> Result<Self> {
         let mut own = HeaderMap::new();
         for (name, value) in headers {
@@ -89,13 +89,13 @@ impl Remote {
             .default_headers(own)
             .tcp_nodelay(true)
             .connect_timeout(Duration::from_secs(10))
-            .redirect(Policy::custom(redirected))
+            .redirect(Policy::custom(follow_same_origin))
             .build()
             .context("making an HTTP client")?;
         let url = Url::parse(url).with_context(|| format!("`{url}` is no URL"))?;
         let (heard, receiver) = mpsc::unbounded_channel();
         let (unsent, queue) = mpsc::unbounded_channel();
-        let line = Line {
+        let line = RemoteHttpClient {
             client,
             url,
             older: Arc::default(),
@@ -106,12 +106,12 @@ impl Remote {
             log: known.log.clone(),
             heard,
         };
-        for page in known.cache.pages("tools/list").unwrap_or_default() {
+        for page in known.cache.list_pages("tools/list").unwrap_or_default() {
             // What can't be called is not in there any more.
-            line.tools.learn(&page, |_| {});
+            line.tools.learn_tools(&page, |_| {});
         }
         let mut tasks = JoinSet::new();
-        tasks.spawn(line.clone().send_all(queue));
+        tasks.spawn(line.clone().run_send_queue(queue));
         Ok(Self {
             line,
             unsent,
@@ -125,56 +125,56 @@ impl Remote {
         let _ = self.unsent.send(text);
     }
 
-    pub(super) async fn next(&mut self) -> Happened {
-        let gone = || Happened::Ended("its connection is gone".into());
+    pub(super) async fn next_event(&mut self) -> ServerPipeEvent {
+        let gone = || ServerPipeEvent::Ended("its connection is gone".into());
         self.heard.recv().await.unwrap_or_else(gone)
     }
 
     /// Says goodbye, where there is a session to end.
-    pub(super) async fn end(self) {
-        let agreed = self.line.agreed();
-        if agreed.contains_key(SESSION) {
+    pub(super) async fn shutdown(self) {
+        let agreed = self.line.session_headers();
+        if agreed.contains_key(REMOTE_SESSION_HEADER) {
             let request = self
                 .line
                 .client
                 .delete(self.line.url.clone())
                 .headers(agreed);
             // Whether it hears that or not, we are gone.
-            let _ = timeout(FAREWELL, request.send()).await;
+            let _ = timeout(REMOTE_DELETE_TIMEOUT, request.send()).await;
         }
     }
 }
 
-impl Line {
-    fn agreed(&self) -> HeaderMap {
+impl RemoteHttpClient {
+    fn session_headers(&self) -> HeaderMap {
         let agreed = self.agreed.lock();
         agreed.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn agree(&self, name: HeaderName, value: HeaderValue) {
+    fn set_session_header(&self, name: HeaderName, value: HeaderValue) {
         let agreed = self.agreed.lock();
         agreed
             .unwrap_or_else(PoisonError::into_inner)
             .insert(name, value);
     }
 
-    fn tell(&self, happened: Happened) {
+    fn emit_event(&self, happened: ServerPipeEvent) {
         // Nobody listens to what comes after the end.
         let _ = self.heard.send(happened);
     }
 
-    async fn send_all(self, mut queue: mpsc::UnboundedReceiver<Bytes>) {
+    async fn run_send_queue(self, mut queue: mpsc::UnboundedReceiver<Bytes>) {
         let mut requests = JoinSet::new();
         let mut open: HashMap<Box<str>, AbortHandle> = HashMap::new();
         while let Some(text) = queue.recv().await {
             while requests.try_join_next().is_some() {}
             open.retain(|_, request| !request.is_finished());
-            let Ok(message) = Message::parse(text) else {
+            let Ok(message) = RpcMessage::parse(text) else {
                 continue;
             };
-            if message.kind == Kind::Request {
+            if message.kind == RpcMessageKind::Request {
                 let id = message.id().unwrap_or("null").into();
-                open.insert(id, requests.spawn(self.clone().ask(message)));
+                open.insert(id, requests.spawn(self.clone().send_request(message)));
                 continue;
             }
             let given_up = match message.method.as_str() {
@@ -183,57 +183,67 @@ impl Line {
             };
             let given_up = given_up.and_then(|id| open.remove(id));
             // Where there is no session, the end of its connection takes a request back.
-            if given_up.is_none() || self.agreed().contains_key(VERSION) || self.is_older() {
-                self.say(&message).await;
+            if given_up.is_none()
+                || self.session_headers().contains_key(REMOTE_VERSION_HEADER)
+                || self.is_legacy_sse()
+            {
+                self.send_unanswered(&message).await;
             }
             if let Some(request) = given_up {
                 request.abort();
             }
-            if message.method == "notifications/initialized" && !self.is_older() {
-                requests.spawn(self.clone().listen());
+            if message.method == "notifications/initialized" && !self.is_legacy_sse() {
+                requests.spawn(self.clone().read_listen_stream());
             }
         }
     }
 
     /// Sends what is not answered.
-    async fn say(&self, message: &Message) {
-        let why = match timeout(SEND, self.post(message)).await {
+    async fn send_unanswered(&self, message: &RpcMessage) {
+        let why = match timeout(REMOTE_SEND_TIMEOUT, self.post_message(message)).await {
             Ok(Ok(_)) => return,
             Ok(Err(why)) => why,
-            Err(_) => format!("it did not take a message within {} s", SEND.as_secs()),
+            Err(_) => format!(
+                "it did not take a message within {} s",
+                REMOTE_SEND_TIMEOUT.as_secs()
+            ),
         };
         tracing::debug!("{}: {why}", self.url);
     }
 
-    async fn post(&self, message: &Message) -> Result<Response, String> {
-        self.admit(self.send(message).await?)
+    async fn post_message(&self, message: &RpcMessage) -> Result<Response, String> {
+        self.check_response(self.post_unchecked(message).await?)
     }
 
-    async fn send(&self, message: &Message) -> Result<Response, String> {
-        let url = self.older_url().unwrap_or_else(|| self.url.clone());
+    async fn post_unchecked(&self, message: &RpcMessage) -> Result<Response, String> {
+        let url = self.legacy_endpoint().unwrap_or_else(|| self.url.clone());
         let request = self
             .client
             .post(url)
-            .headers(self.agreed())
-            .header(ACCEPT, BOTH)
+            .headers(self.session_headers())
+            .header(ACCEPT, REMOTE_ACCEPT_TYPES)
             .header(CONTENT_TYPE, "application/json")
             .body(message.text().clone());
-        let request = described(request, message, &self.tools);
-        request.send().await.map_err(|e| cause(&e))
+        let request = with_mcp_headers(request, message, &self.tools);
+        request.send().await.map_err(|e| root_cause(&e))
     }
 
     /// An answer, unless it says that there is none.
-    fn admit(&self, response: Response) -> Result<Response, String> {
+    fn check_response(&self, response: Response) -> Result<Response, String> {
         let status = response.status();
-        if status == StatusCode::NOT_FOUND && self.agreed().contains_key(SESSION) {
-            self.tell(Happened::Ended("it has forgotten the session".into()));
+        if status == StatusCode::NOT_FOUND
+            && self.session_headers().contains_key(REMOTE_SESSION_HEADER)
+        {
+            self.emit_event(ServerPipeEvent::Ended(
+                "it has forgotten the session".into(),
+            ));
         }
         let header = |name| {
             let value = response.headers().get(name);
             value.and_then(|value: &HeaderValue| value.to_str().ok())
         };
         let challenge = header(WWW_AUTHENTICATE).unwrap_or_default();
-        if let Some(why) = unwelcome::why(status, challenge, self.is_known) {
+        if let Some(why) = unwelcome::auth_problem(status, challenge, self.is_known) {
             return Err(why);
         }
         if let (true, Some(place)) = (status.is_redirection(), header(LOCATION)) {
@@ -241,7 +251,7 @@ impl Line {
                 "it sends us to `{place}`, where what is in `headers` is not taken along; make that its `url` if you trust it"
             ));
         }
-        let is_json = kind(&response).starts_with("application/json");
+        let is_json = content_type(&response).starts_with("application/json");
         // An error may well be told in a message.
         if status.is_success() || (is_json && status.is_client_error()) {
             return Ok(response);
@@ -250,37 +260,43 @@ impl Line {
     }
 
     /// Sends a request, and takes what comes until it is answered.
-    async fn ask(mut self, message: Message) {
+    async fn send_request(mut self, message: RpcMessage) {
         let id = message.id().unwrap_or("null").to_owned();
         let is_modern = era::is_enveloped(&message);
         self.lists_tools = is_modern && message.method == "tools/list";
         let answered = match message.method == "initialize" {
-            true => self.greet(&message, &id).await,
-            false if self.is_older() => self.post(&message).await.map(drop),
-            false if is_modern && message.method == "tools/call" => self.call(&message, &id).await,
-            false => match self.post(&message).await {
-                Ok(response) => self.take(response, &id).await,
+            true => self.initialize_session(&message, &id).await,
+            false if self.is_legacy_sse() => self.post_message(&message).await.map(drop),
+            false if is_modern && message.method == "tools/call" => {
+                self.call_tool(&message, &id).await
+            }
+            false => match self.post_message(&message).await {
+                Ok(response) => self.read_response(response, &id).await,
                 Err(why) => Err(why),
             },
         };
         if let Err(why) = answered {
             let why = format!("the server at its URL does not serve: {why}");
-            self.tell(Happened::Line(message::error(&id, -32603, &why)));
+            self.emit_event(ServerPipeEvent::Line(message::error_response(
+                &id, -32603, &why,
+            )));
         }
     }
 
     /// A call of a tool, made once more where the tool wants other headers than it did when its list came.
-    async fn call(&self, message: &Message, id: &str) -> Result<(), String> {
-        let response = self.send(message).await?;
+    async fn call_tool(&self, message: &RpcMessage, id: &str) -> Result<(), String> {
+        let response = self.post_unchecked(message).await?;
         if response.status() != StatusCode::BAD_REQUEST {
-            return self.take(self.admit(response)?, id).await;
+            return self.read_response(self.check_response(response)?, id).await;
         }
         let status = response.status();
-        let body = answer::whole(response).await?;
+        let body = answer::read_body(response).await?;
         if params::is_mismatch(&body) && self.list_tools().await.is_ok() {
-            return self.take(self.post(message).await?, id).await;
+            return self
+                .read_response(self.post_message(message).await?, id)
+                .await;
         }
-        match self.pass(body, id) {
+        match self.forward_messages(body, id) {
             true => Ok(()),
             false => Err(format!("it answered {status}")),
         }
@@ -289,24 +305,26 @@ impl Line {
     /// Asks for the list of tools, for ourselves alone.
     async fn list_tools(&self) -> Result<(), String> {
         let mut params = "{}".to_owned();
-        for _ in 0..PAGES {
+        for _ in 0..MAX_REMOTE_LIST_PAGES {
             let (heard, mut told) = mpsc::unbounded_channel();
             let line = Self {
                 lists_tools: true,
                 heard,
                 ..self.clone()
             };
-            let request = message::request(LIST_ID, "tools/list", &params);
-            let request = Message::parse(request).map_err(|_| "no message")?;
-            let request = era::enveloped(request, &era::own_envelope());
-            line.take(line.post(&request).await?, LIST_ID).await?;
+            let request = message::request_message(TOOLS_LIST_REQUEST_ID, "tools/list", &params);
+            let request = RpcMessage::parse(request).map_err(|_| "no message")?;
+            let request = era::with_envelope(request, &era::own_envelope());
+            line.read_response(line.post_message(&request).await?, TOOLS_LIST_REQUEST_ID)
+                .await?;
             let mut next = None;
             while let Ok(happened) = told.try_recv() {
-                if let Happened::Line(line) = happened
-                    && let Ok(answer) = Message::parse(line)
+                if let ServerPipeEvent::Line(line) = happened
+                    && let Ok(answer) = RpcMessage::parse(line)
                     && let Some(result) = answer.result()
                 {
-                    next = message::find(result, &["nextCursor"]).map(|at| result[at].to_owned());
+                    next = message::find_value(result, &["nextCursor"])
+                        .map(|at| result[at].to_owned());
                 }
             }
             match next.filter(|next| next != "null") {
@@ -318,29 +336,29 @@ impl Line {
     }
 
     /// The first message, by which it turns out which transport is spoken.
-    async fn greet(&self, message: &Message, id: &str) -> Result<(), String> {
-        let response = self.send(message).await?;
-        if let Some(session) = response.headers().get(SESSION) {
-            self.agree(SESSION, session.clone());
+    async fn initialize_session(&self, message: &RpcMessage, id: &str) -> Result<(), String> {
+        let response = self.post_unchecked(message).await?;
+        if let Some(session) = response.headers().get(REMOTE_SESSION_HEADER) {
+            self.set_session_header(REMOTE_SESSION_HEADER, session.clone());
         }
         if !older::is_possible(response.status()) {
-            return self.take(self.admit(response)?, id).await;
+            return self.read_response(self.check_response(response)?, id).await;
         }
         let status = response.status();
-        let body = answer::whole(response).await?;
+        let body = answer::read_body(response).await?;
         if older::is_rpc(&body) {
-            return match self.pass(body, id) {
+            return match self.forward_messages(body, id) {
                 true => Ok(()),
                 false => Err(format!("it answered {status}")),
             };
         }
-        self.speak_older(message, status).await
+        self.run_legacy_sse(message, status).await
     }
 }
 
 /// Within the same server alone, and only where the request stays what it is: `headers` may hold tokens under any
 /// name.
-fn redirected(attempt: Attempt<'_>) -> reqwest::redirect::Action {
+fn follow_same_origin(attempt: Attempt<'_>) -> reqwest::redirect::Action {
     let keeps = [
         StatusCode::TEMPORARY_REDIRECT,
         StatusCode::PERMANENT_REDIRECT,
@@ -357,16 +375,20 @@ fn redirected(attempt: Attempt<'_>) -> reqwest::redirect::Action {
 }
 
 /// The headers that the newest revision wants beside what the body says.
-fn described(request: RequestBuilder, message: &Message, tools: &Tools) -> RequestBuilder {
-    let Some(version) = message.text_param(&["_meta", era::VERSION]) else {
+fn with_mcp_headers(
+    request: RequestBuilder,
+    message: &RpcMessage,
+    tools: &ToolParamHeaders,
+) -> RequestBuilder {
+    let Some(version) = message.text_param(&["_meta", era::META_PROTOCOL_VERSION]) else {
         return request;
     };
     let request = request
-        .header(VERSION, version)
-        .header("mcp-method", encoded(&message.method));
+        .header(REMOTE_VERSION_HEADER, version)
+        .header("mcp-method", encode_header(&message.method));
     let request = match message.method.as_str() {
         "tools/call" => {
-            let headers = tools.headers(message).into_iter();
+            let headers = tools.call_headers(message).into_iter();
             headers.fold(request, |request, (name, value)| {
                 request.header(name, value)
             })
@@ -379,17 +401,17 @@ fn described(request: RequestBuilder, message: &Message, tools: &Tools) -> Reque
         _ => None,
     };
     match name {
-        Some(name) => request.header("mcp-name", encoded(&name)),
+        Some(name) => request.header("mcp-name", encode_header(&name)),
         None => request,
     }
 }
 
-fn kind(response: &Response) -> &str {
+fn content_type(response: &Response) -> &str {
     let kind = response.headers().get(CONTENT_TYPE);
     kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default()
 }
 
-fn cause(error: &reqwest::Error) -> String {
+fn root_cause(error: &reqwest::Error) -> String {
     let mut why: &dyn std::error::Error = error;
     while let Some(source) = why.source() {
         why = source;

@@ -6,7 +6,7 @@ use reqwest::StatusCode;
 
 /// In words, where it is a matter of being let in. `challenge` is its `WWW-Authenticate`, `is_known`
 /// whether a token was shown.
-pub(super) fn why(status: StatusCode, challenge: &str, is_known: bool) -> Option<String> {
+pub(super) fn auth_problem(status: StatusCode, challenge: &str, is_known: bool) -> Option<String> {
     let cure =
         "put one from its provider into `headers` of the server: `Authorization: Bearer ${NAME}`";
     let is_oauth = ["resource_metadata", "authorization_uri", "scope="]
@@ -30,15 +30,16 @@ pub(super) fn why(status: StatusCode, challenge: &str, is_known: bool) -> Option
 
 #[cfg(test)]
 mod tests {
-    use super::why;
+    use super::auth_problem;
     use reqwest::StatusCode;
 
     #[test]
     fn who_is_not_let_in_is_told_what_to_do() {
         let challenge =
             r#"Bearer resource_metadata="https://a.example/.well-known/oauth-protected-resource""#;
-        let told =
-            |status, challenge, is_known| why(status, challenge, is_known).unwrap_or_default();
+        let told = |status, challenge, is_known| {
+            auth_problem(status, challenge, is_known).unwrap_or_default()
+        };
         let oauth = told(StatusCode::UNAUTHORIZED, challenge, false);
         assert!(
             oauth.contains("by OAuth") && oauth.contains("`headers`"),
@@ -57,9 +58,9 @@ mod tests {
             StatusCode::NOT_FOUND,
             StatusCode::BAD_GATEWAY,
         ] {
-            assert_eq!(why(other, challenge, true), None);
+            assert_eq!(auth_problem(other, challenge, true), None);
         }
         // A host that is not one of the server's, for example, is nobody's token's fault.
-        assert_eq!(why(StatusCode::FORBIDDEN, "", false), None);
+        assert_eq!(auth_problem(StatusCode::FORBIDDEN, "", false), None);
     }
 }

@@ -1,8 +1,11 @@
 //! What becomes of calls and listeners when the servers change.
 
-use super::{BOTH, Client, PATIENCE, Scene, Told, ask, call, found, routes, server, text, value};
-use crate::companion::mcp::Found;
-use crate::companion::mcp::message::Message;
+use super::{
+    HUB_TEST_TIMEOUT, Scene, TEST_ACCEPT_BOTH, TestEventStream, TestMcpClient, ask, call, found,
+    hub_routes, server, text, value,
+};
+use crate::companion::mcp::McpConfig;
+use crate::companion::mcp::message::RpcMessage;
 use axum::body::Bytes;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,7 +26,7 @@ async fn open_calls_are_answered_when_their_server_changes_and_the_others_are_le
         let mut told = client.open("7", &tool("wait"), "").await;
         let (last, _) = told.event().await.unwrap();
         let open = scene.stage.hears("a", "wait", 1).await;
-        scene.hub.adopt(found([
+        scene.hub.apply_config(found([
             server("a", true, 601),
             server("b", false, 600),
             server("c", true, 600),
@@ -37,7 +40,7 @@ async fn open_calls_are_answered_when_their_server_changes_and_the_others_are_le
         assert_eq!(scene.stage.starts("a"), 2);
         // The open one is the old server's, also where its connection is lost meanwhile.
         drop(told);
-        let mut told = Told::new(client.go_on(&last).await);
+        let mut told = TestEventStream::new(client.go_on(&last).await);
         scene.stage.answer("a", 0, &open, r#"{"n":1.0}"#);
         let end = told.next().await.unwrap();
         assert_eq!(end, r#"{"jsonrpc":"2.0","id":7,"result":{"n":1.0}}"#);
@@ -62,10 +65,10 @@ async fn what_a_client_listens_to_is_said_to_a_server_that_takes_anothers_place(
                 format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
             assert!(value(&client.answer(&body).await)["result"].is_object());
         }
-        let mut general = Told::new(client.go_on("").await);
+        let mut general = TestEventStream::new(client.go_on("").await);
         scene
             .hub
-            .adopt(found([server("a", true, 600), server("b", false, 601)]));
+            .apply_config(found([server("a", true, 600), server("b", false, 601)]));
         scene.stage.hears("b", "resources/subscribe", 2).await;
         scene.stage.hears("b", "logging/setLevel", 2).await;
         while !general
@@ -80,7 +83,7 @@ async fn what_a_client_listens_to_is_said_to_a_server_that_takes_anothers_place(
         };
         let before = said().await;
         // It stays, and is told nothing.
-        scene.hub.adopt(found([server("b", false, 601)]));
+        scene.hub.apply_config(found([server("b", false, 601)]));
         assert_eq!(said().await, before, "{path}");
     }
 }
@@ -97,7 +100,9 @@ async fn a_server_that_is_taken_away_answers_what_is_open_and_nothing_more() {
         let (mut told, asked) = asked(&client, tool).await;
         let name = if tool == "a__ask" { "a" } else { "b" };
         let rest = if name == "a" { "b" } else { "a" };
-        scene.hub.adopt(found([server(rest, rest == "a", 600)]));
+        scene
+            .hub
+            .apply_config(found([server(rest, rest == "a", 600)]));
         let words = match path {
             // The session goes on, and with it who was asked.
             "/mcp" => {
@@ -127,7 +132,7 @@ async fn a_server_that_is_taken_away_answers_what_is_open_and_nothing_more() {
 }
 
 /// A call whose server asks the client something, and what it asks.
-async fn asked(client: &Client, tool: &str) -> (Told, String) {
+async fn asked(client: &TestMcpClient, tool: &str) -> (TestEventStream, String) {
     let mut told = client.open("7", tool, r#","arguments":{"id":1.0}"#).await;
     let asked = told.next().await.unwrap();
     assert!(asked.contains("sampling/createMessage"), "{asked}");
@@ -136,7 +141,7 @@ async fn asked(client: &Client, tool: &str) -> (Told, String) {
 
 /// What a client answers to that.
 fn answer_to(asked: &str) -> String {
-    let asked = Message::parse(Bytes::copy_from_slice(asked.as_bytes())).unwrap();
+    let asked = RpcMessage::parse(Bytes::copy_from_slice(asked.as_bytes())).unwrap();
     let id = asked.id().unwrap();
     format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"said":"it was asked"}}}}"#)
 }
@@ -161,10 +166,10 @@ async fn a_call_that_is_open_over_a_change_is_still_its_clients() {
         };
         let mut waiting = client.open("8", &tool("wait"), "").await;
         let call = scene.stage.hears(name, "\"wait\"", 1).await;
-        let before = scene.hub.server(name).unwrap();
+        let before = scene.hub.find_server(name).unwrap();
         scene
             .hub
-            .adopt(found([server("a", true, 601), server("b", false, 601)]));
+            .apply_config(found([server("a", true, 601), server("b", false, 601)]));
         if let Some((told, asked)) = &mut open {
             client.answer(&answer_to(asked)).await;
             let heard = scene.stage.hears(name, "it was asked", 1).await;
@@ -182,7 +187,7 @@ async fn a_call_that_is_open_over_a_change_is_still_its_clients() {
         // Nothing is open any more, and the server before ends.
         let begin = Instant::now();
         while !before.is_over() {
-            assert!(begin.elapsed() < PATIENCE, "{path}");
+            assert!(begin.elapsed() < HUB_TEST_TIMEOUT, "{path}");
             sleep(Duration::from_millis(2)).await;
         }
     }
@@ -198,7 +203,7 @@ async fn a_call_that_waits_for_a_server_at_rest_is_answered_though_it_is_taken_a
         assert!(answer.contains("is gone: it ended"), "{answer}");
     }
     let mut told = client.open("2", "echo", "").await;
-    scene.hub.adopt(found([server("b", false, 600)]));
+    scene.hub.apply_config(found([server("b", false, 600)]));
     assert_eq!(
         told.next().await.unwrap(),
         r#"{"jsonrpc":"2.0","id":2,"result":{"name":"echo"}}"#
@@ -208,21 +213,22 @@ async fn a_call_that_waits_for_a_server_at_rest_is_answered_though_it_is_taken_a
 #[tokio::test]
 async fn a_listener_without_a_session_is_told_of_a_change_before_it_ends() {
     let scene = Scene::new();
-    let app = routes(scene.hub.clone());
+    let app = hub_routes(scene.hub.clone());
     let meta = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
     let body = format!(
         r#"{{"jsonrpc":"2.0","id":"l","method":"subscriptions/listen","params":{{{meta},"notifications":{{"toolsListChanged":true}}}}}}"#
     );
     let headers = [
-        ("accept", BOTH),
+        ("accept", TEST_ACCEPT_BOTH),
         ("content-type", "application/json"),
         ("mcp-protocol-version", "2026-07-28"),
         ("mcp-method", "subscriptions/listen"),
     ];
-    let listen = async || Told::new(ask(&app, "POST", "/mcp", &headers, body.clone()).await);
+    let listen =
+        async || TestEventStream::new(ask(&app, "POST", "/mcp", &headers, body.clone()).await);
     let mut told = listen().await;
     assert!(told.next().await.unwrap().contains("acknowledged"));
-    scene.hub.adopt(found([
+    scene.hub.apply_config(found([
         server("a", true, 600),
         server("b", false, 600),
         server("c", true, 600),
@@ -238,10 +244,11 @@ async fn a_listener_without_a_session_is_told_of_a_change_before_it_ends() {
 #[tokio::test]
 async fn the_older_transport_brings_what_is_open_before_it_ends() {
     let scene = Scene::new();
-    let app = routes(scene.hub.clone());
+    let app = hub_routes(scene.hub.clone());
     let open = async |path: &str| {
-        let mut told =
-            Told::new(ask(&app, "GET", path, &[("accept", "text/event-stream")], "").await);
+        let mut told = TestEventStream::new(
+            ask(&app, "GET", path, &[("accept", "text/event-stream")], "").await,
+        );
         let messages = told.next().await.unwrap();
         let hello = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2024-11-05"}}"#;
         ask(&app, "POST", &messages, &[], hello).await;
@@ -265,7 +272,7 @@ async fn the_older_transport_brings_what_is_open_before_it_ends() {
         202
     );
     let second = scene.stage.hears("a", "wait", 2).await;
-    scene.hub.adopt(found([server("b", false, 600)]));
+    scene.hub.apply_config(found([server("b", false, 600)]));
     for (call, told) in [(&first, &mut one), (&second, &mut all)] {
         scene.stage.answer("a", 0, call, "{}");
         let answer = loop {
@@ -308,10 +315,10 @@ async fn a_refused_server_says_why_and_hides_no_other() {
     let scene = Scene::empty();
     let refused = BTreeMap::from([("bad".to_owned(), "`args`: it is no list".to_owned())]);
     let servers = found([server("a", true, 600)]).servers;
-    scene.hub.adopt(Found {
+    scene.hub.apply_config(McpConfig {
         servers,
         refused,
-        ..Found::default()
+        ..McpConfig::default()
     });
     let status = scene.hub.status();
     let told: Vec<_> = status
@@ -322,12 +329,15 @@ async fn a_refused_server_says_why_and_hides_no_other() {
     let expected = ("bad", "refused", "`args`: it is no list");
     assert_eq!(told, [("a", "unstarted", "unstarted"), expected]);
     assert_eq!(
-        scene.hub.prove("bad").await.unwrap_err(),
+        scene.hub.probe_server("bad").await.unwrap_err(),
         "it is refused: `args`: it is no list"
     );
-    let app = routes(scene.hub.clone());
+    let app = hub_routes(scene.hub.clone());
     let hello = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
-    let headers = [("accept", BOTH), ("content-type", "application/json")];
+    let headers = [
+        ("accept", TEST_ACCEPT_BOTH),
+        ("content-type", "application/json"),
+    ];
     let answer = text(ask(&app, "POST", "/servers/bad/mcp", &headers, hello).await).await;
     assert!(
         answer.contains("the server `bad` is refused: `args`"),

@@ -1,10 +1,13 @@
 //! What becomes of calls when a connection is lost, and when the companion ends.
 
-use super::{BOTH, Client, Scene, Told, call, found, hub, routes, server, text, value};
-use crate::companion::mcp::message::Message;
-use crate::companion::mcp::stream::Stream;
-use crate::companion::mcp::{Refusal, Wish};
-use crate::protocol::mcp::LOST;
+use super::{
+    Scene, TEST_ACCEPT_BOTH, TestEventStream, TestMcpClient, call, found, hub, hub_routes, server,
+    text, value,
+};
+use crate::companion::mcp::message::RpcMessage;
+use crate::companion::mcp::stream::MessageStream;
+use crate::companion::mcp::{HubRefusal, HubTarget};
+use crate::protocol::mcp::CALL_LOST_TYPE;
 use axum::http::StatusCode;
 
 #[tokio::test]
@@ -19,7 +22,7 @@ async fn a_lost_stream_goes_on_where_the_companion_lives() {
         drop(told);
         let open = scene.stage.hears("a", "wait", count + 1).await;
         scene.stage.answer("a", 0, &open, r#"{"n":1.0}"#);
-        let mut again = Told::new(client.go_on(&last).await);
+        let mut again = TestEventStream::new(client.go_on(&last).await);
         let end = loop {
             let (id, data) = again.event().await.unwrap();
             if !data.is_empty() {
@@ -37,7 +40,11 @@ async fn a_lost_stream_goes_on_where_the_companion_lives() {
 fn is_lost(answer: &str, id: &str) {
     let start = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":"#);
     assert!(answer.starts_with(&start), "{answer}");
-    assert_eq!(value(answer)["error"]["data"]["type"], LOST, "{answer}");
+    assert_eq!(
+        value(answer)["error"]["data"]["type"],
+        CALL_LOST_TYPE,
+        "{answer}"
+    );
 }
 
 #[tokio::test]
@@ -50,7 +57,7 @@ async fn after_a_restart_a_lost_call_is_told_as_that_at_once() {
         // Killed, so that nobody was told anything.
         let scene = scene.again([server("a", true, 600), server("b", false, 600)]);
         let client = scene.back(&client);
-        let mut told = Told::new(client.go_on(&last).await);
+        let mut told = TestEventStream::new(client.go_on(&last).await);
         let (end, data) = told.event().await.unwrap();
         is_lost(&data, "1.0");
         assert_eq!(told.next().await, None);
@@ -78,7 +85,7 @@ async fn a_companion_that_stops_answers_what_is_open() {
         (one.open("1.0", "wait", "").await, "1.0"),
         (all.open("null", "a__wait", "").await, "null"),
     ];
-    let waiting = |client: &Client, tool: &str| {
+    let waiting = |client: &TestMcpClient, tool: &str| {
         let (client, body) = (client.clone(), call("3", tool, ""));
         tokio::spawn(
             async move { text(client.send("POST", "application/json", "", &body).await).await },
@@ -101,9 +108,9 @@ async fn a_companion_that_stops_answers_what_is_open() {
         StatusCode::SERVICE_UNAVAILABLE
     );
     let after = hub(scene.data.path(), &scene.stage);
-    after.adopt(found([server("b", false, 600)]));
-    let one = Client {
-        routes: routes(after),
+    after.apply_config(found([server("b", false, 600)]));
+    let one = TestMcpClient {
+        routes: hub_routes(after),
         ..one
     };
     assert!(one.answer(&call("4", "echo", "")).await.contains("result"));
@@ -117,14 +124,14 @@ async fn servers_that_are_not_offered_any_more_end_with_the_companion() {
     scene.stage.hears("b", "\"wait\"", 1).await;
     scene
         .hub
-        .adopt(found([server("a", true, 600), server("b", false, 601)]));
+        .apply_config(found([server("a", true, 600), server("b", false, 601)]));
     let other = scene.client("/servers/b/mcp").await;
     drop(other.open("2", "wait", "").await);
     scene.stage.hears("b", "\"wait\"", 2).await;
-    let ended = other.send("DELETE", BOTH, "", "").await;
+    let ended = other.send("DELETE", TEST_ACCEPT_BOTH, "", "").await;
     assert_eq!(ended.status(), StatusCode::OK);
     // Its server has not answered yet, and is not forgotten.
-    let served = scene.hub.server("b").unwrap();
+    let served = scene.hub.find_server("b").unwrap();
     assert_eq!(served.status().calls, 1);
     scene.hub.shutdown().await;
     is_lost(&told.next().await.unwrap(), "1");
@@ -145,7 +152,7 @@ async fn an_answer_that_has_made_room_is_not_told_as_lost_by_a_stop() {
             last = id;
         }
     }
-    let mut told = Told::new(client.go_on(&last).await);
+    let mut told = TestEventStream::new(client.go_on(&last).await);
     let error = value(&told.next().await.unwrap())["error"].clone();
     assert_eq!(error["data"]["type"], "not_kept", "{error}");
     assert_eq!(told.next().await, None);
@@ -155,7 +162,7 @@ async fn an_answer_that_has_made_room_is_not_told_as_lost_by_a_stop() {
 async fn what_is_asked_for_at_once_is_kept_all_and_a_stop_is_told_as_that() {
     let scene = Scene::new();
     let client = scene.client("/servers/a/mcp").await;
-    let session = scene.hub.session(&client.session, Some("a"));
+    let session = scene.hub.find_session(&client.session, Some("a"));
     let session = session.unwrap_or_else(|why| panic!("{why:?}"));
     let (hub, session) = (&scene.hub, &session);
     std::thread::scope(|scope| {
@@ -165,30 +172,30 @@ async fn what_is_asked_for_at_once_is_kept_all_and_a_stop_is_told_as_that() {
                     let body = format!(
                         r#"{{"id":1,"method":"resources/subscribe","params":{{"uri":"a:{of}/{number}"}}}}"#
                     );
-                    hub.note_if_lasting(session, &Message::parse(body.into()).unwrap());
+                    hub.persist_subscription(session, &RpcMessage::parse(body.into()).unwrap());
                 }
             });
         }
     });
-    let kept = std::fs::read_to_string(hub.file(&client.session)).unwrap();
+    let kept = std::fs::read_to_string(hub.session_file(&client.session)).unwrap();
     assert_eq!(value(&kept)["subscribed"].as_array().unwrap().len(), 100);
     hub.shutdown().await;
-    let refused = hub.revive(&client.session);
-    assert!(matches!(refused, Err(Refusal::Stopping)));
+    let refused = hub.restore_session(&client.session);
+    assert!(matches!(refused, Err(HubRefusal::Stopping)));
 }
 
 #[tokio::test]
 async fn a_session_with_an_open_call_is_in_use() {
     let scene = Scene::new();
     let client = scene.client("/servers/a/mcp").await;
-    let session = scene.hub.session(&client.session, Some("a"));
+    let session = scene.hub.find_session(&client.session, Some("a"));
     let session = session.unwrap_or_else(|why| panic!("{why:?}"));
-    let stream = std::sync::Arc::new(Stream::of_requests(1, &["1"]));
+    let stream = std::sync::Arc::new(MessageStream::of_requests(1, &["1"]));
     tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-    assert!(!session.idle().is_zero());
-    session.outlet.open(&stream);
-    assert!(session.idle().is_zero());
-    stream.answer("{}".into());
-    assert!(!session.idle().is_zero());
-    assert_eq!(Wish::default().server, None);
+    assert!(!session.idle_time().is_zero());
+    session.outlet.add_stream(&stream);
+    assert!(session.idle_time().is_zero());
+    stream.push_answer("{}".into());
+    assert!(!session.idle_time().is_zero());
+    assert_eq!(HubTarget::default().server, None);
 }

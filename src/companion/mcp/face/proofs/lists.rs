@@ -1,16 +1,16 @@
 //! Lists of all servers while one of them is slow or silent.
 
-use super::{Client, Scene, Told, found, server, value};
+use super::{Scene, TestEventStream, TestMcpClient, found, server, value};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
 /// Well below the limits of clients, and far above what a list waits.
-const SHORT: Duration = Duration::from_secs(4);
+const FAST_LIST_TIMEOUT: Duration = Duration::from_secs(4);
 
-const LIST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
+const TOOLS_LIST_REQUEST: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
 
 /// The names of the tools, and the servers that are missing.
-async fn list(client: &Client, body: &str) -> (Vec<String>, serde_json::Value) {
+async fn list(client: &TestMcpClient, body: &str) -> (Vec<String>, serde_json::Value) {
     let answer = value(&client.answer(body).await);
     let tools = answer["result"]["tools"].as_array().unwrap().iter();
     let names = tools.map(|tool| tool["name"].as_str().unwrap().to_owned());
@@ -25,27 +25,27 @@ async fn a_list_of_all_leaves_a_silent_server_out_and_names_it_and_list_changed_
     let scene = Scene::empty();
     scene.stage.hold("slow");
     let servers = [server("a", true, 600), server("slow", true, 600)];
-    scene.hub.adopt(found(servers));
+    scene.hub.apply_config(found(servers));
     let client = scene.client("/mcp").await;
-    let mut general = Told::new(client.go_on("").await);
+    let mut general = TestEventStream::new(client.go_on("").await);
     let begin = Instant::now();
-    let (names, missing) = list(&client, LIST).await;
-    assert!(begin.elapsed() < SHORT, "{:?}", begin.elapsed());
+    let (names, missing) = list(&client, TOOLS_LIST_REQUEST).await;
+    assert!(begin.elapsed() < FAST_LIST_TIMEOUT, "{:?}", begin.elapsed());
     assert_eq!(names, ["a__echo", "a__marked"]);
     assert_eq!(missing, json!(["slow"]));
     // Neither this client nor another one waits for it again.
     let begin = Instant::now();
     let other = scene.client("/mcp").await;
     for client in [&client, &other, &client, &other, &client, &other] {
-        assert_eq!(list(client, LIST).await.1, json!(["slow"]));
+        assert_eq!(list(client, TOOLS_LIST_REQUEST).await.1, json!(["slow"]));
     }
     // Six lists that waited would take longer.
-    assert!(begin.elapsed() < SHORT, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < FAST_LIST_TIMEOUT, "{:?}", begin.elapsed());
     assert_eq!(scene.stage.heard("slow", "initialize").len(), 1);
     scene.stage.release("slow");
     let changed = general.next().await.unwrap();
     assert!(changed.contains("tools/list_changed"), "{changed}");
-    let (names, missing) = list(&client, LIST).await;
+    let (names, missing) = list(&client, TOOLS_LIST_REQUEST).await;
     assert_eq!(names.len(), 4, "{names:?}");
     assert!(missing.is_null(), "{missing}");
 }
@@ -53,7 +53,7 @@ async fn a_list_of_all_leaves_a_silent_server_out_and_names_it_and_list_changed_
 #[tokio::test]
 async fn the_instructions_name_servers_that_have_not_answered() {
     let scene = Scene::empty();
-    scene.hub.adopt(found([server("a", true, 600)]));
+    scene.hub.apply_config(found([server("a", true, 600)]));
     let hello = |scene: &Scene| {
         let body = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}});
         let client = scene.plain_client("/mcp");
@@ -62,7 +62,7 @@ async fn the_instructions_name_servers_that_have_not_answered() {
     let before = hello(&scene).await;
     assert!(before.contains("have not answered yet: `a`"), "{before}");
     let client = scene.client("/mcp").await;
-    list(&client, LIST).await;
+    list(&client, TOOLS_LIST_REQUEST).await;
     let after = hello(&scene).await;
     assert!(!after.contains("have not answered yet"), "{after}");
 }
@@ -71,9 +71,9 @@ async fn the_instructions_name_servers_that_have_not_answered() {
 async fn a_list_that_asks_for_it_waits_for_a_slow_server() {
     let scene = Scene::empty();
     scene.stage.hold("slow");
-    scene.hub.adopt(found([server("slow", true, 600)]));
+    scene.hub.apply_config(found([server("slow", true, 600)]));
     let client = scene.client("/mcp").await;
-    assert_eq!(list(&client, LIST).await.1, json!(["slow"]));
+    assert_eq!(list(&client, TOOLS_LIST_REQUEST).await.1, json!(["slow"]));
     let patient =
         r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"osctl/wait":100}}}"#;
     let (waited, ()) = tokio::join!(list(&client, patient), async {
@@ -87,11 +87,11 @@ async fn a_list_that_asks_for_it_waits_for_a_slow_server() {
 #[tokio::test]
 async fn a_server_that_is_busy_is_listed_as_it_was_before() {
     let scene = Scene::empty();
-    scene.hub.adopt(found([server("a", true, 600)]));
+    scene.hub.apply_config(found([server("a", true, 600)]));
     let client = scene.client("/mcp").await;
-    assert_eq!(list(&client, LIST).await.0.len(), 2);
+    assert_eq!(list(&client, TOOLS_LIST_REQUEST).await.0.len(), 2);
     scene.stage.hold("a");
-    let (names, missing) = list(&client, LIST).await;
+    let (names, missing) = list(&client, TOOLS_LIST_REQUEST).await;
     assert_eq!((names.len(), missing.is_null()), (2, true));
 }
 
@@ -99,9 +99,9 @@ async fn a_server_that_is_busy_is_listed_as_it_was_before() {
 async fn the_timeout_of_a_server_holds_for_its_handshake() {
     let scene = Scene::empty();
     scene.stage.hold("silent");
-    scene.hub.adopt(found([server("silent", true, 1)]));
+    scene.hub.apply_config(found([server("silent", true, 1)]));
     let begin = Instant::now();
-    let proved = scene.hub.prove("silent").await.unwrap_err();
+    let proved = scene.hub.probe_server("silent").await.unwrap_err();
     assert!(proved.contains("did not answer within 1 s"), "{proved}");
     assert!(begin.elapsed() < Duration::from_secs(30));
 }

@@ -8,17 +8,17 @@ mod resources;
 mod stage;
 mod words;
 
-use super::routes;
-use crate::companion::mcp::config::{Found, Server, Way};
-use crate::companion::mcp::{Hub, Settings};
-use crate::protocol::mcp::Start;
-use crate::protocol::sse::Events;
+use super::hub_routes;
+use crate::companion::mcp::config::{McpConfig, McpServerConfig, ServerTransport};
+use crate::companion::mcp::{Hub, HubSettings};
+use crate::protocol::mcp::ServerStart;
+use crate::protocol::sse::SseParser;
 use axum::Router;
 use axum::body::{Body, BodyDataStream, to_bytes};
 use axum::http::{Request, Response};
 use futures_util::StreamExt;
 use serde_json::{Value, json};
-use stage::Stage;
+use stage::TestServers;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
@@ -28,24 +28,24 @@ use tokio::time::timeout;
 use tower::ServiceExt;
 
 /// Longer than anything takes, on a slow machine, too.
-const PATIENCE: Duration = Duration::from_secs(120);
-const BOTH: &str = "application/json, text/event-stream";
+const HUB_TEST_TIMEOUT: Duration = Duration::from_secs(120);
+const TEST_ACCEPT_BOTH: &str = "application/json, text/event-stream";
 /// Who says so is given events at once.
 const EVENTS_FIRST: &str = "text/event-stream, application/json";
 
 /// A hub with servers on a stage.
 struct Scene {
     hub: Hub,
-    stage: Stage,
+    stage: TestServers,
     data: TempDir,
 }
 
 /// A server on the stage; those with another `timeout` are others.
-fn server(name: &str, shared: bool, timeout: u64) -> Server {
-    Server {
+fn server(name: &str, shared: bool, timeout: u64) -> McpServerConfig {
+    McpServerConfig {
         name: name.into(),
-        way: Way::Inside,
-        start: Start::Lazy,
+        way: ServerTransport::Inside,
+        start: ServerStart::Lazy,
         shared,
         timeout: Duration::from_secs(timeout),
         idle: None,
@@ -53,18 +53,18 @@ fn server(name: &str, shared: bool, timeout: u64) -> Server {
     }
 }
 
-fn found(servers: impl IntoIterator<Item = Server>) -> Found {
+fn found(servers: impl IntoIterator<Item = McpServerConfig>) -> McpConfig {
     let servers = servers.into_iter();
-    Found {
+    McpConfig {
         servers: servers
             .map(|server| (server.name.clone(), server))
             .collect(),
-        ..Found::default()
+        ..McpConfig::default()
     }
 }
 
-fn hub(data: &Path, stage: &Stage) -> Hub {
-    let settings = Settings {
+fn hub(data: &Path, stage: &TestServers) -> Hub {
+    let settings = HubSettings {
         files: Vec::new(),
         data: data.into(),
         root: data.into(),
@@ -77,13 +77,13 @@ impl Scene {
     fn new() -> Self {
         let scene = Self::empty();
         let servers = [server("a", true, 600), server("b", false, 600)];
-        scene.hub.adopt(found(servers));
+        scene.hub.apply_config(found(servers));
         scene
     }
 
     fn empty() -> Self {
         let data = tempfile::tempdir().unwrap();
-        let stage = Stage::default();
+        let stage = TestServers::default();
         Self {
             hub: hub(data.path(), &stage),
             stage,
@@ -92,23 +92,23 @@ impl Scene {
     }
 
     /// The same after the companion was started anew.
-    fn again(self, servers: impl IntoIterator<Item = Server>) -> Self {
+    fn again(self, servers: impl IntoIterator<Item = McpServerConfig>) -> Self {
         let hub = hub(self.data.path(), &self.stage);
-        hub.adopt(found(servers));
+        hub.apply_config(found(servers));
         Self { hub, ..self }
     }
 
     /// A client without a session.
-    fn plain_client(&self, path: &str) -> Client {
-        Client {
-            routes: routes(self.hub.clone()),
+    fn plain_client(&self, path: &str) -> TestMcpClient {
+        TestMcpClient {
+            routes: hub_routes(self.hub.clone()),
             path: path.into(),
             session: String::new(),
         }
     }
 
     /// A client that has shaken hands, and can be asked things.
-    async fn client(&self, path: &str) -> Client {
+    async fn client(&self, path: &str) -> TestMcpClient {
         let mut client = self.plain_client(path);
         let hello = json!({
             "protocolVersion": "2025-11-25",
@@ -126,23 +126,23 @@ impl Scene {
     }
 
     /// The same client, after the companion was started anew.
-    fn back(&self, client: &Client) -> Client {
-        Client {
-            routes: routes(self.hub.clone()),
+    fn back(&self, client: &TestMcpClient) -> TestMcpClient {
+        TestMcpClient {
+            routes: hub_routes(self.hub.clone()),
             ..client.clone()
         }
     }
 }
 
 #[derive(Clone)]
-struct Client {
+struct TestMcpClient {
     routes: Router,
     path: String,
     session: String,
 }
 
 async fn text(response: Response<Body>) -> String {
-    let body = timeout(PATIENCE, to_bytes(response.into_body(), usize::MAX)).await;
+    let body = timeout(HUB_TEST_TIMEOUT, to_bytes(response.into_body(), usize::MAX)).await;
     String::from_utf8(body.unwrap().unwrap().into()).unwrap()
 }
 
@@ -158,11 +158,11 @@ async fn ask(
         request = request.header(*name, *value);
     }
     let request = request.body(body.into()).unwrap();
-    let response = timeout(PATIENCE, routes.clone().oneshot(request)).await;
+    let response = timeout(HUB_TEST_TIMEOUT, routes.clone().oneshot(request)).await;
     response.unwrap().unwrap()
 }
 
-impl Client {
+impl TestMcpClient {
     async fn send(&self, method: &str, accept: &str, last: &str, body: &str) -> Response<Body> {
         let mut headers = vec![("accept", accept), ("content-type", "application/json")];
         if !self.session.is_empty() {
@@ -175,7 +175,7 @@ impl Client {
     }
 
     async fn post(&self, body: &str) -> Response<Body> {
-        self.send("POST", BOTH, "", body).await
+        self.send("POST", TEST_ACCEPT_BOTH, "", body).await
     }
 
     /// The text of an answer.
@@ -184,9 +184,9 @@ impl Client {
     }
 
     /// A call of a tool, whose answer comes as events.
-    async fn open(&self, id: &str, tool: &str, params: &str) -> Told {
+    async fn open(&self, id: &str, tool: &str, params: &str) -> TestEventStream {
         let body = call(id, tool, params);
-        Told::new(self.send("POST", EVENTS_FIRST, "", &body).await)
+        TestEventStream::new(self.send("POST", EVENTS_FIRST, "", &body).await)
     }
 
     /// What comes behind an event.
@@ -203,19 +203,19 @@ fn call(id: &str, tool: &str, params: &str) -> String {
 }
 
 /// Events as they come.
-struct Told {
+struct TestEventStream {
     body: BodyDataStream,
-    events: Events,
+    events: SseParser,
     ready: VecDeque<(String, String)>,
 }
 
-impl Told {
+impl TestEventStream {
     fn new(response: Response<Body>) -> Self {
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         Self {
             body: response.into_body().into_data_stream(),
-            events: Events::default(),
+            events: SseParser::default(),
             ready: VecDeque::new(),
         }
     }
@@ -223,8 +223,11 @@ impl Told {
     /// The next event, also an empty one: its id and its data.
     async fn event(&mut self) -> Option<(String, String)> {
         while self.ready.is_empty() {
-            let piece = timeout(PATIENCE, self.body.next()).await.unwrap()?.unwrap();
-            for event in self.events.take(&piece) {
+            let piece = timeout(HUB_TEST_TIMEOUT, self.body.next())
+                .await
+                .unwrap()?
+                .unwrap();
+            for event in self.events.parse_chunk(&piece) {
                 let data = String::from_utf8(event.data).unwrap();
                 self.ready.push_back((event.id.unwrap_or_default(), data));
             }

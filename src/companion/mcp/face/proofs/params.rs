@@ -1,7 +1,7 @@
 //! Arguments of tools that stand in headers, too: for a server elsewhere, of the newest revision, and from clients.
 
-use super::{BOTH, PATIENCE, Scene, ask, call, found, server, text, value};
-use crate::companion::mcp::config::{Server, Way};
+use super::{HUB_TEST_TIMEOUT, Scene, TEST_ACCEPT_BOTH, ask, call, found, server, text, value};
+use crate::companion::mcp::config::{McpServerConfig, ServerTransport};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -85,12 +85,12 @@ async fn arguments_go_into_the_headers_that_a_server_wants() {
         .with_state(wants.clone());
     let serving = tokio::spawn(async move { axum::serve(listener, app).await });
     let headers = BTreeMap::new();
-    let far = Server {
-        way: Way::Remote { url, headers },
+    let far = McpServerConfig {
+        way: ServerTransport::Remote { url, headers },
         ..server("far", false, 60)
     };
     let scene = Scene::empty();
-    scene.hub.adopt(found([far]));
+    scene.hub.apply_config(found([far]));
     for path in ["/servers/far/mcp", "/mcp"] {
         let lists = wants.lists.load(Ordering::Relaxed);
         let client = scene.client(path).await;
@@ -113,7 +113,10 @@ async fn arguments_go_into_the_headers_that_a_server_wants() {
         // It asks for the list by itself, too, when it has shaken hands.
         let begin = Instant::now();
         while wants.lists.load(Ordering::Relaxed) < lists + 2 {
-            assert!(begin.elapsed() < PATIENCE, "nobody asks for the list");
+            assert!(
+                begin.elapsed() < HUB_TEST_TIMEOUT,
+                "nobody asks for the list"
+            );
             sleep(Duration::from_millis(2)).await;
         }
         // What it wants now is found out from its list, and the call made again.
@@ -128,14 +131,14 @@ async fn arguments_go_into_the_headers_that_a_server_wants() {
 #[tokio::test]
 async fn what_a_clients_headers_say_of_arguments_is_what_its_call_says() {
     let scene = Scene::empty();
-    scene.hub.adopt(found([server("a", true, 60)]));
+    scene.hub.apply_config(found([server("a", true, 60)]));
     let meta = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
     for (path, tool) in [("/servers/a/mcp", "marked"), ("/mcp", "a__marked")] {
         let client = scene.client(path).await;
         let called = async |region: Option<&str>, own: Option<&str>| {
             let params = format!(r#","arguments":{{"region":"eu"}},"_meta":{meta}"#);
             let mut headers = vec![
-                ("accept", BOTH),
+                ("accept", TEST_ACCEPT_BOTH),
                 ("content-type", "application/json"),
                 ("mcp-protocol-version", "2026-07-28"),
                 ("mcp-method", "tools/call"),
@@ -150,7 +153,10 @@ async fn what_a_clients_headers_say_of_arguments_is_what_its_call_says() {
         // What the tool is like is known as soon as its server has told its list.
         let begin = Instant::now();
         while called(None, None).await.0 != StatusCode::BAD_REQUEST {
-            assert!(begin.elapsed() < PATIENCE, "nobody asks for the list");
+            assert!(
+                begin.elapsed() < HUB_TEST_TIMEOUT,
+                "nobody asks for the list"
+            );
             sleep(Duration::from_millis(2)).await;
         }
         // osctl's own clients send none, and no false ones either.

@@ -1,6 +1,6 @@
 //! Where all servers are one, a resource is its server's affair and nobody else's.
 
-use super::{BOTH, Client, Scene, ask, call, found, server, text, value};
+use super::{Scene, TEST_ACCEPT_BOTH, TestMcpClient, ask, call, found, server, text, value};
 
 const METHODS: [&str; 4] = [
     "resources/read",
@@ -28,11 +28,11 @@ fn scene() -> Scene {
         server("b", false, 600),
         server("c", true, 600),
     ];
-    scene.hub.adopt(found(servers));
+    scene.hub.apply_config(found(servers));
     scene
 }
 
-async fn read(client: &Client, uri: &str) -> String {
+async fn read(client: &TestMcpClient, uri: &str) -> String {
     let params = format!(r#"{{"uri":"{uri}"}}"#);
     let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{params}}}"#);
     client.answer(&body).await
@@ -90,7 +90,7 @@ async fn a_resource_that_nobody_has_is_asked_of_nobody() {
         let body =
             format!(r#"{{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{params}}}"#);
         let headers = [
-            ("accept", BOTH),
+            ("accept", TEST_ACCEPT_BOTH),
             ("content-type", "application/json"),
             ("mcp-protocol-version", "2026-07-28"),
             ("mcp-method", "resources/read"),

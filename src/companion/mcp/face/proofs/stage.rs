@@ -1,8 +1,8 @@
 //! Servers that do as a test says, and remember what they heard.
 
-use super::{PATIENCE, lists};
-use crate::companion::mcp::child::Within;
-use crate::companion::mcp::message::{Kind, Message};
+use super::{HUB_TEST_TIMEOUT, lists};
+use crate::companion::mcp::child::InProcessServer;
+use crate::companion::mcp::message::{RpcMessage, RpcMessageKind};
 use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -11,10 +11,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep};
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Stage(Arc<Mutex<State>>);
+pub(super) struct TestServers(Arc<Mutex<TestServersState>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct TestServersState {
     /// Who heard what, in that order.
     heard: Vec<(String, String)>,
     /// The ways out of each that was ever started.
@@ -25,7 +25,7 @@ struct State {
     held: HashMap<String, Vec<(Bytes, UnboundedSender<Bytes>)>>,
 }
 
-impl Within for Stage {
+impl InProcessServer for TestServers {
     fn open(&self, name: &str) -> (UnboundedSender<Bytes>, UnboundedReceiver<Bytes>) {
         let (to, mut from) = unbounded_channel::<Bytes>();
         let (voice, heard) = unbounded_channel();
@@ -54,8 +54,8 @@ impl Within for Stage {
     }
 }
 
-impl Stage {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl TestServers {
+    fn state(&self) -> MutexGuard<'_, TestServersState> {
         self.0.lock().unwrap()
     }
 
@@ -66,7 +66,7 @@ impl Stage {
         voice: &UnboundedSender<Bytes>,
         asking: &mut Option<String>,
     ) {
-        let message = Message::parse(line.clone()).unwrap();
+        let message = RpcMessage::parse(line.clone()).unwrap();
         let text = String::from_utf8(line.into()).unwrap();
         let mut state = self.state();
         state.heard.push((name.into(), text.clone()));
@@ -81,13 +81,13 @@ impl Stage {
             ));
         };
         match message.kind {
-            Kind::Notification => return,
+            RpcMessageKind::Notification => return,
             // What it was told is what its call brings.
-            Kind::Answer => {
+            RpcMessageKind::Answer => {
                 let told = serde_json::Value::from(text).to_string();
                 return answer(&asking.take().unwrap(), &told);
             }
-            Kind::Request => {}
+            RpcMessageKind::Request => {}
         }
         let id = message.id().unwrap();
         if let Some(result) = lists(name).get(message.method.as_str()) {
@@ -162,20 +162,23 @@ impl Stage {
     }
 
     /// Waits for a server to hear these words, as often as that.
-    pub(super) async fn hears(&self, name: &str, words: &str, count: usize) -> Message {
+    pub(super) async fn hears(&self, name: &str, words: &str, count: usize) -> RpcMessage {
         let begin = Instant::now();
         loop {
             let heard = self.heard(name, words);
             if heard.len() >= count {
-                return Message::parse(heard[count - 1].clone().into()).unwrap();
+                return RpcMessage::parse(heard[count - 1].clone().into()).unwrap();
             }
-            assert!(begin.elapsed() < PATIENCE, "`{name}` does not hear {words}");
+            assert!(
+                begin.elapsed() < HUB_TEST_TIMEOUT,
+                "`{name}` does not hear {words}"
+            );
             sleep(Duration::from_millis(2)).await;
         }
     }
 
     /// Answers a call of `wait`.
-    pub(super) fn answer(&self, name: &str, start: usize, call: &Message, result: &str) {
+    pub(super) fn answer(&self, name: &str, start: usize, call: &RpcMessage, result: &str) {
         let id = call.id().unwrap();
         self.say(
             name,

@@ -1,7 +1,7 @@
 //! What goes through all-in-one comes out in its own bytes, and what is refused is refused in JSON.
 
-use super::{BOTH, Scene, Told, ask, call, text, value};
-use crate::companion::mcp::message::Message;
+use super::{Scene, TEST_ACCEPT_BOTH, TestEventStream, ask, call, text, value};
+use crate::companion::mcp::message::RpcMessage;
 use serde_json::{Value, json};
 
 /// Ids and arguments as servers and clients of several languages write them, and worse.
@@ -136,7 +136,7 @@ async fn odd_ids_of_servers_come_back_in_their_own_bytes() {
                 "{asked}"
             );
             // As a client writes it that has read it.
-            let shown = Message::parse(asked.into()).unwrap();
+            let shown = RpcMessage::parse(asked.into()).unwrap();
             let shown: Value = serde_json::from_str(shown.id().unwrap()).unwrap();
             let answer =
                 |id: &Value| format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"n":1.0}}}}"#);
@@ -206,7 +206,10 @@ async fn refusals_are_json_and_have_the_requests_id_where_it_had_one() {
     let scene = Scene::new();
     let client = scene.client("/servers/a/mcp").await;
     let session = ("mcp-session-id", client.session.as_str());
-    let (json, both) = (("content-type", "application/json"), ("accept", BOTH));
+    let (json, both) = (
+        ("content-type", "application/json"),
+        ("accept", TEST_ACCEPT_BOTH),
+    );
     let stranger = ("mcp-session-id", "0123");
     let ping = r#"{"jsonrpc":"2.0","id":1.5,"method":"ping"}"#;
     let told = r#"{"jsonrpc":"2.0","method":"notifications/x"}"#;
@@ -442,7 +445,7 @@ async fn a_batch_brings_all_of_its_answers() {
         .collect();
     ids.sort();
     assert_eq!(ids, ["1.0", "null"]);
-    let mut told = Told::new(client.post(&batch).await);
+    let mut told = TestEventStream::new(client.post(&batch).await);
     assert!(told.next().await.is_some() && told.next().await.is_some());
     assert_eq!(told.next().await, None);
 }

@@ -3,9 +3,9 @@
 //! The model's own writes and syncs are left out: what is on the disk is there because the code itself waited for it,
 //! so an acknowledgement that no longer follows the sync fails here.
 
-use super::{Action, Client, Order, RUNS, State};
+use super::{RUN_MODEL_RUNS, RunModelAction, RunModelClient, RunModelOrder, RunModelState};
 use crate::companion::runs::store::RunStore;
-use crate::companion::runs::{Lives, Run, Runs};
+use crate::companion::runs::{RetainedRuns, RunRegistry, TrackedRun};
 use crate::model::assert_holds;
 use crate::protocol::kernel::{Execute, KernelReport, KernelState, RunStatus};
 use std::collections::BTreeSet;
@@ -14,9 +14,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Traces that are replayed.
-const REPLAYS: usize = 100;
+const RUN_MODEL_REPLAYS: usize = 100;
 
-const REPORT: KernelReport = KernelReport {
+const RUN_REPLAY_REPORT: KernelReport = KernelReport {
     restored: false,
     restored_from: None,
     origin: None,
@@ -25,99 +25,109 @@ const REPORT: KernelReport = KernelReport {
 };
 
 /// The real journal, and what its clients know.
-struct Real {
+struct RealRunJournal {
     folder: tempfile::TempDir,
     lives: u32,
-    life: Option<(RunStore, Runs<Execute>, Lives)>,
-    runs: [Option<Arc<Run<Execute>>>; RUNS],
+    life: Option<(RunStore, RunRegistry<Execute>, RetainedRuns)>,
+    runs: [Option<Arc<TrackedRun<Execute>>>; RUN_MODEL_RUNS],
     /// Whether its code is to begin in this life.
-    is_new: [bool; RUNS],
-    is_executing: [bool; RUNS],
-    clients: [Client; RUNS],
-    executions: [u8; RUNS],
+    is_new: [bool; RUN_MODEL_RUNS],
+    is_executing: [bool; RUN_MODEL_RUNS],
+    clients: [RunModelClient; RUN_MODEL_RUNS],
+    executions: [u8; RUN_MODEL_RUNS],
     /// The id that the second client was told.
     made_up: Option<String>,
 }
 
-impl Real {
+impl RealRunJournal {
     fn new() -> Self {
         Self {
             folder: tempfile::tempdir().unwrap(),
             lives: 0,
             life: None,
             runs: Default::default(),
-            is_new: [false; RUNS],
-            is_executing: [false; RUNS],
-            clients: [Client::default(); RUNS],
-            executions: [0; RUNS],
+            is_new: [false; RUN_MODEL_RUNS],
+            is_executing: [false; RUN_MODEL_RUNS],
+            clients: [RunModelClient::default(); RUN_MODEL_RUNS],
+            executions: [0; RUN_MODEL_RUNS],
             made_up: None,
         }
     }
 
     /// Does what the step stands for, where it is possible: nothing is written or synced but what the code itself
     /// waits for, which the model may have done before.
-    async fn act(&mut self, action: Action) {
+    async fn act(&mut self, action: RunModelAction) {
         match action {
-            Action::Boot => {
+            RunModelAction::Boot => {
                 self.lives += 1;
                 let folder = self.folder.path().join("runs");
-                let lives = Lives::new(folder, self.lives.to_string());
+                let lives = RetainedRuns::new(folder, self.lives.to_string());
                 let store = RunStore::open(&lives);
-                self.life = Some((store.clone(), Runs::open("run", store), lives));
+                self.life = Some((store.clone(), RunRegistry::open("run", store), lives));
             }
-            Action::Serve => {
+            RunModelAction::Serve => {
                 let (store, _, lives) = self.life.as_ref().unwrap();
-                assert!(store.settle().await);
-                lives.begin();
+                assert!(store.wait_synced().await);
+                lives.remove_stale();
                 self.check();
             }
-            Action::Ask(run) => {
+            RunModelAction::Ask(run) => {
                 let (_, runs, _) = self.life.as_ref().unwrap();
                 let id = (run == 0).then(|| "named".to_owned());
                 let work = Execute {
                     id,
                     ..Execute::new("1")
                 };
-                let (found, is_new) = runs.begin(work).unwrap();
+                let (found, is_new) = runs.begin_run(work).unwrap();
                 if run == 1 {
                     self.made_up = Some(found.id.clone());
                 }
                 self.is_new[run] |= is_new;
                 self.runs[run] = Some(found);
             }
-            Action::Execute(run) => {
+            RunModelAction::Execute(run) => {
                 if std::mem::take(&mut self.is_new[run]) {
-                    self.runs[run].as_ref().unwrap().recorded().await.unwrap();
+                    self.runs[run]
+                        .as_ref()
+                        .unwrap()
+                        .wait_recorded()
+                        .await
+                        .unwrap();
                     self.executions[run] += 1;
                     self.is_executing[run] = true;
                 }
             }
-            Action::Acknowledge(run) => {
+            RunModelAction::Acknowledge(run) => {
                 if let Some(found) = &self.runs[run] {
-                    found.acknowledged().await;
+                    found.wait_begin_synced().await;
                     self.clients[run].is_acknowledged = true;
                 }
             }
-            Action::Finish(run) => self.finish(run, RunStatus::Completed),
-            Action::KernelDies => (0..RUNS).for_each(|run| self.finish(run, RunStatus::Failed)),
-            Action::Tell(run) => {
+            RunModelAction::Finish(run) => self.finish(run, RunStatus::Completed),
+            RunModelAction::KernelDies => {
+                (0..RUN_MODEL_RUNS).for_each(|run| self.finish(run, RunStatus::Failed))
+            }
+            RunModelAction::Tell(run) => {
                 if let Some(found) = &self.runs[run]
                     && !self.is_new[run]
                     && !self.is_executing[run]
                 {
-                    found.finished().await;
+                    found.wait_finished().await;
                     self.clients[run].told.get_or_insert(found.status());
                 }
             }
-            Action::CompanionDies => self.die(),
-            Action::Write | Action::Sync => {}
-            Action::PowerFails => unreachable!("no test ends the machine"),
+            RunModelAction::CompanionDies => self.die(),
+            RunModelAction::Write | RunModelAction::Sync => {}
+            RunModelAction::PowerFails => unreachable!("no test ends the machine"),
         }
     }
 
     fn finish(&mut self, run: usize, end: RunStatus) {
         if std::mem::take(&mut self.is_executing[run]) {
-            self.runs[run].as_ref().unwrap().finish(end, REPORT);
+            self.runs[run]
+                .as_ref()
+                .unwrap()
+                .finish(end, RUN_REPLAY_REPORT);
         }
     }
 
@@ -129,18 +139,18 @@ impl Real {
             store.close();
         }
         self.runs = Default::default();
-        (self.is_new, self.is_executing) = ([false; RUNS], [false; RUNS]);
+        (self.is_new, self.is_executing) = ([false; RUN_MODEL_RUNS], [false; RUN_MODEL_RUNS]);
         self.folder = next;
     }
 
     fn check(&mut self) {
         let (_, runs, _) = self.life.as_ref().unwrap();
-        for run in 0..RUNS {
+        for run in 0..RUN_MODEL_RUNS {
             let id = match run {
                 0 => Some("named"),
                 _ => self.made_up.as_deref(),
             };
-            let found = id.and_then(|id| runs.find(id));
+            let found = id.and_then(|id| runs.find_run(id));
             let (client, status) = (self.clients[run], found.as_ref().map(|run| run.status()));
             assert!(
                 !client.is_acknowledged || status.is_some(),
@@ -172,18 +182,18 @@ fn copy(from: &Path, to: &Path) {
 
 #[tokio::test]
 async fn the_journal_keeps_what_the_model_promises() {
-    let search = assert_holds(&Order::default(), State::default());
-    let mut traces: BTreeSet<Vec<Action>> = BTreeSet::new();
+    let search = assert_holds(&RunModelOrder::default(), RunModelState::default());
+    let mut traces: BTreeSet<Vec<RunModelAction>> = BTreeSet::new();
     for (mut trace, _) in search.traces() {
-        let is_whole = trace.last() == Some(&Action::Serve);
-        if is_whole && !trace.contains(&Action::PowerFails) {
-            trace.retain(|action| !matches!(action, Action::Write | Action::Sync));
+        let is_whole = trace.last() == Some(&RunModelAction::Serve);
+        if is_whole && !trace.contains(&RunModelAction::PowerFails) {
+            trace.retain(|action| !matches!(action, RunModelAction::Write | RunModelAction::Sync));
             traces.insert(trace);
         }
     }
-    let every = traces.len().div_ceil(REPLAYS);
+    let every = traces.len().div_ceil(RUN_MODEL_REPLAYS);
     for trace in traces.iter().step_by(every) {
-        let mut real = Real::new();
+        let mut real = RealRunJournal::new();
         for action in trace {
             real.act(*action).await;
         }

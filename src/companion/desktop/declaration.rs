@@ -1,0 +1,38 @@
+//! The services of a desktop, as its settings declare them.
+
+use super::{DEFAULT_MAX_SCREEN_SIZE, DesktopMode, DesktopSettings};
+use crate::companion::display;
+use crate::companion::service::{self, ServiceDeclarations};
+use std::path::Path;
+
+pub(super) fn declare_services(settings: &DesktopSettings) -> Result<ServiceDeclarations, String> {
+    if settings.is_embedded {
+        return Err(
+            "the embedded engine has none: only a container has a screen of its own".into(),
+        );
+    }
+    if settings.mode == DesktopMode::Off {
+        return Err("it is off: `desktop.run` in osctl.yaml says so".into());
+    }
+    for folder in [&settings.run, &settings.profile] {
+        private_folder(folder).map_err(|error| format!("`{}`: {error}", folder.display()))?;
+    }
+    let (width, height) = settings.resolution;
+    let text = |path: &Path| path.display().to_string();
+    let variables = [
+        ("WIDTH", width.max(DEFAULT_MAX_SCREEN_SIZE.0).to_string()),
+        ("HEIGHT", height.max(DEFAULT_MAX_SCREEN_SIZE.1).to_string()),
+        ("DEPTH", settings.depth.to_string()),
+        ("DISPLAY", display::DISPLAY_NAME.to_owned()),
+        ("RUN", text(&settings.run)),
+        ("BODY", text(&settings.body)),
+        ("PROFILE", text(&settings.profile)),
+    ];
+    service::load_declarations(&settings.body, &variables)
+}
+
+fn private_folder(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(path)
+}

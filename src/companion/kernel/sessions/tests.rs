@@ -1,0 +1,114 @@
+use super::{KernelSessions, KernelSettings, SessionLimits, is_name};
+use crate::companion::kernel::{KernelCheckpoint, KernelQuery, KernelRefusal, SessionRestoring};
+use crate::companion::runs::RunStore;
+use crate::protocol::kernel::{DEFAULT_SESSION, Execute};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+const SESSION_TEST_DELAY: Duration = Duration::from_secs(3600);
+
+/// Of kernels that can't be started.
+fn without_python(folder: &Path) -> KernelSettings {
+    KernelSettings {
+        python: folder.join("no-python"),
+        program: folder.join("kernel"),
+        run: folder.join("run"),
+        data: folder.join("data"),
+        cryo: folder.join("cryo"),
+        runs: folder.join("runs"),
+        store: RunStore::disabled(),
+        limits: SessionLimits {
+            count: 8,
+            memory: None,
+            idle: SESSION_TEST_DELAY,
+            check: SESSION_TEST_DELAY,
+        },
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_was_asked_something_meanwhile_is_not_released() {
+    let folder = tempfile::tempdir().unwrap();
+    let (sessions, _owner) = KernelSessions::start(without_python(folder.path()), BTreeMap::new());
+    let (_, kernel) = sessions.create_session(Some("a".into())).await.unwrap();
+    // What it looked like before does not count.
+    assert!(!kernel.release_if_idle(SESSION_TEST_DELAY).await);
+    sessions.release_one("a", &kernel, SESSION_TEST_DELAY).await;
+    assert!(sessions.find_kernel("a").is_ok());
+    sessions.release_one("a", &kernel, Duration::ZERO).await;
+    assert!(sessions.find_kernel("a").is_err());
+}
+
+#[tokio::test]
+async fn a_session_that_ends_is_gone_and_the_companion_is_not_stopping() {
+    let folder = tempfile::tempdir().unwrap();
+    let (sessions, _owner) = KernelSessions::start(without_python(folder.path()), BTreeMap::new());
+    let (_, kernel) = sessions.create_session(Some("a".into())).await.unwrap();
+    let gone = KernelRefusal::NoSession("a".into());
+    // The question lies behind the release in the mailbox.
+    let released = kernel.release_if_idle(Duration::ZERO);
+    let (released, answer) = tokio::join!(released, kernel.query(KernelQuery::Probe));
+    assert!(released);
+    assert_eq!(answer, Err(gone.clone()));
+    sessions.delete_session("a").await.unwrap();
+    // Who had found it before hears of it as those do who look for it now.
+    assert_eq!(
+        sessions.refusal_if_deleted("a", KernelRefusal::Stopping),
+        gone
+    );
+    let (_, stays) = sessions.create_session(Some("a".into())).await.unwrap();
+    assert_eq!(
+        sessions.refusal_if_deleted("a", KernelRefusal::Stopping),
+        KernelRefusal::Stopping
+    );
+    drop(stays);
+}
+
+#[tokio::test]
+async fn a_session_that_lay_in_a_checkpoint_still_does_until_it_is_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let mark = |session: &str| folder.path().join(format!("{session}.json"));
+    let waking = [DEFAULT_SESSION, "second"].map(|session| {
+        fs::write(mark(session), "{}").unwrap();
+        let frozen = KernelCheckpoint {
+            checkpoint: format!("/data/criu/{session}/1"),
+            mark: Some(mark(session)),
+        };
+        (session.to_owned(), SessionRestoring::Sleeping(frozen))
+    });
+    let waking = BTreeMap::from(waking);
+    let (sessions, _owner) = KernelSessions::start(without_python(folder.path()), waking);
+    for session in [DEFAULT_SESSION, "second"] {
+        let request = Execute {
+            session: session.into(),
+            ..Execute::new("1")
+        };
+        let refused = sessions.execute(request).await.unwrap_err();
+        let checkpoint = format!("/data/criu/{session}/1");
+        let session = session.to_owned();
+        let expected = KernelRefusal::Checkpointed {
+            session,
+            checkpoint,
+        };
+        assert_eq!(refused, expected);
+    }
+    // It takes nothing, so it may lie there for ever; and no stop gives it up.
+    let kernel = sessions.find_kernel("second").unwrap();
+    assert!(!kernel.release_if_idle(Duration::ZERO).await && kernel.view().ready);
+    kernel.drain_runs(Duration::ZERO).await;
+    assert!(mark("second").exists());
+    sessions.delete_session("second").await.unwrap();
+    assert!(!mark("second").exists() && mark(DEFAULT_SESSION).exists());
+    sessions.shutdown_all(Duration::ZERO).await;
+    assert!(mark(DEFAULT_SESSION).exists());
+}
+
+#[test]
+fn names_fit_into_paths_and_file_names() {
+    assert!(is_name("agent-1.a_B"));
+    for name in ["", ".", "..", "-a", "a/b", "ä", "a b", &"x".repeat(65)] {
+        assert!(!is_name(name), "{name}");
+    }
+}

@@ -1,0 +1,68 @@
+//! A job of the kernel, how the kernel ends one, and the refusal of a message that becomes none.
+
+use crate::companion::kernel::apart::DetachedKernel;
+use crate::companion::kernel::wire::{KernelCellOutcome, KernelQuery};
+use crate::companion::kernel::{KernelAnswer, KernelMessage, KernelRefusal, KernelRun};
+use crate::protocol::kernel::RunError;
+use serde_json::Value;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// What the process works on or is asked to.
+#[derive(Debug)]
+pub(super) enum KernelJob {
+    Run(Arc<KernelRun>),
+    Ask {
+        question: KernelQuery,
+        quiet: bool,
+        done: oneshot::Sender<Result<KernelAnswer, KernelRefusal>>,
+    },
+    /// To let go of everything; `done` is taken by who then has the kernel.
+    Part {
+        done: Option<oneshot::Sender<Result<DetachedKernel, KernelRefusal>>>,
+    },
+}
+
+impl KernelJob {
+    pub(super) fn code_bytes(&self) -> usize {
+        match self {
+            Self::Run(run) => run.work.code.len(),
+            Self::Ask { .. } | Self::Part { .. } => 0,
+        }
+    }
+
+    /// Whether the kernel may hold something else after it.
+    pub(super) fn changes_namespace(&self) -> bool {
+        match self {
+            Self::Run(_) => true,
+            Self::Ask { question, .. } => question.changes_namespace(),
+            Self::Part { .. } => false,
+        }
+    }
+}
+
+/// How a job ended, in the kernel's eyes.
+#[derive(Debug)]
+pub(super) enum KernelJobOutcome {
+    Run(KernelCellOutcome),
+    Ask(Result<Value, RunError>),
+}
+
+pub(super) fn refuse_message(message: KernelMessage, refusal: &KernelRefusal) {
+    match message {
+        KernelMessage::Execute { taken, .. } => drop(taken.send(Err(refusal.clone()))),
+        KernelMessage::Ask { done, .. }
+        | KernelMessage::Restart { done, .. }
+        | KernelMessage::Thaw { done, .. } => {
+            drop(done.send(Err(refusal.clone())));
+        }
+        KernelMessage::Part { done } => drop(done.send(Err(refusal.clone()))),
+        KernelMessage::Interrupt { .. }
+        | KernelMessage::Release { .. }
+        | KernelMessage::Check
+        | KernelMessage::Touch
+        | KernelMessage::Overtake { .. }
+        | KernelMessage::Close { .. }
+        | KernelMessage::Shutdown { .. } => {}
+    }
+}

@@ -1,0 +1,150 @@
+//! A process that is killed, and a disk that is full.
+
+use super::{RUN_STORE_TEST_REPORT, begin, life, named, reply, segments, shown};
+use crate::protocol::kernel::{Execute, OutputStream, RunStatus};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// By which a test knows that it is the process that is killed, and where it writes.
+const CHILD: &str = "OSCTL_TEST_JOURNAL";
+
+/// This very test in a process of its own, started as `wrapper` says, with `folder` to write to.
+fn child(test: &str, wrapper: &[&str], folder: &Path) -> Command {
+    let exe = std::env::current_exe().unwrap();
+    let mut words = wrapper.iter().map(PathBuf::from).chain([exe]);
+    let mut command = Command::new(words.next().unwrap());
+    let name = format!("{}::{test}", module_path!().trim_start_matches("osctl::"));
+    command.args(words).args([&name, "--exact", "--nocapture"]);
+    command.env(CHILD, folder).stdout(Stdio::piped());
+    command
+}
+
+#[tokio::test]
+async fn what_a_killed_process_has_acknowledged_is_found() {
+    if let Some(folder) = std::env::var_os(CHILD) {
+        let (_, runs, _) = life(Path::new(&folder), "killed");
+        let mut parent = UnixStream::connect(Path::new(&folder).join("socket")).unwrap();
+        let mut tell = |line: String| parent.write_all(line.as_bytes()).unwrap();
+        for number in 0.. {
+            let run = begin(&runs, &format!("run-{number}"));
+            run.wait_recorded().await.unwrap();
+            tell(format!("begun {number}\n"));
+            run.write_output(OutputStream::Stdout, b"text");
+            run.finish(RunStatus::Completed, RUN_STORE_TEST_REPORT);
+            run.wait_finished().await;
+            tell(format!("ended {number}\n"));
+        }
+    }
+    for kills in 1..=5 {
+        let folder = tempfile::tempdir().unwrap();
+        let test = "what_a_killed_process_has_acknowledged_is_found";
+        let listener = UnixListener::bind(folder.path().join("socket")).unwrap();
+        let mut child = child(test, &[], folder.path()).spawn().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let stream = loop {
+            if let Ok((stream, _)) = listener.accept() {
+                break stream;
+            }
+            assert!(
+                child.try_wait().unwrap().is_none(),
+                "it never told anything"
+            );
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        };
+        stream.set_nonblocking(false).unwrap();
+        let lines = BufReader::new(stream).lines();
+        let mut acknowledged = [None; 2];
+        for line in lines.map_while(Result::ok) {
+            let number = |word| {
+                line.strip_prefix(word)
+                    .and_then(|n| n.parse::<usize>().ok())
+            };
+            acknowledged[0] = number("begun ").or(acknowledged[0]);
+            acknowledged[1] = number("ended ").or(acknowledged[1]);
+            if acknowledged[1] == Some(20 * kills) {
+                child.kill().unwrap();
+            }
+        }
+        child.wait().unwrap();
+        let [Some(begun), Some(ended)] = acknowledged else {
+            panic!("{acknowledged:?}");
+        };
+        let (_, runs, _) = life(folder.path(), "after");
+        for number in 0..=begun {
+            let reply = reply(&runs, &format!("run-{number}"));
+            match number <= ended {
+                true => assert_eq!(
+                    (reply.status, &*reply.stdout),
+                    (RunStatus::Completed, "text")
+                ),
+                false => assert!(matches!(
+                    reply.status,
+                    RunStatus::Lost | RunStatus::Completed
+                )),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_is_told_and_ends_nothing() {
+    let Some(folder) = std::env::var_os(CHILD) else {
+        let folder = tempfile::tempdir().unwrap();
+        let script = "mount -t tmpfs -o size=2m tmpfs \"$0\" && exec \"$@\"";
+        let path = folder.path().display().to_string();
+        let wrapper = ["unshare", "-m", "sh", "-c", script, &path];
+        let test = "a_full_disk_is_told_and_ends_nothing";
+        let output = child(test, &wrapper, folder.path()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        return;
+    };
+    let folder = Path::new(&folder);
+    let (store, runs, lives) = life(folder, "1");
+    let first = begin(&runs, "first");
+    first.wait_recorded().await.unwrap();
+    // What is left of the disk, and of the room that the journal has reserved.
+    let filler = folder.join("filler");
+    let _ = fs::write(&filler, vec![1; 4 << 20]);
+    let fill = begin(&runs, "fill");
+    fill.write_output(OutputStream::Stdout, &vec![b'x'; 500 << 10]);
+    fill.write_output(OutputStream::Stderr, &vec![b'x'; 500 << 10]);
+    fill.add_event(shown(&"x".repeat(600 << 10)));
+    assert!(!store.wait_synced().await);
+    let must = Execute {
+        durable: Some(true),
+        ..named("must", "1")
+    };
+    let mut is_full = false;
+    for number in 0..10_000 {
+        let run = begin(&runs, &format!("run-{number}"));
+        run.wait_recorded().await.unwrap();
+        run.finish(RunStatus::Completed, RUN_STORE_TEST_REPORT);
+        run.wait_finished().await;
+        assert_eq!(
+            run.build_reply(RUN_STORE_TEST_REPORT).status,
+            RunStatus::Completed
+        );
+        is_full = run.build_reply(RUN_STORE_TEST_REPORT).durable == Some(false);
+        if is_full {
+            break;
+        }
+    }
+    assert!(is_full);
+    let (run, _) = runs.begin_run(must.clone()).unwrap();
+    assert!(run.wait_recorded().await.is_err());
+    runs.forget_run(&run);
+    // There is room again.
+    fs::remove_file(filler).unwrap();
+    let (run, _) = runs.begin_run(must).unwrap();
+    run.wait_recorded().await.unwrap();
+    run.finish(RunStatus::Completed, RUN_STORE_TEST_REPORT);
+    run.wait_finished().await;
+    assert_eq!(run.build_reply(RUN_STORE_TEST_REPORT).durable, Some(true));
+    assert!(segments(&lives.own_folder()).len() < 4);
+    let (_, runs, _) = life(folder, "2");
+    assert_eq!(reply(&runs, "must").status, RunStatus::Completed);
+    assert_eq!(reply(&runs, "first").status, RunStatus::Lost);
+}

@@ -1,0 +1,168 @@
+use super::{ConfigLayers, ConfigSource, PROJECT_KEYS, ResolvedConfig};
+use serde_json::json;
+use std::fs;
+use std::path::Path;
+
+fn load(text: &str) -> crate::error::Result<ResolvedConfig> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("osctl.yaml");
+    fs::write(&file, text).unwrap();
+    let mut layers = ConfigLayers::new()?;
+    layers.add_file(&file, None)?;
+    layers.resolve()
+}
+
+#[test]
+fn later_layers_win_and_say_so() {
+    let mut layers = ConfigLayers::new().unwrap();
+    let variables = [
+        ("OSCTL_LIMITS_MEMORY", "4g"),
+        ("OSCTL_PORTS_KERNEL", "9000"),
+        ("OSCTL_JSON", "1"),
+    ];
+    layers
+        .add_variables(variables.iter().map(|(k, v)| ((*k).into(), (*v).into())))
+        .unwrap();
+    layers
+        .set_value("ports.kernel", json!(9001), &ConfigSource::Flag, None)
+        .unwrap();
+    let resolved = layers.resolve().unwrap();
+    assert_eq!(resolved.config.limits.memory.as_deref(), Some("4g"));
+    assert_eq!(resolved.config.ports.kernel, 9001);
+    assert_eq!(resolved.values["ports.kernel"].1, ConfigSource::Flag);
+    assert_eq!(
+        resolved.values["limits.memory"].1,
+        ConfigSource::Variable("OSCTL_LIMITS_MEMORY".into())
+    );
+}
+
+#[test]
+fn an_unknown_key_names_the_nearest_known_one() {
+    let error = load("limits:\n  memroy: 4g\n").unwrap_err();
+    let error = error.downcast_ref::<crate::error::Error>().unwrap();
+    assert!(error.to_string().contains("`limits.memroy`"));
+    assert_eq!(error.hint().unwrap(), "did you mean `limits.memory`?");
+}
+
+#[test]
+fn a_value_of_the_wrong_kind_is_named_with_its_place() {
+    let text = load("ports:\n  kernel: many\n").unwrap_err().to_string();
+    assert!(
+        text.contains("`ports.kernel`") && text.contains("osctl.yaml"),
+        "{text}"
+    );
+}
+
+#[test]
+fn environment_names_are_free() {
+    let config = load("env:\n  ANY_NAME: x\n").unwrap().config;
+    assert_eq!(config.env["ANY_NAME"], "x");
+}
+
+#[test]
+fn numbers_and_words_are_taken_as_they_are_meant() {
+    let config = load("limits:\n  memory: 1073741824\nauth: off\nenv:\n  PORT: 1\n  DEBUG: true\n")
+        .unwrap()
+        .config;
+    assert_eq!(
+        (config.limits.memory.as_deref(), config.auth),
+        (Some("1073741824"), false)
+    );
+    assert_eq!(
+        (config.env["PORT"].as_str(), config.env["DEBUG"].as_str()),
+        ("1", "true")
+    );
+    let text = load("env:\n  KEY: [very-secret]\n")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        text.contains("`env`") && !text.contains("very-secret"),
+        "{text}"
+    );
+}
+
+#[test]
+fn without_authentication_only_loopback_is_bound() {
+    let text = load("auth: false\nbind: 0.0.0.0\n")
+        .unwrap_err()
+        .to_string();
+    assert!(text.contains("loopback"), "{text}");
+    assert!(load("auth: false\n").is_ok());
+}
+
+#[test]
+fn a_project_may_not_grant_itself_privileges() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("osctl.yaml");
+    for text in [
+        "docker_socket: true",
+        "criu: true",
+        "mounts: ['/:/host']",
+        "bind: 0.0.0.0",
+        "base: evil",
+        "companion: /repo/x",
+        "env: {PATH: /repo}",
+        "hosts: [evil]",
+        "limits: {memory: 1t}",
+        "ports: {kernel: 22}",
+        "evolve: {probation: 0}",
+        "mcp: {start: true}",
+        "desktop: {run: always}",
+        "engine: embedded",
+        "auth: false",
+    ] {
+        fs::write(&file, text).unwrap();
+        let error = ConfigLayers::new()
+            .unwrap()
+            .add_file(&file, Some(PROJECT_KEYS))
+            .unwrap_err();
+        assert!(
+            error.to_string().contains("can't be set by a project"),
+            "{text}"
+        );
+    }
+    let refused = || {
+        let mut layers = ConfigLayers::new().unwrap();
+        let error = layers.add_file(&file, Some(PROJECT_KEYS)).unwrap_err();
+        error.to_string()
+    };
+    fs::write(&file, " ".repeat(2 << 20)).unwrap();
+    assert!(refused().contains("no file of an ordinary size"));
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    assert!(refused().contains("no file of an ordinary size"));
+    fs::remove_dir(&file).unwrap();
+    fs::write(&file, "body: mine").unwrap();
+    let resolved =
+        ResolvedConfig::load(Path::new("/nonexistent"), Some(folder.path()), vec![]).unwrap();
+    assert_eq!(resolved.config.body, Path::new("mine"));
+}
+
+#[test]
+fn servers_of_the_project_and_of_the_person_come_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = folder.path().join("osctl.yaml");
+    fs::write(&own, "servers:\n  a: {command: x}\n  b: {command: y}").unwrap();
+    let file = folder.path().join("person.yaml");
+    fs::write(
+        &file,
+        "servers:\n  b: {url: 'http://h'}\n  c: {disabled: true}",
+    )
+    .unwrap();
+    let config = ResolvedConfig::load(&file, Some(folder.path()), vec![])
+        .unwrap()
+        .config;
+    let names: Vec<_> = config.servers.keys().map(String::as_str).collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    assert_eq!(config.servers["b"], json!({"url": "http://h"}));
+    let text = load("servers:\n  a: {args: [x]}\n")
+        .unwrap_err()
+        .to_string();
+    assert!(text.contains("`a` needs a `command`"), "{text}");
+}
+
+#[test]
+fn the_body_lies_beneath_the_project() {
+    assert!(load("body: ../elsewhere").is_err());
+    assert!(load("body: /etc").is_err());
+}
